@@ -1,0 +1,86 @@
+# make          set up .venv, play the life of a cached block, show the learner's scoreboard
+# make test     set up what the tests need and run them all
+# make lab-05   run your lab-05 (labs/lab-05/starter.py)
+# make lint     what CI checks besides tests      make size, make constraints, make clean, make help
+#
+# ARGS passes options on to pytest: make test ARGS="-k hash -x"
+# Written for GNU make 3.81, which is what macOS has.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
+ARGS :=
+
+# The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
+PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+       $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: start test lint size constraints clean help new-venv
+.SUFFIXES:
+
+start: $(VENV)/.ready
+	@$(BIN)/mini-kv story share-and-evict
+	@LAB_IMPL=starter $(BIN)/python -m pytest labs/lab-05 -q || [ $$? -eq 1 ]  # red is right: nothing is written yet
+	@echo
+	@echo "Next: read labs/lab-05/README.md, write your code in labs/lab-05/starter.py, then type"
+	@echo "    make lab-05"
+	@echo "To use mini-kv and pytest directly, activate the environment first:"
+	@case "$$SHELL" in \
+	  *fish) echo "    source $(BIN)/activate.fish" ;; \
+	  *csh)  echo "    source $(BIN)/activate.csh" ;; \
+	  *)     echo "    source $(BIN)/activate" ;; \
+	esac
+
+# `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
+test: $(VENV)/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
+
+lab-%: $(VENV)/.ready
+	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@for lab in $(wildcard labs/lab-* solutions/lab-*); do \
+	  echo "mypy $$lab"; $(BIN)/mypy $$lab/*.py || exit 1; done
+	$(BIN)/lint-imports
+	@$(BIN)/python .ci/size.py
+
+size:
+	@$(PY) .ci/size.py
+
+# torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
+constraints: $(VENV)/.lint
+	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
+	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml \
+	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention"; \
+	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
+
+clean:
+	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+# The environment. A stamp file is the proof that a step was done; it is redone when its inputs change.
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(MAKE) -s new-venv
+	@$(PIP) 'pip>=25.1' && $(PIP) -c constraints.txt -e . --group test \
+	  || { echo "pip could not install what mini_kv needs: see above. Is there a network?" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.ready
+	@$(PIP) -c constraints.txt --group dev && touch $@
+
+new-venv:
+	@[ -n "$(PY)" ] || { echo "mini_kv needs Python 3.11 or newer and found none: install one (macOS: brew install" \
+	  "python@3.13; Debian or Ubuntu: apt install python3 python3-venv) or name yours: make PY=/path/to/python3" >&2; exit 1; }
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "mini_kv needs Python 3.11 or" \
+	  "newer, and $(PY) is older or missing: name another one: make PY=/path/to/python3" >&2; exit 1; }
+	@$(PY) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PY) cannot make a virtual environment: on Debian or" \
+	  "Ubuntu type 'sudo apt install python3-venv', then make again" >&2; exit 1; }
+	@echo "setting up $(VENV) (once, under a minute)"
+	@$(PY) -m venv --clear $(VENV) || { rm -rf $(VENV); echo "$(PY) could not make $(VENV): see above" >&2; exit 1; }
