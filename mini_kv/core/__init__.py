@@ -1,0 +1,6 @@
+"""Bookkeeping of the KV cache: who holds which block, who may share it, which one goes next.
+
+Standard library only; runs in a browser. In reading order: `block`, `free_queue`, `request`, `block_hash`,
+`block_pool`, `kv_cache_interface`, `single_type_kv_cache_manager`, `kv_cache_coordinator`, `kv_cache_manager`; beside
+them `errors`, `invariants` and `debug`.
+"""

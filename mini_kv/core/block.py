@@ -1,0 +1,47 @@
+"""One physical block of the KV cache, as the bookkeeping sees it: a number, a count, a name."""
+
+from collections.abc import Callable
+from typing import NewType, TypeAlias
+
+BlockHash = NewType("BlockHash", bytes)
+"""Digest that names a full block by its tokens and everything before them."""
+
+BlockHashWithGroupId = NewType("BlockHashWithGroupId", bytes)
+"""A `BlockHash` followed by the number of its KV cache group: the key of the index."""
+
+
+class KVCacheBlock:
+    """Metadata of one block of KV memory; the KV itself lives in a tensor that only knows `block_id`.
+
+    A block's life is the path of the pair `(ref_cnt, block_hash)`:
+
+                      block_hash is None        block_hash is set
+        ref_cnt > 0   being filled              full, and others may share it
+        ref_cnt == 0  free, worth nothing       free, and still worth a hit: "cached-free"
+
+    Source: vLLM `KVCacheBlock` (v1/core/kv_cache_utils.py).
+    """
+
+    __slots__ = ("block_hash", "block_id", "is_null", "next_free_block", "prev_free_block", "ref_cnt")
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        """Index of the block in the KV tensors, `0 <= block_id < num_blocks`. Never changes."""
+        self.ref_cnt = 0
+        """How many block tables hold this block."""
+        self.block_hash: BlockHashWithGroupId | None = None
+        """The key under which the index knows this block; `None` while it is not full or no longer cached."""
+        self.is_null = False
+        """True for block 0 alone, the placeholder that is never handed out."""
+        self.prev_free_block: KVCacheBlock | None = None
+        self.next_free_block: KVCacheBlock | None = None
+        """Neighbours in the free queue; both are `None` while the block is not in it."""
+
+    def __repr__(self) -> str:
+        # Flat on purpose: the neighbours have neighbours too, and a repr that followed them would never end.
+        key = self.block_hash.hex()[:8] if self.block_hash is not None else None
+        return f"{type(self).__name__}(block_id={self.block_id}, ref_cnt={self.ref_cnt}, block_hash={key})"
+
+
+BlockFactory: TypeAlias = Callable[[int], KVCacheBlock]
+"""Makes the block with the given id. The trace hands the pool a factory of blocks that report their changes."""

@@ -1,0 +1,189 @@
+"""A name for a prefix: the chained digest of a block's tokens and of everything before them.
+
+    root = H(version, namespace)            namespace: cache salt, model fingerprint, weights epoch
+    h0   = H(root, extras 0, tokens 0)      extras: what else decides the KV: adapter, images
+    h1   = H(h0,   extras 1, tokens 1)
+    ...
+
+Two blocks get one name only if all the tokens up to their end, all the extras and the namespace are equal. KV at a
+position depends on exactly that, so an equal name means KV that can be shared.
+
+The bytes that go into `H` are fixed here, field by field, each with its length or at a fixed width; so the names
+agree between processes, Python versions and platforms, and no two different inputs are the same bytes.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from mini_kv.core.block import BlockHash, BlockHashWithGroupId
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.request import Request
+
+HashFunction: TypeAlias = Callable[[bytes], bytes]
+ExtraKey: TypeAlias = tuple[str | int, ...]
+"""One tagged fact: the tag first, then the values, such as `("lora", name, path)`."""
+
+RECIPE = b"mini_kv block hash v1"
+"""Version of the recipe. Whoever changes the bytes that are hashed changes this, and the golden vectors."""
+
+_U32 = struct.Struct("<I")
+
+
+def sha256(data: bytes) -> bytes:
+    """Return the SHA-256 digest, 32 bytes: nobody can find two inputs with one digest."""
+    return hashlib.sha256(data).digest()
+
+
+def xxh3_128(data: bytes) -> bytes:
+    """Return the XXH3 digest, 16 bytes: faster, but somebody who wants a collision can make one.
+
+    For a cache that serves a single tenant. Needs the package xxhash.
+    """
+    import xxhash  # not in the standard library, so only whoever asks for it needs it
+
+    return xxhash.xxh3_128_digest(data)
+
+
+HASH_FUNCTIONS: dict[str, HashFunction] = {"sha256": sha256, "xxh3_128": xxh3_128}
+SINGLE_TENANT_HASHES = frozenset({"xxh3_128"})
+"""Functions whose collisions can be made on purpose: refused together with a cache salt."""
+
+
+def get_hash_function(name: str) -> HashFunction:
+    """Return the hash function of that name. Raises `ConfigError`, naming the choices."""
+    if name not in HASH_FUNCTIONS:
+        raise ConfigError(f"unknown hash function {name!r}; choose from {sorted(HASH_FUNCTIONS)}")
+    return HASH_FUNCTIONS[name]
+
+
+def frame(*fields: bytes) -> bytes:
+    """Join `fields` so that they can be told apart again: each behind its length, 4 bytes little-endian.
+
+    Without the lengths, ("ab", "c") and ("a", "bc") would be the same bytes, hence the same key.
+    """
+    return b"".join(_U32.pack(len(field)) + field for field in fields)
+
+
+def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
+    """Return the bytes of the extra keys, framed; strings and integers never look alike."""
+    return b"".join(frame(b"".join(frame(_encode_value(value)) for value in key)) for key in extra_keys)
+
+
+def _encode_value(value: str | int) -> bytes:
+    if isinstance(value, str):
+        # surrogatepass: every Python string has bytes of its own; none can stop the server with an encoding error.
+        return b"s" + value.encode("utf-8", "surrogatepass")
+    return b"i%d" % value
+
+
+def root_block_hash(
+    hash_function: HashFunction,
+    cache_salt: str | None = None,
+    model_fingerprint: str = "",
+    weights_epoch: int = 0,
+) -> BlockHash:
+    """Return the parent of every first block in one namespace; requests of two namespaces never share a key."""
+    salt: list[ExtraKey] = [] if cache_salt is None else [("cache_salt", cache_salt)]
+    facts = [*salt, ("model", model_fingerprint), ("epoch", weights_epoch)]
+    return BlockHash(hash_function(frame(RECIPE, encode_extra_keys(facts))))
+
+
+NONE_HASH = root_block_hash(sha256)
+"""Root of the empty namespace under SHA-256: what stands before the first block."""
+
+
+def pack_token_ids(token_ids: Sequence[int]) -> bytes:
+    """Return the tokens as 4 bytes each, little-endian. Serialising is most of the cost of a key, so do it once."""
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def hash_block_tokens(
+    hash_function: HashFunction,
+    parent_block_hash: BlockHash,
+    curr_block_token_ids: Sequence[int],
+    extra_keys: Sequence[ExtraKey] = (),
+) -> BlockHash:
+    """Return the name of one full block, given the name of the block before it.
+
+    The obvious twin of `get_request_block_hasher`, and its oracle. Source: vLLM `hash_block_tokens`.
+    """
+    extras = encode_extra_keys(extra_keys)
+    return BlockHash(
+        hash_function(parent_block_hash + _U32.pack(len(extras)) + extras + pack_token_ids(curr_block_token_ids))
+    )
+
+
+def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> list[ExtraKey]:
+    """Return what decides the KV of tokens `[start, end)` beside the tokens: the adapter, the images in the block.
+
+        tokens     0 ....... start ........ end
+        image            offset ======= offset + length       overlaps: ("mm", identifier, offset - start)
+
+    An image counts with its place, since the same image one token later is another context.
+    """
+    keys: list[ExtraKey] = []
+    if request.lora_request is not None:
+        keys.append(("lora", request.lora_request.lora_name, request.lora_request.lora_path))
+    keys += [
+        ("mm", feature.identifier, feature.offset - start)
+        for feature in request.mm_features
+        if feature.offset < end and start < feature.offset + feature.length
+    ]
+    return keys
+
+
+def get_request_block_hasher(
+    block_size: int,
+    hash_function: HashFunction = sha256,
+    model_fingerprint: str = "",
+    weights_epoch: int = 0,
+) -> Callable[[Request], list[BlockHash]]:
+    """Return a function that names the full blocks of a request that have no name yet.
+
+    Args:
+        block_size: tokens a block.
+        hash_function: see `HASH_FUNCTIONS`.
+        model_fingerprint: which weights, in any words; part of the namespace.
+        weights_epoch: raise it when the weights change, and no key from before matches any more.
+    """
+
+    def request_block_hasher(request: Request) -> list[BlockHash]:
+        """Return the hashes of the blocks that became full since the last call. Costs O(new tokens)."""
+        start = len(request.block_hashes) * block_size
+        end = request.num_tokens // block_size * block_size
+        if start == end:
+            return []
+        if request.block_hashes:
+            parent = request.block_hashes[-1]
+        else:
+            parent = root_block_hash(hash_function, request.cache_salt, model_fingerprint, weights_epoch)
+        packed = pack_token_ids(request.token_ids[start:end])
+        block_hashes = []
+        for offset in range(start, end, block_size):
+            extras = encode_extra_keys(generate_block_hash_extra_keys(request, offset, offset + block_size))
+            tokens = packed[4 * (offset - start) : 4 * (offset - start + block_size)]
+            parent = BlockHash(hash_function(parent + _U32.pack(len(extras)) + extras + tokens))
+            block_hashes.append(parent)
+        return block_hashes
+
+    return request_block_hasher
+
+
+def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
+    """Return the key of the index: the hash, then the group's number as 4 bytes big-endian.
+
+    One prefix has other KV in each group, so each group needs its own key. Source: vLLM, same name.
+    """
+    return BlockHashWithGroupId(block_hash + group_id.to_bytes(4, "big"))
+
+
+def get_block_hash(key: BlockHashWithGroupId) -> BlockHash:
+    """Return the hash part of a key of the index."""
+    return BlockHash(key[:-4])
+
+
+def get_group_id(key: BlockHashWithGroupId) -> int:
+    """Return the group part of a key of the index."""
+    return int.from_bytes(key[-4:], "big")

@@ -1,0 +1,215 @@
+"""The pool of blocks and the index of the prefix cache: one set of blocks that serves as both.
+
+The cache has no memory of its own. A block that nobody holds goes to the free queue with its key still in the index;
+it is "cached-free" until either a hit revives it or an allocation takes it from the front of the queue.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from mini_kv.core.block import BlockFactory, BlockHash, BlockHashWithGroupId, KVCacheBlock
+from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.errors import BlockStateError, ConfigError
+from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+
+
+class BlockHashToBlockMap:
+    """The index: from a key to the blocks that carry it, oldest first.
+
+    Nearly every key has one block, so the value is that block; only a duplicated key pays for a dict of its own.
+    Source: vLLM `BlockHashToBlockMap` (v1/core/block_pool.py).
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[BlockHashWithGroupId, KVCacheBlock | dict[int, KVCacheBlock]] = {}
+
+    def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
+        """Return the oldest block under `key`, or `None`."""
+        found = self._blocks.get(key)
+        return next(iter(found.values())) if isinstance(found, dict) else found
+
+    def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
+        """Add `block` under `key`, beside any that are there already."""
+        found = self._blocks.get(key)
+        if found is None:
+            self._blocks[key] = block
+        elif isinstance(found, dict):
+            found[block.block_id] = block
+        else:
+            self._blocks[key] = {found.block_id: found, block.block_id: block}
+
+    def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
+        """Remove the block with that id from under `key` and return it; `None` if it is not there."""
+        found = self._blocks.get(key)
+        if isinstance(found, dict):
+            block = found.pop(block_id, None)
+            if len(found) == 1:
+                self._blocks[key] = next(iter(found.values()))
+            return block
+        if found is None or found.block_id != block_id:
+            return None
+        del self._blocks[key]
+        return found
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self._blocks.clear()
+
+    def items(self) -> list[tuple[BlockHashWithGroupId, list[KVCacheBlock]]]:
+        """Return every key with its blocks, oldest first. For inspection: costs O(index)."""
+        return [
+            (key, list(found.values()) if isinstance(found, dict) else [found]) for key, found in self._blocks.items()
+        ]
+
+    def __len__(self) -> int:
+        """Return the number of keys, each counted once however many blocks carry it."""
+        return len(self._blocks)
+
+
+class BlockPool:
+    """All blocks, which of them are free, and which can be found by their content.
+
+    Block 0 is the null block: a placeholder in tables, never handed out, never in the index.
+
+    Source: vLLM `BlockPool` (v1/core/block_pool.py).
+    """
+
+    def __init__(
+        self, num_gpu_blocks: int, enable_caching: bool = True, *, new_block: BlockFactory = KVCacheBlock
+    ) -> None:
+        """Make `num_gpu_blocks` blocks, the null block included. `new_block` is for observers (`mini_kv.trace`)."""
+        if num_gpu_blocks < 2:
+            raise ConfigError(f"num_gpu_blocks is {num_gpu_blocks}: the null block takes one, so at least 2")
+        self.enable_caching = enable_caching
+        self.blocks = [new_block(block_id) for block_id in range(num_gpu_blocks)]
+        self.null_block = self.blocks[0]
+        self.null_block.is_null = True
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
+        self.cached_block_hash_to_block = BlockHashToBlockMap()
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that nobody holds, with or without a key."""
+        return self.free_block_queue.num_free_blocks
+
+    @property
+    def usage(self) -> float:
+        """Held blocks as a share of all blocks that can be held, 0.0 to 1.0; a cached-free block is not held."""
+        return 1.0 - self.num_free_blocks / (len(self.blocks) - 1)
+
+    def get_cached_block(self, block_hash: BlockHash, group_ids: Sequence[int]) -> list[KVCacheBlock] | None:
+        """Return the oldest block with this content in each of the groups; `None` if one group has none."""
+        found = []
+        for group_id in group_ids:
+            key = make_block_hash_with_group_id(block_hash, group_id)
+            block = self.cached_block_hash_to_block.get_one_block(key)
+            if block is None:
+                return None
+            found.append(block)
+        return found
+
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        """Take `num_blocks` from the front of the free queue, each with `ref_cnt` 1 and no key.
+
+        This is where eviction happens: a block that was still cached loses its key now, because now its memory is
+        about to be overwritten, and not a moment earlier. Raises `OutOfBlocksError`, and takes none, if too few are
+        free.
+        """
+        blocks = self.free_block_queue.popleft_n(num_blocks)
+        for block in blocks:
+            if block.block_hash is not None:
+                self._maybe_evict_cached_block(block)
+            block.ref_cnt += 1
+        return blocks
+
+    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Add one reference to each block; a cached-free one leaves the free queue, from wherever it stands in it."""
+        for block in blocks:
+            if block.is_null:
+                continue
+            if block.ref_cnt == 0:
+                self.free_block_queue.remove(block)
+            block.ref_cnt += 1
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        """Drop one reference from each block; those that nobody holds any more go to the free queue.
+
+            before      [ a  b  c ]                          free: x, y are new to the queue and have no key,
+            after       [ x  y  a  b  c  p  q ]                    p, q are new and have one
+
+        Blocks without a key are worth nothing and go in front; blocks with one go to the back; both in the order
+        given, first to be reused first. Callers give a table from its tail to its head, because a prefix is useful
+        without what follows it and useless without what precedes it.
+
+        Raises `BlockStateError`, and changes nothing, if a block is given twice or nobody holds it.
+        """
+        blocks = [block for block in ordered_blocks if not block.is_null]
+        if len(set(blocks)) != len(blocks):
+            raise BlockStateError("a block is given twice in one call", [block.block_id for block in blocks])
+        for block in blocks:
+            if block.ref_cnt < 1:
+                raise BlockStateError(f"block {block.block_id} is freed, but nobody holds it", [block.block_id])
+        without_key: list[KVCacheBlock] = []
+        with_key: list[KVCacheBlock] = []
+        for block in blocks:
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0:
+                (without_key if block.block_hash is None else with_key).append(block)
+        self.free_block_queue.prepend_n(without_key)
+        self.free_block_queue.append_n(with_key)
+
+    def cache_full_blocks(
+        self,
+        blocks: Sequence[KVCacheBlock],
+        block_hashes: Sequence[BlockHash],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        kv_cache_group_id: int = 0,
+    ) -> None:
+        """Give blocks `[num_cached_blocks, num_full_blocks)` of a table their keys and enter them in the index.
+
+            table       [ cached already | full now       | not full ]
+                        0                num_cached_blocks  num_full_blocks
+
+        A key that another block already carries is entered beside it: tables only grow, so the newcomer keeps its
+        own block, and the older one goes on answering lookups.
+        """
+        for index in range(num_cached_blocks, num_full_blocks):
+            block = blocks[index]
+            if block.block_hash is not None:
+                raise BlockStateError(f"block {block.block_id} has a key already", [block.block_id])
+            block.block_hash = make_block_hash_with_group_id(block_hashes[index], kv_cache_group_id)
+            self.cached_block_hash_to_block.insert(block.block_hash, block)
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Drop the keys of these blocks, held or not, so that they are not found any more. References stay.
+
+        Raises `BlockStateError`, and changes nothing, for an id that is no block.
+        """
+        block_ids = list(block_ids)
+        unknown = [block_id for block_id in block_ids if not 0 <= block_id < len(self.blocks)]
+        if unknown:
+            raise BlockStateError(f"there is no block {unknown[0]}; ids go from 0 to {len(self.blocks) - 1}", unknown)
+        for block_id in block_ids:
+            self._maybe_evict_cached_block(self.blocks[block_id])
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every key, as after a change of weights; return whether it was done.
+
+        Refused, with nothing changed, while any block is held: its holder would go on writing into a cache that has
+        been declared empty.
+        """
+        if self.num_free_blocks != len(self.blocks) - 1:
+            return False
+        self.cached_block_hash_to_block.clear()
+        for block in self.blocks:
+            if block.block_hash is not None:
+                block.block_hash = None
+        return True
+
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
+        """Take the block's key, if it has one, out of the block and out of the index; return whether it had one."""
+        if block.block_hash is None:
+            return False
+        self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)
+        block.block_hash = None
+        return True

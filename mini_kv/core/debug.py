@@ -1,0 +1,148 @@
+"""Debug mode: the same manager, suspicious of itself.
+
+Use `DebugKVCacheManager` in place of `KVCacheManager`. After every public call it checks the ledger, that tables only
+grew, that a refusal or an exception changed nothing, and, when the last request is gone, that nothing leaked. Costs
+O(pool) a call.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mini_kv.core.invariants import InvariantViolationError, Violation, check_invariants
+from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.request import Request
+
+
+def manager_state(kv: KVCacheManager) -> dict[str, Any]:
+    """Return all of the manager's state as plain values, for comparing before and after."""
+    pool = kv.block_pool
+    return {
+        "blocks": [(block.ref_cnt, block.block_hash) for block in pool.blocks],
+        "free queue": [block.block_id for block in pool.free_block_queue.get_all_free_blocks()],
+        "index": {key: [block.block_id for block in blocks] for key, blocks in pool.cached_block_hash_to_block.items()},
+        "tables": {request_id: kv.get_block_ids(request_id) for request_id in kv.requests},
+        "statistics": (kv.prefix_cache_stats.requests, kv.prefix_cache_stats.queries, kv.prefix_cache_stats.hits),
+    }
+
+
+def leak_report(kv: KVCacheManager, taken_in: Mapping[int, str]) -> str:
+    """Return which blocks are held although no request is left, with the call that took each; "" if none are."""
+    if kv.requests:
+        return ""
+    return "; ".join(
+        f"block {block.block_id} (ref_cnt {block.ref_cnt}), taken by {taken_in.get(block.block_id, 'no known call')}"
+        for block in kv.block_pool.blocks
+        if block.ref_cnt != 0 and not block.is_null
+    )
+
+
+@dataclass(slots=True)
+class _Call:
+    """A public call on its way: what it is, and whether it says that it changed nothing."""
+
+    text: str
+    unchanged: bool = False
+
+
+class DebugKVCacheManager(KVCacheManager):
+    """A `KVCacheManager` that raises `InvariantViolationError` as soon as its own state is wrong."""
+
+    HISTORY = 5
+    """How many past calls an error shows."""
+
+    def __init__(self, kv_cache_config: KVCacheConfig, **options: Any) -> None:
+        """Build the manager; the options are those of `KVCacheManager`."""
+        super().__init__(kv_cache_config, **options)
+        self._history: deque[str] = deque(maxlen=self.HISTORY)
+        self._taken_in: dict[int, str] = {}
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """Look up as usual; check that nothing changed and that the hit keeps to the cap (I7)."""
+        with self._watched(f"get_computed_blocks({request.request_id})") as call:
+            blocks, num_tokens = super().get_computed_blocks(request)
+            call.unchanged = True
+        if num_tokens > request.num_tokens - 1 or num_tokens % self.block_size:
+            message = f"the hit of {request.request_id} covers {num_tokens} of its {request.num_tokens} tokens"
+            self._fail(Violation("I7", message))
+        return blocks, num_tokens
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+    ) -> KVCacheBlocks | None:
+        """Allocate as usual; check that a refusal changed nothing."""
+        with self._watched(f"allocate_slots({request.request_id}, {num_new_tokens})") as call:
+            new_blocks = super().allocate_slots(
+                request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens
+            )
+            call.unchanged = new_blocks is None
+            if new_blocks is not None:
+                self._taken_in |= {block_id: call.text for ids in new_blocks.get_block_ids() for block_id in ids}
+        return new_blocks
+
+    def free(self, request: Request) -> None:
+        """Free as usual; when the last request is gone, check that no block is held (I14)."""
+        with self._watched(f"free({request.request_id})"):
+            super().free(request)
+
+    def withdraw_promises(self, request: Request) -> list[str]:
+        """Withdraw as usual."""
+        with self._watched(f"withdraw_promises({request.request_id})"):
+            return super().withdraw_promises(request)
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Evict as usual."""
+        block_ids = list(block_ids)
+        with self._watched(f"evict_blocks({block_ids})"):
+            super().evict_blocks(block_ids)
+
+    def reset_prefix_cache(self) -> bool:
+        """Reset as usual; check that a refusal changed nothing."""
+        with self._watched("reset_prefix_cache()") as call:
+            done = super().reset_prefix_cache()
+            call.unchanged = not done
+        return done
+
+    @contextmanager
+    def _watched(self, text: str) -> Iterator[_Call]:
+        """Check the state before against the state after, and the state after against the ledger."""
+        before = manager_state(self)
+        call = _Call(text)
+        try:
+            yield call
+        except Exception:
+            self._history.append(f"{text} raised")
+            self._check_unchanged(before)
+            raise
+        self._history.append(text)
+        if call.unchanged:
+            self._check_unchanged(before)
+        self._check_append_only(before["tables"])
+        leak = leak_report(self, self._taken_in)
+        if leak:
+            self._fail(Violation("I14", f"no request is left, but these are held: {leak}"))
+        check_invariants(self, list(self._history))
+
+    def _check_unchanged(self, before: dict[str, Any]) -> None:
+        after = manager_state(self)
+        changed = [what for what in before if before[what] != after[what]]
+        if changed:
+            message = f"{self._history[-1]} should have changed nothing, but it changed the {' and the '.join(changed)}"
+            self._fail(Violation("I11", message))
+
+    def _check_append_only(self, before: dict[str, tuple[list[int], ...]]) -> None:
+        for request_id in self.requests:
+            for old, new in zip(before.get(request_id, ()), self.get_block_ids(request_id), strict=False):
+                if new[: len(old)] != old:
+                    self._fail(Violation("I8", f"the table of {request_id} was {old} and is {new}", tuple(new)))
+
+    def _fail(self, violation: Violation) -> None:
+        raise InvariantViolationError(violation, list(self._history))

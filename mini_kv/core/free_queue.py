@@ -1,0 +1,110 @@
+"""The queue of free blocks: a linked list that one can pull from the middle.
+
+Eviction order is nothing but the order of this queue. New blocks are taken from the front; a free block that still
+holds a useful prefix waits here, and a hit pulls it out again from wherever it stands.
+"""
+
+from collections.abc import Sequence
+
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.errors import BlockStateError, OutOfBlocksError
+
+
+class FreeKVCacheBlockQueue:
+    """Free blocks from the next to be reused (front) to the last (back); every operation on one block is O(1).
+
+        head <-> b3 <-> b1 <-> b7 <-> tail        head and tail are sentinels: no operation meets an end that
+                 front         back               needs a special case
+
+    The links live in the blocks themselves, so nothing is allocated when a block enters or leaves. Python's
+    `OrderedDict` could do the same job; the list is written out because it is the subject here.
+
+    Source: vLLM `FreeKVCacheBlockQueue` (v1/core/kv_cache_utils.py).
+    """
+
+    def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
+        self._head = KVCacheBlock(-1)
+        self._tail = KVCacheBlock(-1)
+        self._head.next_free_block = self._tail
+        self._tail.prev_free_block = self._head
+        self.num_free_blocks = 0
+        """Number of blocks in the queue."""
+        self.append_n(blocks)
+
+    def popleft(self) -> KVCacheBlock:
+        """Take the block at the front. Raises `OutOfBlocksError` when the queue is empty."""
+        return self.popleft_n(1)[0]
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take the `n` blocks at the front, in order. Raises `OutOfBlocksError`, and takes none, if there are fewer."""
+        if n > self.num_free_blocks:
+            raise OutOfBlocksError(requested=n, free=self.num_free_blocks)
+        taken = []
+        block = _linked(self._head.next_free_block)
+        for _ in range(n):
+            following = block.next_free_block
+            if following is None:
+                raise BlockStateError("the links of the free queue are broken", [block.block_id])
+            block.prev_free_block = block.next_free_block = None
+            taken.append(block)
+            block = following
+        self._head.next_free_block = block  # the first that stays, or the tail
+        block.prev_free_block = self._head
+        self.num_free_blocks -= n
+        return taken
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Take `block` out from wherever it stands. Raises `BlockStateError` if it is not in the queue."""
+        before, after = block.prev_free_block, block.next_free_block
+        if before is None or after is None:
+            raise BlockStateError(f"block {block.block_id} is not in the free queue", [block.block_id])
+        before.next_free_block = after
+        after.prev_free_block = before
+        block.prev_free_block = block.next_free_block = None
+        self.num_free_blocks -= 1
+
+    def append(self, block: KVCacheBlock) -> None:
+        """Put `block` at the back, to be reused last."""
+        self.append_n([block])
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put `blocks` at the back in the order given. Raises `BlockStateError`, and adds none, if one is in it."""
+        self._insert_before(self._tail, blocks)
+
+    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put `blocks` at the front in the order given: `blocks[0]` is the next to be reused."""
+        self._insert_before(_linked(self._head.next_free_block), blocks)
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        """Return the blocks from front to back: the order in which they will be reused. Costs O(queue)."""
+        blocks: list[KVCacheBlock] = []
+        block = self._head.next_free_block
+        while block is not None and block is not self._tail and len(blocks) <= self.num_free_blocks:
+            blocks.append(block)
+            block = block.next_free_block
+        if block is not self._tail or len(blocks) != self.num_free_blocks:
+            raise BlockStateError(f"the links of the free queue are broken after {len(blocks)} blocks")
+        return blocks
+
+    def _insert_before(self, after: KVCacheBlock, blocks: Sequence[KVCacheBlock]) -> None:
+        """Link `blocks`, in order, in front of `after`; checks all of them before it links one."""
+        if len(set(blocks)) != len(blocks):
+            raise BlockStateError("a block is given twice", [block.block_id for block in blocks])
+        for block in blocks:
+            if block.next_free_block is not None:
+                raise BlockStateError(f"block {block.block_id} is in the free queue already", [block.block_id])
+        before = _linked(after.prev_free_block)
+        for block in blocks:
+            before.next_free_block = block
+            block.prev_free_block = before
+            before = block
+        before.next_free_block = after
+        after.prev_free_block = before
+        self.num_free_blocks += len(blocks)
+
+
+def _linked(neighbour: KVCacheBlock | None) -> KVCacheBlock:
+    """Return the neighbour of a sentinel, which always has one."""
+    if neighbour is None:
+        raise BlockStateError("the links of the free queue are broken at its end")
+    return neighbour

@@ -1,0 +1,309 @@
+"""What the scheduler talks to: look a prompt up, give a request slots, take them back.
+
+One request's way through it:
+
+    request = kv.new_request("A", token_ids)
+    blocks, num_hit = kv.get_computed_blocks(request)              # a question; nothing changes
+    request.num_computed_tokens = num_hit                          # the head start
+    kv.allocate_slots(request, len(token_ids) - num_hit, new_computed_blocks=blocks)
+    ...                                                            # the step runs; KV is written
+    request.num_computed_tokens = request.num_tokens
+    kv.free(request)
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from mini_kv.core.block import BlockFactory, KVCacheBlock
+from mini_kv.core.block_hash import (
+    SINGLE_TENANT_HASHES,
+    get_block_hash,
+    get_hash_function,
+    get_request_block_hasher,
+)
+from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.errors import AllocationError, ConfigError, RepeatedRequestError, UnknownRequestError
+from mini_kv.core.kv_cache_coordinator import get_kv_cache_coordinator
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheBlocks:
+    """Blocks of one request, a list a group: what a lookup found or what an allocation gave."""
+
+    blocks: tuple[list[KVCacheBlock], ...]
+
+    def get_block_ids(self) -> tuple[list[int], ...]:
+        """Return the ids, a list a group: all that the side with the tensors needs to know."""
+        return tuple([block.block_id for block in group] for group in self.blocks)
+
+
+@dataclass(slots=True)
+class PrefixCacheStats:
+    """How often the prefix cache helped: one record a request, made when it is first admitted."""
+
+    requests: int = 0
+    queries: int = 0
+    """Tokens of these requests."""
+    hits: int = 0
+    """Tokens of these requests that were found in the cache."""
+
+    def record(self, num_tokens: int, num_hits: int) -> None:
+        """Count one admitted request of `num_tokens` tokens, of which `num_hits` were cached."""
+        self.requests += 1
+        self.queries += num_tokens
+        self.hits += num_hits
+
+
+class KVCacheManager:
+    """Block tables, sharing and prefix caching for all requests over one pool.
+
+    Scarcity is a value: `allocate_slots` returns `None`. Misuse is an exception. Either way the state is as before.
+
+    Source: vLLM `KVCacheManager` (v1/core/kv_cache_manager.py).
+    """
+
+    def __init__(
+        self,
+        kv_cache_config: KVCacheConfig,
+        *,
+        enable_caching: bool = True,
+        hash_name: str = "sha256",
+        model_fingerprint: str = "",
+        weights_epoch: int = 0,
+        new_block: BlockFactory = KVCacheBlock,
+    ) -> None:
+        """Build the pool and the tables.
+
+        Args:
+            kv_cache_config: blocks (the null block included) and groups.
+            enable_caching: whether full blocks can be found and shared by their content.
+            hash_name: see `HASH_FUNCTIONS`; `xxh3_128` is for a single tenant and refuses a `cache_salt`.
+            model_fingerprint: which weights the KV comes from; part of every key.
+            weights_epoch: version of these weights; part of every key.
+            new_block: makes the blocks; for observers.
+        """
+        self.kv_cache_config = kv_cache_config
+        self.enable_caching = enable_caching
+        self.hash_name = hash_name
+        self.block_pool = BlockPool(kv_cache_config.num_blocks, enable_caching, new_block=new_block)
+        self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool)
+        self.prefix_cache_stats = PrefixCacheStats()
+        self.requests: dict[str, Request] = {}
+        """The admitted requests, those that hold blocks, in order of admission."""
+        self._block_hasher = get_request_block_hasher(
+            self.block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
+        )
+
+    @classmethod
+    def for_full_attention(
+        cls,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_caching: bool = True,
+        hash_name: str = "sha256",
+        new_block: BlockFactory = KVCacheBlock,
+    ) -> Self:
+        """Return a manager of one group of full-attention layers; `num_blocks` counts the null block."""
+        group = KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size))
+        config = KVCacheConfig(num_blocks, (group,))
+        return cls(config, enable_caching=enable_caching, hash_name=hash_name, new_block=new_block)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+        return self.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+
+    @property
+    def usage(self) -> float:
+        """Held blocks as a share of all that can be held, 0.0 to 1.0."""
+        return self.block_pool.usage
+
+    def new_request(
+        self,
+        request_id: str,
+        token_ids: Sequence[int],
+        *,
+        cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
+        mm_features: Sequence[MultiModalFeature] = (),
+    ) -> Request:
+        """Return a request whose full blocks are named as this cache names them. Admits nothing yet.
+
+        Args:
+            request_id: must be unique among admitted requests.
+            token_ids: the prompt; integers in `0 <= t < 2**32`.
+            cache_salt: only requests with the same salt share blocks. Derive it from the tenant, on the server.
+            lora_request: the adapter, if any.
+            mm_features: images and their places in the prompt.
+        """
+        if cache_salt is not None and self.hash_name in SINGLE_TENANT_HASHES:
+            raise ConfigError(f"{self.hash_name} is for a single tenant: with a cache_salt, use sha256")
+        return Request(
+            request_id,
+            token_ids,
+            block_hasher=self._block_hasher if self.enable_caching else None,
+            cache_salt=cache_salt,
+            lora_request=lora_request,
+            mm_features=mm_features,
+        )
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """Return the longest cached prefix of the request, as blocks and as a number of tokens. Changes nothing.
+
+        At most `num_tokens - 1` tokens: the last one is always computed, because what is wanted from it is the
+        next token's probabilities, and the cache does not keep these. Costs O(blocks of the hit).
+        """
+        hit, num_tokens = self.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
+        return KVCacheBlocks(hit), num_tokens
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+    ) -> KVCacheBlocks | None:
+        """Give the request slots for its next tokens; return the new blocks, or `None` if there are too few.
+
+            tokens      | computed        | new_computed    | new            | lookahead |
+                        | in its table    | the hit         | to compute now | drafts    |
+            blocks      | held            | touched         | from the free queue        |
+            index       | entered         | entered         | full ones now  | never     |
+
+        A first call admits the request. Its hit can be passed (`num_new_computed_tokens`, as upstream does) or have
+        been adopted already (`request.num_computed_tokens`), not both; the blocks of the hit come with it.
+        Full blocks enter the index at once, as a promise that this step computes them (see `withdraw_promises`).
+        Drafts that the request does not contain yet get slots but no keys.
+
+        Args:
+            request: from `new_request`.
+            num_new_tokens: tokens to compute in this step, drafts included.
+            num_new_computed_tokens: tokens of the hit, if it is not adopted yet.
+            new_computed_blocks: blocks of the hit, as `get_computed_blocks` returned them.
+            num_lookahead_tokens: slots beyond, for tokens that may be proposed later.
+
+        Returns:
+            The blocks taken from the free queue, a list a group (often empty); `None`, with nothing changed, if the
+            new blocks and the revived blocks of the hit are more than the free blocks.
+
+        Raises:
+            AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
+            RepeatedRequestError: another admitted request has this id.
+        """
+        hit = new_computed_blocks.blocks if new_computed_blocks is not None else self._no_blocks
+        num_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
+        self._check_allocation(request, num_new_tokens, num_lookahead_tokens, num_computed_tokens, hit)
+
+        num_tokens_with_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
+        num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens_with_slots, hit)
+        if num_needed > self.block_pool.num_free_blocks:
+            return None
+
+        if request.request_id not in self.requests:
+            self.requests[request.request_id] = request
+            self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
+            self._record_first_admission(request, num_hits=num_computed_tokens)
+        new_blocks = self.coordinator.allocate_new_blocks(request.request_id, num_tokens_with_slots)
+        self.coordinator.cache_blocks(request, min(num_computed_tokens + num_new_tokens, request.num_tokens))
+        return KVCacheBlocks(new_blocks)
+
+    def free(self, request: Request) -> None:
+        """Drop the request's references to its blocks, tail first. Their keys stay, and can be hit until reuse.
+
+        Raises `UnknownRequestError` if it holds none: a second free, or one before admission.
+        """
+        self._check_known(request)
+        del self.requests[request.request_id]
+        self.coordinator.free(request.request_id)
+
+    def withdraw_promises(self, request: Request) -> list[str]:
+        """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
+
+        For a request that is aborted or preempted before its step ran, and before it is freed: no key may outlive a
+        block that was never written. What counts as computed is `request.num_computed_tokens`, the adopted hit
+        included. Whoever is returned built on KV that will not come, and has to be preempted too. Costs O(tables).
+        """
+        self._check_known(request)
+        withdrawn = set(self.coordinator.withdraw_promises(request))
+        return [
+            request_id
+            for request_id in self.requests
+            if request_id != request.request_id
+            and any(not withdrawn.isdisjoint(table) for table in self.coordinator.get_blocks(request_id))
+        ]
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Drop the keys of these blocks, held or not. References, tables and the free queue stay as they are."""
+        self.block_pool.evict_blocks(block_ids)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every key and return `True`; `False`, with nothing changed, while a request holds blocks."""
+        return self.block_pool.reset_prefix_cache()
+
+    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        """Return the request's block tables, a list a group; empty for a request that holds none."""
+        return KVCacheBlocks(self.coordinator.get_blocks(request_id))
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Return the ids in the request's block tables, a list a group."""
+        return self.get_blocks(request_id).get_block_ids()
+
+    @property
+    def _no_blocks(self) -> tuple[list[KVCacheBlock], ...]:
+        return tuple([] for _ in self.kv_cache_config.kv_cache_groups)
+
+    def _check_known(self, request: Request) -> None:
+        if self.requests.get(request.request_id) is not request:
+            raise UnknownRequestError(request.request_id)
+
+    def _check_allocation(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_lookahead_tokens: int,
+        num_computed_tokens: int,
+        hit: tuple[list[KVCacheBlock], ...],
+    ) -> None:
+        """Raise unless the arguments of `allocate_slots` make sense together."""
+        if num_new_tokens < 1 or num_lookahead_tokens < 0:
+            message = f"num_new_tokens is {num_new_tokens} and num_lookahead_tokens {num_lookahead_tokens}: "
+            raise AllocationError(request.request_id, message + "a step computes at least 1 token")
+        admitted = self.requests.get(request.request_id)
+        if admitted is None:
+            self._check_hit(request, num_computed_tokens, hit)
+            return
+        if admitted is not request:
+            raise RepeatedRequestError(request.request_id)
+        if any(hit):
+            raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
+        num_slots = self.coordinator.num_token_slots(self.coordinator.get_blocks(request.request_id))
+        if num_computed_tokens > num_slots:
+            message = f"{num_computed_tokens} tokens are said to be computed, its blocks have room for {num_slots}"
+            raise AllocationError(request.request_id, message)
+
+    def _check_hit(self, request: Request, num_computed_tokens: int, hit: tuple[list[KVCacheBlock], ...]) -> None:
+        """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
+        num_hit_tokens = self.coordinator.num_token_slots(hit)
+        if num_hit_tokens != num_computed_tokens:
+            message = (
+                f"new_computed_blocks hold {num_hit_tokens} tokens, but {num_computed_tokens} are counted as computed;"
+                " adopt the hit in request.num_computed_tokens or pass it as num_new_computed_tokens, once, with its"
+                " blocks"
+            )
+            raise AllocationError(request.request_id, message)
+        for blocks in hit:
+            for block, block_hash in zip(blocks, request.block_hashes, strict=False):
+                if block.block_hash is None or get_block_hash(block.block_hash) != block_hash:
+                    message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
+                    raise AllocationError(request.request_id, message)
+
+    def _record_first_admission(self, request: Request, num_hits: int) -> None:
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = num_hits
+            if self.enable_caching:
+                self.prefix_cache_stats.record(request.num_tokens, num_hits)

@@ -1,0 +1,116 @@
+"""A request: its tokens, how far they are computed, and the names of its full blocks."""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mini_kv.core.block import BlockHash
+from mini_kv.core.errors import InvalidTokenError
+
+MAX_TOKEN_ID = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """The adapter that a request runs with. Name and path: a name alone can be given to other weights later."""
+
+    lora_name: str
+    lora_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiModalFeature:
+    """An image (or sound) whose placeholder tokens stand at `[offset, offset + length)` of the prompt."""
+
+    identifier: str
+    """Digest of the whole content, in full width."""
+    offset: int
+    length: int
+
+
+class Request:
+    """One sequence on its way through the engine.
+
+        0            num_computed_tokens                 num_tokens
+        |== KV exists ==|== known tokens, KV to come ===|
+
+    `num_computed_tokens` belongs to whoever runs the steps: it advances when a step is done (or by a cache hit), and
+    the cache manager only reads it.
+
+    Source: vLLM `Request` (v1/request.py).
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        token_ids: Sequence[int] = (),
+        *,
+        num_tokens: int | None = None,
+        block_hashes: Sequence[BlockHash] = (),
+        block_hasher: "Callable[[Request], list[BlockHash]] | None" = None,
+        cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
+        mm_features: Sequence[MultiModalFeature] = (),
+    ) -> None:
+        """Check the tokens, once and for all, and name the full blocks.
+
+        Usually called through `KVCacheManager.new_request`, which brings the right `block_hasher`. A request from a
+        trace has no tokens: it brings its length as `num_tokens` and the names of its full blocks instead.
+
+        Raises `InvalidTokenError` for a token that is not an integer in `0 <= t < 2**32`, and `ValueError` if there
+        is no token at all, or both tokens and `num_tokens`.
+        """
+        if (len(token_ids) > 0) == (num_tokens is not None):
+            raise ValueError(f"request {request_id!r} needs token ids, or num_tokens if they are not known")
+        if num_tokens is not None and num_tokens < 1:
+            raise ValueError(f"request {request_id!r} has {num_tokens} tokens, it needs at least 1")
+        self.request_id = request_id
+        self.token_ids = checked_token_ids(token_ids, first_index=0)
+        """Prompt, then output; empty if the tokens are not known. Grows by `append_output_token_ids` only."""
+        self.num_tokens = len(self.token_ids) if num_tokens is None else num_tokens
+        self.num_prompt_tokens = self.num_tokens
+        self.num_computed_tokens = 0
+        """Tokens whose KV exists (or, within a step, is promised)."""
+        self.num_cached_tokens: int | None = None
+        """The hit of the first admission, in tokens; `None` before it."""
+        self.cache_salt = cache_salt
+        self.lora_request = lora_request
+        self.mm_features = tuple(mm_features)
+        self.block_hashes = list(block_hashes)
+        """Names of the full blocks, from the first block on."""
+        self._block_hasher = block_hasher
+        self._extend_block_hashes()
+
+    def append_output_token_ids(self, *token_ids: int) -> None:
+        """Add tokens at the end; names each block that becomes full. Raises `InvalidTokenError` and adds none."""
+        self.token_ids += checked_token_ids(token_ids, first_index=self.num_tokens)
+        self.num_tokens += len(token_ids)
+        self._extend_block_hashes()
+
+    def _extend_block_hashes(self) -> None:
+        if self._block_hasher is not None:
+            self.block_hashes += self._block_hasher(self)
+
+    def __repr__(self) -> str:
+        return f"Request({self.request_id!r}, {self.num_tokens} tokens, {self.num_computed_tokens} computed)"
+
+
+def checked_token_ids(token_ids: Sequence[int], first_index: int) -> list[int]:
+    """Return the tokens as plain `int`; raises `InvalidTokenError` for the first that is none.
+
+    NumPy's integers are welcome and become plain ones: a key must not depend on a Python type. Booleans are refused,
+    although Python counts them as integers: a mask that slips in as a prompt should not get a cache entry.
+    """
+    if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) <= MAX_TOKEN_ID:
+        return list(token_ids)  # the usual case, with no loop in Python
+    checked = []
+    for index, token in enumerate(token_ids):
+        try:
+            value = operator.index(token)
+        except TypeError:
+            raise InvalidTokenError(first_index + index, token) from None
+        # A NumPy bool has no __index__; Python's has.
+        if isinstance(token, bool) or not 0 <= value <= MAX_TOKEN_ID:
+            raise InvalidTokenError(first_index + index, token)
+        checked.append(value)
+    return checked
