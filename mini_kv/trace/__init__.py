@@ -1,0 +1,6 @@
+"""What happened: events read off the blocks themselves, calls, stories, metrics.
+
+Standard library only; runs in a browser. In reading order: `edge` (what a block can do), `recorder` (blocks that tell),
+`traced_manager` (calls as spans), `frame` (the state after a call), `story` (spans as lines of text), `metrics`
+(numbers folded from spans), `jsonl` (spans as a file), `scenario` (calls as data, to be played).
+"""

@@ -1,0 +1,78 @@
+"""A trace as JSON lines: the pool in the first line, then a line a call with its edges.
+
+{"version": 1, "num_blocks": 10, "block_size": 4, "enable_caching": true}
+{"call": "allocate_slots", "request_id": "A", ..., "edges": [["allocated", 1, 1, null], ...]}
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.trace.edge import Edge, EdgeKind
+from mini_kv.trace.traced_manager import Span
+
+VERSION = 1
+
+
+class TraceFormatError(ValueError):
+    """A line of a trace file is not what the format says; the message names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """The pool that a trace was recorded on."""
+
+    num_blocks: int
+    block_size: int
+    enable_caching: bool
+
+    @classmethod
+    def of(cls, kv: KVCacheManager) -> "TraceHeader":
+        """Return the header for this manager's trace."""
+        return cls(kv.kv_cache_config.num_blocks, kv.block_size, kv.enable_caching)
+
+
+def dump_trace(header: TraceHeader, spans: Iterable[Span]) -> str:
+    """Return the trace as text, a JSON object a line. What a span does not have is left out."""
+    lines = [json.dumps({"version": VERSION, **asdict(header)})]
+    for span in spans:
+        values = {name: value for name, value in asdict(span).items() if value is not None}
+        for name in ("args", "edges"):
+            if not values[name]:
+                del values[name]
+        lines.append(json.dumps(values))
+    return "\n".join(lines) + "\n"
+
+
+def load_trace(text: str) -> tuple[TraceHeader, list[Span]]:
+    """Return header and spans. Raises `TraceFormatError` with the number of the first line that is wrong."""
+    header, spans = None, []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            values = json.loads(line)
+            if number == 1:
+                header = _header(values)
+            else:
+                spans.append(_span(values))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise TraceFormatError(f"line {number}: {error!r} in {line[:80]!r}") from error
+    if header is None:
+        raise TraceFormatError("line 1: the file is empty, the header is missing")
+    return header, spans
+
+
+def _header(values: dict[str, Any]) -> TraceHeader:
+    version = values.pop("version", None)
+    if version != VERSION:
+        raise ValueError(f"version is {version}, this reads version {VERSION}")
+    return TraceHeader(**values)
+
+
+def _span(values: dict[str, Any]) -> Span:
+    edges = [
+        Edge(EdgeKind(kind), block_id, ref_cnt, block_hash)
+        for kind, block_id, ref_cnt, block_hash in values.pop("edges", [])
+    ]
+    return Span(edges=edges, **values)

@@ -1,0 +1,133 @@
+"""Calls as spans: a thin wrapper around a manager that notes who called what, and which edges that caused."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.trace.edge import Edge
+from mini_kv.trace.recorder import Recorder
+
+Value = int | bool | str | None | list[int]
+
+
+@dataclass(slots=True)
+class Span:
+    """One public call of the manager and everything that it caused."""
+
+    call: str
+    """Name of the method."""
+    request_id: str | None = None
+    args: dict[str, Value] = field(default_factory=dict)
+    """The numbers that went in."""
+    result: Value = None
+    """Tokens hit, blocks allocated (`None`: refused), whether reset: whatever the call answers, as plain data."""
+    edges: list[Edge] = field(default_factory=list)
+    error: str | None = None
+    """Class name of the exception, if the call raised one."""
+    tables: dict[str, list[list[int]]] | None = None
+    """Block tables after the call, a list a group; only with snapshots."""
+    free_order: list[int] | None = None
+    """The free queue after the call, front to back; only with snapshots."""
+
+
+class TracedKVCacheManager:
+    """Stands in for the manager that it wraps; every public call adds a `Span`.
+
+    `snapshots=True` also notes tables and free queue after each call, which costs O(pool) a call; without it a span
+    costs what its edges cost.
+    """
+
+    def __init__(self, manager: KVCacheManager, recorder: Recorder, *, snapshots: bool = False) -> None:
+        """Wrap `manager`, whose blocks must come from `recorder.new_block`."""
+        self.manager = manager
+        self.recorder = recorder
+        self.snapshots = snapshots
+        self.spans: list[Span] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass everything else through: `block_pool`, `new_request`, `get_block_ids` and so on."""
+        return getattr(self.manager, name)
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """Look up; the span's result is the hit in tokens."""
+        with self._span("get_computed_blocks", request) as span:
+            blocks, span.result = self.manager.get_computed_blocks(request)
+            return blocks, span.result
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+    ) -> KVCacheBlocks | None:
+        """Allocate; the span's result is the ids of the new blocks, all groups in a row, or `None`."""
+        with self._span("allocate_slots", request) as span:
+            span.args = {"num_new_tokens": num_new_tokens, "num_computed_tokens": request.num_computed_tokens}
+            if num_new_computed_tokens:
+                span.args["num_new_computed_tokens"] = num_new_computed_tokens
+            if num_lookahead_tokens:
+                span.args["num_lookahead_tokens"] = num_lookahead_tokens
+            blocks = self.manager.allocate_slots(
+                request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens
+            )
+            if blocks is not None:
+                span.result = [block_id for ids in blocks.get_block_ids() for block_id in ids]
+            return blocks
+
+    def free(self, request: Request) -> None:
+        """Free."""
+        with self._span("free", request):
+            self.manager.free(request)
+
+    def withdraw_promises(self, request: Request) -> list[str]:
+        """Withdraw."""
+        with self._span("withdraw_promises", request):
+            return self.manager.withdraw_promises(request)
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Evict."""
+        with self._span("evict_blocks") as span:
+            block_ids = list(block_ids)
+            span.args["block_ids"] = block_ids
+            self.manager.evict_blocks(block_ids)
+
+    def reset_prefix_cache(self) -> bool:
+        """Reset; the span's result is whether it was done."""
+        with self._span("reset_prefix_cache") as span:
+            done = span.result = self.manager.reset_prefix_cache()
+            return done
+
+    @contextmanager
+    def _span(self, call: str, request: Request | None = None) -> Iterator[Span]:
+        span = Span(call, request.request_id if request is not None else None)
+        self.recorder.take_edges()  # whatever happened between calls belongs to no call
+        try:
+            yield span
+        except Exception as error:
+            span.error = type(error).__name__
+            raise
+        finally:
+            span.edges = self.recorder.take_edges()
+            if self.snapshots:
+                span.tables, span.free_order = tables_of(self.manager), free_order_of(self.manager)
+            self.spans.append(span)
+
+
+def tables_of(kv: KVCacheManager) -> dict[str, list[list[int]]]:
+    """Return the block tables of every admitted request as ids, a list a group."""
+    return {request_id: list(kv.get_block_ids(request_id)) for request_id in kv.requests}
+
+
+def free_order_of(kv: KVCacheManager) -> list[int]:
+    """Return the ids in the free queue, front to back."""
+    return [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()]
+
+
+def edges_of(spans: Sequence[Span]) -> list[Edge]:
+    """Return the edges of all spans in order."""
+    return [edge for span in spans for edge in span.edges]

@@ -1,0 +1,66 @@
+"""Plays a scenario in the terminal: what happens, why, and the state after it, one key press a step."""
+
+import os
+import sys
+import textwrap
+from typing import TextIO
+
+from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
+from mini_kv.trace.story import story
+from mini_kv.viz.text import LEGEND, draw_state
+
+WIDTH = 78
+
+
+def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None) -> None:
+    """Write the scenario to `out`; with `keys` (a terminal), wait for a key after each step, `q` to stop."""
+    colour = out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    steps = len(scenario.steps)
+    out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
+    out.write(f"{scenario.num_blocks - 1} blocks of {scenario.block_size} tokens.   {LEGEND}\n")
+    for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1):
+        out.write(f"\n{draw_step(played, f'{number}/{steps}', colour=colour)}\n")
+        if keys is not None and number < steps and not _wait(out, keys):
+            return
+    out.write(f"\n{_wrap(scenario.ending)}\n")
+
+
+def draw_step(played: PlayedStep, number: str, *, colour: bool = False) -> str:
+    """Return one step as text: the caption, the calls, the drawing."""
+    changed = {edge.block_id for span in played.spans for edge in span.edges}
+    calls = "\n".join(f"    {line}" for line in story(played.spans))
+    drawing = "\n".join(f"    {line}" for line in draw_state(played.frame, changed, colour=colour))
+    heading = f"[{number}] {played.step.call} {played.step.request}"
+    return f"{heading}\n{_wrap(played.step.say)}\n\n{calls}\n\n{drawing}"
+
+
+def _wrap(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), WIDTH)
+
+
+def _wait(out: TextIO, keys: TextIO) -> bool:
+    """Wait for a key; return whether to go on."""
+    prompt = "  -- any key: next step, q: stop --"
+    out.write(f"\n{prompt}")
+    out.flush()
+    key = read_key(keys)
+    out.write("\r" + " " * len(prompt) + "\r")
+    return key not in ("q", "Q", "", "\x04", "\x1b")  # the last three: end of input, Ctrl-D, Esc
+
+
+def read_key(keys: TextIO) -> str:
+    """Return the next key pressed, without waiting for Enter; "" at the end of input."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        return msvcrt.getwch()
+    import termios
+    import tty
+
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys)
+        # All bytes at once: an arrow key sends three, and is one key press all the same.
+        return os.read(keys.fileno(), 64).decode(errors="replace")
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)

@@ -1,0 +1,57 @@
+"""The state of the cache drawn in plain characters: the one notation of terminal, failure messages and notebooks.
+
+A     [1x2#] [2x2#] [8x1#]        a block table: block 1, held twice (x2), can be found by its content (#)
+B     [1x2#] [2x2#] [9x1 ]        block 9 has no name: nobody else can find it
+free  next-> 10 7# <-last         the free queue: 10 is reused next; 7 can still be revived
+"""
+
+from collections.abc import Collection, Sequence
+
+from mini_kv.trace.frame import BlockView, Frame
+
+LEGEND = "#=cached  xN=ref_cnt"
+"""What the marks mean; belongs beside the first drawing that a reader sees."""
+
+BOLD, PLAIN = "\033[1m", "\033[0m"
+
+
+def draw_state(frame: Frame, changed: Collection[int] = (), *, colour: bool = False, max_blocks: int = 10) -> list[str]:
+    """Return the lines of the drawing: a row a table (a row a group, if there are several), then the free queue.
+
+    Args:
+        frame: the state.
+        changed: ids of blocks to set in bold; needs `colour`.
+        colour: whether terminal escape codes may be used.
+        max_blocks: longer rows lose their middle.
+    """
+    rows: list[tuple[str, list[str]]] = []
+    bold = changed if colour else ()
+    for request_id, groups in frame.tables.items():
+        for group_id, ids in enumerate(groups):
+            name = request_id if len(groups) == 1 else f"{request_id}.{group_id}"
+            cells = [_bold(_held(frame.blocks[block_id]), block_id in bold) for block_id in ids]
+            rows.append((name, elide(cells, max_blocks)))
+    free = [_bold(_free(frame.blocks[block_id]), block_id in bold) for block_id in frame.free_order]
+    rows.append(("free", ["next->", *elide(free, max_blocks + 2), "<-last"]))
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {' '.join(cells)}".rstrip() for name, cells in rows]
+
+
+def elide(cells: Sequence[str], max_cells: int) -> list[str]:
+    """Return the cells, or both ends of them with the number of those left out in between."""
+    if len(cells) <= max_cells:
+        return list(cells)
+    side = (max_cells - 1) // 2
+    return [*cells[:side], f"..{len(cells) - 2 * side} more..", *cells[-side:]]
+
+
+def _held(block: BlockView) -> str:
+    return f"[{block.block_id}x{block.ref_cnt}{'#' if block.block_hash else ' '}]"
+
+
+def _free(block: BlockView) -> str:
+    return f"{block.block_id}{'#' if block.block_hash else ''}"
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"{BOLD}{text}{PLAIN}" if bold else text
