@@ -1,0 +1,54 @@
+"""lab-05: share and evict, the life of a cached block. Your work goes here.
+
+Run it from the repository's root:
+
+    LAB_IMPL=starter pytest labs/lab-05
+    $env:LAB_IMPL="starter"; pytest labs/lab-05          (Windows, PowerShell)
+"""
+
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.labkit import todo
+
+
+def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
+    """Admit a request, compute its whole prompt, and return it with its number of cached tokens.
+
+    What a scheduler does when a request's turn comes:
+
+    1. Make the request: `kv.new_request(request_id, token_ids)`.
+    2. Ask the cache: `kv.get_computed_blocks(request)` gives `(blocks, num_cached_tokens)`. It changes nothing.
+    3. Adopt the head start: set `request.num_computed_tokens`, so that only the rest is asked for.
+    4. Allocate slots for the tokens that are left: `kv.allocate_slots(request, num_new_tokens,
+       new_computed_blocks=blocks)`. Without the blocks, the head start would be a claim with nothing behind it.
+    5. The step runs, here in no time: now all of the request's tokens are computed. Say so on the request.
+
+    If step 4 returns `None`, there is no room: return `None`, and leave the request as if nobody had looked
+    (`num_computed_tokens == 0`), since its turn will come again. Exceptions are not yours to catch.
+
+    Example, block size 4, a cache that has seen these 8 tokens before:
+    `prefill(kv, [1, 2, 3, 4, 5, 6, 7, 8], "B")` returns `(request, 4)`: not 8, because the last token is always
+    computed, and not 7, because only whole blocks are shared. One new block is taken.
+    """
+    todo("lab-05", "prefill", "step 1, make the request")
+
+
+def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
+    """Return the reference count of each block in the request's table, first block first.
+
+    `kv.get_blocks(request_id).blocks` holds a list of blocks a group; this cache has one group.
+
+    Example: two requests share their first block and have a second of their own: `[2, 1]` for either.
+    """
+    todo("lab-05", "ref_counts", "read the counts off the request's blocks")
+
+
+def cache_hit_rate(kv: KVCacheManager) -> float:
+    """Return the share of prompt tokens so far that were found in the cache, 0.0 to 1.0.
+
+    `kv.prefix_cache_stats` counts them: `queries` is the tokens of all admitted requests, `hits` those that were
+    found. Before the first request the rate is 0.0.
+
+    Example: a prompt of 8 tokens twice, 4 of them found the second time: 4 of 16, so 0.25.
+    """
+    todo("lab-05", "cache_hit_rate", "divide hits by queries")

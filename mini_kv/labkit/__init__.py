@@ -1,0 +1,37 @@
+"""The labs' harness: finds the code to run, runs the tests on it, says what is wrong in a few drawn lines.
+
+What a lab's files need is here: `todo` for the starter, `points` for the tests. The rest, in reading order: `lab` (what
+a lab is), `implementation` (LAB_IMPL: whose code runs), `fixture` (what a test gets in hand), `failure` (the message),
+`scoreboard`, `plugin` (pytest's hooks), `audit` (are the tests any good?).
+"""
+
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+class LabTodo(NotImplementedError):
+    """Raised by a starter where code is to be written. Shown as TODO, not as a failure."""
+
+
+def todo(lab: str, function: str, step: str) -> NoReturn:
+    """Say that a step of a starter is still to be written; always raises `LabTodo`."""
+    raise LabTodo(f"{lab} {function}: {step}")
+
+
+def points(
+    value: int, function: str, *, stage: str = "biography", after: str | None = None, why: str = ""
+) -> Callable[[Test], Test]:
+    """Mark a lab's test: what it is worth, which of the learner's functions it is about, and why it must pass.
+
+    Args:
+        value: points.
+        function: name of the learner's function.
+        stage: `biography` (to be read in order), `adversary` or `property`.
+        after: name of the test without which this one makes no sense; if that one fails, this one waits.
+        why: the idea behind the test, one sentence; the last line of a failure.
+    """
+    import pytest  # a starter imports this package too, and needs no pytest
+
+    return pytest.mark.lab(points=value, function=function, stage=stage, after=after, why=why)

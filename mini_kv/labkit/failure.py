@@ -1,0 +1,146 @@
+"""A failure as a student reads it: at most 15 lines, and the reason before the traceback.
+
+lab-05  test_2_identical_prompt_shares_all_but_the_tail
+B's cached tokens
+expected  28
+got       0
+calls     allocate A: allocated 1..8, cached 1..8
+...
+state     #=cached  xN=ref_cnt
+A     [1x1#] ...
+free  next-> 9 10 <-last
+why: B's first seven blocks are A's, found by name
+at:  labs/lab-05/starter.py:41  blocks, num_hits = None, 0
+"""
+
+import linecache
+import os
+import textwrap
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from mini_kv.core.errors import KVCacheError
+from mini_kv.core.invariants import LEDGER, InvariantViolationError
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
+from mini_kv.labkit.implementation import LoadError
+from mini_kv.trace.frame import frame_of
+from mini_kv.trace.story import story
+from mini_kv.viz.text import LEGEND, draw_state
+
+MAX_LINES = 15
+WIDTH = 100
+
+
+def describe(error: BaseException, heading: str, why: str, lab: LabUnderTest | None, source: str) -> str | None:
+    """Return the failure as text; `None` if the error comes from neither the learner's code nor the cache.
+
+    Args:
+        error: what the test raised.
+        heading: lab and test.
+        why: the test's reason, unless the failure brings its own.
+        lab: the test's fixture, if it got that far; its caches are drawn.
+        source: path of the learner's file.
+    """
+    at = _where(error.__traceback__, source)
+    what = _what(error, at)
+    if what is None:
+        return None
+    if isinstance(error, LabFailure):
+        why = error.why or why
+        if error.got is not None:
+            at = ""  # the code ran through; what it returned is what counts
+    elif isinstance(error, LoadError | SyntaxError):
+        why, at = "", ""
+    tail = [f"why: {line}" if index == 0 else f"     {line}" for index, line in enumerate(_wrapped(why))]
+    if at:
+        tail.append(f"at:  {at}")
+    head = [heading, *what]
+    kv = lab.kvs[-1] if lab is not None and lab.kvs and not isinstance(error, LoadError | SyntaxError) else None
+    room = MAX_LINES - len(head) - len(tail)
+    return "\n".join([*head, *_state(kv, room), *tail])
+
+
+def _what(error: BaseException, at: str) -> list[str] | None:
+    """Return the lines that say what is wrong."""
+    if isinstance(error, LabFailure):
+        return [error.what, *_compared(error.want, error.got)]
+    if isinstance(error, InvariantViolationError):
+        violation = error.violation
+        return [
+            *textwrap.wrap(str(violation), WIDTH)[:3],
+            f"   {violation.invariant_id} {LEDGER[violation.invariant_id]}",
+        ]
+    if isinstance(error, LoadError):
+        return [str(error)]
+    if isinstance(error, SyntaxError):
+        place = f"{_short(error.filename or '?')}:{error.lineno}"
+        return [f"{type(error).__name__}: {error.msg}", f"   {place}  {(error.text or '').strip()}"]
+    if _is_timeout(error):
+        return [f"{str(error).split(' from ')[0]}: it never came back" if at else str(error)]
+    if isinstance(error, SystemExit):
+        return ["the code called exit()"]
+    if isinstance(error, KVCacheError) or at:
+        return textwrap.wrap(f"{type(error).__name__}: {error}", WIDTH)[:4]
+    return None
+
+
+def _is_timeout(error: BaseException) -> bool:
+    return str(error).startswith("Timeout")
+
+
+def _compared(want: object, got: object) -> list[str]:
+    """Return both values under each other, with marks under the items of a list that differ."""
+    expected = want if isinstance(want, str) else repr(want)  # a text describes what is expected
+    lines = [f"   expected  {expected}", f"   got       {got!r}"]
+    if isinstance(want, list) and isinstance(got, list) and type(want) is type(got) and len(lines[1]) <= WIDTH:
+        lines.append("             " + _marks(want, got))
+    return [line[:WIDTH].rstrip() for line in lines]
+
+
+def _marks(want: Sequence[object], got: Sequence[object]) -> str:
+    """Return carets that stand under the items of `repr(got)` that are not in their place."""
+    marks = " "
+    for index, item in enumerate(got):
+        wrong = index >= len(want) or want[index] != item
+        marks += ("^" if wrong else " ") * len(repr(item)) + "  "
+    return marks.rstrip()
+
+
+def _state(kv: WatchedKVCacheManager | None, room: int) -> list[str]:
+    """Return the last calls and the drawing of the cache, in at most `room` lines; the calls give way first."""
+    if kv is None or room < 3:
+        return []
+    try:
+        drawing = [f"     {line}" for line in draw_state(frame_of(kv.manager))]
+    except (KVCacheError, AttributeError) as error:  # so broken that it cannot be drawn
+        return [f"   state     cannot be drawn: {error}"[:WIDTH]]
+    if len(drawing) > room - 1:
+        drawing = [*drawing[: room - 3], "     ...", drawing[-1]] if room > 3 else drawing[-1:]
+    drawing = [f"   state     {LEGEND}", *drawing]
+    num_calls = min(3, room - len(drawing))
+    calls = story(kv.spans[-num_calls:]) if num_calls > 0 else []
+    lines = [f"   {'calls' if index == 0 else '':<9} {call}"[:WIDTH] for index, call in enumerate(calls)]
+    return [*lines, *drawing]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH - 5)
+
+
+def _where(tb: TracebackType | None, source: str) -> str:
+    """Return the last line of the learner's that was running: file, line and text; "" if none was."""
+    for frame in reversed(traceback.extract_tb(tb)):
+        if frame.filename == source:
+            return f"{_short(source)}:{frame.lineno}  {linecache.getline(source, frame.lineno or 0).strip()}"[:WIDTH]
+    return ""
+
+
+def _short(path: str) -> str:
+    """Return the path relative to the working directory where that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive, on Windows
+        return path
+    return relative if len(relative) < len(path) else str(Path(path))

@@ -1,0 +1,156 @@
+"""LAB_IMPL: whose code the tests run.
+
+solution      the reference (what you get if you say nothing)
+starter       the learner's file, labs/lab-NN/starter.py
+engine        the same functions in mini_kv itself, where it has them
+PATH.py       one file, for one lab
+FOLDER        holds lab-NN.py, or lab-NN/starter.py, for any number of labs
+some.module   a module that Python can import
+"""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mini_kv.labkit.lab import Lab, LabFunction
+
+KEYWORDS = ("solution", "starter", "engine")
+
+
+class ImplementationError(Exception):
+    """LAB_IMPL names nothing that can be run: a usage error, two lines."""
+
+
+class LoadError(Exception):
+    """The code is there but cannot be loaded, or lacks a function; the message is for its author."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """Whose code runs in one lab."""
+
+    lab: Lab
+    choice: str
+    """The value of LAB_IMPL."""
+    source: str
+    """Path of the file, or name of the module."""
+    load: Callable[[], ModuleType]
+
+    @property
+    def file(self) -> str:
+        """Path of the code, as it stands in a traceback."""
+        module = sys.modules.get(self.source)
+        return (module.__file__ if module is not None else None) or self.source
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the project's own solution and not somebody's work."""
+        return self.choice == "solution"
+
+
+def check_choice(choice: str, invocation_dir: Path) -> None:
+    """Raise `ImplementationError` unless the value of LAB_IMPL can mean something."""
+    if choice in KEYWORDS or (invocation_dir / choice).exists() or _module_exists(choice):
+        return
+    raise ImplementationError(
+        f"LAB_IMPL={choice!r} is no implementation: no such keyword, file, folder or module.\n{_advice(choice)}"
+    )
+
+
+def _advice(choice: str) -> str:
+    near = difflib.get_close_matches(choice, KEYWORDS, n=1)
+    if near:
+        return f"Did you mean LAB_IMPL={near[0]}?"
+    return f"Choose {', '.join(KEYWORDS)}, a .py file, a folder or a module."
+
+
+def _module_exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def resolve(choice: str, lab: Lab, num_labs: int, invocation_dir: Path) -> Implementation:
+    """Return the code to run for this lab. Raises `ImplementationError` if this lab has no such thing.
+
+    Args:
+        choice: the value of LAB_IMPL, passed by `check_choice`.
+        lab: the lab.
+        num_labs: how many labs run; a single file fits only one.
+        invocation_dir: what a relative path is relative to.
+    """
+    if choice == "solution":
+        file = lab.solutions / "solution.py"
+        if not file.is_file():
+            raise ImplementationError(
+                f"{lab.lab_id}: this edition comes without solutions.\nRun your own code with LAB_IMPL=starter."
+            )
+        return _from_file(lab, choice, file)
+    if choice == "starter":
+        return _from_file(lab, choice, lab.starter)
+    if choice == "engine":
+        if lab.engine is None:
+            raise ImplementationError(
+                f"{lab.lab_id}: the engine has no part that this lab teaches.\nChoose solution or starter."
+            )
+        return _from_module(lab, choice, lab.engine)
+    path = invocation_dir / choice
+    if path.is_dir():
+        files = [path / f"{lab.lab_id}.py", path / lab.lab_id / "starter.py"]
+        found = [file for file in files if file.is_file()]
+        if not found:
+            raise ImplementationError(
+                f"LAB_IMPL={choice!r} holds nothing for {lab.lab_id}.\n"
+                f"It should hold {lab.lab_id}.py or {lab.lab_id}/starter.py."
+            )
+        return _from_file(lab, choice, found[0])
+    if path.is_file():
+        if num_labs > 1:
+            raise ImplementationError(
+                f"LAB_IMPL={choice!r} is one file, but {num_labs} labs are to run.\nName one: pytest labs/lab-05"
+            )
+        return _from_file(lab, choice, path)
+    return _from_module(lab, choice, choice)
+
+
+def _from_file(lab: Lab, choice: str, file: Path) -> Implementation:
+    return Implementation(lab, choice, str(file.resolve()), lambda: _load_file(file.resolve()))
+
+
+def _from_module(lab: Lab, choice: str, name: str) -> Implementation:
+    return Implementation(lab, choice, name, lambda: importlib.import_module(name))
+
+
+def _load_file(file: Path) -> ModuleType:
+    """Import the file under a name made from its path: two files called starter.py must not be one module."""
+    name = f"mini_kv_lab_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # a dataclass looks its own module up while it is being made
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def get_function(module: ModuleType, function: LabFunction, source: str) -> Callable[..., Any]:
+    """Return the learner's function. Raises `LoadError`, in one line, if it is missing."""
+    found = getattr(module, function.name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    own = [name for name, value in vars(module).items() if callable(value) and not name.startswith("__")]
+    near = difflib.get_close_matches(function.name, own, n=1)
+    advice = f"; did you rename it? There is {near[0]}" if near else ""
+    raise LoadError(f"{Path(source).name} has no function {function.signature}{advice}")

@@ -1,0 +1,196 @@
+"""pytest's hooks: TODO and WAIT as states of their own, drawn failures, points, the scoreboard.
+
+The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone, but for one thing: where a
+skip would be a lie (`CI`, `MINI_KV_NO_SKIP`), it is a failure; elsewhere the last lines say what could not run.
+"""
+
+import os
+from collections.abc import Generator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mini_kv.labkit import LabTodo
+from mini_kv.labkit.failure import describe
+from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
+from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
+from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
+
+TIME_LIMIT_S = 5
+"""Seconds a lab's test may take; none needs one."""
+
+RESULTS = pytest.StashKey[dict[str, LabResult]]()
+IMPLEMENTATIONS = pytest.StashKey[dict[str, Implementation]]()
+FIXTURE = pytest.StashKey[LabUnderTest]()
+LOADED = pytest.StashKey[dict[str, ModuleType | None]]()
+"""Module by source; `None` if loading it was tried and failed."""
+
+
+class Waiting(Exception):
+    """Raised in place of a test whose parent failed."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker; refuse a LAB_IMPL that can mean nothing, once and at once."""
+    config.addinivalue_line("markers", "lab(points, function, stage, after, why): a lab's test; see mini_kv.labkit")
+    config.stash[RESULTS] = {}
+    config.stash[IMPLEMENTATIONS] = {}
+    config.stash[LOADED] = {}
+    try:
+        check_choice(_choice(), config.invocation_params.dir)
+    except ImplementationError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _choice() -> str:
+    return os.environ.get("LAB_IMPL") or "solution"
+
+
+def pytest_report_header() -> str:
+    """Say which code the labs run."""
+    return f"labs run: {_choice()} (LAB_IMPL={os.environ.get('LAB_IMPL', '')})"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Find out whose code runs in each lab, and start every test of theirs at 0 points."""
+    lab_items = [item for item in items if is_lab_test(item.path)]
+    folders = list(dict.fromkeys(item.path.parent for item in lab_items))
+    try:
+        for folder in folders:
+            lab = load_lab(folder)
+            implementation = resolve(_choice(), lab, len(folders), config.invocation_params.dir)
+            config.stash[IMPLEMENTATIONS][lab.lab_id] = implementation
+    except (ImplementationError, ValueError) as error:
+        raise pytest.UsageError(str(error)) from None
+    for item in lab_items:
+        lab = config.stash[IMPLEMENTATIONS][item.path.parent.name].lab
+        config.stash[RESULTS][item.nodeid] = _new_result(lab, item)
+        if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIME_LIMIT_S))
+
+
+def _new_result(lab: Lab, item: pytest.Item) -> LabResult:
+    marker = item.get_closest_marker("lab")
+    if marker is None:
+        raise pytest.UsageError(f"{item.nodeid} has no @points: every test of a lab says what it is worth")
+    values = marker.kwargs
+    return LabResult(lab, item.name, values["points"], values["function"], values["stage"], values["after"])
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest) -> LabUnderTest:
+    """The learner's functions and caches to try them on."""
+    config = request.config
+    implementation = config.stash[IMPLEMENTATIONS][request.path.parent.name]
+    lab_under_test = LabUnderTest(implementation, lambda: _load_once(config, implementation))
+    request.node.stash[FIXTURE] = lab_under_test
+    return lab_under_test
+
+
+def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleType:
+    """Return the learner's module; whatever loading it raises is raised once, and then the other tests wait."""
+    loaded = config.stash[LOADED]
+    if implementation.source not in loaded:
+        loaded[implementation.source] = None
+        loaded[implementation.source] = implementation.load()
+    module = loaded[implementation.source]
+    if module is None:
+        raise Waiting(f"waits until {implementation.source} can be loaded")
+    return module
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a test wait if the one that it builds on has failed. TODO is no failure."""
+    results = item.config.stash[RESULTS]
+    result = results.get(item.nodeid)
+    if result is None or result.after is None:
+        return
+    for other in results.values():
+        if other.lab is result.lab and other.test == result.after and other.state in (State.FAIL, State.WAIT):
+            raise Waiting(f"waits for {result.after}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn what a lab's test raised into its state and its message; turn a skip into a failure where none may be."""
+    report = yield
+    result = item.config.stash[RESULTS].get(item.nodeid)
+    if report.skipped and not hasattr(report, "wasxfail") and skips_fail():
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which is not allowed here: {_skip_reason(report)}"
+    if result is None:
+        return report
+    if call.excinfo is None:
+        if report.when == "call" and report.passed:
+            result.state = State.PASS
+    else:
+        report.outcome = "failed"
+        result.state = _state_of(call.excinfo.value)
+        _set_message(item, report, result, call.excinfo.value)
+        report.lab_state = result.state  # type: ignore[attr-defined]  # reports carry what plugins add
+    return report
+
+
+def _state_of(error: BaseException) -> State:
+    if isinstance(error, LabTodo):
+        return State.TODO
+    return State.WAIT if isinstance(error, Waiting) else State.FAIL
+
+
+def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult, error: BaseException) -> None:
+    """Put the drawn message in place of the traceback; keep the traceback with -vv, and for errors of the harness."""
+    if result.state is not State.FAIL:
+        result.message = str(error)
+    else:
+        implementation = item.config.stash[IMPLEMENTATIONS][result.lab.lab_id]
+        marker = item.get_closest_marker("lab")
+        why = marker.kwargs["why"] if marker is not None else ""
+        heading = f"{result.lab.lab_id}  {item.name}"
+        fixture = item.stash.get(FIXTURE, None)
+        message = describe(error, heading, why, fixture, implementation.file)
+        if message is None:
+            return
+        result.message = message
+    if item.config.get_verbosity() >= 2:
+        report.sections.append(("In short", result.message))
+    else:
+        report.longrepr = result.message
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Show TODO and WAIT as themselves: not among the failures, whose list should start with a real problem."""
+    state = getattr(report, "lab_state", None)
+    if state is State.TODO:
+        return "todo", "T", "TODO"
+    if state is State.WAIT:
+        return "wait", "W", "WAIT"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write a scoreboard a lab, and what could not run on this machine."""
+    for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
+        results = [result for result in config.stash[RESULTS].values() if result.lab.lab_id == lab_id]
+        terminalreporter.section(lab_id)
+        for line in draw_scoreboard(implementation, results):
+            terminalreporter.write_line(line)
+    skipped = {_skip_reason(report) for report in terminalreporter.stats.get("skipped", [])}
+    if skipped:
+        terminalreporter.section("what could not run on this machine")
+        for reason in sorted(skipped):
+            terminalreporter.write_line(f"  {reason}")
+
+
+def skips_fail() -> bool:
+    """Return whether a skipped test counts as a failed one: in CI, or on demand."""
+    return os.environ.get("CI") == "true" or bool(os.environ.get("MINI_KV_NO_SKIP"))
+
+
+def _skip_reason(report: Any) -> str:
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

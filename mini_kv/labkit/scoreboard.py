@@ -1,0 +1,115 @@
+"""The scoreboard: which code ran, what each test is worth, what to do next."""
+
+import linecache
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from pathlib import Path
+
+from mini_kv.labkit.implementation import Implementation
+from mini_kv.labkit.lab import Lab
+
+
+@unique
+class State(StrEnum):
+    """How a test ended."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    TODO = "todo"
+    """The code is not written yet: no points, and no reproach."""
+    WAIT = "wait"
+    """The test that it builds on failed."""
+    NOT_RUN = "not run"
+
+
+@dataclass(slots=True)
+class LabResult:
+    """One test's place on the scoreboard. Starts without points: what never ran has lost them."""
+
+    lab: Lab
+    test: str
+    points: int
+    function: str
+    stage: str
+    after: str | None
+    state: State = State.NOT_RUN
+    message: str = ""
+    """The failure as the student saw it."""
+
+    @property
+    def score(self) -> int:
+        """Points earned."""
+        return self.points if self.state is State.PASS else 0
+
+
+def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]) -> list[str]:
+    """Return the lines of one lab's scoreboard."""
+    lab = implementation.lab
+    width = max(len(result.test) for result in results)
+    lines = [f"{lab.lab_id}  {lab.title}", f"code that ran: {_ran(implementation)}", ""]
+    stage = ""
+    for result in results:
+        if result.stage != stage:
+            stage = result.stage
+            lines.append(f"  {stage}")
+        mark = f"{result.state.upper():<8}"
+        lines.append(f"    {mark}{result.score:>2}/{result.points:<2}  {result.test:<{width}}  {result.function}")
+    score, total = sum(result.score for result in results), sum(result.points for result in results)
+    lines += ["", f"  {_bar(score, total)}  {score} of {total} points   {_subtotals(results)}"]
+    return [*lines, *_verdict(implementation, results, score == total)]
+
+
+def _ran(implementation: Implementation) -> str:
+    source = implementation.source
+    shown = os.path.relpath(source) if os.path.isabs(source) else source
+    if implementation.is_reference:
+        return f"{shown}, the reference solution (LAB_IMPL is not set to yours)"
+    return f"{shown} (LAB_IMPL={implementation.choice})"
+
+
+def _bar(score: int, total: int, width: int = 30) -> str:
+    filled = width * score // total if total else 0
+    return f"[{'#' * filled}{'.' * (width - filled)}]"
+
+
+def _subtotals(results: Sequence[LabResult]) -> str:
+    functions = dict.fromkeys(result.function for result in results)
+    parts = []
+    for function in functions:
+        own = [result for result in results if result.function == function]
+        parts.append(f"{function} {sum(r.score for r in own)}/{sum(r.points for r in own)}")
+    return "  ".join(parts)
+
+
+def _verdict(implementation: Implementation, results: Sequence[LabResult], complete: bool) -> list[str]:
+    """Return the last lines: passed or not, and the next thing to type or to write."""
+    lab = implementation.lab
+    if implementation.is_reference:
+        return [f"  This was not your code. Run yours:  {run_command(lab)}"]
+    if complete:
+        return ["  PASSED"]
+    first = next(result for result in results if result.state is not State.PASS)
+    function = next((f for f in lab.functions if f.name == first.function), None)
+    minutes = f", about {function.minutes} minutes" if function is not None and first.state is State.TODO else ""
+    return [
+        "  NOT PASSED YET",
+        f"  next: {first.test}  {_definition(implementation.source, first.function)} {first.function}{minutes}",
+    ]
+
+
+def run_command(lab: Lab) -> str:
+    """Return the command that runs the learner's own file, as this machine's shell wants it."""
+    if os.name == "nt":
+        return f'$env:LAB_IMPL="starter"; pytest labs/{lab.lab_id}'
+    return f"LAB_IMPL=starter pytest labs/{lab.lab_id}"
+
+
+def _definition(source: str, function: str) -> str:
+    """Return `file:line` of the function's definition, or of the file's start."""
+    if not Path(source).is_file():
+        return source
+    lines = linecache.getlines(source)
+    number = next((n for n, line in enumerate(lines, start=1) if line.startswith(f"def {function}(")), 1)
+    return f"{os.path.relpath(source)}:{number}"

@@ -1,0 +1,27 @@
+"""The shortest failing trace: a learner should read three steps, not thirty."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+Step = TypeVar("Step")
+
+
+def shrink(trace: Sequence[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
+    """Return a part of the trace that still fails and of which no single step can be left out.
+
+    Tries to drop long runs first, then shorter ones, down to single steps, until nothing more can go.
+    """
+    shortest = list(trace)
+    size = max(len(shortest) // 2, 1)
+    while True:
+        dropped = False
+        start = 0
+        while start < len(shortest):
+            shorter = shortest[:start] + shortest[start + size :]
+            if fails(shorter):
+                shortest, dropped = shorter, True
+            else:
+                start += size
+        if size == 1 and not dropped:
+            return shortest
+        size = size if dropped else size // 2
