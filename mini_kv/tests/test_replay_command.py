@@ -1,0 +1,179 @@
+"""`mini-kv replay`: what it prints and where, its exit status, and nothing half done."""
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mini_kv.workload import mooncake
+from mini_kv.workload.replay_command import ProgressBar, add_replay_arguments, run_replay
+
+SMALL = str(Path(mooncake.__file__).with_name("small.jsonl"))
+
+
+def run(*argv):
+    parser = argparse.ArgumentParser()
+    add_replay_arguments(parser)
+    return run_replay(parser.parse_args(argv))
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal; optionally Ctrl-C comes in the middle of a write."""
+
+    def __init__(self, interrupted_at=None):
+        super().__init__()
+        self.writes = 0
+        self.interrupted_at = interrupted_at
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.writes += 1
+        super().write(text)
+        if self.writes == self.interrupted_at:
+            super().write("^C")  # what a terminal shows of it
+            raise KeyboardInterrupt
+        return len(text)
+
+    def line(self):
+        """What a person sees in the last line."""
+        cells: list[str] = []
+        column = 0
+        for character in self.getvalue():
+            if character == "\r":
+                column = 0
+            else:
+                cells[column : column + 1] = [character]
+                column += 1
+        return "".join(cells).rstrip()
+
+
+def test_the_report(capsys):
+    assert run(SMALL, "--num-blocks", "100", "--concurrency", "4") == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[:-1] == [
+        "200 requests, 585 different full blocks of 512 tokens",
+        "pool of 100 blocks (one is the null block), at most 4 running at once",
+        "",
+        "hit rate by tokens    51.33 %  529,408 of 1,031,342 prompt tokens were in the cache",
+        "hit rate by blocks    53.88 %  1,034 of 1,919 full blocks of prompts (partial ones are never cached)",
+        "warm requests             178  found a prefix: 56.11 % of their 943,522 tokens",
+        "cold requests              22  found nothing",
+        "refused requests            0  are larger than the pool: 0 prompt tokens, left out above",
+        "evictions                 790  times a block lost its key because its memory was needed",
+        "peak usage            73.74 %  73 blocks were held at once",
+    ]
+    assert lines[-1].startswith("time ")
+
+
+def test_without_a_size_the_pool_is_unbounded(capsys):
+    assert run(SMALL) == 0
+    out = capsys.readouterr().out
+    assert "pool of 2,118 blocks" in out
+    assert "hit rate by tokens    66.18 %" in out
+
+
+def test_rates_of_nothing_are_a_dash(tmp_path, capsys):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}')
+    assert run(str(trace), "--num-blocks", "2") == 0
+    out = capsys.readouterr().out
+    assert "hit rate by tokens          -  0 of 0 prompt tokens" in out
+    assert "refused requests            1  are larger than the pool: 600 prompt tokens" in out
+
+
+def test_the_keys_of_the_json_report_are_kept(capsys):
+    assert run(SMALL, "--num-blocks", "100", "--concurrency", "4", "--json") == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report.pop("seconds") > 0
+    assert report == {
+        "num_blocks": 100,
+        "block_size": 512,
+        "concurrency": 4,
+        "requests": 200,
+        "requests_refused": 0,
+        "requests_cold": 22,
+        "requests_warm": 178,
+        "prompt_tokens": 1_031_342,
+        "prompt_tokens_refused": 0,
+        "warm_prompt_tokens": 943_522,
+        "hit_tokens": 529_408,
+        "hit_rate_of_prompt_tokens": 529_408 / 1_031_342,
+        "hit_rate_of_warm_prompt_tokens": 529_408 / 943_522,
+        "full_blocks": 1919,
+        "hit_blocks": 1034,
+        "hit_rate_of_full_blocks": 1034 / 1919,
+        "distinct_blocks": 585,
+        "evictions": 790,
+        "peak_held_blocks": 73,
+        "peak_usage": 73 / 99,
+    }
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_nothing_but_the_report_is_printed_when_stderr_is_no_terminal(capsys, options):
+    assert run(SMALL, *options) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_progress_bar_is_gone_when_the_report_comes(monkeypatch, capsys):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run(SMALL) == 0
+    assert " 50 % [##########          ]" in terminal.getvalue()
+    assert "100 % [####################]" in terminal.getvalue()
+    assert terminal.line() == ""
+    assert "\n" not in terminal.getvalue()
+
+
+def test_the_progress_bar_is_drawn_only_when_it_changes():
+    terminal = Terminal()
+    bar = ProgressBar(terminal)
+    bar.total = 1000
+    for done in range(1001):
+        bar.show(done)
+    assert terminal.writes == 101
+    assert terminal.line() == "100 % [####################]"
+
+
+def test_ctrl_c_leaves_a_clean_line_and_says_130(monkeypatch, capsys):
+    terminal = Terminal(interrupted_at=30)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run(SMALL) == 130
+    assert terminal.line() == ""
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--num-blocks", "1"], "num_blocks is 1: the null block takes one, so it must be at least 2"),
+        (["--concurrency", "0"], "concurrency is 0: at least 1 request has to hold its blocks"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_exit_2(capsys, options, problem):
+    assert run(SMALL, *options) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"mini-kv replay: {problem}\n")
+
+
+def test_a_missing_file_is_one_line_and_exit_2(capsys):
+    assert run("nowhere.jsonl") == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "mini-kv replay: nowhere.jsonl: No such file or directory\n")
+
+
+def test_a_wrong_last_line_is_found_before_anything_is_replayed(tmp_path, monkeypatch, capsys):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_bytes(Path(SMALL).read_bytes() + b"{}\n")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run(str(trace)) == 2
+    assert terminal.getvalue() == f"mini-kv replay: {trace}:201: timestamp is missing\n"
+    assert capsys.readouterr().out == ""

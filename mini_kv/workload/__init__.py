@@ -1,0 +1,6 @@
+"""Workloads: which prompts arrive, and what the cache makes of them.
+
+Standard library only. In reading order: `mooncake` (the file format of published traces), `synthetic` (traces
+of our own, from a seed), `replay` (a trace through the real cache manager), `plain_lru` (the same question
+answered without the engine), `replay_command` (`mini-kv replay`).
+"""

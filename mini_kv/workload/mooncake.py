@@ -1,0 +1,179 @@
+"""The trace format of Mooncake: who asked when, with a prompt of which blocks, and nothing of what it said.
+
+A request is one line of JSON:
+
+    {"timestamp": 27482, "input_length": 1300, "output_length": 52, "hash_ids": [46, 47, 2353]}
+
+    timestamp       ms since the trace began
+    input_length    tokens of the prompt
+    output_length   tokens of the answer
+    hash_ids        a number for each block of 512 tokens of the prompt; equal numbers mean equal content
+
+    prompt          | 0 ......... 511 | 512 ...... 1023 | 1024 .. 1299 |
+    hash_ids              46                47               2353        the last block may be partial
+
+Source: the traces of the Mooncake paper (FAST'25), github.com/kvcache-ai/Mooncake, `FAST25-release/traces`.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mini_kv.core.block import BlockHash
+
+BLOCK_SIZE = 512
+"""Tokens a block, fixed by the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One line of a trace."""
+
+    timestamp: int
+    """Arrival, in ms since the trace began."""
+    input_length: int
+    """Tokens of the prompt, at least 1."""
+    output_length: int
+    """Tokens of the answer."""
+    hash_ids: tuple[int, ...]
+    """A number for each block of the prompt, the partial last one included."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that the prompt takes, the partial last one included."""
+        return -(-self.input_length // BLOCK_SIZE)
+
+    @property
+    def num_full_blocks(self) -> int:
+        """Blocks that the prompt fills: those that can be cached."""
+        return self.input_length // BLOCK_SIZE
+
+
+class TraceError(ValueError):
+    """A line of a trace is not what the format says."""
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        super().__init__(f"{path}:{line}: {problem}")
+        self.path = path
+        self.line = line
+        """Number of the first line that is wrong; the first line is 1."""
+        self.problem = problem
+
+
+def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
+    """Return the requests of a file, at least one, in its order. Fields beyond the four are ignored.
+
+    The whole file is checked before anything is returned. Costs O(file) time and memory.
+
+    Raises:
+        TraceError: a line is not UTF-8, not JSON or not an object; lacks a field, or has one of a wrong type
+            or out of range; has not one id a block; is older than the line above; or there is no line at all.
+        OSError: the file cannot be read.
+    """
+    trace: list[TraceRequest] = []
+    with Path(path).open("rb") as file:
+        # Bytes, since text mode stops at the first byte that is not UTF-8 without saying in which line it is.
+        for line, raw in enumerate(file, start=1):
+            try:
+                request = _parse(raw.rstrip(b"\r\n"))
+                if trace and request.timestamp < trace[-1].timestamp:
+                    times = f"{request.timestamp}, before the {trace[-1].timestamp}"
+                    raise ValueError(f"timestamp is {times} of the line above")
+            except ValueError as error:
+                raise TraceError(os.fspath(path), line, str(error)) from None
+            trace.append(request)
+    if not trace:
+        raise TraceError(os.fspath(path), 1, "the file is empty")
+    return trace
+
+
+def format_request(request: TraceRequest) -> str:
+    """Return the request as a line of a trace, without the line's end."""
+    return json.dumps(asdict(request))
+
+
+def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
+    """Return the names of each request's full blocks; the partial last one has none: it cannot be cached.
+
+        hash_ids    7     8     9           2     8     9
+        names       1 --- 2 --- 3           4 --- 5 --- 6       two blocks with the id 8, after two prefixes
+
+    A name stands for an id and everything before it, as a `BlockHash` must: the KV of a block depends on all
+    tokens up to its end. Published ids are like that already (in Mooncake's `synthetic_trace.jsonl` each of
+    the 43,924 ids has one predecessor and one place in the prompt): there the names are the ids, renumbered.
+    A trace whose ids stand for the content of a block alone means what it should, too, instead of hitting the
+    KV of another prompt.
+
+    Costs O(ids). The names of two calls have nothing to do with each other.
+    """
+    numbers: dict[tuple[int, int], int] = {}
+    names = []
+    for request in trace:
+        parent = 0
+        chain = []
+        for hash_id in request.hash_ids[: request.num_full_blocks]:
+            parent = numbers.setdefault((parent, hash_id), len(numbers) + 1)
+            chain.append(BlockHash(parent.to_bytes(8, "big")))
+        names.append(chain)
+    return names
+
+
+def _parse(raw: bytes) -> TraceRequest:
+    """Return the request in one line; raises `ValueError`, saying what is wrong."""
+    fields = _json_object(raw)
+    timestamp = _integer(fields, "timestamp", minimum=0)
+    input_length = _integer(fields, "input_length", minimum=1)
+    output_length = _integer(fields, "output_length", minimum=0)
+    request = TraceRequest(timestamp, input_length, output_length, _hash_ids(fields))
+    if len(request.hash_ids) != request.num_blocks:
+        message = f"hash_ids has {len(request.hash_ids)} ids, but a prompt of {input_length} tokens has "
+        raise ValueError(message + f"{request.num_blocks} blocks of {BLOCK_SIZE}")
+    return request
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        byte = raw[error.start]
+        raise ValueError(f"not UTF-8: byte {error.start + 1} of the line is 0x{byte:02x}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} (column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # Python's own limits: an integer too long, lists too deep
+        raise ValueError(f"not JSON that can be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object, but {_quote(value)}")
+    return value
+
+
+def _integer(fields: dict[str, Any], name: str, minimum: int) -> int:
+    if name not in fields:
+        raise ValueError(f"{name} is missing")
+    return _checked_integer(fields[name], name, minimum)
+
+
+def _hash_ids(fields: dict[str, Any]) -> tuple[int, ...]:
+    if "hash_ids" not in fields:
+        raise ValueError("hash_ids is missing")
+    values = fields["hash_ids"]
+    if not isinstance(values, list):
+        raise ValueError(f"hash_ids is {_quote(values)}: it must be a list")
+    return tuple(_checked_integer(value, f"hash_ids[{index}]", 0) for index, value in enumerate(values))
+
+
+def _checked_integer(value: Any, name: str, minimum: int) -> int:
+    # Not isinstance: Python counts true and false as integers.
+    if type(value) is not int:
+        raise ValueError(f"{name} is {_quote(value)}: it must be an integer")
+    if value < minimum:
+        raise ValueError(f"{name} is {value}: it must be at least {minimum}")
+    return value
+
+
+def _quote(value: Any) -> str:
+    """Return the value as JSON again, cut to a length that fits into a line."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
