@@ -164,7 +164,7 @@ def test_same_block_after_another_prefix_is_another_block(lab: LabUnderTest) -> 
     lab.expect("tables of B and C", [[4, 5, 6], [7, 8]], [table(kv, b), table(kv, c)])
 
 
-@points(2, "prefill", stage="adversary", after="test_5_tails_are_evicted_before_the_shared_prefix")
+@points(2, "prefill", stage="adversary", after="test_1_first_request_populates_a_cold_cache")
 def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
     """A's blocks are overwritten by C; who asks for A's prompt then must not be given C's KV."""
     kv = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
@@ -175,6 +175,32 @@ def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
     kv.free(c)
     _, cached = admit(lab, kv, PROMPT, "D")
     lab.expect("D's cached tokens", 0, cached, why="a key goes when its block is reused")
+
+
+@points(1, "prefill", stage="adversary", after="test_4_diverging_prompt_shares_only_the_common_prefix")
+def test_nothing_after_a_hole_is_hit(lab: LabUnderTest) -> None:
+    """A's third block loses its key while A runs: what follows it is still cached, and of no use."""
+    kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
+    admit(lab, kv, PROMPT, "A")
+    kv.evict_blocks([3])
+    b, cached = admit(lab, kv, PROMPT, "B")
+    lab.expect("B's cached tokens", 8, cached, why="a hit is a chain from the first block: it ends before the hole")
+    lab.expect("B's block table", [1, 2, 9, 10, 11, 12, 13, 14], table(kv, b))
+
+
+@points(1, "prefill", stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
+def test_a_hit_in_front_of_the_queue_is_not_taken_as_new(lab: LabUnderTest) -> None:
+    """B's hits stand in front of the free queue, where new blocks come from: they must be pulled out first."""
+    kv = lab.make_kv(num_blocks=10, block_size=BLOCK_SIZE)
+    a, c = kv.hold(PROMPT, "A"), kv.hold([900, 901, 902, 903], "C")
+    kv.free(a)
+    kv.free(c)
+    lab.expect("free queue before B", [8, 7, 6, 5, 4, 3, 2, 1, 9], free_queue(kv))
+    b, cached = admit(lab, kv, [*PROMPT, 32, 33, 34, 35], "B")
+    lab.expect("B's cached tokens", 32, cached)
+    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 8, 9], table(kv, b), why="first the hits, then new blocks")
+    kv.free(b)
+    lab.expect("B's prompt that can be hit afterwards", 32, hit_length(kv, [*PROMPT, 32, 33, 34, 35]))
 
 
 @points(2, "prefill", stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
@@ -219,7 +245,7 @@ def test_refusal_changes_nothing(lab: LabUnderTest) -> None:
     lab.expect("B's cached tokens at the second try", 28, cached)
 
 
-@points(4, "prefill", stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(3, "prefill", stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_lengths_around_a_block_and_other_block_sizes(lab: LabUnderTest) -> None:
     """One token less, exactly full, one more; blocks of 1, 3, 4 and 16 tokens; ids out of order."""
     for block_size in (1, 3, 4, 16):
@@ -270,7 +296,7 @@ def test_hit_rate_ignores_lookups_that_admit_nobody(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(4, "prefill", stage="property", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(3, "prefill", stage="property", after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_random_traces_agree_with_a_naive_cache(lab: LabUnderTest) -> None:
     """Forty random lives of a small cache, each compared step by step with a model made of plain lists."""
     for seed in seeds(40):

@@ -1,0 +1,278 @@
+"""Are a lab's tests any good? Runs them on code that is right, on code that is wrong, and on no code at all.
+
+    python -m mini_kv.labkit.audit lab-05
+
+Right: the solution and every alternative get full marks, for 200 seeds of the random tests. None: the starter gets no
+points and every test says TODO. Wrong: every mutant of the learner's functions and every bug put into the engine is
+caught, and every test catches at least one.
+"""
+
+import argparse
+import ast
+import io
+import json
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from mini_kv.labkit.failure import MAX_LINES
+from mini_kv.labkit.lab import Lab, load_lab
+from mini_kv.labkit.plugin import RESULTS
+from mini_kv.labkit.scoreboard import LabResult, State
+
+SEEDS = (0, 40, 80, 120, 160)
+"""Values of LAB_SEED; a random test tries 40 seeds from each."""
+MAX_STARTER_LINES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A plausible wrong version: one exact replacement in the solution, or in a module of the engine."""
+
+    id: str
+    idea: str
+    """What its author believes."""
+    seen: str
+    """Where the bug was really seen."""
+    old: str
+    new: str
+    module: str | None = None
+    """Module of the engine; `None` for the lab's solution."""
+
+    def apply(self, text: str) -> str:
+        """Return the text with the replacement made. Raises `ValueError` unless it fits in exactly one place."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"mutant {self.id}: its text stands {text.count(self.old)} times, it should stand once")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found out about one lab."""
+
+    lab: Lab
+    findings: list[str] = field(default_factory=list)
+    """What is wrong with the lab; none is right."""
+    kills: dict[str, list[str]] = field(default_factory=dict)
+    """For each mutant, the tests that catch it."""
+    scores: dict[str, str] = field(default_factory=dict)
+    """For each implementation that ran, `points/total`."""
+
+
+def load_mutants(lab: Lab) -> list[Mutant]:
+    """Return the lab's mutants. Raises `ValueError` for two with one id."""
+    values = tomllib.loads((lab.solutions / "mutants.toml").read_text(encoding="utf-8"))
+    mutants = [Mutant(**mutant) for mutant in values["mutant"]]
+    ids = [mutant.id for mutant in mutants]
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"{lab.lab_id}: two mutants share an id")
+    return mutants
+
+
+def audit_lab(folder: Path) -> Audit:
+    """Run everything; return what was found. Costs about a quarter of a second a mutant."""
+    audit = Audit(load_lab(folder))
+    _audit_right_code(audit)
+    _audit_starter(audit)
+    _audit_signatures(audit)
+    for mutant in load_mutants(audit.lab):
+        _audit_mutant(audit, mutant)
+    _audit_decoration(audit)
+    if audit.lab.needs == "C" and "torch" in sys.modules:
+        audit.findings.append("the lab says that it needs no torch, but its tests imported it")
+    return audit
+
+
+def _audit_right_code(audit: Audit) -> None:
+    files = [audit.lab.solutions / "solution.py", *sorted(audit.lab.solutions.glob("alt_*.py"))]
+    if len(files) < 3:
+        audit.findings.append("fewer than 2 alternatives")
+    for file in files:
+        for seed in SEEDS:
+            results = run_lab(audit.lab, str(file), seed)
+            _note_score(audit, file.stem, results)
+            wrong = [result.test for result in results if result.state is not State.PASS]
+            if wrong:
+                audit.findings.append(f"{file.name}, LAB_SEED={seed}: not passed: {', '.join(wrong)}")
+        if sum(result.points for result in results) != audit.lab.points:
+            audit.findings.append(f"lab.toml says {audit.lab.points} points, the tests are worth something else")
+
+
+def _audit_starter(audit: Audit) -> None:
+    results = run_lab(audit.lab, str(audit.lab.starter))
+    _note_score(audit, "starter", results)
+    other = [result.test for result in results if result.state is not State.TODO]
+    if other:
+        audit.findings.append(f"starter: not TODO: {', '.join(other)}")
+    functions = _functions(audit.lab.starter)
+    num_lines = sum(len(ast.unparse(node).splitlines()) for node in functions)
+    if num_lines > MAX_STARTER_LINES:
+        audit.findings.append(f"starter: {num_lines} lines of functions, at most {MAX_STARTER_LINES}")
+
+
+def _audit_signatures(audit: Audit) -> None:
+    """Compare every file's functions with the starter's: names, arguments, types."""
+    want = _signatures(audit.lab.starter)
+    for function in audit.lab.functions:
+        if function.name not in want:
+            audit.findings.append(f"starter: {function.name} is missing")
+    for file in [audit.lab.solutions / "solution.py", *audit.lab.solutions.glob("alt_*.py")]:
+        have = _signatures(file)
+        for name, signature in want.items():
+            if have.get(name) != signature:
+                audit.findings.append(f"{file.name}: {name} has another signature than the starter's")
+
+
+def _signatures(file: Path) -> dict[str, str]:
+    return {
+        node.name: f"{ast.unparse(node.args)} -> {ast.unparse(node.returns) if node.returns else ''}"
+        for node in _functions(file)
+    }
+
+
+def _functions(file: Path) -> list[ast.FunctionDef]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
+def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
+    if mutant.module is not None:
+        with engine_bug(mutant):
+            results = run_lab(audit.lab, str(audit.lab.solutions / "solution.py"))
+    else:
+        text = mutant.apply((audit.lab.solutions / "solution.py").read_text(encoding="utf-8"))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{mutant.id.replace('-', '_')}.py"
+            file.write_text(text, encoding="utf-8")
+            results = run_lab(audit.lab, str(file))
+    _note_score(audit, mutant.id, results)
+    audit.kills[mutant.id] = [result.test for result in results if result.state is State.FAIL]
+    if not audit.kills[mutant.id]:
+        audit.findings.append(f"mutant {mutant.id} survives")
+    for result in results:
+        if len(result.message.splitlines()) > MAX_LINES:
+            audit.findings.append(f"mutant {mutant.id}, {result.test}: a message of more than {MAX_LINES} lines")
+
+
+def _audit_decoration(audit: Audit) -> None:
+    """Every test that is worth points must catch a mutant; one that waits for its parent is given its chance."""
+    useful = {test for tests in audit.kills.values() for test in tests}
+    for result in run_lab(audit.lab, str(audit.lab.solutions / "solution.py")):
+        if result.points and result.test not in useful:
+            audit.findings.append(f"{result.test} catches no mutant: it is decoration")
+
+
+def _note_score(audit: Audit, name: str, results: Sequence[LabResult]) -> None:
+    score, total = sum(result.score for result in results), sum(result.points for result in results)
+    audit.scores[name] = f"{score}/{total}"
+
+
+class _Collector:
+    """A pytest plugin that keeps the lab's results."""
+
+    results: list[LabResult]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.results = list(session.config.stash[RESULTS].values())
+
+
+def run_lab(lab: Lab, lab_impl: str, seed: int = 0) -> list[LabResult]:
+    """Run the lab's tests on this implementation, in this process, in silence; return the results."""
+    collector = _Collector()
+    with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:
+        # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
+        options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        status = pytest.main([str(lab.folder), *options], plugins=[collector])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"pytest ended with {status} on {lab_impl}:\n{out.getvalue()}")
+    return collector.results
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def engine_bug(mutant: Mutant) -> Iterator[None]:
+    """Put a bug into a module of the engine while the context lasts.
+
+    The changed source is run as a module of its own; then its functions take the places of the real ones, in the real
+    classes and wherever the engine has imported them by name, so that every manager made meanwhile has the bug.
+    """
+    if mutant.module is None:
+        raise ValueError(f"mutant {mutant.id} names no module of the engine")
+    real = sys.modules[mutant.module]
+    text = mutant.apply(Path(real.__file__ or "").read_text(encoding="utf-8"))
+    changed = ModuleType(mutant.module)
+    exec(compile(text, real.__file__ or "", "exec"), vars(changed))  # our own source, changed in one place
+    undo: list[tuple[Any, str, Any]] = []
+    for name, value in vars(changed).items():
+        original = getattr(real, name, None)
+        if isinstance(value, type) and value.__module__ == mutant.module:
+            replacements = [(original, attribute, member) for attribute, member in vars(value).items()]
+        elif isinstance(value, FunctionType) and value.__module__ == mutant.module:
+            engine = [module for name_, module in sys.modules.items() if name_.startswith("mini_kv.core.")]
+            replacements = [(module, name, value) for module in engine if vars(module).get(name) is original]
+        else:
+            continue
+        for owner, attribute, member in replacements:
+            if isinstance(member, FunctionType | property | classmethod):
+                undo.append((owner, attribute, vars(owner)[attribute]))
+                setattr(owner, attribute, member)
+    try:
+        yield
+    finally:
+        for owner, attribute, member in reversed(undo):
+            setattr(owner, attribute, member)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Audit labs by name; print what each implementation scored and what caught each mutant; 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.labkit.audit", description="Are a lab's tests any good?")
+    parser.add_argument("labs", nargs="+", metavar="LAB", help="such as lab-05")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    args = parser.parse_args(argv)
+    audits = [audit_lab(Path("labs") / lab) for lab in args.labs]
+    if args.json:
+        print(json.dumps({a.lab.lab_id: _as_dict(a) for a in audits}))
+    else:
+        for audit in audits:
+            _print(audit)
+    return 1 if any(audit.findings for audit in audits) else 0
+
+
+def _as_dict(audit: Audit) -> dict[str, Any]:
+    return {"findings": audit.findings, "scores": audit.scores, "kills": audit.kills}
+
+
+def _print(audit: Audit) -> None:
+    print(f"{audit.lab.lab_id}  {audit.lab.title}")
+    for name, score in audit.scores.items():
+        killers = audit.kills.get(name)
+        print(f"  {name:<28} {score:>7}   {'' if killers is None else ', '.join(killers)}")
+    print(f"{len(audit.kills)} mutants, {sum(map(bool, audit.kills.values()))} caught")
+    for finding in audit.findings:
+        print(f"WRONG: {finding}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
