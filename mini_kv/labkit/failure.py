@@ -23,9 +23,8 @@ from types import TracebackType
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER, InvariantViolationError
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest
 from mini_kv.labkit.implementation import LoadError
-from mini_kv.trace.frame import frame_of
 from mini_kv.trace.story import story
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -57,9 +56,9 @@ def describe(error: BaseException, heading: str, why: str, lab: LabUnderTest | N
     if at:
         tail.append(f"at:  {at}")
     head = [heading, *what]
-    kv = lab.kvs[-1] if lab is not None and lab.kvs and not isinstance(error, LoadError | SyntaxError) else None
-    room = MAX_LINES - len(head) - len(tail)
-    return "\n".join([*head, *_state(kv, room), *tail])
+    if lab is None or isinstance(error, LoadError | SyntaxError):
+        return "\n".join([*head, *tail])
+    return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
 
 
 def _what(error: BaseException, at: str) -> list[str] | None:
@@ -108,19 +107,19 @@ def _marks(want: Sequence[object], got: Sequence[object]) -> str:
     return marks.rstrip()
 
 
-def _state(kv: WatchedKVCacheManager | None, room: int) -> list[str]:
+def _state(lab: LabUnderTest, room: int) -> list[str]:
     """Return the last calls and the drawing of the cache, in at most `room` lines; the calls give way first."""
-    if kv is None or room < 3:
+    if lab.drawing is None or room < 3:
         return []
     try:
-        drawing = [f"     {line}" for line in draw_state(frame_of(kv.manager))]
+        drawing = [f"     {line}" for line in draw_state(lab.drawing())]
     except (KVCacheError, AttributeError) as error:  # so broken that it cannot be drawn
         return [f"   state     cannot be drawn: {error}"[:WIDTH]]
     if len(drawing) > room - 1:
         drawing = [*drawing[: room - 3], "     ...", drawing[-1]] if room > 3 else drawing[-1:]
     drawing = [f"   state     {LEGEND}", *drawing]
     num_calls = min(3, room - len(drawing))
-    calls = story(kv.spans[-num_calls:]) if num_calls > 0 else []
+    calls = story(lab.kvs[-1].spans[-num_calls:]) if lab.kvs and num_calls > 0 else []
     lines = [f"   {'calls' if index == 0 else '':<9} {call}"[:WIDTH] for index, call in enumerate(calls)]
     return [*lines, *drawing]
 

@@ -1,14 +1,19 @@
 """What a lab's test gets in hand: the learner's functions, a cache that watches itself, a way to say what is wrong."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any, NoReturn
 
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.debug import DebugKVCacheManager
-from mini_kv.core.invariants import check_invariants
+from mini_kv.core.invariants import InvariantViolationError, check_invariants, find_pool_violations
+from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.labkit.implementation import Implementation, LoadError, get_function
+from mini_kv.labkit.implementation import Implementation, LoadError, get_class, get_function
+from mini_kv.trace.frame import Frame, frame_of, frame_of_pool
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager
@@ -28,12 +33,8 @@ class LabFailure(AssertionError):
 class WatchedKVCacheManager(TracedKVCacheManager):
     """A traced manager in debug mode that also remembers the requests that it made, admitted or not."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool) -> None:
-        recorder = Recorder()
-        manager = DebugKVCacheManager.for_full_attention(
-            num_blocks, block_size, enable_caching=enable_caching, new_block=recorder.new_block
-        )
-        super().__init__(manager, recorder)
+    def __init__(self, manager: KVCacheManager, recorder: Recorder) -> None:
+        super().__init__(manager, recorder, snapshots=True)
         self.made_requests: list[Request] = []
 
     def new_request(self, *args: Any, **options: Any) -> Request:
@@ -50,6 +51,12 @@ class WatchedKVCacheManager(TracedKVCacheManager):
         return request
 
 
+@cache
+def in_debug_mode(manager_class: type[KVCacheManager]) -> type[KVCacheManager]:
+    """Return the class with debug mode in front: every call is checked, then made as the class makes it."""
+    return type(f"Debug{manager_class.__name__}", (DebugKVCacheManager, manager_class), {})
+
+
 class LabUnderTest:
     """The `lab` fixture: `lab.prefill(...)` calls the learner's `prefill`; `lab.make_kv(...)` builds a cache."""
 
@@ -57,21 +64,58 @@ class LabUnderTest:
         self.implementation = implementation
         self._load = load
         self.kvs: list[WatchedKVCacheManager] = []
-        """The caches of this test, for drawing."""
+        """The caches of this test; a failure shows the calls of the last one."""
+        self.drawing: Callable[[], Frame] | None = None
+        """Gives the state that a failure shows."""
 
-    def make_kv(self, num_blocks: int, block_size: int, *, enable_caching: bool = True) -> WatchedKVCacheManager:
-        """Return a new cache that checks its invariants after every call. `num_blocks` counts the null block."""
-        kv = WatchedKVCacheManager(num_blocks, block_size, enable_caching=enable_caching)
+    def make_kv(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_caching: bool = True,
+        manager_class: type[KVCacheManager] = KVCacheManager,
+    ) -> WatchedKVCacheManager:
+        """Return a new cache that checks its invariants after every call.
+
+        Args:
+            num_blocks: blocks, the null block included.
+            block_size: tokens a block.
+            enable_caching: whether blocks are found by their content.
+            manager_class: a learner's own manager, derived from the engine's.
+        """
+        recorder = Recorder()
+        manager = in_debug_mode(manager_class).for_full_attention(
+            num_blocks, block_size, enable_caching=enable_caching, new_block=recorder.new_block
+        )
+        kv = WatchedKVCacheManager(manager, recorder)
         self.kvs.append(kv)
+        self.drawing = lambda: frame_of(kv.manager)
         return kv
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return the learner's function of that name, wrapped so that the invariants are checked after it."""
-        for function in self.implementation.lab.functions:
-            if function.name == name:
-                learners = get_function(self._load(), function, self.implementation.source)
-                return self._watched(learners, function.signature)
-        raise AttributeError(f"{self.implementation.lab.lab_id} has no function {name!r}")
+    def watch_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
+        """Show this pool, with the tables that hold its blocks, in a failure."""
+        self.drawing = lambda: frame_of_pool(
+            pool, {name: [[block.block_id for block in table]] for name, table in tables.items()}
+        )
+
+    def check_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
+        """Raise for the first invariant that is broken in a pool whose blocks these tables hold, and nobody else."""
+        for violation in find_pool_violations(pool, {name: [table] for name, table in tables.items()}):
+            raise InvariantViolationError(violation)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the learner's function, wrapped so that the invariants are checked after it, or the learner's class.
+
+        A class is one whose methods `lab.toml` lists, as in `FreeKVCacheBlockQueue.remove`.
+        """
+        functions = [f for f in self.implementation.lab.functions if f.name.partition(".")[0] == name]
+        if not functions:
+            raise AttributeError(f"{self.implementation.lab.lab_id} has no function {name!r}")
+        module = self._load()
+        if "." in functions[0].name:
+            return get_class(module, functions, self.implementation.source)
+        return self._watched(get_function(module, functions[0], self.implementation.source), functions[0].signature)
 
     def _watched(self, learners: Callable[..., Any], signature: str) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:

@@ -13,7 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -150,7 +150,23 @@ def get_function(module: ModuleType, function: LabFunction, source: str) -> Call
     found = getattr(module, function.name, None)
     if callable(found):
         return found  # type: ignore[no-any-return]
-    own = [name for name, value in vars(module).items() if callable(value) and not name.startswith("__")]
-    near = difflib.get_close_matches(function.name, own, n=1)
-    advice = f"; did you rename it? There is {near[0]}" if near else ""
-    raise LoadError(f"{Path(source).name} has no function {function.signature}{advice}")
+    raise LoadError(f"{Path(source).name} has no function {function.signature}{_renamed(module, function.name)}")
+
+
+def get_class(module: ModuleType, methods: Sequence[LabFunction], source: str) -> type:
+    """Return the learner's class. Raises `LoadError`, in one line, if it or one of its methods is missing."""
+    name = methods[0].name.partition(".")[0]
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        raise LoadError(f"{Path(source).name} has no class {name}{_renamed(module, name)}")
+    for method in methods:
+        attribute = method.name.partition(".")[2]
+        if not hasattr(found, attribute):
+            raise LoadError(f"{name} has no method {method.signature}{_renamed(found, attribute)}")
+    return found
+
+
+def _renamed(owner: object, name: str) -> str:
+    own = [other for other, value in vars(owner).items() if callable(value) and not other.startswith("__")]
+    near = difflib.get_close_matches(name, own, n=1)
+    return f"; did you rename it? There is {near[0]}" if near else ""

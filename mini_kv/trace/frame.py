@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.trace.edge import Edge, EdgeKind
 from mini_kv.trace.traced_manager import Span, free_order_of, tables_of
@@ -30,11 +31,16 @@ class Frame:
 
 def frame_of(kv: KVCacheManager) -> Frame:
     """Return the manager's state now. Costs O(pool)."""
+    return frame_of_pool(kv.block_pool, tables_of(kv))
+
+
+def frame_of_pool(pool: BlockPool, tables: dict[str, list[list[int]]]) -> Frame:
+    """Return the state of a pool whose blocks stand in these tables. Costs O(pool)."""
     blocks = tuple(
         BlockView(block.block_id, block.ref_cnt, block.block_hash.hex() if block.block_hash is not None else None)
-        for block in kv.block_pool.blocks
+        for block in pool.blocks
     )
-    return Frame(blocks, tables_of(kv), free_order_of(kv))
+    return Frame(blocks, tables, free_order_of(pool))
 
 
 def apply_edges(blocks: Sequence[BlockView], edges: Iterable[Edge]) -> tuple[BlockView, ...]:

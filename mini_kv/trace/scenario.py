@@ -21,6 +21,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from mini_kv.core.errors import KVCacheError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.trace.frame import Frame, frame_of
@@ -110,12 +111,16 @@ def _parse_step(where: str, values: dict[str, Any]) -> Step:
         raise ScenarioError(f"{where}: call is {values.get('call')!r}; there are: {', '.join(CALLS)}")
     if not values.get("say"):
         raise ScenarioError(f"{where}: nothing to say")
+    try:
+        tokens = parse_tokens(values.get("tokens", ""))
+    except ValueError as error:
+        raise ScenarioError(f"{where}: tokens are {values['tokens']!r}: {error}") from error
     return Step(
         call=values["call"],
         say=" ".join(values["say"].split()),
         expect=tuple(values.get("expect", ())),
         request=values.get("request", ""),
-        tokens=parse_tokens(values.get("tokens", "")),
+        tokens=tokens,
     )
 
 
@@ -164,7 +169,7 @@ class ScenarioPlayer:
             num_spans = len(self.kv.spans)
             try:
                 num_hits = CALLS[step.call](self, step)
-            except (ValueError, KeyError) as error:
+            except (KVCacheError, ValueError, KeyError) as error:
                 raise ScenarioError(f"{self.scenario.name}, step {number}: {error}") from error
             yield PlayedStep(step, self.kv.spans[num_spans:], frame_of(self.kv.manager), num_hits)
 

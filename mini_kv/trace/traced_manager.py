@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.trace.edge import Edge
@@ -114,7 +115,7 @@ class TracedKVCacheManager:
         finally:
             span.edges = self.recorder.take_edges()
             if self.snapshots:
-                span.tables, span.free_order = tables_of(self.manager), free_order_of(self.manager)
+                span.tables, span.free_order = tables_of(self.manager), free_order_of(self.manager.block_pool)
             self.spans.append(span)
 
 
@@ -123,9 +124,9 @@ def tables_of(kv: KVCacheManager) -> dict[str, list[list[int]]]:
     return {request_id: list(kv.get_block_ids(request_id)) for request_id in kv.requests}
 
 
-def free_order_of(kv: KVCacheManager) -> list[int]:
+def free_order_of(pool: BlockPool) -> list[int]:
     """Return the ids in the free queue, front to back."""
-    return [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()]
+    return [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
 
 
 def edges_of(spans: Sequence[Span]) -> list[Edge]:
