@@ -173,10 +173,11 @@ class BlockPool:
         A key that another block already carries is entered beside it: tables only grow, so the newcomer keeps its
         own block, and the older one goes on answering lookups.
         """
-        for index in range(num_cached_blocks, num_full_blocks):
-            block = blocks[index]
+        for block in blocks[num_cached_blocks:num_full_blocks]:
             if block.block_hash is not None:
                 raise BlockStateError(f"block {block.block_id} has a key already", [block.block_id])
+        for index in range(num_cached_blocks, num_full_blocks):
+            block = blocks[index]
             block.block_hash = make_block_hash_with_group_id(block_hashes[index], kv_cache_group_id)
             self.cached_block_hash_to_block.insert(block.block_hash, block)
 

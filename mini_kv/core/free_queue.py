@@ -37,7 +37,7 @@ class FreeKVCacheBlockQueue:
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """Take the `n` blocks at the front, in order. Raises `OutOfBlocksError`, and takes none, if there are fewer."""
-        if n > self.num_free_blocks:
+        if not 0 <= n <= self.num_free_blocks:
             raise OutOfBlocksError(requested=n, free=self.num_free_blocks)
         taken = []
         block = _linked(self._head.next_free_block)

@@ -153,12 +153,13 @@ def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:
 def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
     """Follow every entry of the index to its block, and every block's key to the index."""
     found: set[int] = set()
+    own = set(pool.blocks)
     for key, blocks in pool.cached_block_hash_to_block.items():
         for block in blocks:
             found.add(block.block_id)
             if block.is_null:
                 yield Violation("I4", "the null block is in the index", (block.block_id,))
-            elif pool.blocks[block.block_id] is not block:
+            elif block not in own:
                 yield Violation("I4", f"the index knows a block {block.block_id} that is not in the pool")
             elif block.block_hash != key:
                 other = "no key" if block.block_hash is None else "another key"

@@ -13,6 +13,7 @@ One request's way through it:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Self
 
 from mini_kv.core.block import BlockFactory, KVCacheBlock
@@ -279,7 +280,7 @@ class KVCacheManager:
             return
         if admitted is not request:
             raise RepeatedRequestError(request.request_id)
-        if any(hit):
+        if any(hit) or num_computed_tokens != request.num_computed_tokens:
             raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
         num_slots = self.coordinator.num_token_slots(self.coordinator.get_blocks(request.request_id))
         if num_computed_tokens > num_slots:
@@ -289,15 +290,20 @@ class KVCacheManager:
     def _check_hit(self, request: Request, num_computed_tokens: int, hit: tuple[list[KVCacheBlock], ...]) -> None:
         """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
         num_hit_tokens = self.coordinator.num_token_slots(hit)
-        if num_hit_tokens != num_computed_tokens:
+        if num_hit_tokens != num_computed_tokens or request.num_computed_tokens not in (0, num_hit_tokens):
             message = (
-                f"new_computed_blocks hold {num_hit_tokens} tokens, but {num_computed_tokens} are counted as computed;"
+                f"new_computed_blocks hold {num_hit_tokens} tokens, but {request.num_computed_tokens} are adopted and"
+                f" {num_computed_tokens - request.num_computed_tokens} passed;"
                 " adopt the hit in request.num_computed_tokens or pass it as num_new_computed_tokens, once, with its"
                 " blocks"
             )
             raise AllocationError(request.request_id, message)
+        if num_hit_tokens >= request.num_tokens:
+            message = f"the hit covers all its {request.num_tokens} tokens; the last one is always computed"
+            raise AllocationError(request.request_id, message)
         for blocks in hit:
-            for block, block_hash in zip(blocks, request.block_hashes, strict=False):
+            # Longest: a block beyond the request's names is another request's.
+            for block, block_hash in zip_longest(blocks, request.block_hashes[: len(blocks)]):
                 if block.block_hash is None or get_block_hash(block.block_hash) != block_hash:
                     message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
                     raise AllocationError(request.request_id, message)

@@ -58,10 +58,12 @@ class Request:
         trace has no tokens: it brings its length as `num_tokens` and the names of its full blocks instead.
 
         Raises `InvalidTokenError` for a token that is not an integer in `0 <= t < 2**32`, and `ValueError` if there
-        is no token at all, or both tokens and `num_tokens`.
+        is no token at all, both tokens and `num_tokens`, or `num_tokens` and a `block_hasher`.
         """
         if (len(token_ids) > 0) == (num_tokens is not None):
             raise ValueError(f"request {request_id!r} needs token ids, or num_tokens if they are not known")
+        if num_tokens is not None and block_hasher is not None:
+            raise ValueError(f"request {request_id!r} has no token ids to hash: it brings its block_hashes")
         if num_tokens is not None and num_tokens < 1:
             raise ValueError(f"request {request_id!r} has {num_tokens} tokens, it needs at least 1")
         self.request_id = request_id

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -51,7 +50,6 @@ class WatchedKVCacheManager(TracedKVCacheManager):
         return request
 
 
-@cache
 def in_debug_mode(manager_class: type[KVCacheManager]) -> type[KVCacheManager]:
     """Return the class with debug mode in front: every call is checked, then made as the class makes it."""
     return type(f"Debug{manager_class.__name__}", (DebugKVCacheManager, manager_class), {})

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,10 @@ def test_lab_05_catches_bugs_of_the_engine():
     assert all(bugs.values())
 
 
-_AUDITS: dict[str, dict] = {}
+_AUDITS: dict[str, dict[str, Any]] = {}
 
 
-def run_audit(lab: str) -> dict:
+def run_audit(lab: str) -> dict[str, Any]:
     """Run the audit in a process of its own, once a lab, and return what it found."""
     if lab not in _AUDITS:
         environment = {name: value for name, value in os.environ.items() if name not in ("LAB_IMPL", "LAB_SEED")}
