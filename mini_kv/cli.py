@@ -4,8 +4,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from mini_kv import __version__
+from mini_kv.labkit import learner
+from mini_kv.labkit.lab import UnknownLabError, find_lab
 from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
 from mini_kv.viz.terminal import play_in_terminal
 from mini_kv.workload.replay_command import add_replay_arguments, run_replay
@@ -36,27 +39,82 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mini-kv {__version__}")
     verbs = parser.add_subparsers(dest="command", metavar="VERB")
 
-    story = verbs.add_parser("story", help="play a scenario: what happens to each block, and why")
-    story.add_argument("name", metavar="NAME", help=f"one of: {', '.join(scenario_names())}")
+    story = verbs.add_parser("story", help="play a scenario, or a lab's test, step by step")
+    story.add_argument("name", metavar="NAME", help=f"one of: {', '.join(scenario_names())}; or a lab's number")
+    story.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
     story.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
     story.set_defaults(run=run_story)
 
     replay = verbs.add_parser("replay", help="run a production trace through the cache and report the hit rate")
     add_replay_arguments(replay)
     replay.set_defaults(run=run_replay)
+
+    status = verbs.add_parser("status", help="how far you are in every lab")
+    status.set_defaults(run=run_status)
+    for verb, about in (
+        ("hint", "a hint for a function of a lab; the next time, a plainer one"),
+        ("predict", "a lab's questions, to be answered before you run it"),
+        ("watch", "run a lab again whenever you save your file"),
+        ("reset", "put a lab's starter back as it was; your file is kept"),
+    ):
+        parser_of_verb = verbs.add_parser(verb, help=about)
+        parser_of_verb.add_argument("lab", metavar="LAB", help="its number, such as 05")
+        if verb == "hint":
+            parser_of_verb.add_argument("function", metavar="FUNCTION")
+        parser_of_verb.set_defaults(run=run_for_lab)
+    doctor = verbs.add_parser("doctor", help="what this machine has and lacks")
+    doctor.set_defaults(run=run_doctor)
     return parser
 
 
 def run_story(args: argparse.Namespace) -> int:
-    """Play a scenario; step by step if a person is at the terminal."""
+    """Play a scenario or a lab's test; step by step if a person is at the terminal."""
+    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not args.plain
+    keys = sys.stdin if interactive else None
     try:
-        scenario = load_scenario(args.name)
-    except ScenarioError as error:
+        if args.test is not None:
+            learner.tell_test(find_lab(args.name, Path.cwd()), args.test, sys.stdout, keys)
+        else:
+            play_in_terminal(load_scenario(args.name), sys.stdout, keys)
+    except (ScenarioError, ValueError) as error:
         print(f"mini-kv story: {error}", file=sys.stderr)
         return 2
-    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not args.plain
-    play_in_terminal(scenario, sys.stdout, keys=sys.stdin if interactive else None)
     return 0
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """Print a line a lab."""
+    print("\n".join(learner.status_lines(repository())))
+    return 0
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    """Print what is there and what is missing; 1 if something needed is."""
+    lines, healthy = learner.doctor_lines(repository())
+    print("\n".join(lines))
+    return 0 if healthy else 1
+
+
+def run_for_lab(args: argparse.Namespace) -> int:
+    """Run a learner's command on one lab."""
+    try:
+        lab = find_lab(args.lab, Path.cwd())
+    except UnknownLabError as error:
+        print(f"mini-kv {args.command}: {error}", file=sys.stderr)
+        return 2
+    if args.command == "hint":
+        return learner.give_hint(lab, args.function, sys.stdout)
+    if args.command == "predict":
+        return learner.ask_predictions(lab, sys.stdout, sys.stdin)
+    if args.command == "reset":
+        return learner.reset_starter(lab, sys.stdout)
+    return learner.watch(lab, sys.stdout)
+
+
+def repository() -> Path:
+    """Return the nearest folder from here upwards that holds labs/, or this one."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / "labs").is_dir()), here)
 
 
 if __name__ == "__main__":

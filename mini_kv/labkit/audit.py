@@ -12,6 +12,7 @@ import ast
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 import tomllib
@@ -26,6 +27,8 @@ import pytest
 
 from mini_kv.labkit.failure import MAX_LINES
 from mini_kv.labkit.lab import Lab, load_lab
+from mini_kv.labkit.learner import pristine_starter
+from mini_kv.labkit.misconception import fingerprint, fingerprint_file
 from mini_kv.labkit.plugin import RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
 
@@ -66,6 +69,8 @@ class Audit:
     """For each mutant, the tests that catch it."""
     scores: dict[str, str] = field(default_factory=dict)
     """For each implementation that ran, `points/total`."""
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """What each mutant of the solution looks like to the tests, and the idea behind it."""
 
 
 def load_mutants(lab: Lab) -> list[Mutant]:
@@ -78,15 +83,22 @@ def load_mutants(lab: Lab) -> list[Mutant]:
     return mutants
 
 
-def audit_lab(folder: Path) -> Audit:
-    """Run everything; return what was found. Costs about a quarter of a second a mutant."""
+def audit_lab(folder: Path, *, write: bool = False) -> Audit:
+    """Run everything; return what was found. Costs about a quarter of a second a mutant.
+
+    `write` stores the pristine starter and the fingerprints, which are otherwise compared with what is stored.
+    """
     audit = Audit(load_lab(folder))
+    if write:
+        shutil.copyfile(audit.lab.starter, pristine_starter(audit.lab))
     _audit_right_code(audit)
     _audit_starter(audit)
     _audit_signatures(audit)
     for mutant in load_mutants(audit.lab):
         _audit_mutant(audit, mutant)
     _audit_decoration(audit)
+    _audit_generated(audit, write)
+    _audit_learner_files(audit)
     if audit.lab.needs == "C" and "torch" in sys.modules:
         audit.findings.append("the lab says that it needs no torch, but its tests imported it")
     return audit
@@ -96,35 +108,44 @@ def _audit_right_code(audit: Audit) -> None:
     files = [audit.lab.solutions / "solution.py", *sorted(audit.lab.solutions.glob("alt_*.py"))]
     if len(files) < 3:
         audit.findings.append("fewer than 2 alternatives")
-    for file in files:
+    right = {file.stem: str(file) for file in files}
+    if audit.lab.engine is not None:
+        right["engine"] = "engine"
+    for name, lab_impl in right.items():
         for seed in SEEDS:
-            results = run_lab(audit.lab, str(file), seed)
-            _note_score(audit, file.stem, results)
+            results = run_lab(audit.lab, lab_impl, seed)
+            _note_score(audit, name, results)
             wrong = [result.test for result in results if result.state is not State.PASS]
             if wrong:
-                audit.findings.append(f"{file.name}, LAB_SEED={seed}: not passed: {', '.join(wrong)}")
+                audit.findings.append(f"{name}, LAB_SEED={seed}: not passed: {', '.join(wrong)}")
         if sum(result.points for result in results) != audit.lab.points:
             audit.findings.append(f"lab.toml says {audit.lab.points} points, the tests are worth something else")
 
 
 def _audit_starter(audit: Audit) -> None:
-    results = run_lab(audit.lab, str(audit.lab.starter))
+    text = pristine_starter(audit.lab).read_text(encoding="utf-8")
+    results = _run_text(audit.lab, "starter", text)
     _note_score(audit, "starter", results)
     other = [result.test for result in results if result.state is not State.TODO]
     if other:
         audit.findings.append(f"starter: not TODO: {', '.join(other)}")
-    functions = _functions(audit.lab.starter)
-    num_lines = sum(len(ast.unparse(node).splitlines()) for node in functions)
+    tree = ast.parse(text)
+    num_lines = len(ast.unparse(tree).splitlines()) - sum(
+        len((ast.get_docstring(node, clean=False) or "").splitlines())
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+    )
     if num_lines > MAX_STARTER_LINES:
-        audit.findings.append(f"starter: {num_lines} lines of functions, at most {MAX_STARTER_LINES}")
+        audit.findings.append(f"starter: {num_lines} lines of code, at most {MAX_STARTER_LINES}")
 
 
 def _audit_signatures(audit: Audit) -> None:
     """Compare every file's functions with the starter's: names, arguments, types."""
-    want = _signatures(audit.lab.starter)
+    want = _signatures(pristine_starter(audit.lab))
     for function in audit.lab.functions:
         if function.name not in want:
             audit.findings.append(f"starter: {function.name} is missing")
+    want = {function.name: want.get(function.name, "") for function in audit.lab.functions}
     for file in [audit.lab.solutions / "solution.py", *audit.lab.solutions.glob("alt_*.py")]:
         have = _signatures(file)
         for name, signature in want.items():
@@ -133,15 +154,15 @@ def _audit_signatures(audit: Audit) -> None:
 
 
 def _signatures(file: Path) -> dict[str, str]:
-    return {
-        node.name: f"{ast.unparse(node.args)} -> {ast.unparse(node.returns) if node.returns else ''}"
-        for node in _functions(file)
-    }
-
-
-def _functions(file: Path) -> list[ast.FunctionDef]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    """Return the signatures of the functions, and of the methods as `Class.method`."""
+    signatures = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(function, ast.FunctionDef):
+                returns = ast.unparse(function.returns) if function.returns else ""
+                signatures[owner + function.name] = f"{ast.unparse(function.args)} -> {returns}"
+    return signatures
 
 
 def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
@@ -150,10 +171,8 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
             results = run_lab(audit.lab, str(audit.lab.solutions / "solution.py"))
     else:
         text = mutant.apply((audit.lab.solutions / "solution.py").read_text(encoding="utf-8"))
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / f"{mutant.id.replace('-', '_')}.py"
-            file.write_text(text, encoding="utf-8")
-            results = run_lab(audit.lab, str(file))
+        results = _run_text(audit.lab, mutant.id, text)
+        _note_fingerprint(audit, mutant, results)
     _note_score(audit, mutant.id, results)
     audit.kills[mutant.id] = [result.test for result in results if result.state is State.FAIL]
     if not audit.kills[mutant.id]:
@@ -161,6 +180,49 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
     for result in results:
         if len(result.message.splitlines()) > MAX_LINES:
             audit.findings.append(f"mutant {mutant.id}, {result.test}: a message of more than {MAX_LINES} lines")
+
+
+def _run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
+    """Run the lab's tests on this source text."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name.replace('-', '_')}.py"
+        file.write_text(text, encoding="utf-8")
+        return run_lab(lab, str(file))
+
+
+def _note_fingerprint(audit: Audit, mutant: Mutant, results: Sequence[LabResult]) -> None:
+    """Keep the mutant's fingerprint; two mutants that look alike to the tests ask for a test that tells them apart."""
+    print_ = fingerprint(results)
+    if print_ in audit.fingerprints:
+        audit.findings.append(f"mutant {mutant.id} looks like another: {audit.fingerprints[print_]}")
+    audit.fingerprints[print_] = mutant.idea
+
+
+def _audit_generated(audit: Audit, write: bool) -> None:
+    """Compare what is generated for learners with what is stored, or store it."""
+    stored = fingerprint_file(audit.lab)
+    text = json.dumps(audit.fingerprints, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    if write:
+        stored.write_text(text, encoding="utf-8")
+    elif not stored.is_file() or stored.read_text(encoding="utf-8") != text:
+        audit.findings.append(f"{stored.name} is stale: python -m mini_kv.labkit.audit --write {audit.lab.lab_id}")
+
+
+def _audit_learner_files(audit: Audit) -> None:
+    """Every function has three hints; the lab has at least three questions, each about a test that exists."""
+    hints = tomllib.loads((audit.lab.folder / "hints.toml").read_text(encoding="utf-8"))
+    for function in audit.lab.functions:
+        if len(hints.get(function.name, {}).get("levels", ())) != 3:
+            audit.findings.append(f"hints.toml: {function.name} needs three levels")
+    questions = tomllib.loads((audit.lab.folder / "predict.toml").read_text(encoding="utf-8"))["question"]
+    tests = set(_signatures(audit.lab.folder / "test_lab.py"))
+    for question in questions:
+        if question["test"] not in tests:
+            audit.findings.append(f"predict.toml: {question['id']} is about {question['test']}, which does not exist")
+    if len(questions) < 3:
+        audit.findings.append("predict.toml: fewer than three questions")
+    if not audit.lab.lesson:
+        audit.findings.append("lab.toml: no lesson")
 
 
 def _audit_decoration(audit: Audit) -> None:
@@ -249,9 +311,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Audit labs by name; print what each implementation scored and what caught each mutant; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.labkit.audit", description="Are a lab's tests any good?")
     parser.add_argument("labs", nargs="+", metavar="LAB", help="such as lab-05")
+    parser.add_argument("--write", action="store_true", help="store the fingerprints and the pristine starter")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     args = parser.parse_args(argv)
-    audits = [audit_lab(Path("labs") / lab) for lab in args.labs]
+    audits = [audit_lab(Path("labs") / lab, write=args.write) for lab in args.labs]
     if args.json:
         print(json.dumps({a.lab.lab_id: _as_dict(a) for a in audits}))
     else:

@@ -15,6 +15,7 @@ at:  labs/lab-05/starter.py:41  blocks, num_hits = None, 0
 
 import linecache
 import os
+import re
 import textwrap
 import traceback
 from collections.abc import Sequence
@@ -23,8 +24,9 @@ from types import TracebackType
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER, InvariantViolationError
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
+from mini_kv.labkit.scoreboard import LabResult
 from mini_kv.trace.story import story
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -32,12 +34,12 @@ MAX_LINES = 15
 WIDTH = 100
 
 
-def describe(error: BaseException, heading: str, why: str, lab: LabUnderTest | None, source: str) -> str | None:
+def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTest | None, source: str) -> str | None:
     """Return the failure as text; `None` if the error comes from neither the learner's code nor the cache.
 
     Args:
         error: what the test raised.
-        heading: lab and test.
+        result: the test and the function that it is about.
         why: the test's reason, unless the failure brings its own.
         lab: the test's fixture, if it got that far; its caches are drawn.
         source: path of the learner's file.
@@ -50,21 +52,35 @@ def describe(error: BaseException, heading: str, why: str, lab: LabUnderTest | N
         why = error.why or why
         if error.got is not None:
             at = ""  # the code ran through; what it returned is what counts
-    elif isinstance(error, LoadError | SyntaxError):
-        why, at = "", ""
+    elif not isinstance(error, KVCacheError):
+        why = ""  # code that breaks down says nothing about the idea of the test
+        if isinstance(error, LoadError | SyntaxError):
+            at = ""
     tail = [f"why: {line}" if index == 0 else f"     {line}" for index, line in enumerate(_wrapped(why))]
     if at:
         tail.append(f"at:  {at}")
-    head = [heading, *what]
+    tail += _help(result)
+    head = [f"{result.lab.lab_id}  {result.test}", *what]
     if lab is None or isinstance(error, LoadError | SyntaxError):
         return "\n".join([*head, *tail])
     return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
 
 
+def _help(result: LabResult) -> list[str]:
+    """Return the line that says what to type for help, if the lab offers any."""
+    if not (result.lab.folder / "hints.toml").is_file():
+        return []
+    number = result.lab.lab_id.removeprefix("lab-")
+    numbered = re.match(r"test_\d+(?=_)", result.test)  # such a beginning is enough, and fits on the line
+    test = numbered.group() if numbered else result.test
+    return [f"hint: mini-kv hint {number} {result.function}     see it: mini-kv story {number} {test}"]
+
+
 def _what(error: BaseException, at: str) -> list[str] | None:
     """Return the lines that say what is wrong."""
     if isinstance(error, LabFailure):
-        return [error.what, *_compared(error.want, error.got)]
+        what = textwrap.wrap(error.what, WIDTH, max_lines=5, placeholder=" ...")
+        return [*what, *_compared(error.want, error.got)]
     if isinstance(error, InvariantViolationError):
         violation = error.violation
         return [
@@ -81,8 +97,17 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     if isinstance(error, SystemExit):
         return ["the code called exit()"]
     if isinstance(error, KVCacheError) or at:
-        return textwrap.wrap(f"{type(error).__name__}: {error}", WIDTH)[:4]
+        return textwrap.wrap(f"{type(error).__name__}: {error}".removesuffix(": "), WIDTH)[:4]
     return None
+
+
+def observed(error: BaseException) -> str:
+    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, no lines."""
+    if isinstance(error, LabFailure):
+        return f"{error.what}: {error.got!r}"
+    if isinstance(error, InvariantViolationError):
+        return str(error.violation)
+    return f"{type(error).__name__}: {error}"
 
 
 def _is_timeout(error: BaseException) -> bool:
@@ -93,24 +118,33 @@ def _compared(want: object, got: object) -> list[str]:
     """Return both values under each other, with marks under the items of a list that differ."""
     expected = want if isinstance(want, str) else repr(want)  # a text describes what is expected
     lines = [f"   expected  {expected}", f"   got       {got!r}"]
-    if isinstance(want, list) and isinstance(got, list) and type(want) is type(got) and len(lines[1]) <= WIDTH:
-        lines.append("             " + _marks(want, got))
-    return [line[:WIDTH].rstrip() for line in lines]
+    if type(want) is type(got) is list:
+        skipped = 0
+        if max(map(len, lines)) > WIDTH:  # the first difference must be seen, so what is equal before it gives way
+            equal = [same(*pair) for pair in zip(want, got, strict=False)]
+            skipped = max([*equal, False].index(False) - 2, 0)
+            want, got = want[skipped:], got[skipped:]
+            lines = [f"   expected  {want!r}", f"   got       {got!r}"]
+        if _marks(want, got):
+            lines.append("             " + _marks(want, got))
+        if skipped:
+            lines.append(f"             the first {skipped} of both are equal and left out")
+    return [(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ...").rstrip() for line in lines]
 
 
 def _marks(want: Sequence[object], got: Sequence[object]) -> str:
     """Return carets that stand under the items of `repr(got)` that are not in their place."""
     marks = " "
     for index, item in enumerate(got):
-        wrong = index >= len(want) or want[index] != item
+        wrong = index >= len(want) or not same(want[index], item)
         marks += ("^" if wrong else " ") * len(repr(item)) + "  "
     return marks.rstrip()
 
 
 def _state(lab: LabUnderTest, room: int) -> list[str]:
     """Return the last calls and the drawing of the cache, in at most `room` lines; the calls give way first."""
-    if lab.drawing is None or room < 3:
-        return []
+    if lab.drawing is None or room < 3 or (lab.kvs and not lab.kvs[-1].spans):
+        return []  # nothing to draw, or nothing has happened yet
     try:
         drawing = [f"     {line}" for line in draw_state(lab.drawing())]
     except (KVCacheError, AttributeError) as error:  # so broken that it cannot be drawn

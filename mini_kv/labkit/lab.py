@@ -39,9 +39,16 @@ class Lab:
     prerequisites: tuple[str, ...]
     points: int
     """What full marks are."""
+    lesson: str
+    """What it was about; told after full marks."""
     functions: tuple[LabFunction, ...]
     engine: str | None
     """Module of the engine that has the same functions; `None` if none has."""
+
+    @property
+    def root(self) -> Path:
+        """The repository."""
+        return self.folder.parent.parent
 
     @property
     def starter(self) -> Path:
@@ -51,7 +58,7 @@ class Lab:
     @property
     def solutions(self) -> Path:
         """Folder of the reference solution; absent in a student edition."""
-        return self.folder.parent.parent / "solutions" / self.lab_id
+        return self.root / "solutions" / self.lab_id
 
 
 def load_lab(folder: Path) -> Lab:
@@ -61,9 +68,32 @@ def load_lab(folder: Path) -> Lab:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
         values["functions"] = tuple(LabFunction(**function) for function in values.pop("function"))
         values["prerequisites"] = tuple(values["prerequisites"])
-        return Lab(lab_id=folder.name, folder=folder, engine=values.pop("engine", None), **values)
+        optional = {"engine": None, "lesson": ""}
+        return Lab(lab_id=folder.name, folder=folder, **optional | values)
     except (OSError, TypeError, KeyError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+class UnknownLabError(ValueError):
+    """There is no such lab; the message names those that there are."""
+
+
+def find_lab(name: str, start: Path) -> Lab:
+    """Return the lab called `5`, `05` or `lab-05`, looked for from `start` upwards. Raises `UnknownLabError`."""
+    for root in (start, *start.parents):
+        labs = all_labs(root)
+        if labs:
+            number = name.removeprefix("lab-").rjust(2, "0")
+            for lab in labs:
+                if lab.lab_id == f"lab-{number}":
+                    return lab
+            raise UnknownLabError(f"no lab {name!r}; there are: {', '.join(lab.lab_id for lab in labs)}")
+    raise UnknownLabError("there is no folder labs/ here: call this in the repository")
+
+
+def all_labs(root: Path) -> list[Lab]:
+    """Return the labs of the repository in order."""
+    return [load_lab(file.parent) for file in sorted(root.glob("labs/lab-*/lab.toml"))]
 
 
 def is_lab_test(path: Path) -> bool:

@@ -6,16 +6,19 @@ skip would be a lie (`CI`, `MINI_KV_NO_SKIP`), it is a failure; elsewhere the la
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from mini_kv.labkit import LabTodo
-from mini_kv.labkit.failure import describe
+from mini_kv.labkit.failure import describe, observed
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
+from mini_kv.labkit.misconception import name_misconception
+from mini_kv.labkit.progress import record_run
 from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
 
 TIME_LIMIT_S = 5
@@ -30,6 +33,12 @@ LOADED = pytest.StashKey[dict[str, ModuleType | None]]()
 
 class Waiting(Exception):
     """Raised in place of a test whose parent failed."""
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Know the setting `timeout` where pytest-timeout is missing: in a browser nothing can interrupt a test."""
+    if not pluginmanager.hasplugin("timeout"):
+        parser.addini("timeout", "has no effect without pytest-timeout")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -151,9 +160,9 @@ def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult
         implementation = item.config.stash[IMPLEMENTATIONS][result.lab.lab_id]
         marker = item.get_closest_marker("lab")
         why = marker.kwargs["why"] if marker is not None else ""
-        heading = f"{result.lab.lab_id}  {item.name}"
         fixture = item.stash.get(FIXTURE, None)
-        message = describe(error, heading, why, fixture, implementation.file)
+        message = describe(error, result, why, fixture, implementation.file)
+        result.observed = observed(error)
         if message is None:
             return
         result.message = message
@@ -175,16 +184,29 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Write a scoreboard a lab, and what could not run on this machine."""
+    if config.option.collectonly:
+        return
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
         results = [result for result in config.stash[RESULTS].values() if result.lab.lab_id == lab_id]
         terminalreporter.section(lab_id)
         for line in draw_scoreboard(implementation, results):
             terminalreporter.write_line(line)
+        idea = name_misconception(implementation.lab, results)
+        if idea is not None:
+            terminalreporter.write_line(f"  looks like a known misconception: {idea}")
     skipped = {_skip_reason(report) for report in terminalreporter.stats.get("skipped", [])}
     if skipped:
         terminalreporter.section("what could not run on this machine")
         for reason in sorted(skipped):
             terminalreporter.write_line(f"  {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remember how far the learner is."""
+    stash = session.config.stash
+    for lab_id, implementation in stash[IMPLEMENTATIONS].items():
+        if implementation.choice == "starter" or Path(implementation.choice).is_dir():
+            record_run(implementation, [r for r in stash[RESULTS].values() if r.lab.lab_id == lab_id])
 
 
 def skips_fail() -> bool:

@@ -2,6 +2,7 @@
 
 import linecache
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -37,6 +38,8 @@ class LabResult:
     state: State = State.NOT_RUN
     message: str = ""
     """The failure as the student saw it."""
+    observed: str = ""
+    """What the test saw, without paths and lines: what tells one wrong answer from another."""
 
     @property
     def score(self) -> int:
@@ -47,7 +50,7 @@ class LabResult:
 def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]) -> list[str]:
     """Return the lines of one lab's scoreboard; only two of them if the reference solution did what it should."""
     lab = implementation.lab
-    score, total = sum(result.score for result in results), sum(result.points for result in results)
+    score, total = sum(result.score for result in results), lab.points  # of all tests, selected or not
     if implementation.is_reference and score == total:
         return [
             f"{lab.lab_id}  {score} of {total} points for the reference solution, {_relative(implementation.source)}",
@@ -97,14 +100,23 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
     if implementation.is_reference:
         return [f"  This was not your code. Run yours:  {run_command(lab)}"]
     if complete:
-        return ["  PASSED"]
-    first = next(result for result in results if result.state is not State.PASS)
+        return ["  PASSED", *_lesson(lab)]
+    first = next((result for result in results if result.state is not State.PASS), None)
+    if first is None:
+        return [f"  PASSED, as far as it ran. All of it:  pytest labs/{lab.lab_id}"]
     function = next((f for f in lab.functions if f.name == first.function), None)
     minutes = f", about {function.minutes} minutes" if function is not None and first.state is State.TODO else ""
     return [
         "  NOT PASSED YET",
         f"  next: {first.test}  {_definition(implementation.source, first.function)} {first.function}{minutes}",
     ]
+
+
+def _lesson(lab: Lab) -> list[str]:
+    """Return what it was about, and where upstream does the same."""
+    symbols = [f"    {function.name}: {function.vllm}" for function in lab.functions]
+    told = textwrap.wrap(lab.lesson, 96, initial_indent="  ", subsequent_indent="  ")
+    return ["", *told, "", "  In vLLM 0.33:", *symbols]
 
 
 def run_command(lab: Lab) -> str:

@@ -3,10 +3,13 @@
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import TextIO
 
+from mini_kv.trace.frame import frames
 from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
-from mini_kv.trace.story import story
+from mini_kv.trace.story import story, story_line
+from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.text import LEGEND, draw_state
 
 WIDTH = 78
@@ -14,7 +17,7 @@ WIDTH = 78
 
 def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None) -> None:
     """Write the scenario to `out`; with `keys` (a terminal), wait for a key after each step, `q` to stop."""
-    colour = out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    colour = may_colour(out)
     steps = len(scenario.steps)
     out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
     out.write(f"{scenario.num_blocks - 1} blocks of {scenario.block_size} tokens.   {LEGEND}\n")
@@ -23,6 +26,23 @@ def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None
         if keys is not None and number < steps and not _wait(out, keys):
             return
     out.write(f"\n{_wrap(scenario.ending)}\n")
+
+
+def play_spans(spans: Sequence[Span], num_blocks: int, out: TextIO, keys: TextIO | None = None) -> None:
+    """Write what each call did and the state after it; `keys` as in `play_in_terminal`. Needs snapshots."""
+    colour = may_colour(out)
+    out.write(f"{LEGEND}\n")
+    for number, (span, frame) in enumerate(zip(spans, frames(spans, num_blocks), strict=True), start=1):
+        changed = {edge.block_id for edge in span.edges}
+        drawing = "\n".join(f"    {line}" for line in draw_state(frame, changed, colour=colour))
+        out.write(f"\n[{number}/{len(spans)}] {story_line(span)}\n\n{drawing}\n")
+        if keys is not None and number < len(spans) and not _wait(out, keys):
+            return
+
+
+def may_colour(out: TextIO) -> bool:
+    """Return whether escape codes are welcome: on a terminal, unless NO_COLOR or a dumb terminal says otherwise."""
+    return out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def draw_step(played: PlayedStep, number: str, *, colour: bool = False) -> str:
