@@ -50,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     replay.set_defaults(run=run_replay)
 
     status = verbs.add_parser("status", help="how far you are in every lab")
+    status.add_argument("--html", metavar="FILE", help="write a page instead")
     status.set_defaults(run=run_status)
     for verb, about in (
         ("hint", "a hint for a function of a lab; the next time, a plainer one"),
@@ -83,8 +84,11 @@ def run_story(args: argparse.Namespace) -> int:
 
 
 def run_status(args: argparse.Namespace) -> int:
-    """Print a line a lab."""
-    print("\n".join(learner.status_lines(repository())))
+    """Print a line a lab, or write the page."""
+    if args.html is not None:
+        learner.write_page(repository(), Path(args.html))
+    else:
+        print("\n".join(learner.status_lines(repository())))
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mini_kv.labkit import LabTodo
+from mini_kv.labkit.export import FORMATS, write_exports
 from mini_kv.labkit.failure import describe, observed
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
@@ -39,6 +40,13 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     """Know the setting `timeout` where pytest-timeout is missing: in a browser nothing can interrupt a test."""
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "has no effect without pytest-timeout")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that write the labs' results to files."""
+    group = parser.getgroup("labs")
+    for option, (_, about) in FORMATS.items():
+        group.addoption(option, metavar="FILE", help=about)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -202,8 +210,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remember how far the learner is."""
+    """Remember how far the learner is, and write the files that were asked for."""
     stash = session.config.stash
+    write_exports({option: session.config.getoption(option) for option in FORMATS}, list(stash[RESULTS].values()))
     for lab_id, implementation in stash[IMPLEMENTATIONS].items():
         if implementation.choice == "starter" or Path(implementation.choice).is_dir():
             record_run(implementation, [r for r in stash[RESULTS].values() if r.lab.lab_id == lab_id])

@@ -1,0 +1,96 @@
+"""The same results for machines: our own JSON, Gradescope's results.json, a CSV, a page to look at."""
+
+import csv
+import html
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.scoreboard import LabResult, State
+
+
+def as_json(results: Sequence[LabResult]) -> str:
+    """Return everything that is known of each test, as JSON."""
+    tests = [
+        {
+            "lab": result.lab.lab_id,
+            "test": result.test,
+            "function": result.function,
+            "stage": result.stage,
+            "state": str(result.state),
+            "score": result.score,
+            "points": result.points,
+            "message": result.message,
+        }
+        for result in results
+    ]
+    return json.dumps({"version": 1, "tests": tests}, indent=2) + "\n"
+
+
+def as_gradescope(results: Sequence[LabResult]) -> str:
+    """Return what Gradescope reads from /autograder/results/results.json."""
+    tests = [
+        {
+            "name": f"{result.lab.lab_id} {result.test}",
+            "score": result.score,
+            "max_score": result.points,
+            "status": "passed" if result.state is State.PASS else "failed",
+            "output": result.message or str(result.state),
+            "visibility": "visible",
+        }
+        for result in results
+    ]
+    return json.dumps({"tests": tests}, indent=2) + "\n"
+
+
+def as_csv(results: Sequence[LabResult]) -> str:
+    """Return a line a test and a total, with a header, for a spreadsheet."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["lab", "test", "function", "state", "score", "points"])
+    for result in results:
+        writer.writerow([result.lab.lab_id, result.test, result.function, result.state, result.score, result.points])
+    writer.writerow(["", "TOTAL", "", "", sum(r.score for r in results), sum(r.points for r in results)])
+    return out.getvalue()
+
+
+FORMATS: dict[str, tuple[Callable[[Sequence[LabResult]], str], str]] = {
+    "--lab-json": (as_json, "write the labs' results as JSON"),
+    "--lab-gradescope": (as_gradescope, "write the labs' results as Gradescope's results.json"),
+    "--lab-csv": (as_csv, "write the labs' results as CSV"),
+}
+"""pytest's options, each with the function that makes the text and its help."""
+
+
+def progress_page(labs: Sequence[Lab], progress: dict[str, Any]) -> str:
+    """Return a page with a bar a lab: no script, nothing loaded, readable in the dark and on a phone."""
+    rows = []
+    for lab in labs:
+        entry = progress.get(lab.lab_id, {"best": 0, "when": "not started"})
+        rows.append(
+            f"<tr><th scope='row'>{lab.lab_id}</th><td>{html.escape(lab.title)}</td>"
+            f"<td><meter min='0' max='{lab.points}' value='{entry['best']}'>{entry['best']}</meter></td>"
+            f"<td>{entry['best']} of {lab.points}</td><td>{html.escape(str(entry['when']))}</td></tr>"
+        )
+    return PAGE.replace("ROWS", "\n".join(rows))
+
+
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>mini_kv: progress</title>
+<style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse;width:100%}td,th{padding:.4rem;text-align:left;border-bottom:1px solid #8886}
+@media(max-width:40rem){td:nth-child(2),td:nth-child(5){display:none}}</style>
+<h1>Progress</h1><table><tr><th>lab</th><th>title</th><th></th><th>points</th><th>last run</th></tr>
+ROWS
+</table></html>
+"""
+
+
+def write_exports(paths: dict[str, str | None], results: Sequence[LabResult]) -> None:
+    """Write the files that were asked for: option to path, or to `None`."""
+    for option, path in paths.items():
+        if path is not None:
+            Path(path).write_text(FORMATS[option][0](results), encoding="utf-8")
