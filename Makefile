@@ -10,6 +10,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
 ARGS :=
+PYODIDE := mini_kv/tests/pyodide
 
 # The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -32,7 +33,7 @@ start: $(VENV)/.ready
 	esac
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
-test: $(VENV)/.ready
+test: $(VENV)/.ready $(PYODIDE)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
 
 lab-%: $(VENV)/.ready
@@ -59,6 +60,7 @@ constraints: $(VENV)/.lint
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(PYODIDE)/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:
@@ -74,6 +76,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.lint: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group dev && touch $@
+
+# A browser's Python, and pytest for it. Whoever has no npm, or cannot reach its registry, loses these tests alone:
+# they are skipped and say what is missing. Inside node_modules, so that whatever empties it has this done again.
+$(PYODIDE)/node_modules/.ready: $(PYODIDE)/package.json $(PYODIDE)/package-lock.json constraints.txt | $(VENV)/.ready
+	@! command -v npm >/dev/null || { cd $(PYODIDE) && npm ci --loglevel=error >/dev/null \
+	  && PATH="$(abspath $(BIN)):$$PATH" npm run --silent wheels && touch node_modules/.ready; } \
+	  || echo "the browser's Python could not be installed: see above; its tests are left out" >&2
 
 new-venv:
 	@[ -n "$(PY)" ] || { echo "mini_kv needs Python 3.11 or newer and found none: install one (macOS: brew install" \

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from mini_kv import __version__
 from mini_kv.labkit import learner
-from mini_kv.labkit.lab import UnknownLabError, find_lab
+from mini_kv.labkit.export import progress_page
+from mini_kv.labkit.lab import UnknownLabError, all_labs, find_lab
+from mini_kv.labkit.progress import read_state, state_folder
 from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
 from mini_kv.viz.terminal import play_in_terminal
 from mini_kv.workload.replay_command import add_replay_arguments, run_replay
@@ -85,10 +87,15 @@ def run_story(args: argparse.Namespace) -> int:
 
 def run_status(args: argparse.Namespace) -> int:
     """Print a line a lab, or write the page."""
+    labs = all_labs(repository())
+    if not labs:
+        print("mini-kv status: there is no folder labs/ here: call this in the repository", file=sys.stderr)
+        return 2
+    progress = read_state(state_folder(labs[0]), "progress")
     if args.html is not None:
-        learner.write_page(repository(), Path(args.html))
+        Path(args.html).write_text(progress_page(labs, progress), encoding="utf-8")
     else:
-        print("\n".join(learner.status_lines(repository())))
+        print("\n".join(learner.status_lines(labs, progress)))
     return 0
 
 

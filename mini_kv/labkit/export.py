@@ -12,36 +12,29 @@ from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.scoreboard import LabResult, State
 
 
+def rows(results: Sequence[LabResult]) -> list[dict[str, Any]]:
+    """Return everything that is known of each test, as plain values."""
+    names = ("test", "function", "stage", "state", "score", "points", "message")
+    return [{"lab": result.lab.lab_id} | {name: getattr(result, name) for name in names} for result in results]
+
+
 def as_json(results: Sequence[LabResult]) -> str:
-    """Return everything that is known of each test, as JSON."""
-    tests = [
-        {
-            "lab": result.lab.lab_id,
-            "test": result.test,
-            "function": result.function,
-            "stage": result.stage,
-            "state": str(result.state),
-            "score": result.score,
-            "points": result.points,
-            "message": result.message,
-        }
-        for result in results
-    ]
-    return json.dumps({"version": 1, "tests": tests}, indent=2) + "\n"
+    """Return every test with its state, points and message, as JSON."""
+    return json.dumps({"version": 1, "tests": rows(results)}, indent=2) + "\n"
 
 
 def as_gradescope(results: Sequence[LabResult]) -> str:
     """Return what Gradescope reads from /autograder/results/results.json."""
     tests = [
         {
-            "name": f"{result.lab.lab_id} {result.test}",
-            "score": result.score,
-            "max_score": result.points,
-            "status": "passed" if result.state is State.PASS else "failed",
-            "output": result.message or str(result.state),
+            "name": f"{row['lab']} {row['test']}",
+            "score": row["score"],
+            "max_score": row["points"],
+            "status": "passed" if row["state"] is State.PASS else "failed",
+            "output": row["message"] or row["state"],
             "visibility": "visible",
         }
-        for result in results
+        for row in rows(results)
     ]
     return json.dumps({"tests": tests}, indent=2) + "\n"
 
@@ -49,11 +42,12 @@ def as_gradescope(results: Sequence[LabResult]) -> str:
 def as_csv(results: Sequence[LabResult]) -> str:
     """Return a line a test and a total, with a header, for a spreadsheet."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["lab", "test", "function", "state", "score", "points"])
-    for result in results:
-        writer.writerow([result.lab.lab_id, result.test, result.function, result.state, result.score, result.points])
-    writer.writerow(["", "TOTAL", "", "", sum(r.score for r in results), sum(r.points for r in results)])
+    columns = ["lab", "test", "function", "stage", "state", "score", "points"]
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows(results))
+    totals = {name: sum(row[name] for row in rows(results)) for name in ("score", "points")}
+    writer.writerow({"test": "TOTAL", **totals})
     return out.getvalue()
 
 
@@ -79,7 +73,8 @@ def progress_page(labs: Sequence[Lab], progress: dict[str, Any]) -> str:
 
 
 PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>mini_kv: progress</title>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>mini_kv: progress</title>
 <style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{padding:.4rem;text-align:left;border-bottom:1px solid #8886}
 @media(max-width:40rem){td:nth-child(2),td:nth-child(5){display:none}}</style>

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import Lab, all_labs
 from mini_kv.labkit.progress import read_state, state_folder, write_state
 from mini_kv.labkit.scoreboard import run_command
@@ -26,10 +26,8 @@ def pristine_starter(lab: Lab) -> Path:
     return Path(__file__).parent / "starters" / f"{lab.lab_id}.txt"
 
 
-def status_lines(root: Path) -> list[str]:
+def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
     """Return one line a lab: best points, what is to do, where to go on."""
-    labs = all_labs(root)
-    progress = read_state(state_folder(labs[0]), "progress") if labs else {}
     lines = []
     for lab in labs:
         entry = progress.get(lab.lab_id, {"best": 0, "score": 0, "tests": {}})
@@ -41,13 +39,6 @@ def status_lines(root: Path) -> list[str]:
     if open_labs:
         lines += ["", f"next: read labs/{open_labs[0].lab_id}/README.md, then type  {run_command(open_labs[0])}"]
     return lines
-
-
-def write_page(root: Path, file: Path) -> None:
-    """Write the status as a page."""
-    labs = all_labs(root)
-    progress = read_state(state_folder(labs[0]), "progress") if labs else {}
-    file.write_text(progress_page(labs, progress), encoding="utf-8")
 
 
 def give_hint(lab: Lab, function: str, out: TextIO) -> int:

@@ -37,13 +37,12 @@ class Waiting(Exception):
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Know the setting `timeout` where pytest-timeout is missing: in a browser nothing can interrupt a test."""
+    """Add the options that write the labs' results to files.
+
+    Also knows the setting `timeout` where pytest-timeout is missing: in a browser nothing can interrupt a test.
+    """
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "has no effect without pytest-timeout")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that write the labs' results to files."""
     group = parser.getgroup("labs")
     for option, (_, about) in FORMATS.items():
         group.addoption(option, metavar="FILE", help=about)
@@ -148,6 +147,7 @@ def pytest_runtest_makereport(
             result.state = State.PASS
     else:
         report.outcome = "failed"
+        vars(report).pop("wasxfail", None)  # pytest.xfail() in a learner's code is no excuse
         result.state = _state_of(call.excinfo.value)
         _set_message(item, report, result, call.excinfo.value)
         report.lab_state = result.state  # type: ignore[attr-defined]  # reports carry what plugins add
