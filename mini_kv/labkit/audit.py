@@ -17,11 +17,12 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -250,27 +251,14 @@ class _Collector:
 def run_lab(lab: Lab, lab_impl: str, seed: int = 0) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
     collector = _Collector()
-    with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:
+    environment = mock.patch.dict(os.environ, LAB_IMPL=lab_impl, LAB_SEED=str(seed))
+    with environment, redirect_stdout(io.StringIO()) as out:
         # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
         options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         status = pytest.main([str(lab.folder), *options], plugins=[collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {status} on {lab_impl}:\n{out.getvalue()}")
     return collector.results
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
@@ -286,25 +274,19 @@ def engine_bug(mutant: Mutant) -> Iterator[None]:
     text = mutant.apply(Path(real.__file__ or "").read_text(encoding="utf-8"))
     changed = ModuleType(mutant.module)
     exec(compile(text, real.__file__ or "", "exec"), vars(changed))  # our own source, changed in one place
-    undo: list[tuple[Any, str, Any]] = []
-    for name, value in vars(changed).items():
-        original = getattr(real, name, None)
-        if isinstance(value, type) and value.__module__ == mutant.module:
-            replacements = [(original, attribute, member) for attribute, member in vars(value).items()]
-        elif isinstance(value, FunctionType) and value.__module__ == mutant.module:
-            engine = [module for name_, module in sys.modules.items() if name_.startswith("mini_kv.core.")]
-            replacements = [(module, name, value) for module in engine if vars(module).get(name) is original]
-        else:
-            continue
-        for owner, attribute, member in replacements:
-            if isinstance(member, FunctionType | property | classmethod):
-                undo.append((owner, attribute, vars(owner)[attribute]))
-                setattr(owner, attribute, member)
-    try:
+    with ExitStack() as patches:
+        for name, value in vars(changed).items():
+            if getattr(value, "__module__", None) != mutant.module:
+                continue
+            if isinstance(value, type):
+                replaced = [(getattr(real, name), attribute, member) for attribute, member in vars(value).items()]
+            else:
+                engine = [module for other, module in sys.modules.items() if other.startswith("mini_kv.core.")]
+                replaced = [(m, name, value) for m in engine if vars(m).get(name) is getattr(real, name)]
+            for owner, attribute, member in replaced:
+                if isinstance(member, FunctionType | property | classmethod):
+                    patches.enter_context(mock.patch.object(owner, attribute, member))
         yield
-    finally:
-        for owner, attribute, member in reversed(undo):
-            setattr(owner, attribute, member)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
