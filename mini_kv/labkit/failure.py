@@ -129,6 +129,7 @@ def _compared(want: object, got: object) -> list[str]:
             lines.append("             " + _marks(want, got))
         if skipped:
             lines.append(f"             the first {skipped} of both are equal and left out")
+    lines = [" ".join(line.splitlines()) for line in lines]  # a value may print itself on several lines
     return [(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ...").rstrip() for line in lines]
 
 

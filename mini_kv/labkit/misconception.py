@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.scoreboard import LabResult, State
+from mini_kv.labkit.scoreboard import LabResult, State, all_ran
 
 
 def fingerprint(results: Sequence[LabResult]) -> str:
@@ -27,7 +27,7 @@ def fingerprint_file(lab: Lab) -> Path:
 
 def name_misconception(lab: Lab, results: Sequence[LabResult]) -> str | None:
     """Return the sentence for exactly this outcome; `None` if there is none, or not all tests ran."""
-    if any(result.state is State.NOT_RUN for result in results) or not fingerprint_file(lab).is_file():
+    if not all_ran(lab, results) or not fingerprint_file(lab).is_file():
         return None
     known: dict[str, str] = json.loads(fingerprint_file(lab).read_text(encoding="utf-8"))
     return known.get(fingerprint(results))

@@ -9,7 +9,7 @@ from typing import Any
 
 from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.scoreboard import LabResult, State
+from mini_kv.labkit.scoreboard import LabResult, all_ran
 
 FOLDER = ".mini_kv"
 
@@ -46,7 +46,7 @@ def write_state(folder: Path, name: str, state: dict[str, Any]) -> None:
 
 def record_run(implementation: Implementation, results: Sequence[LabResult]) -> None:
     """Remember the last run of somebody's own code; the best score stays. A run of a few tests only is no record."""
-    if implementation.is_reference or any(result.state is State.NOT_RUN for result in results):
+    if implementation.is_reference or not all_ran(implementation.lab, results):
         return
     folder = state_folder(implementation.lab)
     progress = read_state(folder, "progress")

@@ -47,6 +47,11 @@ class LabResult:
         return self.points if self.state is State.PASS else 0
 
 
+def all_ran(lab: Lab, results: Sequence[LabResult]) -> bool:
+    """Return whether no test of the lab was left out: neither by `-k` or a node's name, nor by an early end."""
+    return sum(result.points for result in results if result.state is not State.NOT_RUN) == lab.points
+
+
 def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]) -> list[str]:
     """Return the lines of one lab's scoreboard; only two of them if the reference solution did what it should."""
     lab = implementation.lab
