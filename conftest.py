@@ -1,3 +1,3 @@
-"""Hands pytest to the labs' harness."""
+"""Hands pytest to the labs' harness, and to the project's rule about skips."""
 
-pytest_plugins = ["mini_kv.labkit.plugin"]
+pytest_plugins = ["mini_kv.labkit.plugin", "mini_kv.tests.skips"]

@@ -427,7 +427,8 @@ def admit(lab: LabUnderTest, kv: WatchedKVCacheManager, token_ids: list[int], re
         lab.fail(f"what prefill returned for {request_id}", "(request, number of cached tokens)", result, why)
     request, cached = result
     if getattr(request, "request_id", None) != request_id:
-        lab.fail(f"the request that prefill returned for {request_id}", f"Request({request_id!r}, ...)", request)
+        why = "prefill returns the pair (request, number of cached tokens), in this order"
+        lab.fail(f"the request that prefill returned for {request_id}", f"Request({request_id!r}, ...)", request, why)
     lab.expect(
         f"computed tokens of {request_id} after its prefill",
         len(token_ids),

@@ -13,6 +13,7 @@ agree between processes, Python versions and platforms, and no two different inp
 """
 
 import hashlib
+import importlib.util
 import struct
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -55,6 +56,8 @@ def get_hash_function(name: str) -> HashFunction:
     """Return the hash function of that name. Raises `ConfigError`, naming the choices."""
     if name not in HASH_FUNCTIONS:
         raise ConfigError(f"unknown hash function {name!r}; choose from {sorted(HASH_FUNCTIONS)}")
+    if name == "xxh3_128" and importlib.util.find_spec("xxhash") is None:
+        raise ConfigError("xxh3_128 needs the package xxhash: pip install xxhash")
     return HASH_FUNCTIONS[name]
 
 

@@ -25,6 +25,7 @@ def manager_state(kv: KVCacheManager) -> dict[str, Any]:
         "free queue": [block.block_id for block in pool.free_block_queue.get_all_free_blocks()],
         "index": {key: [block.block_id for block in blocks] for key, blocks in pool.cached_block_hash_to_block.items()},
         "tables": {request_id: kv.get_block_ids(request_id) for request_id in kv.requests},
+        "published": [dict(manager.num_cached_block) for manager in kv.coordinator.single_type_managers],
         "statistics": (kv.prefix_cache_stats.requests, kv.prefix_cache_stats.queries, kv.prefix_cache_stats.hits),
     }
 

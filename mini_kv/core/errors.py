@@ -36,7 +36,7 @@ class UnknownRequestError(KVCacheError):
     """The request holds no blocks here: never admitted, or freed already."""
 
     def __init__(self, request_id: str) -> None:
-        super().__init__(f"request {request_id!r} holds no blocks: never admitted, or freed already")
+        super().__init__(f"this request {request_id!r} holds no blocks: never admitted, or freed already")
         self.request_id = request_id
 
 

@@ -59,9 +59,13 @@ class KVCacheCoordinator(ABC):
         for manager in self.single_type_managers:
             manager.cache_blocks(request, num_tokens)
 
-    def withdraw_promises(self, request: Request) -> list[KVCacheBlock]:
+    def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Take back the keys of the request's blocks that were never computed; return these blocks, of all groups."""
-        return [block for manager in self.single_type_managers for block in manager.withdraw_promises(request)]
+        return [
+            block
+            for manager in self.single_type_managers
+            for block in manager.withdraw_promises(request_id, num_computed_tokens)
+        ]
 
     def free(self, request_id: str) -> None:
         """Drop the request's references and forget its tables."""

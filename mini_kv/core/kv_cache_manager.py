@@ -94,6 +94,8 @@ class KVCacheManager:
         self.prefix_cache_stats = PrefixCacheStats()
         self.requests: dict[str, Request] = {}
         """The admitted requests, those that hold blocks, in order of admission."""
+        self._num_adopted_tokens: dict[str, int] = {}
+        """Tokens of each admitted request's hit: its first blocks, which others have written."""
         self._block_hasher = get_request_block_hasher(
             self.block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
@@ -190,7 +192,8 @@ class KVCacheManager:
 
         Returns:
             The blocks taken from the free queue, a list a group (often empty); `None`, with nothing changed, if the
-            new blocks and the revived blocks of the hit are more than the free blocks.
+            new blocks and the revived blocks of the hit are more than the free blocks. A hit that was adopted before
+            is then the caller's to take back: set `request.num_computed_tokens` to 0.
 
         Raises:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
@@ -207,6 +210,7 @@ class KVCacheManager:
 
         if request.request_id not in self.requests:
             self.requests[request.request_id] = request
+            self._num_adopted_tokens[request.request_id] = num_computed_tokens
             self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
             self._record_first_admission(request, num_hits=num_computed_tokens)
         new_blocks = self.coordinator.allocate_new_blocks(request.request_id, num_tokens_with_slots)
@@ -220,17 +224,19 @@ class KVCacheManager:
         """
         self._check_known(request)
         del self.requests[request.request_id]
+        del self._num_adopted_tokens[request.request_id]
         self.coordinator.free(request.request_id)
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
 
         For a request that is aborted or preempted before its step ran, and before it is freed: no key may outlive a
-        block that was never written. What counts as computed is `request.num_computed_tokens`, the adopted hit
-        included. Whoever is returned built on KV that will not come, and has to be preempted too. Costs O(tables).
+        block that was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any
+        case. Whoever is returned built on KV that will not come, and has to be preempted too. Costs O(tables).
         """
         self._check_known(request)
-        withdrawn = set(self.coordinator.withdraw_promises(request))
+        num_computed = max(request.num_computed_tokens, self._num_adopted_tokens[request.request_id])
+        withdrawn = set(self.coordinator.withdraw_promises(request.request_id, num_computed))
         return [
             request_id
             for request_id in self.requests
@@ -247,7 +253,7 @@ class KVCacheManager:
         return self.block_pool.reset_prefix_cache()
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
-        """Return the request's block tables, a list a group; empty for a request that holds none."""
+        """Return the request's block tables, a list a group, as they are and will be; empty if it holds none."""
         return KVCacheBlocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
@@ -282,9 +288,13 @@ class KVCacheManager:
             raise RepeatedRequestError(request.request_id)
         if any(hit) or num_computed_tokens != request.num_computed_tokens:
             raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
+        num_adopted = self._num_adopted_tokens[request.request_id]
         num_slots = self.coordinator.num_token_slots(self.coordinator.get_blocks(request.request_id))
-        if num_computed_tokens > num_slots:
-            message = f"{num_computed_tokens} tokens are said to be computed, its blocks have room for {num_slots}"
+        if not num_adopted <= num_computed_tokens <= num_slots:
+            message = (
+                f"{num_computed_tokens} tokens are said to be computed; it adopted {num_adopted}, which others wrote,"
+                f" and its blocks have room for {num_slots}"
+            )
             raise AllocationError(request.request_id, message)
 
     def _check_hit(self, request: Request, num_computed_tokens: int, hit: tuple[list[KVCacheBlock], ...]) -> None:

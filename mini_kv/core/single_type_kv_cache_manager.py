@@ -84,17 +84,17 @@ class FullAttentionManager:
         )
         self.num_cached_block[request.request_id] = num_full
 
-    def withdraw_promises(self, request: Request) -> list[KVCacheBlock]:
+    def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Take back the keys of blocks that were published but are not computed; return these blocks.
 
         table       [ computed          | promised          | without key ]
                     0    num_computed // block_size     num_cached_block
         """
-        first = request.num_computed_tokens // self.block_size
-        num_cached = self.num_cached_block[request.request_id]
-        promised = self.req_to_blocks[request.request_id][first:num_cached]
+        first = num_computed_tokens // self.block_size
+        num_cached = self.num_cached_block[request_id]
+        promised = self.req_to_blocks[request_id][first:num_cached]
         self.block_pool.evict_blocks(block.block_id for block in promised)
-        self.num_cached_block[request.request_id] = min(first, num_cached)
+        self.num_cached_block[request_id] = min(first, num_cached)
         return promised
 
     def free(self, request_id: str) -> None:

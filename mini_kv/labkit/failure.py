@@ -73,7 +73,7 @@ def _help(result: LabResult) -> list[str]:
     number = result.lab.lab_id.removeprefix("lab-")
     numbered = re.match(r"test_\d+(?=_)", result.test)  # such a beginning is enough, and fits on the line
     test = numbered.group() if numbered else result.test
-    return [f"hint: mini-kv hint {number} {result.function}     see it: mini-kv story {number} {test}"]
+    return [f"hint: mini-kv hint {number} {result.short_function}     see it: mini-kv story {number} {test}"]
 
 
 def _what(error: BaseException, at: str) -> list[str] | None:

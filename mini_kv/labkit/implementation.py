@@ -57,7 +57,8 @@ class Implementation:
 
 def check_choice(choice: str, invocation_dir: Path) -> None:
     """Raise `ImplementationError` unless the value of LAB_IMPL can mean something."""
-    if choice in KEYWORDS or (invocation_dir / choice).exists() or _module_exists(choice):
+    path = invocation_dir / choice
+    if choice in KEYWORDS or path.is_dir() or (path.suffix == ".py" and path.is_file()) or _module_exists(choice):
         return
     raise ImplementationError(
         f"LAB_IMPL={choice!r} is no implementation: no such keyword, file, folder or module.\n{_advice(choice)}"
@@ -155,9 +156,8 @@ def get_function(module: ModuleType, function: LabFunction, source: str) -> Call
     raise LoadError(f"{Path(source).name} has no function {function.signature}{_renamed(module, function.name)}")
 
 
-def get_class(module: ModuleType, methods: Sequence[LabFunction], source: str) -> type:
-    """Return the learner's class. Raises `LoadError`, in one line, if it or one of its methods is missing."""
-    name = methods[0].name.partition(".")[0]
+def get_class(module: ModuleType, methods: Sequence[LabFunction], name: str, source: str) -> type:
+    """Return the learner's class. Raises `LoadError`, in one line, if it or one of these methods is missing."""
     found = getattr(module, name, None)
     if not isinstance(found, type):
         raise LoadError(f"{Path(source).name} has no class {name}{_renamed(module, name)}")

@@ -23,6 +23,11 @@ class LabFunction:
     vllm: str
     """Where the same is done upstream: symbol and file."""
 
+    @property
+    def short_name(self) -> str:
+        """The name without its class."""
+        return self.name.rpartition(".")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Lab:

@@ -44,9 +44,11 @@ def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
 def give_hint(lab: Lab, function: str, out: TextIO) -> int:
     """Write the function's hints up to the next level, three at most; return 2 if there is no such function."""
     hints = tomllib.loads((lab.folder / "hints.toml").read_text(encoding="utf-8"))
-    if function not in hints:
+    names = {name.rpartition(".")[2]: name for name in hints} | {name: name for name in hints}
+    if function not in names:
         print(f"{lab.lab_id} has no function {function!r}; there are: {', '.join(hints)}", file=sys.stderr)
         return 2
+    function = names[function]
     levels = hints[function]["levels"]
     folder = state_folder(lab)
     given = read_state(folder, "hints")

@@ -1,14 +1,12 @@
 """pytest's hooks: TODO and WAIT as states of their own, drawn failures, points, the scoreboard.
 
-The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone, but for one thing: where a
-skip would be a lie (`CI`, `MINI_KV_NO_SKIP`), it is a failure; elsewhere the last lines say what could not run.
+The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone.
 """
 
 import os
 from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -101,7 +99,8 @@ def lab(request: pytest.FixtureRequest) -> LabUnderTest:
     """The learner's functions and caches to try them on."""
     config = request.config
     implementation = config.stash[IMPLEMENTATIONS][request.path.parent.name]
-    lab_under_test = LabUnderTest(implementation, lambda: _load_once(config, implementation))
+    about = config.stash[RESULTS][request.node.nodeid].function
+    lab_under_test = LabUnderTest(implementation, lambda: _load_once(config, implementation), about)
     request.node.stash[FIXTURE] = lab_under_test
     return lab_under_test
 
@@ -134,12 +133,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn what a lab's test raised into its state and its message; turn a skip into a failure where none may be."""
+    """Turn what a lab's test raised into its state and its message."""
     report = yield
     result = item.config.stash[RESULTS].get(item.nodeid)
-    if report.skipped and not hasattr(report, "wasxfail") and skips_fail():
-        report.outcome = "failed"
-        report.longrepr = f"skipped, which is not allowed here: {_skip_reason(report)}"
     if result is None:
         return report
     if call.excinfo is None:
@@ -191,7 +187,7 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Write a scoreboard a lab, and what could not run on this machine."""
+    """Write a scoreboard a lab."""
     if config.option.collectonly:
         return
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
@@ -202,11 +198,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         idea = name_misconception(implementation.lab, results)
         if idea is not None:
             terminalreporter.write_line(f"  looks like a known misconception: {idea}")
-    skipped = {_skip_reason(report) for report in terminalreporter.stats.get("skipped", [])}
-    if skipped:
-        terminalreporter.section("what could not run on this machine")
-        for reason in sorted(skipped):
-            terminalreporter.write_line(f"  {reason}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -216,12 +207,3 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     for lab_id, implementation in stash[IMPLEMENTATIONS].items():
         if implementation.choice == "starter" or Path(implementation.choice).is_dir():
             record_run(implementation, [r for r in stash[RESULTS].values() if r.lab.lab_id == lab_id])
-
-
-def skips_fail() -> bool:
-    """Return whether a skipped test counts as a failed one: in CI, or on demand."""
-    return os.environ.get("CI") == "true" or bool(os.environ.get("MINI_KV_NO_SKIP"))
-
-
-def _skip_reason(report: Any) -> str:
-    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

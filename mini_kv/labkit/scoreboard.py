@@ -42,6 +42,11 @@ class LabResult:
     """What the test saw, without paths and lines: what tells one wrong answer from another."""
 
     @property
+    def short_function(self) -> str:
+        """The function's name without its class."""
+        return self.function.rpartition(".")[2]
+
+    @property
     def score(self) -> int:
         """Points earned."""
         return self.points if self.state is State.PASS else 0
@@ -69,7 +74,7 @@ def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]
             stage = result.stage
             lines.append(f"  {stage}")
         mark = f"{result.state.upper():<8}"
-        lines.append(f"    {mark}{result.score:>2}/{result.points:<2}  {result.test:<{width}}  {result.function}")
+        lines.append(f"    {mark}{result.score:>2}/{result.points:<2}  {result.test:<{width}}  {result.short_function}")
     lines += ["", f"  {_bar(score, total)}  {score} of {total} points   {_subtotals(results)}"]
     return [*lines, *_verdict(implementation, results, score == total)]
 
@@ -95,7 +100,7 @@ def _subtotals(results: Sequence[LabResult]) -> str:
     parts = []
     for function in functions:
         own = [result for result in results if result.function == function]
-        parts.append(f"{function} {sum(r.score for r in own)}/{sum(r.points for r in own)}")
+        parts.append(f"{own[0].short_function} {sum(r.score for r in own)}/{sum(r.points for r in own)}")
     return "  ".join(parts)
 
 
@@ -119,7 +124,7 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
 
 def _lesson(lab: Lab) -> list[str]:
     """Return what it was about, and where upstream does the same."""
-    symbols = [f"    {function.name}: {function.vllm}" for function in lab.functions]
+    symbols = [f"    {function.short_name}: {function.vllm}" for function in lab.functions]
     told = textwrap.wrap(lab.lesson, 96, initial_indent="  ", subsequent_indent="  ")
     return ["", *told, "", "  In vLLM 0.33:", *symbols]
 

@@ -1,0 +1,637 @@
+"""Drives the engine and the reference with the same random operations and compares all of their state after each.
+
+    python -m mini_kv.tests.random_driver --seed 7 --ops 100000 --block-size 4
+
+Operations are data, so that a failing run can be cut down to the few that matter and played again with `replay`. An
+operation that makes no sense in the state it meets (its request is gone, say) does nothing: that is what makes it safe
+to leave others out.
+
+Work comes in steps, as in a scheduler: some requests are given slots and publish their full blocks as promises, others
+of the same step may adopt these, then the step runs and writes KV; or a request is stopped before it ran.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from mini_kv.core.block import BlockHashWithGroupId
+from mini_kv.core.debug import DebugKVCacheManager
+from mini_kv.core.errors import (
+    AllocationError,
+    BlockStateError,
+    OutOfBlocksError,
+    RepeatedRequestError,
+    UnknownRequestError,
+)
+from mini_kv.core.invariants import check_invariants
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+from mini_kv.tests.reference import ContentOracle, Namespace, Prefix, ReferenceCache, ReferenceRequest
+
+Op: TypeAlias = tuple[Any, ...]
+"""Name of the operation, then its arguments: the arguments of the method of `World` with that name."""
+
+NAMESPACES = (
+    Namespace(),
+    Namespace(cache_salt="tenant-a"),
+    Namespace(cache_salt="tenant-b"),  # as long as the first, so that a key made of lengths would not tell them apart
+    Namespace(adapter=("tenant-a", "/one")),
+    Namespace(adapter=("tenant-a", "/two")),
+    Namespace(images=(("cat", 1, 2),)),
+    Namespace(images=(("cat", 2, 2),)),
+    Namespace(images=(("dog", 1, 2),)),
+)
+
+OPS_PER_EPISODE = 500
+MAX_LIVE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The cache to drive."""
+
+    block_size: int = 4
+    num_blocks: int = 10
+    num_documents: int = 3
+    """Prompts start like one of so many texts: the fewer, the more is shared."""
+    num_namespaces: int = 2
+    enable_caching: bool = True
+    debug: bool = False
+    """Whether to drive the `DebugKVCacheManager`."""
+
+
+CONFIGS = (
+    Config(block_size=1, num_blocks=8),
+    Config(block_size=1, num_blocks=20, num_namespaces=len(NAMESPACES)),
+    Config(block_size=3, num_blocks=8, num_documents=1, num_namespaces=1),
+    Config(block_size=3, num_blocks=14, num_namespaces=len(NAMESPACES)),
+    Config(block_size=4, num_blocks=10),
+    Config(block_size=4, num_blocks=16, num_documents=1, num_namespaces=1),
+    Config(block_size=4, num_blocks=24, num_documents=6, num_namespaces=3),
+    Config(block_size=16, num_blocks=8, num_documents=2),
+    Config(block_size=16, num_blocks=14, num_documents=1, num_namespaces=len(NAMESPACES)),
+    Config(block_size=4, num_blocks=10, enable_caching=False),
+)
+"""The caches of the test: all contended, since in a roomy cache nothing happens."""
+
+
+class Mismatch(AssertionError):
+    """The engine's state is not the reference's."""
+
+
+@dataclass(slots=True)
+class Live:
+    """A request that is waiting or running: the engine's object, the reference's, and what is pending."""
+
+    request: Request
+    ref: ReferenceRequest
+    found: KVCacheBlocks | None = None
+    """The last lookup's hit, which may be stale by now."""
+    drafts: tuple[int, ...] = ()
+    """Tokens that were proposed in the last step and wait for a verdict."""
+
+
+@dataclass(slots=True)
+class World:
+    """One engine, one reference, one memory."""
+
+    config: Config
+    kv: KVCacheManager = field(init=False)
+    ref: ReferenceCache = field(init=False)
+    memory: ContentOracle = field(init=False)
+    live: dict[str, Live] = field(default_factory=dict)
+    scheduled: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    """Who runs in the coming step: number of known tokens, drafts."""
+    prefix_of_key: dict[BlockHashWithGroupId, Prefix] = field(default_factory=dict)
+    key_of_prefix: dict[Prefix, BlockHashWithGroupId] = field(default_factory=dict)
+    """Every key ever seen and the prefix it stood for: one to one, or tenants share (I13) or nobody does (I12)."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        make = DebugKVCacheManager if config.debug else KVCacheManager
+        self.kv = make.for_full_attention(config.num_blocks, config.block_size, enable_caching=config.enable_caching)
+        self.ref = ReferenceCache(config.num_blocks, config.block_size, enable_caching=config.enable_caching)
+        self.memory = ContentOracle(config.num_blocks, config.block_size)
+
+    def apply(self, op: Op) -> bool:
+        """Do one operation on both sides and compare them; return whether it made sense in this state."""
+        done: bool = getattr(self, op[0])(*op[1:])
+        if done:
+            self.compare()
+        return done
+
+    # Operations. Each returns False, with nothing changed, if it makes no sense now.
+
+    def submit(self, name: str, namespace: int, token_ids: tuple[int, ...]) -> bool:
+        """Bring a new request; it waits."""
+        if name in self.live:
+            return False
+        space = NAMESPACES[namespace]
+        request = self.kv.new_request(
+            name,
+            token_ids,
+            cache_salt=space.cache_salt,
+            lora_request=LoRARequest(*space.adapter) if space.adapter is not None else None,
+            mm_features=[MultiModalFeature(*image) for image in space.images],
+        )
+        self.live[name] = Live(request, ReferenceRequest(name, space, list(token_ids)))
+        return True
+
+    def lookup(self, name: str) -> bool:
+        """Look a request up, waiting or running, and keep the answer."""
+        live = self.live.get(name)
+        if live is None:
+            return False
+        live.found = self._look_up(live)
+        return True
+
+    def allocate(self, name: str, num_new: int, drafts: tuple[int, ...], lookahead: int, hit: str) -> bool:
+        """Schedule a request for the coming step; a waiting one is admitted.
+
+        `hit` says what becomes of a waiting request's hit: "adopted" into num_computed_tokens before the call,
+        "passed" as an argument, "ignored", or "stale": passed, but from an older lookup.
+        """
+        live = self.live.get(name)
+        if live is None or name in self.scheduled:
+            return False
+        adopted = 0
+        passed = 0
+        blocks: KVCacheBlocks | None = None
+        if name not in self.ref.tables and hit != "ignored":
+            if hit == "stale" and live.found is None:
+                return False
+            blocks = live.found if hit == "stale" else self._look_up(live)
+            assert blocks is not None
+            num_hit = len(blocks.blocks[0]) * self.config.block_size
+            adopted, passed = (num_hit, 0) if hit == "adopted" else (0, num_hit)
+        remaining = len(live.ref.token_ids) - live.ref.num_computed - adopted - passed
+        if remaining < 1:
+            return False
+        num_new = min(num_new, remaining)
+        drafts = drafts if num_new == remaining else ()
+        live.request.num_computed_tokens += adopted
+        arguments = (live.request, num_new + len(drafts), passed, blocks, lookahead)
+        if hit == "stale" and blocks is not None and not self.ref.is_cached(live.ref, _ids(blocks)):
+            self._expect(AllocationError, lambda: self.kv.allocate_slots(*arguments))
+            live.found = None
+            return True
+        got = self.kv.allocate_slots(*arguments)
+        hit_ids = _ids(blocks) if blocks is not None else []
+        wanted = self.ref.allocate(live.ref, hit_ids, num_new + len(drafts), lookahead)
+        self._same("new blocks", got if got is None else _ids(got), wanted)
+        if wanted is None:
+            live.request.num_computed_tokens -= adopted
+            return True
+        live.request.num_computed_tokens += passed
+        live.ref.num_computed += adopted + passed
+        self.memory.take(name, wanted)
+        self.scheduled[name] = (num_new, drafts)
+        return True
+
+    def step(self) -> bool:
+        """Run the step: each scheduled request writes its KV and reads all of its prefix, in the order scheduled."""
+        if not self.scheduled:
+            return False
+        for name in list(self.scheduled):
+            num_new, drafts = self.scheduled.pop(name)
+            self._compute(self.live[name], num_new, drafts)
+        return True
+
+    def append(self, name: str, token: int, num_accepted: int) -> bool:
+        """Take the step's outcome: accepted drafts, and one more token that was sampled."""
+        live = self.live.get(name)
+        if live is None or name not in self.ref.tables or name in self.scheduled:
+            return False
+        if live.ref.num_computed < len(live.ref.token_ids):
+            return False
+        accepted, rejected = live.drafts[:num_accepted], live.drafts[num_accepted:]
+        first_rejected = live.ref.num_computed + len(accepted)
+        self.memory.forget(self.kv.get_block_ids(name)[0], range(first_rejected, first_rejected + len(rejected)))
+        live.drafts = ()
+        live.request.append_output_token_ids(*accepted, token)
+        live.ref.append([*accepted, token])
+        live.ref.num_computed += len(accepted)
+        live.request.num_computed_tokens = live.ref.num_computed
+        return True
+
+    def preempt(self, name: str) -> bool:
+        """Take a running request's blocks; it waits again, from the start."""
+        if name not in self.ref.tables:
+            return False
+        self._stop(name)
+        return True
+
+    def abort(self, name: str) -> bool:
+        """Drop a request, waiting or running, before or after its step."""
+        if name not in self.live:
+            return False
+        if name in self.ref.tables:
+            self._stop(name)
+        del self.live[name]
+        return True
+
+    def finish(self, name: str) -> bool:
+        """End a running request whose step is done."""
+        if name not in self.ref.tables or name in self.scheduled:
+            return False
+        return self.abort(name)
+
+    def evict(self, block_ids: tuple[int, ...]) -> bool:
+        """Drop the keys of some blocks, held or not: makes holes in prefixes that free alone never makes."""
+        self.kv.evict_blocks(block_ids)
+        self.ref.evict(block_ids)
+        return True
+
+    def reset(self) -> bool:
+        """Try to forget the whole cache."""
+        self._same("reset", self.kv.reset_prefix_cache(), self.ref.reset())
+        return True
+
+    def drain(self) -> bool:
+        """Run what is scheduled and end everything: nothing may be held or left over (I14)."""
+        self.step()
+        for name in list(self.live):
+            self.abort(name)
+        self._same("blocks held after the drain", self.kv.usage, 0.0)
+        return True
+
+    def misuse(self, kind: str, name: str) -> bool:
+        """Do what is forbidden; the right error must come and the state must stay."""
+        live = self.live.get(name)
+        if live is None:
+            return False
+        kv, request = self.kv, live.request
+        running = name in self.ref.tables
+        namesake = Request(name, [0])
+        free_block = kv.block_pool.blocks[self.ref.free_queue[0]] if self.ref.free_queue else None
+        cases: dict[str, tuple[bool, type[Exception], Callable[[], object]]] = {
+            "free what waits": (not running, UnknownRequestError, lambda: kv.free(request)),
+            "withdraw what waits": (not running, UnknownRequestError, lambda: kv.withdraw_promises(request)),
+            "free a namesake": (running, UnknownRequestError, lambda: kv.free(namesake)),
+            "admit a namesake": (running, RepeatedRequestError, lambda: kv.allocate_slots(namesake, 1)),
+            "compute nothing": (True, AllocationError, lambda: kv.allocate_slots(request, 0)),
+            "look behind": (True, AllocationError, lambda: kv.allocate_slots(request, 1, 0, None, -1)),
+            "count a hit without blocks": (
+                not running, AllocationError, lambda: kv.allocate_slots(request, 1, self.config.block_size)
+            ),
+            "pass a hit while running": (
+                running, AllocationError, lambda: kv.allocate_slots(request, 1, self.config.block_size)
+            ),
+            "free a free block": (
+                free_block is not None, BlockStateError, lambda: kv.block_pool.free_blocks([free_block])  # type: ignore[list-item]
+            ),
+            "evict what is no block": (
+                True, BlockStateError, lambda: kv.evict_blocks([1, self.config.num_blocks])
+            ),
+            "take too many": (
+                True, OutOfBlocksError, lambda: kv.block_pool.get_new_blocks(len(self.ref.free_queue) + 1)
+            ),
+        }  # fmt: skip
+        possible, error, call = cases[kind]
+        if possible:
+            self._expect(error, call)
+        return possible
+
+    # Parts of operations.
+
+    def _look_up(self, live: Live) -> KVCacheBlocks:
+        blocks, num_tokens = self.kv.get_computed_blocks(live.request)
+        wanted = self.ref.lookup(live.ref)
+        self._same("hit", (_ids(blocks), num_tokens), (wanted, len(wanted) * self.config.block_size))
+        return blocks
+
+    def _compute(self, live: Live, num_new: int, drafts: tuple[int, ...]) -> None:
+        ref = live.ref
+        table = self.kv.get_block_ids(ref.name)[0]
+        contents = ref.prefixes[ref.num_computed : ref.num_computed + num_new]
+        if drafts:
+            all_tokens = [*ref.token_ids, *drafts]
+            first = len(ref.token_ids) + 1
+            contents += [ref.namespace.prefix(all_tokens[:end]) for end in range(first, len(all_tokens) + 1)]
+        # Whoever is still to run in this step has read nothing yet: its promised blocks are being written now.
+        readers = [
+            block_id
+            for name in self.kv.requests
+            if name != ref.name and name not in self.scheduled
+            for block_id in self.kv.get_block_ids(name)[0]
+        ]
+        self.memory.write(ref.name, table, ref.num_computed, contents, readers)
+        ref.num_computed += num_new
+        live.request.num_computed_tokens = ref.num_computed
+        live.drafts = drafts
+        self.memory.read(ref.name, table, ref.prefixes[: ref.num_computed])
+
+    def _stop(self, name: str) -> None:
+        """Free a running request, and with it everybody who built on KV that it will not write now."""
+        live = self.live[name]
+        dependants: list[str] = []
+        if name in self.scheduled:
+            del self.scheduled[name]
+            dependants = self.kv.withdraw_promises(live.request)
+            self._same("holders of withdrawn promises", dependants, self.ref.withdraw(live.ref))
+            self._same("of these, who has run", [d for d in dependants if d not in self.scheduled], [])
+        self.kv.free(live.request)
+        self.ref.release(live.ref)
+        live.request.num_computed_tokens = live.ref.num_computed = 0
+        live.drafts = ()
+        for dependant in dependants:
+            if dependant in self.ref.tables:
+                self._stop(dependant)
+
+    def _expect(self, error: type[Exception], call: Callable[[], object]) -> None:
+        try:
+            result = call()
+        except error:
+            return
+        raise Mismatch(f"{error.__name__} expected, but {result!r} was returned")
+
+    # The comparison.
+
+    def compare(self) -> None:
+        """Raise unless the engine's whole state is the reference's, and is sound by itself."""
+        kv, ref = self.kv, self.ref
+        blocks = kv.block_pool.blocks
+        self._same(
+            "free queue", [b.block_id for b in kv.block_pool.free_block_queue.get_all_free_blocks()], ref.free_queue
+        )
+        self._same("ref_cnt", [block.ref_cnt for block in blocks], ref.ref_counts())
+        self._same("tables", {name: kv.get_block_ids(name)[0] for name in kv.requests}, ref.tables)
+        self._same("order of admission", list(kv.requests), list(ref.tables))
+        self._same("cached blocks", {b.block_id for b in blocks if b.block_hash is not None}, set(ref.key_of))
+        self._compare_keys()
+        stats = kv.prefix_cache_stats
+        self._same(
+            "statistics",
+            (stats.requests, stats.queries, stats.hits),
+            (ref.num_requests, ref.num_queried_tokens, ref.num_hit_tokens),
+        )
+        for name, live in self.live.items():
+            self._same(f"num_cached_tokens of {name}", live.request.num_cached_tokens, live.ref.num_cached)
+            self._same(f"num_computed_tokens of {name}", live.request.num_computed_tokens, live.ref.num_computed)
+        check_invariants(kv)
+
+    def _compare_keys(self) -> None:
+        """Compare the index with the reference's, key by key: which prefix, which blocks, oldest first."""
+        blocks = self.kv.block_pool.blocks
+        wanted: dict[Prefix | str, list[int]] = {}
+        for block_id, prefix in self.ref.key_of.items():
+            key = blocks[block_id].block_hash
+            assert key is not None
+            wanted.setdefault(prefix, []).append(block_id)
+            if self.prefix_of_key.setdefault(key, prefix) != prefix:
+                raise Mismatch(f"I13: one key for two prefixes: {self.prefix_of_key[key]} and {prefix}")
+            if self.key_of_prefix.setdefault(prefix, key) != key:
+                raise Mismatch(f"I12: a second key for the prefix {prefix}")
+        index = self.kv.block_pool.cached_block_hash_to_block
+        found: dict[Prefix | str, list[int]] = {
+            self.prefix_of_key.get(key, key.hex()): [block.block_id for block in under] for key, under in index.items()
+        }
+        self._same("blocks under a key", found, wanted)
+        self._same("number of keys", len(index), len(wanted))
+
+    def _same(self, what: str, engine: object, reference: object) -> None:
+        if engine != reference:
+            raise Mismatch(f"{what}: the engine has {engine}, the reference {reference}")
+
+
+def _ids(blocks: KVCacheBlocks) -> list[int]:
+    return [block.block_id for block in blocks.blocks[0]]
+
+
+MISUSES = (
+    "free what waits", "withdraw what waits", "free a namesake", "admit a namesake", "compute nothing", "look behind",
+    "count a hit without blocks", "pass a hit while running", "free a free block", "evict what is no block",
+    "take too many",
+)  # fmt: skip
+
+
+class Generator:
+    """Draws operations that make sense in the world's present state."""
+
+    WEIGHTS: ClassVar[dict[str, int]] = {
+        "submit": 100, "lookup": 40, "allocate": 300, "step": 55, "append": 250, "preempt": 30, "abort": 30,
+        "finish": 50, "evict": 20, "reset": 8, "drain": 2, "misuse": 20,
+    }  # fmt: skip
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.rng = random.Random(seed)
+        self.num_submitted = 0
+        config = world.config
+        capacity = config.block_size * (config.num_blocks - 1)
+        self.max_tokens = max(2, capacity * 2 // 3)
+        # Documents begin alike, so that prefixes fork; tokens are few, so that different prefixes look alike.
+        common = [self.rng.randrange(2) for _ in range(self.max_tokens)]
+        self.documents = []
+        for _ in range(config.num_documents):
+            fork = self.rng.randrange(self.max_tokens)
+            tail = [self.rng.randrange(2) for _ in range(self.max_tokens - fork)]
+            self.documents.append(common[:fork] + tail)
+        self.kinds = list(self.WEIGHTS)
+        self.cumulative = [sum(list(self.WEIGHTS.values())[: i + 1]) for i in range(len(self.kinds))]
+
+    def draw(self) -> Op:
+        """Return the next operation; it may still turn out to make no sense, rarely."""
+        while True:
+            (kind,) = self.rng.choices(self.kinds, cum_weights=self.cumulative)
+            op: Op | None = getattr(self, f"_{kind}")()
+            if op is not None:
+                return op
+
+    def _pick(self, names: Sequence[str]) -> str | None:
+        return self.rng.choice(names) if names else None
+
+    def _submit(self) -> Op | None:
+        if len(self.world.live) >= MAX_LIVE:
+            return None
+        self.num_submitted += 1
+        length = min(self.rng.randrange(1, self.max_tokens), self.rng.randrange(1, self.max_tokens))
+        if self.rng.random() < 0.3:  # aligned prompts: the cap is at work
+            length = max(1, length // self.world.config.block_size) * self.world.config.block_size
+        token_ids = self.rng.choice(self.documents)[:length]
+        namespace = self.rng.randrange(self.world.config.num_namespaces)
+        # A name that is used again must find nothing left of its first bearer.
+        name = f"r{self.num_submitted % (2 * MAX_LIVE)}"
+        return ("submit", name, namespace, tuple(token_ids))
+
+    def _lookup(self) -> Op | None:
+        name = self._pick(list(self.world.live))
+        return name and ("lookup", name)  # type: ignore[return-value]
+
+    def _allocate(self) -> Op | None:
+        world, rng = self.world, self.rng
+        names = [
+            name
+            for name, live in world.live.items()
+            if name not in world.scheduled and live.ref.num_computed < len(live.ref.token_ids)
+        ]
+        name = self._pick(names)
+        if name is None:
+            return None
+        size = world.config.block_size
+        num_new = 1000 if rng.random() < 0.6 else rng.randrange(1, 2 * size + 1)  # whole, or in chunks
+        drafts = tuple(rng.randrange(2) for _ in range(rng.choice((0, 0, 0, 1, 2, size))))
+        lookahead = rng.choice((0, 0, 0, 1, size))
+        hit = rng.choices(("adopted", "passed", "stale", "ignored"), (5, 5, 2, 1))[0]
+        return ("allocate", name, num_new, drafts, lookahead, hit)
+
+    def _step(self) -> Op | None:
+        return ("step",) if self.world.scheduled else None
+
+    def _append(self) -> Op | None:
+        world = self.world
+        names = [
+            name
+            for name in world.ref.tables
+            if name not in world.scheduled
+            and world.live[name].ref.num_computed == len(world.live[name].ref.token_ids) < self.max_tokens
+        ]
+        name = self._pick(names)
+        if name is None:
+            return None
+        return ("append", name, self.rng.randrange(2), self.rng.randrange(len(world.live[name].drafts) + 1))
+
+    def _preempt(self) -> Op | None:
+        name = self._pick(list(self.world.ref.tables))
+        return name and ("preempt", name)  # type: ignore[return-value]
+
+    def _abort(self) -> Op | None:
+        name = self._pick(list(self.world.live))
+        return name and ("abort", name)  # type: ignore[return-value]
+
+    def _finish(self) -> Op | None:
+        name = self._pick([name for name in self.world.ref.tables if name not in self.world.scheduled])
+        return name and ("finish", name)  # type: ignore[return-value]
+
+    def _evict(self) -> Op:
+        num_blocks = self.world.config.num_blocks
+        return ("evict", tuple(self.rng.randrange(num_blocks) for _ in range(self.rng.randrange(1, 4))))
+
+    def _reset(self) -> Op:
+        return ("reset",)
+
+    def _drain(self) -> Op:
+        return ("drain",)
+
+    def _misuse(self) -> Op | None:
+        name = self._pick(list(self.world.live))
+        return name and ("misuse", self.rng.choice(MISUSES), name)  # type: ignore[return-value]
+
+
+# Running, replaying, shrinking.
+
+
+class DriverFailure(AssertionError):
+    """A difference was found. The message is a full report; `trace` is the shortest failing run that was found."""
+
+    def __init__(self, report: str, trace: list[Op]) -> None:
+        super().__init__(report)
+        self.trace = trace
+
+
+def replay(ops: Sequence[Op], config: Config) -> Exception | None:
+    """Play operations on a new cache; return what went wrong, or `None`."""
+    world = World(config)
+    for op in ops:
+        try:
+            world.apply(op)
+        except Exception as error:  # a broken engine may raise anything
+            return error
+    return None
+
+
+def shrink(ops: Sequence[Op], config: Config, seconds: float = 20.0) -> list[Op]:
+    """Return a short part of the operations that still fails: leaves out ever smaller stretches while that works."""
+    deadline = time.monotonic() + seconds
+    best = list(ops)
+    size = max(1, len(best) // 2)
+    while True:
+        start, removed = 0, False
+        while start < len(best) and time.monotonic() < deadline:
+            shorter = best[:start] + best[start + size :]
+            if replay(shorter, config) is not None:
+                best, removed = shorter, True
+            else:
+                start += size
+        if time.monotonic() >= deadline or (size == 1 and not removed):
+            return best
+        size = max(1, size // 2)
+
+
+def run_episode(config: Config, seed: int, num_ops: int = OPS_PER_EPISODE, shrink_s: float = 20.0) -> None:
+    """Do random operations on a new cache; raises `DriverFailure` with a shrunk trace at the first difference."""
+    world = World(config)
+    generator = Generator(world, seed)
+    ops: list[Op] = []
+    num_done = 0
+    try:
+        while num_done < num_ops:
+            ops.append(generator.draw())
+            num_done += world.apply(ops[-1])
+        ops.append(("drain",))
+        world.apply(ops[-1])
+    except Exception as error:  # a broken engine may raise anything
+        raise DriverFailure(*_report(config, seed, ops, error, shrink_s)) from error
+
+
+def run(configs: Sequence[Config], seed: int, num_ops: int, shrink_s: float = 20.0) -> None:
+    """Do `num_ops` random operations, in episodes with seeds from `seed` on, on one cache after the other."""
+    for episode in range((num_ops + OPS_PER_EPISODE - 1) // OPS_PER_EPISODE):
+        left = num_ops - episode * OPS_PER_EPISODE
+        run_episode(configs[episode % len(configs)], seed + episode, min(OPS_PER_EPISODE, left), shrink_s)
+
+
+def _report(config: Config, seed: int, ops: list[Op], error: Exception, shrink_s: float) -> tuple[str, list[Op]]:
+    trace = shrink(ops, config, shrink_s)
+    final = replay(trace, config) or error
+    options = "".join(f" {_flag(name)} {int(value)}" for name, value in asdict(config).items())
+    lines = [
+        f"seed {seed}, operation {len(ops)}: {type(error).__name__}: {error}",
+        f"again: python -m mini_kv.tests.random_driver --seed {seed} --ops {OPS_PER_EPISODE}{options}",
+        f"the shortest failing run found, {len(trace)} operations, ends with {type(final).__name__}: {final}",
+        "replay(",
+        "    [",
+        *(f"        {op!r}," for op in trace),
+        "    ],",
+        f"    {config},",
+        ")",
+    ]
+    return "\n".join(lines), trace
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from the command line; return 1, with the report on stdout, if a difference was found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mini_kv.tests.random_driver",
+        description="Compare the engine with its reference, over random operations.",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the first episode; each later one has one more")
+    parser.add_argument("--ops", type=int, default=100_000)
+    parser.add_argument("--all", action="store_true", help="the test's caches in turn, instead of one cache")
+    parser.add_argument("--shrink-s", type=float, default=20.0, help="seconds to look for a shorter failing run")
+    for name, value in asdict(Config()).items():
+        parser.add_argument(_flag(name), type=int, default=int(value))
+    options = vars(parser.parse_args(argv))
+    seed, num_ops, shrink_s = options.pop("seed"), options.pop("ops"), options.pop("shrink_s")
+    take_all = options.pop("all")
+    options |= {name: bool(options[name]) for name in ("enable_caching", "debug")}
+    start = time.process_time()
+    try:
+        run(CONFIGS if take_all else [Config(**options)], seed, num_ops, shrink_s)
+    except DriverFailure as failure:
+        print(failure)
+        return 1
+    print(f"{num_ops} operations, no difference, {time.process_time() - start:.1f} s of CPU; seeds from {seed}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

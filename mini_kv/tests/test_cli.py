@@ -1,0 +1,134 @@
+"""The command `mini-kv`: help, version, stories, and how it ends."""
+
+import importlib
+import io
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mini_kv import __version__, cli
+from mini_kv.cli import main
+from mini_kv.trace.scenario import load_scenario, scenario_names
+from mini_kv.viz.terminal import play_in_terminal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def run(*argv, **options):
+    """Run `python -m mini_kv` and return it when it is done."""
+    return subprocess.run([sys.executable, "-m", "mini_kv", *argv], cwd=ROOT, text=True, check=False, **options)
+
+
+def test_help_for_who_says_nothing(capsys):
+    """No verb: the help, and that is no error."""
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: mini-kv [-h] [--version] VERB ...\n\nA small, real KV-cache engine")
+    assert "story" in captured.out and "replay" in captured.out
+    assert captured.err == ""
+
+
+def test_python_m_mini_kv_is_the_command(capsys):
+    """The same help from the module, and the same function behind the installed command."""
+    main([])
+    done = run(capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, capsys.readouterr().out, "")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, function = project["scripts"]["mini-kv"].partition(":")
+    assert getattr(importlib.import_module(module), function) is main
+
+
+def test_the_version(capsys):
+    """One number, the package's."""
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"mini-kv {__version__}\n"
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_story(capsys, name):
+    """Not at a terminal: all of it at once, plain."""
+    assert main(["story", name]) == 0
+    told = io.StringIO()
+    play_in_terminal(load_scenario(name), told)
+    captured = capsys.readouterr()
+    assert captured.out == told.getvalue()
+    assert "\x1b" not in captured.out
+    assert captured.err == ""
+
+
+def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch):
+    """Both ends must be a terminal: who pipes the output or the input gets all of it."""
+    given = []
+    monkeypatch.setattr(cli, "play_in_terminal", lambda scenario, out, keys: given.append(keys is not None))
+
+    terminal, pipe = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    ends: list[tuple[io.StringIO, io.StringIO, list[str]]] = [
+        (terminal, terminal, []),
+        (terminal, terminal, ["--plain"]),
+        (pipe, terminal, []),
+        (terminal, pipe, []),
+        (pipe, pipe, []),
+    ]
+    for stdin, stdout, argv in ends:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["story", "share-and-evict", *argv]) == 0
+    assert given == [True, False, False, False, False]
+
+
+def test_an_unknown_story(capsys):
+    """One line that lists the choices, status 2."""
+    assert main(["story", "share-and-evcit"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"mini-kv story: no scenario 'share-and-evcit'; there are: {', '.join(scenario_names())}\n"
+
+
+@pytest.mark.parametrize("argv", [["stroy"], ["story"], ["story", "share-and-evict", "--fast"]])
+def test_a_wrong_command_line(capsys, argv):
+    """Usage and one line, status 2."""
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("usage: mini-kv")
+    assert "error:" in lines[-1]
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
+    """Ctrl-C ends with 130, as the shell expects, and in silence."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "play_in_terminal", interrupted)
+    assert main(["story", "share-and-evict"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a closed pipe as another error")
+def test_a_reader_that_has_seen_enough(unbuffered):
+    """`mini-kv story ... | head -1`: the pipe is closed, and that is no reason to complain."""
+    reader, writer = os.pipe()
+    os.close(reader)  # head is gone before the first byte: the case that needs no luck to meet
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    try:
+        done = run("story", "share-and-evict", stdout=writer, stderr=subprocess.PIPE, env=environment)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

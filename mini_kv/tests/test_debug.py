@@ -1,0 +1,180 @@
+"""Debug mode: the same answers as the plain manager, and a loud end as soon as something is off."""
+
+from typing import Any
+
+import pytest
+
+from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.debug import DebugKVCacheManager, leak_report, manager_state
+from mini_kv.core.errors import AllocationError, BlockStateError, UnknownRequestError
+from mini_kv.core.invariants import InvariantViolationError
+from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+
+
+def make() -> DebugKVCacheManager:
+    return DebugKVCacheManager.for_full_attention(num_blocks=6, block_size=2)
+
+
+def admit(kv: KVCacheManager, name: str, *token_ids: int) -> Request:
+    request = kv.new_request(name, token_ids)
+    blocks, num_hit = kv.get_computed_blocks(request)
+    assert kv.allocate_slots(request, len(token_ids) - num_hit, num_hit, blocks) is not None
+    request.num_computed_tokens = len(token_ids)
+    return request
+
+
+def play(kv: KVCacheManager) -> list[Any]:
+    """Do everything once; return all answers and states."""
+    seen: list[Any] = []
+    a = admit(kv, "A", 1, 1, 2, 2, 3)
+    seen.append(manager_state(kv))
+    b = admit(kv, "B", 1, 1, 9)
+    too_long = kv.new_request("C", [5] * 9)
+    seen += [kv.get_computed_blocks(b)[1], kv.allocate_slots(too_long, 9), kv.reset_prefix_cache()]
+    b.num_computed_tokens = 0
+    seen += [kv.withdraw_promises(b), manager_state(kv)]
+    kv.free(b)
+    kv.evict_blocks(iter([1]))
+    kv.free(a)
+    seen += [kv.reset_prefix_cache(), manager_state(kv)]
+    return seen
+
+
+def test_debug_mode_gives_the_same_answers() -> None:
+    """It looks on; answers and states are those of the plain manager."""
+    plain = KVCacheManager.for_full_attention(num_blocks=6, block_size=2)
+    assert play(make()) == play(plain)
+
+
+def test_state_is_plain_values() -> None:
+    """What is compared before and after: a copy that later calls do not change."""
+    kv = make()
+    admit(kv, "A", 1, 1, 2)
+    state = manager_state(kv)
+    assert state["free queue"] == [3, 4, 5]
+    assert [ref_cnt for ref_cnt, _ in state["blocks"]] == [0, 1, 1, 0, 0, 0]
+    assert list(state["index"].values()) == [[1]]
+    assert state["tables"] == {"A": ([1, 2],)}
+    assert state["statistics"] == (1, 3, 0)
+    admit(kv, "B", 4, 4, 4)
+    assert state["tables"] == {"A": ([1, 2],)}
+
+
+def test_errors_pass_through_and_the_history_says_so() -> None:
+    """Misuse raises what it always raises; a later finding shows the last calls, at most HISTORY of them."""
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+    with pytest.raises(UnknownRequestError):
+        kv.free(kv.new_request("X", [1]))
+    with pytest.raises(BlockStateError):
+        kv.evict_blocks([99])
+    with pytest.raises(AllocationError):
+        kv.allocate_slots(a, 0)
+    kv.get_computed_blocks(a)
+    kv.block_pool.blocks[1].ref_cnt = 7
+    with pytest.raises(InvariantViolationError) as error:
+        kv.withdraw_promises(a)
+    assert error.value.violation.invariant_id == "I1"
+    assert error.value.history == [
+        "free(X) raised",
+        "evict_blocks([99]) raised",
+        "allocate_slots(A, 0) raised",
+        "get_computed_blocks(A)",
+        "withdraw_promises(A)",
+    ]
+
+
+def violated(kv: DebugKVCacheManager, request: Request, call: str, *arguments: Any) -> tuple[str, str]:
+    """Return the number of the invariant that the call breaks, and what is said."""
+    with pytest.raises(InvariantViolationError) as error:
+        getattr(kv, call)(request, *arguments)
+    return error.value.violation.invariant_id, error.value.violation.message
+
+
+def test_a_hit_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7: a lookup that covers the whole prompt, or part of a block."""
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+    for num_tokens in (3, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(kv.coordinator, "find_longest_cache_hit", lambda *_, n=num_tokens: (([],), n))
+            assert violated(kv, a, "get_computed_blocks") == (
+                "I7", f"the hit of A covers {num_tokens} of its 3 tokens"
+            )  # fmt: skip
+
+
+def test_a_refusal_that_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11: None, and yet a block was taken."""
+    kv = make()
+    admit(kv, "A", 1, 1, 2)
+
+    def leaky(coordinator: KVCacheCoordinator, *_: object) -> int:
+        coordinator.block_pool.get_new_blocks(1)
+        return 99
+
+    monkeypatch.setattr(type(kv.coordinator), "get_num_blocks_to_allocate", leaky)
+    invariant_id, message = violated(kv, kv.new_request("B", [5]), "allocate_slots", 1)
+    assert invariant_id == "I11"
+    assert message == "allocate_slots(B, 1) should have changed nothing, but it changed the blocks and the free queue"
+
+
+def test_an_exception_that_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11: an error, and yet the state has changed."""
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+
+    def half(pool: BlockPool, block_ids: list[int]) -> None:
+        pool._maybe_evict_cached_block(pool.blocks[1])
+        raise BlockStateError("half way", block_ids)
+
+    monkeypatch.setattr(BlockPool, "evict_blocks", half)
+    with pytest.raises(InvariantViolationError) as error:
+        kv.evict_blocks([1, 2])
+    assert error.value.violation.invariant_id == "I11"
+    assert error.value.violation.message.startswith("evict_blocks([1, 2]) raised should have changed nothing")
+    assert a.request_id in kv.requests
+
+
+def test_a_lookup_that_changes_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11: a question that takes a block out of the free queue."""
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+
+    def greedy(coordinator: KVCacheCoordinator, *_: object) -> tuple[tuple[list[object]], int]:
+        coordinator.block_pool.get_new_blocks(1)
+        return ([],), 0
+
+    monkeypatch.setattr(type(kv.coordinator), "find_longest_cache_hit", greedy)
+    assert violated(kv, a, "get_computed_blocks")[0] == "I11"
+
+
+def test_a_table_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8: a table grows at its end; what stands in it stays."""
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+    a.append_output_token_ids(2, 3)
+    allocate = type(kv.coordinator).allocate_new_blocks
+
+    def shuffling(coordinator: KVCacheCoordinator, request_id: str, num_tokens: int) -> Any:
+        new_blocks = allocate(coordinator, request_id, num_tokens)
+        coordinator.get_blocks(request_id)[0].reverse()
+        return new_blocks
+
+    monkeypatch.setattr(type(kv.coordinator), "allocate_new_blocks", shuffling)
+    monkeypatch.setattr(type(kv.coordinator), "cache_blocks", lambda *_: None)
+    assert violated(kv, a, "allocate_slots", 2) == ("I8", "the table of A was [1, 2] and is [3, 2, 1]")
+
+
+def test_a_leak_names_the_call_that_took_the_block() -> None:
+    """I14: the last request is gone and a block is held; the report says since when."""
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+    kv.block_pool.touch([kv.block_pool.blocks[2]])
+    assert leak_report(kv, {}) == ""  # somebody is still there
+    assert violated(kv, a, "free") == (
+        "I14",
+        "no request is left, but these are held: block 2 (ref_cnt 1), taken by allocate_slots(A, 3)",
+    )
+    assert leak_report(kv, {}) == "block 2 (ref_cnt 1), taken by no known call"

@@ -1,0 +1,164 @@
+"""The driver's worth: each plausible bug, put into a copy of the core, is found by random operations.
+
+A mutant is one exact replacement. Where the core's text has changed, the test says so: bring the mutant up to date, or
+drop it with its idea.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1]
+COPIED = ("__init__.py", "tests/reference.py", "tests/random_driver.py")
+
+
+class Mutant(NamedTuple):
+    """A wrong version of one file of the core."""
+
+    idea: str
+    file: str
+    old: str
+    new: str
+
+
+POOL, QUEUE, HASH = "block_pool.py", "free_queue.py", "block_hash.py"
+GROUP, MANAGER = "single_type_kv_cache_manager.py", "kv_cache_manager.py"
+
+MUTANTS = (
+    Mutant(
+        "touch without dequeue", POOL, "                self.free_block_queue.remove(block)\n", "                pass\n"
+    ),
+    Mutant(
+        "key kept on reuse", POOL, "                self._maybe_evict_cached_block(block)\n", "                pass\n"
+    ),
+    Mutant(
+        "entry kept on reuse",
+        POOL,
+        "        self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)\n",
+        "",
+    ),
+    Mutant("keyless blocks to the back", POOL, "queue.prepend_n(without_key)", "queue.append_n(without_key)"),
+    Mutant("keyed blocks to the front", POOL, "queue.append_n(with_key)", "queue.prepend_n(with_key)"),
+    Mutant(
+        "eviction pops the oldest duplicate", POOL, "found.pop(block_id, None)", "found.pop(next(iter(found)), None)"
+    ),
+    Mutant(
+        "duplicate replaces the first",
+        POOL,
+        "{found.block_id: found, block.block_id: block}",
+        "block",
+    ),
+    Mutant(
+        "newest duplicate answers",
+        POOL,
+        "return next(iter(found.values())) if isinstance",
+        "return list(found.values())[-1] if isinstance",
+    ),
+    Mutant("reset while blocks are held", POOL, "if self.num_free_blocks != len(self.blocks) - 1:", "if False:"),
+    Mutant(
+        "double free silenced",
+        POOL,
+        'raise BlockStateError(f"block {block.block_id} is freed, but nobody holds it", [block.block_id])',
+        "return",
+    ),
+    Mutant("link back forgotten", QUEUE, "        after.prev_free_block = before\n        block.", "        block."),
+    Mutant(
+        "too many take what there is",
+        QUEUE,
+        "            raise OutOfBlocksError(requested=n, free=self.num_free_blocks)\n",
+        "            n = self.num_free_blocks\n",
+    ),
+    Mutant("head freed before the tail", GROUP, "free_blocks(reversed(table))", "free_blocks(table)"),
+    Mutant("revived hits not charged", GROUP, "max(num_new, 0) + num_revived", "max(num_new, 0)"),
+    Mutant("shared hits charged", GROUP, "block.ref_cnt == 0 and not block.is_null", "not block.is_null"),
+    Mutant(
+        "partial block published", GROUP, "min(num_tokens // self.block_size,", "min(cdiv(num_tokens, self.block_size),"
+    ),
+    Mutant("hit goes on after a miss", GROUP, "                break\n", "                continue\n"),
+    Mutant(
+        "withdraw forgets the keys",
+        GROUP,
+        "        self.block_pool.evict_blocks(block.block_id for block in promised)\n",
+        "",
+    ),
+    Mutant(
+        "withdraw spares the half-computed block",
+        GROUP,
+        "first = num_computed_tokens // self.block_size",
+        "first = cdiv(num_computed_tokens, self.block_size)",
+    ),
+    Mutant("dependants forgotten", MANAGER, "if request_id != request.request_id\n", "if False\n"),
+    Mutant(
+        "no cap", MANAGER, "request.block_hashes, request.num_tokens - 1)", "request.block_hashes, request.num_tokens)"
+    ),
+    Mutant(
+        "lookahead cached",
+        MANAGER,
+        "min(num_computed_tokens + num_new_tokens, request.num_tokens)",
+        "min(num_tokens_with_slots, request.num_tokens)",
+    ),
+    Mutant("last free block never given", MANAGER, "if num_needed > self", "if num_needed >= self"),
+    Mutant(
+        "refusal leaks references",
+        MANAGER,
+        "num_free_blocks:\n            return None\n",
+        "num_free_blocks:\n            self.block_pool.touch(hit[0])\n            return None\n",
+    ),
+    Mutant(
+        "new blocks before the hit is touched",
+        MANAGER,
+        "            self.coordinator.allocate_new_computed_blocks(request.request_id, hit)\n",
+        "            early = self.block_pool.get_new_blocks(num_needed - sum(b.ref_cnt == 0 for b in hit[0]))\n"
+        "            self.coordinator.allocate_new_computed_blocks(request.request_id, hit)\n"
+        "            self.block_pool.free_blocks(early)\n",
+    ),
+    Mutant(
+        "stale hit accepted", MANAGER, "if block.block_hash is None or get_block_hash(", "if False and get_block_hash("
+    ),
+    Mutant(
+        "namesake accepted", MANAGER, ".get(request.request_id) is not request:", ".get(request.request_id) is None:"
+    ),
+    Mutant("readmission counted again", MANAGER, "if request.num_cached_tokens is None:", "if True:"),
+    Mutant("root without salt", HASH, "[] if cache_salt is None else", "[] if True else"),
+    Mutant("salt by its length", HASH, '[("cache_salt", cache_salt)]', '[("cache_salt", len(cache_salt))]'),
+    Mutant("adapter by its name alone", HASH, "lora_name, request.lora_request.lora_path)", "lora_name)"),
+    Mutant("image without its place", HASH, "feature.identifier, feature.offset - start)", "feature.identifier)"),
+    Mutant(
+        "block without its parent",
+        HASH,
+        "            parent = BlockHash(hash_function(parent +",
+        "            parent = BlockHash(hash_function(b'' +",
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.idea.replace(" ", "-") for mutant in MUTANTS])
+def test_the_driver_finds(mutant: Mutant, tmp_path: Path) -> None:
+    """Within 100,000 operations over the caches of the driver's own test; in fact within a few thousand."""
+    core = tmp_path / "mini_kv" / "core"
+    shutil.copytree(PACKAGE / "core", core, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "mini_kv" / "tests").mkdir()
+    for name in COPIED:
+        shutil.copy(PACKAGE / name, tmp_path / "mini_kv" / name)
+    path = core / mutant.file
+    source = path.read_text(encoding="utf-8")
+    assert source.count(mutant.old) == 1, f"this text is not (once) in core/{mutant.file} any more:\n{mutant.old}"
+    path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+
+    run = subprocess.run(
+        [sys.executable, "-B", "-m", "mini_kv.tests.random_driver", "--all", "--shrink-s", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert run.stdout.startswith("seed "), run.stdout + run.stderr  # the driver's report, not a crash
+    print(run.stdout.splitlines()[0])

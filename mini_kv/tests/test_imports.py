@@ -1,0 +1,44 @@
+"""The core stands alone: no tensor library is loaded, and importing takes no time worth noticing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "numpy", "triton", "xxhash", "matplotlib", "transformers"}
+LIMIT_S = 0.1
+
+
+def import_in_a_new_process(module: str) -> tuple[float, set[str]]:
+    """Return how long the import takes and which top-level modules are loaded after it."""
+    script = (
+        "import sys, time; start = time.perf_counter(); "
+        f"import {module}; seconds = time.perf_counter() - start; import json; "
+        "print(json.dumps([seconds, sorted({name.partition('.')[0] for name in sys.modules})]))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    seconds, loaded = json.loads(output)
+    return seconds, set(loaded)
+
+
+@pytest.mark.parametrize("module", ["mini_kv", "mini_kv.core.kv_cache_manager", "mini_kv.core.debug"])
+def test_no_heavy_package_is_loaded(module: str) -> None:
+    """The bookkeeping runs in a browser, where none of them is at hand; xxhash is loaded by who asks for it."""
+    _, loaded = import_in_a_new_process(module)
+    assert "mini_kv" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_importing_is_quick() -> None:
+    """The best of several new processes, since a busy machine can only make it slower."""
+    assert min(import_in_a_new_process("mini_kv")[0] for _ in range(5)) < LIMIT_S

@@ -1,0 +1,339 @@
+"""What a student reads when something is wrong: at most 15 lines, compared as whole texts."""
+
+import os
+import re
+
+import pytest
+
+from mini_kv.labkit.failure import MAX_LINES, WIDTH
+from mini_kv.tests.throwaway_lab import SOLUTION, TESTS, ThrowawayLab
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def lab(pytester, monkeypatch):
+    return ThrowawayLab(pytester, monkeypatch)
+
+
+def changed(old, new):
+    """Return the solution with a mistake."""
+    assert SOLUTION.count(old) == 1
+    return SOLUTION.replace(old, new)
+
+
+def in_double(*lines):
+    """Return the solution with another body of `double`, which begins in line 10."""
+    return changed("    return [2 * number for number in numbers]\n", "".join(f"    {line}\n" for line in lines))
+
+
+WRONG = {
+    "a wrong list": changed("2 * number", "number"),
+    "a list that is too short": in_double("return [2]"),
+    "a list that is too long": in_double("return [2, 4, 6, 8]"),
+    "an empty list": in_double("return []"),
+    "None": in_double("pass"),
+    "another type": in_double("return (2, 4, 6)"),
+    "equal to everything": in_double("class Any:", "    __eq__ = lambda *_: True", "return Any()"),
+    "many lines": in_double("class Tall(str):", '    __repr__ = lambda self: "tall\\n" * 99', "return Tall()"),
+    "a wide value": in_double("return 'x' * 5000"),
+    "an exception": in_double("half = numbers / 2", "return half"),
+    "an exception further down": in_double("return helper(numbers)") + "\n\ndef helper(x):\n    return x['no']\n",
+    "an exception without words": in_double("assert numbers == []"),
+    "an exception with many words": in_double("raise ValueError('no ' * 999)"),
+    "an endless recursion": in_double("return double(numbers)"),
+    "an exit": in_double("import sys", "sys.exit(0)"),
+    "not implemented": in_double("raise NotImplementedError"),
+    "a wrong signature": changed("def double(numbers)", "def double(numbers, factor)"),
+    "another name": changed("def double", "def doubel"),
+    "no function at all": "",
+    "no function but a number": changed("def double(numbers):\n    return", "double =").replace("numbers]", "(1, 2)]"),
+    "a syntax error": in_double("return [2 *"),
+    "a wrong indent": in_double("x = 1", "    return x"),
+    "an import that is not there": "import nunpy\n" + SOLUTION,
+    "an import that raises": SOLUTION + "\n1 / 0\n",
+    "an import that exits": SOLUTION + "\nraise SystemExit(0)\n",
+    "an import that asks": "name = input('who?')\n" + SOLUTION,
+    "a wrong argument": changed("len(token_ids) - num_cached", "0"),
+    "a hit counted twice": changed("    kv.alloc", "    request.num_computed_tokens = num_cached\n    kv.alloc"),
+    "a wrong table": changed("num_cached, num_cached, blocks", "0").replace("len(token_ids) - 0", "len(token_ids)"),
+    "a second free": changed(
+        "    return request\n", "    kv.free(request)\n    kv.free(request)\n    return request\n"
+    ),
+    "a broken count": changed("    return request\n", "    kv.block_pool.blocks[2].ref_cnt += 1\n    return request\n"),
+    "a broken queue": changed(
+        "    return request\n",
+        "    kv.block_pool.free_block_queue.remove(kv.block_pool.blocks[8])\n    return request\n",
+    ),
+}
+
+
+MESSAGES = {
+    "a wrong list": (
+        "lab-77  test_4_double\n"
+        "the doubles\n"
+        "   expected  [2, 4, 6]\n"
+        "   got       [1, 2, 3]\n"
+        "              ^  ^  ^\n"
+        "why: twice as much"
+    ),
+    "a list that is too short": (
+        "lab-77  test_4_double\nthe doubles\n   expected  [2, 4, 6]\n   got       [2]\nwhy: twice as much"
+    ),
+    "a list that is too long": (
+        "lab-77  test_4_double\n"
+        "the doubles\n"
+        "   expected  [2, 4, 6]\n"
+        "   got       [2, 4, 6, 8]\n"
+        "                       ^\n"
+        "why: twice as much"
+    ),
+    "an empty list": (
+        "lab-77  test_4_double\nthe doubles\n   expected  [2, 4, 6]\n   got       []\nwhy: twice as much"
+    ),
+    "another type": (
+        "lab-77  test_4_double\nthe doubles\n   expected  [2, 4, 6]\n   got       (2, 4, 6)\nwhy: twice as much"
+    ),
+    "an exception": (
+        "lab-77  test_4_double\n"
+        "TypeError: unsupported operand type(s) for /: 'list' and 'int'\n"
+        "at:  mine.py:10  half = numbers / 2"
+    ),
+    "an exception further down": (
+        "lab-77  test_4_double\n"
+        "TypeError: list indices must be integers or slices, not str\n"
+        "at:  mine.py:14  return x['no']"
+    ),
+    "an exception without words": ("lab-77  test_4_double\nAssertionError\nat:  mine.py:10  assert numbers == []"),
+    "an exit": ("lab-77  test_4_double\nthe code called exit()\nat:  mine.py:11  sys.exit(0)"),
+    "not implemented": ("lab-77  test_4_double\nNotImplementedError\nat:  mine.py:10  raise NotImplementedError"),
+    "a wrong signature": (
+        "lab-77  test_4_double\ndouble must be callable as double(numbers): missing a required argument: 'factor'"
+    ),
+    "another name": (
+        "lab-77  test_4_double\nmine.py has no function double(numbers); did you rename it? There is doubel"
+    ),
+    "no function but a number": ("lab-77  test_4_double\nmine.py has no function double(numbers)"),
+    "a syntax error": ("lab-77  test_1_cold\nSyntaxError: '[' was never closed\n   mine.py:10  return [2 *"),
+    "a wrong indent": ("lab-77  test_1_cold\nIndentationError: unexpected indent\n   mine.py:11  return x"),
+    "an import that is not there": (
+        "lab-77  test_1_cold\nModuleNotFoundError: No module named 'nunpy'\nat:  mine.py:1  import nunpy"
+    ),
+    "an import that raises": ("lab-77  test_1_cold\nZeroDivisionError: division by zero\nat:  mine.py:12  1 / 0"),
+    "an import that exits": ("lab-77  test_1_cold\nthe code called exit()\nat:  mine.py:12  raise SystemExit(0)"),
+    "a wrong table": (
+        "lab-77  test_2_warm\n"
+        "B's block table\n"
+        "   expected  [1, 2, 4]\n"
+        "   got       [4, 5, 6]\n"
+        "              ^  ^  ^\n"
+        "   calls     allocate A: allocated 1..3, cached 1..3\n"
+        "             lookup B: hit 4\n"
+        "             allocate B: allocated 4..6, cached 4..6\n"
+        "   state     #=cached  xN=ref_cnt\n"
+        "     A     [1x1#] [2x1#] [3x1#]\n"
+        "     B     [4x1#] [5x1#] [6x1#]\n"
+        "     free  next-> 7 8 <-last\n"
+        "why: the last block is never shared"
+    ),
+    "a broken queue": (
+        "lab-77  test_1_cold\n"
+        "I2 broken: nobody holds block 8, but it is not in the free queue: it is lost\n"
+        "   I2 free queue: exactly the blocks that nobody holds, each once, linked both ways\n"
+        "   calls     lookup A: hit 0\n"
+        "             allocate A: allocated 1..3, cached 1..3\n"
+        "   state     #=cached  xN=ref_cnt\n"
+        "     A     [1x1#] [2x1#] [3x1#]\n"
+        "     free  next-> 4 5 6 7 <-last\n"
+        "why: six tokens fill three blocks of two"
+    ),
+}
+"""The whole text for some of them: what, expected, got, marks, calls, state, why, where."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_fifteen_lines_and_no_traceback(lab, name):
+    """Whatever is wrong: short, narrow, headed by lab and test; what does not help is not there; the run goes on."""
+    run = lab.run_code(WRONG[name])
+    assert run.status == 1
+    assert run.messages
+    assert "INTERNALERROR" not in run.out
+    assert "Traceback" not in run.out
+    for test, message in run.messages.items():
+        lines = message.partition("\n---")[0].splitlines()
+        assert len(lines) <= MAX_LINES == 15
+        assert max(map(len, lines)) <= WIDTH == 100
+        assert lines[0] == f"lab-77  {test}"
+        assert [line for line in lines if line != line.rstrip() or not line] == []
+    assert len(run.states) == 4
+    assert run.letters != "PPPP"
+    if name in MESSAGES:
+        assert run.message == MESSAGES[name]
+
+
+def test_who_breaks_on_loading_makes_the_others_wait(lab):
+    """A file that cannot be loaded is one failure, not four."""
+    for name in ("a syntax error", "an import that raises", "an import that exits"):
+        assert lab.run_code(WRONG[name]).letters == "FWWW"
+
+
+def test_a_missing_function_hinders_only_its_own_tests(lab):
+    """The others run."""
+    assert lab.run_code(WRONG["another name"]).letters == "PPPF"
+
+
+def test_an_invariant_comes_before_any_list(lab):
+    """The table is wrong as well, but a leaked block is the nearer cause."""
+    code = WRONG["a wrong table"].replace(
+        "    return request", "    kv.block_pool.blocks[7].ref_cnt += 1\n    return request"
+    )
+    (message,) = lab.run_code(code).messages.values()
+    assert message.splitlines()[1] == "I1 broken: block 7 has ref_cnt 1 but is held by nobody"
+    assert "expected" not in message
+
+
+def test_the_state_is_that_of_the_moment(lab):
+    """An exception out of the cache comes with the last calls, the one that raised included."""
+    assert lab.run_code(WRONG["a second free"]).message.splitlines() == [
+        "lab-77  test_1_cold",
+        "UnknownRequestError: this request 'A' holds no blocks: never admitted, or freed already",
+        "   calls     allocate A: allocated 1..3, cached 1..3",
+        "             free A: freed 3..1",
+        "             free A: raised UnknownRequestError",
+        "   state     #=cached  xN=ref_cnt",
+        "     free  next-> 4 5 6 7 8 3# 2# 1# <-last",
+        "why: six tokens fill three blocks of two",
+        "at:  mine.py:7  kv.free(request)",
+    ]
+
+
+LARGE = """
+from mini_kv.labkit import points
+
+WHY = "because " * 40
+
+
+@points(10, "prefill", why=WHY)
+def test_large(lab):
+    kv = lab.make_kv(num_blocks=1000, block_size=2)
+    for number in range({requests}):
+        lab.prefill(kv, list(range(number, number + {tokens})), f"request-{{number}}")
+    table = kv.get_block_ids("request-0")[0]
+    lab.expect({what!r}, {want}, table)
+"""
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [(1, 60), (2, 60), (30, 2), (30, 60)])
+@pytest.mark.parametrize("what", ["a table", "something that takes a long time to say " * 30])
+def test_a_thousand_blocks_fit_in_fifteen_lines(lab, requests, tokens, what):
+    """Long tables, many tables, a long queue, a long reason: what gives way is the calls and the middle of things."""
+    lab.write("labs/lab-77/test_lab.py", LARGE.format(requests=requests, tokens=tokens, what=what, want="[*table, 7]"))
+    lines = lab.run_code(SOLUTION).message.splitlines()
+    assert len(lines) <= 15
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "lab-77  test_large"
+    assert lines[1].startswith(what[:40].strip())
+    assert [line for line in lines if line.startswith("   expected  [")]
+    assert {"because"} >= set(lines[-1].split()) - {"why:"}
+
+
+def test_the_difference_of_two_long_lists_is_seen(lab):
+    """Forty ids are too many for a line: what is equal gives way, and the first difference stays in sight."""
+    want = "[*table[:35], 99, *table[36:]]"
+    lab.write("labs/lab-77/test_lab.py", LARGE.format(requests=1, tokens=80, what="a table", want=want))
+    lines = lab.run_code(SOLUTION).message.splitlines()
+    assert lines[1:6] == [
+        "a table",
+        "   expected  [34, 35, 99, 37, 38, 39, 40]",
+        "   got       [34, 35, 36, 37, 38, 39, 40]",
+        "                      ^^",
+        "             the first 33 of both are equal and left out",
+    ]
+
+
+def test_two_long_lists_of_which_one_ends(lab):
+    """The same where one list is the beginning of the other."""
+    lab.write("labs/lab-77/test_lab.py", LARGE.format(requests=1, tokens=80, what="a table", want="table[:-1]"))
+    assert lab.run_code(SOLUTION).message.splitlines()[2:6] == [
+        "   expected  [38, 39]",
+        "   got       [38, 39, 40]",
+        "                      ^^",
+        "             the first 37 of both are equal and left out",
+    ]
+
+
+def test_prints_are_shown(lab):
+    """What the learner prints while a test runs stands under its failure; a passing run stays quiet."""
+    code = SOLUTION.replace("    return [", "    print('here:', numbers)\n    return [")
+    assert "here:" not in lab.run_code(code).out
+    (message,) = lab.run_code(code.replace("2 * number", "number")).messages.values()
+    first, _, printed = message.partition("\n---")
+    assert first.endswith("why: twice as much")
+    assert printed.splitlines()[1:] == ["here: [1, 2, 3]"]
+
+
+def test_prints_while_loading_are_shown(lab):
+    """So is what the file prints before it breaks."""
+    assert lab.run_code("print('so far')\n1 / 0\n").message.splitlines()[-1] == "so far"
+
+
+def test_a_traceback_for_who_wants_one(lab):
+    """-vv: all of it, and the message in short below."""
+    out = lab.run_code(WRONG["an exception further down"], "-vv").out
+    assert "mine.py:14: TypeError" in out
+    assert "return helper(numbers)" in out
+    assert "--- In short ---" in out
+    assert "\nat:  mine.py:14  return x['no']\n" in out
+
+
+def test_a_mistake_of_the_test_is_shown_as_such(lab):
+    """What neither the learner's code nor the cache has raised keeps its traceback: it is our bug."""
+    lab.write(
+        "labs/lab-77/test_lab.py",
+        "from mini_kv.labkit import points\n\n\n@points(10, 'double')\ndef test_bad(lab):\n    lab.double([]).typo\n",
+    )
+    run = lab.run_code(SOLUTION)
+    assert run.states == {"test_bad": "FAIL 0/10"}
+    assert "AttributeError: 'list' object has no attribute 'typo'" in run.message
+    assert "labs/lab-77/test_lab.py:6: AttributeError" in run.message.replace(os.sep, "/")
+
+
+ENDLESS = {
+    "in a function": (changed("    return [", "    while True:\n        pass\n    return ["), "PPPF", "mine.py:1[01]"),
+    "on loading": (f"{SOLUTION}\nwhile True:\n    pass\n", "FWWW", "mine.py:1[23]"),
+    "in a library": (
+        changed("    return [", "    import time\n    time.sleep(60)\n    return ["),
+        "PPPF",
+        "mine.py:11",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_never_ends(lab, name):
+    """A time limit, and the learner's line that was running; the other tests run. (5 s in a lab, less here.)"""
+    code, letters, place = ENDLESS[name]
+    test_lab = (lab.root / "labs/lab-77/test_lab.py").read_text(encoding="utf-8")
+    limit = "import pytest\n\npytestmark = pytest.mark.timeout(0.4)\n"
+    lab.write("labs/lab-77/test_lab.py", limit + test_lab)
+    run = lab.run_apart(code, environment={k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"})
+    assert (run.status, run.letters) == (1, letters)
+    lines = run.message.splitlines()
+    assert lines[1] == "Timeout (>0.4s): it never came back"
+    assert re.match(f"at:  {place}  ", lines[2])
+    assert len(lines) == 3
+
+
+def test_the_limit_of_a_lab_test(lab):
+    """Five seconds, unless the test says otherwise; tests outside of labs keep theirs."""
+    lab.write(
+        "conftest.py",
+        'pytest_plugins = ["mini_kv.labkit.plugin"]\n\n\n'
+        "def pytest_runtest_call(item):\n"
+        '    marker = item.get_closest_marker("timeout")\n'
+        '    print("LIMIT", item.name, marker.args if marker is not None else None)\n',
+    )
+    lab.write("test_other.py", "def test_other():\n    pass\n")
+    out = lab.run("starter", "-s", target=".").out
+    limits = re.findall(r"LIMIT (\w+) (.*)", out)
+    assert limits == [*((test, "(5,)") for test in TESTS), ("test_other", "None")]

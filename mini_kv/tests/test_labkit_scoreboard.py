@@ -1,0 +1,217 @@
+"""The scoreboard: states, points and the next thing to do; compared as whole texts."""
+
+import json
+import os
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from mini_kv.tests.throwaway_lab import SOLUTION, STARTER, TESTS, ThrowawayLab
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def lab(pytester, monkeypatch):
+    return ThrowawayLab(pytester, monkeypatch)
+
+
+def board(run):
+    """Return the scoreboard without pytest's own last lines."""
+    return run.scoreboard.replace(os.sep, "/").partition("\n===")[0]
+
+
+def test_untouched(lab):
+    """Nothing passes, everything is TODO, no reproach, no traceback: what to write first, where, how long."""
+    run = lab.run("starter")
+    assert run.status == 1
+    assert run.messages == {}
+    assert "Traceback" not in run.out and "Error" not in run.out and "FAIL" not in run.out
+    assert board(run) == (
+        "lab-77  A lab to throw away\n"
+        "code that ran: labs/lab-77/starter.py (LAB_IMPL=starter)\n"
+        "\n"
+        "  biography\n"
+        "    TODO     0/3   test_1_cold    prefill\n"
+        "    TODO     0/2   test_2_warm    prefill\n"
+        "  adversary\n"
+        "    TODO     0/1   test_3_three   prefill\n"
+        "    TODO     0/4   test_4_double  double\n"
+        "\n"
+        "  [..............................]  0 of 10 points   prefill 0/6  double 0/4\n"
+        "  NOT PASSED YET\n"
+        "  next: test_1_cold  labs/lab-77/starter.py:5 prefill, about 15 minutes"
+    )
+    assert run.out.rstrip().splitlines()[-1].strip("= ").startswith("4 todo in ")
+
+
+def test_half_way(lab):
+    """One function is written: its points are there, the other is next, and TODO makes nobody wait."""
+    run = lab.run_code(STARTER.replace('todo("lab-77", "double", "multiply by 2")', "return [2 * n for n in numbers]"))
+    assert run.states == dict(zip(TESTS, ["TODO 0/3", "TODO 0/2", "TODO 0/1", "PASS 4/4"], strict=True))
+    assert board(run).splitlines()[-3:] == [
+        "  [############..................]  4 of 10 points   prefill 0/6  double 4/4",
+        "  NOT PASSED YET",
+        "  next: test_1_cold  mine.py:5 prefill, about 15 minutes",
+    ]
+
+
+def test_full_marks(lab):
+    """PASSED, exit 0."""
+    run = lab.run_code(SOLUTION)
+    assert run.status == 0
+    assert run.states == {test: f"PASS {points}/{points}" for test, points in TESTS.items()}
+    assert board(run).splitlines()[10:12] == [
+        "  [##############################]  10 of 10 points   prefill 6/6  double 4/4",
+        "  PASSED",
+    ]
+    assert "NOT PASSED" not in run.out
+
+
+def test_a_failure_makes_those_wait_that_build_on_it(lab):
+    """The first real problem is on top, and its grandchildren wait as well; the others run."""
+    run = lab.run_code(SOLUTION.replace("new_request(request_id", "new_request('X'"))
+    assert run.status == 1
+    assert run.states == dict(zip(TESTS, ["FAIL 0/3", "WAIT 0/2", "WAIT 0/1", "PASS 4/4"], strict=True))
+    assert list(run.messages) == ["test_1_cold"]
+    assert board(run).splitlines()[-1] == "  next: test_1_cold  mine.py:1 prefill"
+
+
+def test_a_failure_in_the_middle(lab):
+    """What comes before it keeps its points."""
+    run = lab.run_code(SOLUTION.replace("num_cached, num_cached, blocks", "num_cached").replace("- num_cached)", ")"))
+    assert run.states == dict(zip(TESTS, ["PASS 3/3", "FAIL 0/2", "WAIT 0/1", "PASS 4/4"], strict=True))
+
+
+def test_todo_makes_nobody_wait(lab):
+    """TODO is no failure: who writes the second step first sees what it does."""
+    lab.write(
+        "labs/lab-77/test_lab.py",
+        "from mini_kv.labkit import points\n\n\n"
+        '@points(5, "double")\ndef test_1(lab):\n    """One."""\n    lab.double([])\n\n\n'
+        '@points(5, "double", after="test_1")\ndef test_2(lab):\n    """Two."""\n'
+        '    lab.expect("the doubles", [2], lab.double([1]))\n',
+    )
+    code = "from mini_kv.labkit import todo\n" + SOLUTION.replace(
+        "    return [", "    if not numbers:\n        todo('lab-77', 'double', 'no numbers')\n    return ["
+    )
+    run = lab.run_code(code)
+    assert run.states == {"test_1": "TODO 0/5", "test_2": "PASS 5/5"}
+
+
+def test_a_part_of_the_lab_is_not_the_lab(lab):
+    """`-k` runs what it selects; the points of the rest stay in the denominator, and nothing is called PASSED."""
+    run = lab.run_code(SOLUTION, "-k", "test_1")
+    assert (run.status, run.states) == (0, {"test_1_cold": "PASS 3/3"})
+    assert board(run).splitlines()[-2:] == [
+        "  [#########.....................]  3 of 10 points   prefill 3/3",
+        "  PASSED, as far as it ran. All of it:  pytest labs/lab-77",
+    ]
+    run = lab.run_code(SOLUTION, "--deselect=labs/lab-77/test_lab.py::test_4_double")
+    assert "6 of 10 points" in board(run)
+
+
+def test_only_a_whole_run_is_remembered(lab):
+    """A part of the lab leaves no record, nor does the reference; the learner's whole run does."""
+    progress = lab.root / ".mini_kv/progress.json"
+    lab.write("labs/lab-77/starter.py", SOLUTION)
+    lab.run("starter", "-k", "test_1")
+    lab.run("starter", target="labs/lab-77/test_lab.py::test_1_cold")
+    lab.run("solution")
+    assert not progress.exists()
+    lab.run("starter")
+    kept = json.loads(progress.read_text(encoding="utf-8"))["lab-77"]
+    assert (kept["score"], kept["best"], kept["points"], list(kept["tests"])) == (10, 10, 10, list(TESTS))
+
+
+def test_a_run_that_stops_early_has_not_lost_a_point_from_the_total(lab):
+    """`-x`, or Ctrl-C: what never ran is NOT RUN, with its points."""
+    run = lab.run_code("", "-x")
+    assert run.states == dict(zip(TESTS, ["FAIL 0/3", "NOT RUN 0/2", "NOT RUN 0/1", "NOT RUN 0/4"], strict=True))
+    assert "0 of 10 points" in board(run)
+    run = lab.run_code(f"{SOLUTION}\n\ndef double(numbers):\n    raise KeyboardInterrupt\n")
+    assert list(run.states.values()) == ["PASS 3/3", "PASS 2/2", "PASS 1/1", "NOT RUN 0/4"]
+    assert run.status == 2
+
+
+def test_collecting_is_no_run(lab):
+    """`--collect-only` lists the tests and judges nobody."""
+    run = lab.run("starter", "--collect-only", "-q")
+    assert run.status == 0
+    assert "points" not in run.out
+
+
+@pytest.mark.parametrize("choice", ["starter", "solution"])
+def test_junitxml_has_every_test(lab, choice):
+    """A teacher's machine reads the same run: no test is missing from it, TODO counts as failed."""
+    lab.run(choice, "--junitxml=out.xml")
+    cases = list(ET.parse(lab.root / "out.xml").getroot().iter("testcase"))
+    assert [case.get("name") for case in cases] == list(TESTS)
+    failed = [case.get("name") for case in cases if case.find("failure") is not None]
+    assert failed == (list(TESTS) if choice == "starter" else [])
+
+
+def test_a_test_for_another_machine(lab):
+    """A skip is told at the end, with its reason, and without it nothing is told."""
+    lab.write("test_gpu.py", 'import pytest\n\n\ndef test_gpu():\n    pytest.skip("needs a GPU")\n')
+    run = lab.run(None, target="test_gpu.py")
+    assert run.status == 0
+    lines = run.out.partition("what could not run on this machine")[2].split("\n")
+    assert [line for line in lines if line.startswith("  ")] == ["  Skipped: needs a GPU"]
+    assert "could not run" not in lab.run(None).out
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("MINI_KV_NO_SKIP", "1")])
+def test_no_skip_in_ci(lab, name, value):
+    """Where everything must be present, what is missing is a failure; its reason is kept."""
+    lab.write("test_gpu.py", 'import pytest\n\n\ndef test_gpu():\n    pytest.skip("needs a GPU")\n')
+    lab.write("test_mark.py", 'import pytest\n\n\n@pytest.mark.skip(reason="no npm")\ndef test_npm():\n    pass\n')
+    lab.monkeypatch.setenv(name, value)
+    run = lab.run(None, "test_mark.py", target="test_gpu.py")
+    assert run.status == 1
+    assert "1 failed, 1 error" in run.out  # pytest says error where the mark was found before the test began
+    assert run.messages == {
+        "test_gpu": "skipped, which is not allowed here: Skipped: needs a GPU",
+        "ERROR at setup of test_npm": "skipped, which is not allowed here: Skipped: no npm",
+    }
+    assert "could not run" not in run.out
+
+
+def test_an_expected_failure_is_no_skip(lab):
+    """xfail stays what it is, in CI too."""
+    lab.write("test_x.py", 'import pytest\n\n\n@pytest.mark.xfail(reason="known")\ndef test_x():\n    assert False\n')
+    lab.monkeypatch.setenv("CI", "true")
+    run = lab.run(None, target="test_x.py")
+    assert (run.status, "1 xfailed" in run.out) == (0, True)
+
+
+def test_a_learner_cannot_skip(lab):
+    """Neither `pytest.skip` nor `pytest.xfail` in the learner's code turns red into yellow."""
+    for excuse in ("skip", "xfail"):
+        code = SOLUTION.replace("    return [", f'    import pytest\n\n    pytest.{excuse}("later")\n    return [')
+        run = lab.run_code(code)
+        assert (run.status, run.states["test_4_double"]) == (1, "FAIL 0/4")
+
+
+def test_the_real_lab(pytester, monkeypatch):
+    """lab-05 itself, in a copy: untouched, nothing; the reference, all of it."""
+    import shutil
+
+    from mini_kv.tests.throwaway_lab import ROOT
+
+    lab = ThrowawayLab(pytester, monkeypatch)
+    for folder in ("labs/lab-05", "solutions/lab-05"):
+        shutil.copytree(ROOT / folder, lab.root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    untouched = lab.run("starter", target="labs/lab-05")
+    assert untouched.status == 1
+    assert set(untouched.letters) == {"T"}
+    assert "0 of 50 points" in untouched.out
+    assert "Traceback" not in untouched.out
+    solved = lab.run(None, target="labs/lab-05")
+    assert solved.status == 0
+    assert "lab-05  50 of 50 points for the reference solution" in solved.out
+    assert "This was not your code. Run yours:" in solved.out
+    first = lab.run("starter", "-k", "test_1", target="labs/lab-05")
+    assert first.states == {"test_1_first_request_populates_a_cold_cache": "TODO 0/4"}
+    assert sys.modules.get("starter") is None

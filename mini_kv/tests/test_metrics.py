@@ -1,0 +1,101 @@
+"""Numbers folded from spans: worked out by hand, then against naive recounts of random runs."""
+
+import pytest
+
+from mini_kv.tests.traced_run import random_life, traced_kv
+from mini_kv.trace.edge import EdgeKind
+from mini_kv.trace.frame import Frame, frame_of
+from mini_kv.trace.metrics import (
+    cached_over_time,
+    count_edges,
+    held_over_time,
+    num_evictions,
+    num_refusals,
+    peak_usage,
+)
+from mini_kv.trace.scenario import prefill
+
+
+def test_a_small_life_counted_by_hand():
+    """Three usable blocks of two tokens: every series is short enough to check on paper."""
+    kv = traced_kv(num_blocks=4, block_size=2)
+    a = kv.new_request("A", [1, 2, 3])
+    prefill(kv, a)  # lookup, allocate 1 2, block 1 is full
+    prefill(kv, kv.new_request("B", [1, 2, 3, 4]))  # lookup, share 1, allocate 3, which is full
+    prefill(kv, kv.new_request("C", [5]))  # lookup, refused
+    kv.free(a)  # 2 is free, 1 is still B's
+    prefill(kv, kv.new_request("C", [5]))  # lookup, allocate 2
+    kv.free(kv.requests["B"])  # 3 and 1 are free and cached
+    prefill(kv, kv.new_request("D", [6, 7]))  # lookup, evict 3 and fill it
+    assert held_over_time(kv.spans) == [0, 2, 2, 3, 3, 3, 2, 2, 3, 1, 1, 2]
+    assert cached_over_time(kv.spans) == [0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    assert peak_usage(kv.spans) == 3
+    assert num_refusals(kv.spans) == 1
+    assert num_evictions(kv.spans) == 1
+    assert count_edges(kv.spans) == {
+        EdgeKind.ALLOCATED: 5,
+        EdgeKind.CACHED: 3,
+        EdgeKind.SHARED: 1,
+        EdgeKind.UNSHARED: 1,
+        EdgeKind.FREED: 3,
+        EdgeKind.EVICTED: 1,
+    }
+
+
+def test_an_empty_trace():
+    """No spans, no numbers, no exception."""
+    assert (held_over_time([]), cached_over_time([]), peak_usage([]), num_evictions([])) == ([], [], 0, 0)
+
+
+def test_a_reset_is_not_an_eviction():
+    """After a change of weights all keys go at once; that says nothing about how contended the cache was."""
+    kv = traced_kv(num_blocks=6, block_size=2)
+    a = kv.new_request("A", [1, 2, 3, 4, 5, 6])
+    prefill(kv, a)
+    kv.free(a)
+    kv.evict_blocks([1])
+    assert num_evictions(kv.spans) == 1
+    kv.reset_prefix_cache()
+    assert count_edges(kv.spans)[EdgeKind.EVICTED] == 3
+    assert num_evictions(kv.spans) == 1
+    assert cached_over_time(kv.spans)[-1] == 0
+
+
+def test_misuse_is_no_refusal():
+    """A call that raises found no lack of blocks; a decode that is refused did."""
+    kv = traced_kv(num_blocks=2, block_size=2)
+    a = kv.new_request("A", [1, 2])
+    prefill(kv, a)
+    with pytest.raises(ValueError, match="at least 1 token"):
+        kv.allocate_slots(a, 0)
+    assert num_refusals(kv.spans) == 0
+    a.append_output_token_ids(3)
+    assert kv.allocate_slots(a, 1) is None
+    assert num_refusals(kv.spans) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_metrics_agree_with_naive_recounts(seed):
+    """Count the blocks themselves after every call of a random run, and compare."""
+    states: list[Frame] = []
+    for kv in random_life(seed):
+        states.append(frame_of(kv.manager))
+    held = [sum(view.ref_cnt > 0 for view in state.blocks) for state in states]
+    cached = [sum(view.block_hash is not None for view in state.blocks) for state in states]
+    assert held_over_time(kv.spans) == held
+    assert cached_over_time(kv.spans) == cached
+    assert peak_usage(kv.spans) == max(held)
+
+    evictions = refusals = 0
+    for before, span in zip(states, kv.spans[1:], strict=False):
+        refusals += span.call == "allocate_slots" and span.result is None
+        if span.call == "allocate_slots":
+            taken = span.result if isinstance(span.result, list) else []
+        elif span.call == "evict_blocks":
+            named = span.args["block_ids"]
+            taken = [n for n in named if before.blocks[n].ref_cnt == 0] if isinstance(named, list) else []
+        else:
+            taken = []
+        evictions += sum(before.blocks[n].block_hash is not None for n in taken)
+    assert num_evictions(kv.spans) == evictions
+    assert num_refusals(kv.spans) == refusals

@@ -1,0 +1,229 @@
+"""100,000 random operations: the engine's whole state equals the reference's after each of them.
+
+`MINI_KV_OPERATIONS` sets another number. The first test is the claim; the others are about the driver itself, since a
+driver that cannot fail proves nothing.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.tests.random_driver import (
+    CONFIGS,
+    MISUSES,
+    OPS_PER_EPISODE,
+    Config,
+    DriverFailure,
+    Generator,
+    Op,
+    World,
+    main,
+    replay,
+    run,
+    run_episode,
+    shrink,
+)
+from mini_kv.tests.reference import ContentError, ContentOracle, Namespace, ReferenceCache
+
+NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "100000"))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("index", range(len(CONFIGS)), ids=lambda index: f"config{index}")
+def test_engine_equals_the_reference(index: int) -> None:
+    """Tables, queue, references, keys, hits, refusals, errors, statistics: whole lists, exact ids."""
+    seed = 100_000 * index
+    print(f"seeds from {seed}, {CONFIGS[index]}")
+    run([CONFIGS[index]], seed, NUM_OPERATIONS // len(CONFIGS))
+
+
+def test_debug_mode_never_cries_wolf() -> None:
+    """The suspicious manager under the same operations: it finds nothing where there is nothing."""
+    run([Config(block_size=1, num_blocks=8, debug=True), Config(num_blocks=12, debug=True)], 7, 3000)
+
+
+def episode(config: Config, seed: int) -> list[Op]:
+    world = World(config)
+    generator = Generator(world, seed)
+    ops = []
+    for _ in range(OPS_PER_EPISODE):
+        ops.append(generator.draw())
+        world.apply(ops[-1])
+    return ops
+
+
+def test_one_seed_one_run() -> None:
+    """I17: the same seed gives the same operations; the next seed gives others."""
+    assert episode(CONFIGS[0], 3) == episode(CONFIGS[0], 3) != episode(CONFIGS[0], 4)
+
+
+def test_everything_happens() -> None:
+    """All operations, all misuses, and the situations that bugs live in, within 20,000 operations."""
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        world = World(CONFIGS[seed % len(CONFIGS)])
+        generator = Generator(world, seed)
+        for _ in range(OPS_PER_EPISODE):
+            op = generator.draw()
+            cached = set(world.ref.key_of)
+            free = set(world.ref.free_queue)
+            running = set(world.ref.tables)
+            if not world.apply(op):
+                continue
+            seen[op[0]] += 1
+            if op[0] == "misuse":
+                seen[op[1]] += 1
+            if op[0] == "allocate":
+                first = op[1] not in running
+                admitted = op[1] in world.scheduled
+                table = set(world.ref.tables.get(op[1], ()))
+                seen["refused at first" if first else "refused later"] += not admitted
+                seen["revived"] += bool(first and admitted and table & free & cached & set(world.ref.key_of))
+                seen["shared"] += bool(first and table - free)
+                seen["evicted"] += not cached <= set(world.ref.key_of)
+            if op[0] in ("preempt", "abort"):
+                seen["more than one had to go"] += len(running - set(world.ref.tables)) > 1
+            seen["duplicates"] += len(world.kv.block_pool.cached_block_hash_to_block) < len(world.ref.key_of)
+    wanted = {*Generator.WEIGHTS, *MISUSES, "refused at first", "refused later", "revived", "shared", "evicted"}
+    wanted |= {"more than one had to go", "duplicates"}
+    assert {what for what in wanted if seen[what] < 10} == set()
+
+
+def no_dequeue(pool: BlockPool, blocks: Any) -> None:
+    """`touch` as one tutorial had it: the block gets a reference and stays in the free queue."""
+    for block in blocks:
+        block.ref_cnt += 1
+
+
+def test_a_failure_is_short_and_can_be_played_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report has the seed, the command and a run of a few operations that fails on the bug and on nothing else."""
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockPool, "touch", no_dequeue)
+        with pytest.raises(DriverFailure) as failure:
+            run([Config()], 0, 20_000)
+        trace = failure.value.trace
+        report = str(failure.value)
+        assert isinstance(replay(trace, Config()), AssertionError)
+        assert main(["--ops", "20000"]) == 1
+        assert capsys.readouterr().out == f"{report}\n"
+    assert replay(trace, Config()) is None
+    assert len(trace) <= 8  # publish a block, free it, find it again
+    first_lines = report.splitlines()[:3]
+    assert first_lines[0].startswith("seed ")
+    assert first_lines[1].startswith("again: python -m mini_kv.tests.random_driver --seed ")
+    assert f"{len(trace)} operations" in first_lines[2]
+    assert all(f"        {op!r}," in report.splitlines() for op in trace)
+
+
+def test_shrinking_keeps_only_what_matters() -> None:
+    """A hundred operations, two of which fail together: these two are left, if there is time to look for them."""
+    noise: list[Op] = [("evict", (1,)), ("reset",)] * 50
+    one: Op = ("submit", "A", 0, (1, 1))
+    two: Op = ("misuse", "no such misuse", "A")  # does nothing unless there is a request A
+    ops = [*noise[:40], one, *noise[40:80], two, *noise[80:]]
+    assert shrink(ops, Config()) == [one, two]
+    assert shrink(ops, Config(), seconds=0.0) == ops
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line when all is well; all caches in turn if asked."""
+    assert main(["--seed", "5", "--ops", "700", "--block-size", "3", "--num-blocks", "9"]) == 0
+    assert main(["--all", "--ops", "5000"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("700 operations, no difference, ")
+    assert first.endswith("seeds from 5")
+    assert second.startswith("5000 operations, no difference, ")
+
+
+# The content oracle needs neither side's keys: it finds what engine and reference both get wrong.
+
+
+def forget_to_withdraw(*_: object) -> list[Any]:
+    return []
+
+
+def test_the_oracle_sees_what_both_get_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides leave the keys of an aborted step: they agree, and somebody reads KV that was never written (I9)."""
+    monkeypatch.setattr(FullAttentionManager, "withdraw_promises", forget_to_withdraw)
+    monkeypatch.setattr(ReferenceCache, "withdraw", forget_to_withdraw)
+    with pytest.raises(DriverFailure) as failure:
+        run([Config(num_documents=1, num_namespaces=1)], 0, 20_000)
+    assert isinstance(failure.value.__cause__, ContentError)
+    assert "I9: " in str(failure.value)
+    assert [op[0] for op in failure.value.trace][-1] == "step"
+
+
+def test_the_oracle_sees_a_salt_that_both_forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides take every request for the same tenant's: the memory knows whose KV it is."""
+    monkeypatch.setattr(KVCacheManager, "new_request", without_salt(KVCacheManager.new_request))
+    monkeypatch.setattr(ReferenceCache, "blocks_under", blocks_under_any_salt)
+    monkeypatch.setattr(World, "_compare_keys", lambda world: None)
+    with pytest.raises(DriverFailure) as failure:
+        run([Config(num_documents=1, num_namespaces=3)], 0, 20_000)
+    assert isinstance(failure.value.__cause__, ContentError)
+    assert "tenant-a" in str(failure.value)
+
+
+def without_salt(new_request: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments, **options: new_request(*arguments, **{**options, "cache_salt": None})
+
+
+def blocks_under_any_salt(cache: ReferenceCache, key: Any) -> list[int]:
+    return [block_id for block_id, held in cache.key_of.items() if held[1:] == key[1:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "readers", "says"),
+    [
+        ("B", [1], [], "which A took"),
+        ("A", [2], [], "which nobody took"),
+        ("A", [1], [1], "which somebody else holds"),
+        ("A", [1], [], "already"),
+    ],
+)
+def test_each_rule_of_writing_can_be_broken(name: str, table: list[int], readers: list[int], says: str) -> None:
+    """I6: another's block, nobody's block, a block that others read, a slot that is written already."""
+    memory = ContentOracle(num_blocks=3, block_size=2)
+    memory.take("A", [1])
+    content = Namespace().prefix([7])
+    memory.write("A", [1], 0, [content], [2])
+    with pytest.raises(ContentError, match=f"I6: .*{says}"):
+        memory.write(name, table, 0, [content], readers)
+
+
+def test_reading_wants_exactly_the_own_prefix() -> None:
+    """I9: right tokens under another salt, a slot that nobody wrote, and a block that was given to somebody else."""
+    memory = ContentOracle(num_blocks=3, block_size=2)
+    memory.take("A", [1])
+    own = [Namespace().prefix([7]), Namespace().prefix([7, 8])]
+    memory.write("A", [1], 0, own, [])
+    memory.read("A", [1], own)
+    salted = Namespace(cache_salt="s")
+    with pytest.raises(ContentError, match="I9: "):
+        memory.read("B", [1], [salted.prefix([7]), salted.prefix([7, 8])])
+    memory.forget([1], [1])
+    memory.read("A", [1], own[:1])
+    with pytest.raises(ContentError, match="I9: "):
+        memory.read("A", [1], own)
+    memory.take("B", [1])
+    with pytest.raises(ContentError, match="I9: "):
+        memory.read("A", [1], own[:1])
+
+
+def test_an_episode_ends_with_nothing_held() -> None:
+    """A cache that is never emptied would hide leaks: each episode drains (I14)."""
+    run_episode(CONFIGS[2], seed=11, num_ops=100)
+    world = World(CONFIGS[2])
+    assert world.apply(("submit", "A", 0, (1, 1, 1, 1)))
+    assert world.apply(("allocate", "A", 4, (), 0, "passed"))
+    assert world.kv.usage > 0
+    assert world.apply(("drain",))
+    assert (world.kv.usage, world.live, world.kv.requests) == (0.0, {}, {})

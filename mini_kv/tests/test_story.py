@@ -1,0 +1,227 @@
+"""A trace as lines of text: one a call, ids in runs, and the place where two stories part."""
+
+import doctest
+import random
+
+import pytest
+
+from mini_kv.core.errors import UnknownRequestError
+from mini_kv.tests.traced_run import traced_kv
+from mini_kv.trace import story as story_module
+from mini_kv.trace.frame import frame_of
+from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, prefill
+from mini_kv.trace.story import first_difference, id_runs, story
+from mini_kv.trace.traced_manager import free_order_of
+
+
+def test_examples_in_docstrings():
+    """What the docstring shows is what comes out."""
+    result = doctest.testmod(story_module)
+    assert (result.failed, result.attempted) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ([], ""),
+        ([5], "5"),
+        ([1, 2], "1 2"),
+        ([2, 1], "2 1"),
+        ([1, 2, 3], "1..3"),
+        ([3, 2, 1], "3..1"),
+        ([2, 1, 0], "2..0"),
+        ([1, 2, 1], "1 2 1"),
+        ([1, 2, 3, 2, 1], "1..3 2 1"),
+        ([1, 2, 3, 2, 1, 0], "1..3 2..0"),
+        ([2, 1, 2, 3, 4], "2 1 2..4"),
+        ([1, 3, 5], "1 3 5"),
+        ([4, 4, 4], "4 4 4"),
+        ([1, 2, 3, 5, 6, 8], "1..3 5 6 8"),
+        ([9, 7, 6, 5, 4, 3, 2, 1], "9 7..1"),
+        ([10, 8, 9], "10 8 9"),
+        ([99, 100, 101], "99..101"),
+    ],
+)
+def test_runs_of_three_and_more_are_written_short(ids, text):
+    """Up or down by one; two are no run, a turn ends it."""
+    assert id_runs(ids) == text
+
+
+def test_no_id_is_lost_in_a_run():
+    """Read back, the text is the list again, whatever the list."""
+    rng = random.Random(0)
+    for _ in range(500):
+        ids = [rng.randint(0, 9)]
+        for _ in range(rng.randint(0, 12)):
+            ids.append(rng.choice((ids[-1] + 1, ids[-1] + 1, max(ids[-1] - 1, 0), rng.randint(0, 9))))
+        back: list[int] = []
+        for part in id_runs(ids).split():
+            first, _, last = part.partition("..")
+            step = 1 if int(last or first) >= int(first) else -1
+            back += range(int(first), int(last or first) + step, step)
+        assert back == ids
+
+
+def test_a_line_for_every_call_and_every_outcome():
+    """Hit, allocation, refusal, exception, withdrawal, eviction, reset: each in its own words."""
+    kv = traced_kv(num_blocks=5, block_size=2)
+    a = kv.new_request("A", [1, 2, 3, 4])
+    prefill(kv, a)
+    b = kv.new_request("B", [1, 2, 3, 4, 5, 6])
+    hit, num_hits = kv.get_computed_blocks(b)
+    kv.allocate_slots(b, 6 - num_hits, num_hits, hit)
+    b.num_computed_tokens = num_hits
+    kv.allocate_slots(kv.new_request("C", [9, 9, 9]), 3)
+    kv.reset_prefix_cache()
+    kv.withdraw_promises(b)
+    kv.withdraw_promises(b)
+    kv.free(b)
+    with pytest.raises(UnknownRequestError):
+        kv.free(b)
+    kv.evict_blocks([2])
+    kv.free(a)
+    kv.evict_blocks([1, 2])
+    prefill(kv, kv.new_request("D", [7, 7, 7, 7, 7, 7, 7, 7]))
+    kv.free(kv.requests["D"])
+    kv.reset_prefix_cache()
+    kv.reset_prefix_cache()
+    assert story(kv.spans) == [
+        "lookup A: hit 0",
+        "allocate A: allocated 1 2, cached 1 2",
+        "lookup B: hit 4",
+        "allocate B: shared 1 2, allocated 3, cached 3",
+        "allocate C: refused",
+        "reset: refused",
+        "withdraw B: uncached 3",
+        "withdraw B: nothing changed",
+        "free B: freed 3, unshared 2 1",
+        "free B: raised UnknownRequestError",
+        "evict: uncached 2",
+        "free A: freed 2 1",
+        "evict: evicted 1",
+        "lookup D: hit 0",
+        "allocate D: allocated 2..4 1, cached 2..4 1",
+        "free D: freed 1 4..2",
+        "reset: evicted 1..4",
+        "reset: nothing changed",
+    ]
+
+
+def test_a_slot_in_a_block_that_is_there_changes_nothing():
+    """The next token usually has its slot already; the story says so instead of saying nothing."""
+    kv = traced_kv(num_blocks=5, block_size=4)
+    a = kv.new_request("A", [1, 2])
+    prefill(kv, a)
+    a.append_output_token_ids(3)
+    kv.allocate_slots(a, 1)
+    assert story(kv.spans)[2:] == ["allocate A: nothing changed"]
+
+
+EXPECTED = ["lookup A: hit 0", "allocate A: allocated 1 2", "free A: freed 2 1"]
+
+
+def test_two_equal_stories_do_not_part():
+    """No difference is no text; and nothing is equal to nothing."""
+    assert first_difference(EXPECTED, list(EXPECTED)) is None
+    assert first_difference([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("got", "text"),
+    [
+        (
+            ["lookup A: hit 0", "allocate A: allocated 1 3", "free A: freed 3 1"],
+            "the story differs at call 2\n"
+            "  after     lookup A: hit 0\n"
+            "  expected  allocate A: allocated 1 2\n"
+            "  got       allocate A: allocated 1 3",
+        ),
+        (
+            ["lookup A: hit 4", *EXPECTED[1:]],
+            "the story differs at call 1\n  expected  lookup A: hit 0\n  got       lookup A: hit 4",
+        ),
+        (
+            EXPECTED[:2],
+            "the story differs at call 3\n"
+            "  after     allocate A: allocated 1 2\n"
+            "  expected  free A: freed 2 1\n"
+            "  got       (the end)",
+        ),
+        (
+            [*EXPECTED, "lookup B: hit 0"],
+            "the story differs at call 4\n"
+            "  after     free A: freed 2 1\n"
+            "  expected  (the end)\n"
+            "  got       lookup B: hit 0",
+        ),
+        ([], "the story differs at call 1\n  expected  lookup A: hit 0\n  got       (the end)"),
+    ],
+)
+def test_where_two_stories_part(got, text):
+    """The first call that differs, with the one before it; too short and too long count as well."""
+    assert first_difference(EXPECTED, got) == text
+
+
+def test_share_and_evict_call_by_call():
+    """Played by hand: shared, lingering after the last holder, evicted from the tails, revived from the middle."""
+    kv = traced_kv(num_blocks=11, block_size=4, snapshots=True)
+    prompt = list(range(32))
+    told: list[str] = []
+
+    def now():
+        """Return what is new in the story, reference counts by table, free queue."""
+        lines = story(kv.spans)[len(told) :]
+        told.extend(lines)
+        views = frame_of(kv.manager).blocks
+        counts = {name: [views[n].ref_cnt for n in kv.get_block_ids(name)[0]] for name in kv.requests}
+        return lines, counts, free_order_of(kv.block_pool)
+
+    a = kv.new_request("A", prompt)
+    assert prefill(kv, a) == 0
+    assert now() == (["lookup A: hit 0", "allocate A: allocated 1..8, cached 1..8"], {"A": [1] * 8}, [9, 10])
+
+    b = kv.new_request("B", prompt)
+    assert prefill(kv, b) == 28
+    assert kv.get_block_ids("A") == ([1, 2, 3, 4, 5, 6, 7, 8],)
+    assert kv.get_block_ids("B") == ([1, 2, 3, 4, 5, 6, 7, 9],)
+    assert now() == (
+        ["lookup B: hit 28", "allocate B: shared 1..7, allocated 9, cached 9"],
+        {"A": [2] * 7 + [1], "B": [2] * 7 + [1]},
+        [10],
+    )
+
+    kv.free(a)
+    assert now() == (["free A: freed 8, unshared 7..1"], {"B": [1] * 8}, [10, 8])
+
+    kv.free(b)
+    assert now() == (["free B: freed 9 7..1"], {}, [10, 8, 9, 7, 6, 5, 4, 3, 2, 1])
+    cached = [view.block_id for view in frame_of(kv.manager).blocks if view.block_hash is not None]
+    assert cached == [1, 2, 3, 4, 5, 6, 7, 8, 9]  # nobody holds anything, and all of it lingers
+
+    c = kv.new_request("C", range(900, 912))
+    assert prefill(kv, c) == 0
+    assert kv.get_block_ids("C") == ([10, 8, 9],)
+    assert now() == (
+        ["lookup C: hit 0", "allocate C: allocated 10 8 9, evicted 8 9, cached 10 8 9"],
+        {"C": [1, 1, 1]},
+        [7, 6, 5, 4, 3, 2, 1],
+    )
+
+    kv.free(c)
+    assert now() == (["free C: freed 9 8 10"], {}, [7, 6, 5, 4, 3, 2, 1, 9, 8, 10])
+
+    d = kv.new_request("D", [*range(16), 500, 501, 502, 503])
+    assert prefill(kv, d) == 16
+    assert kv.get_block_ids("D") == ([1, 2, 3, 4, 7],)
+    assert now() == (
+        ["lookup D: hit 16", "allocate D: revived 1..4, evicted 7, allocated 7, cached 7"],
+        {"D": [1] * 5},
+        [6, 5, 9, 8, 10],
+    )
+
+    kv.free(d)
+    assert now() == (["free D: freed 7 4..1"], {}, [6, 5, 9, 8, 10, 7, 4, 3, 2, 1])
+
+    player = ScenarioPlayer(load_scenario("share-and-evict"))  # the file tells the very same story
+    assert first_difference(told, [line for played in player.play() for line in story(played.spans)]) is None
+    assert free_order_of(player.kv.block_pool) == free_order_of(kv.block_pool)

@@ -1,0 +1,289 @@
+"""The terminal player: one key a step, and the terminal afterwards as it was before."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from mini_kv.trace.scenario import load_scenario, parse_scenario
+from mini_kv.viz.terminal import play_in_terminal
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals like these")
+
+SCENARIO = parse_scenario(
+    "short",
+    """
+title = "Short"
+num_blocks = 4
+block_size = 2
+ending = "That is all."
+
+[[step]]
+call = "prefill"
+request = "A"
+tokens = "1..3"
+say = "A comes."
+
+[[step]]
+call = "prefill"
+request = "B"
+tokens = "1..3"
+say = "B asks the same, and there is one block left for its tail, which is all it needs, as the first is shared."
+
+[[step]]
+call = "free"
+request = "A"
+say = "A leaves."
+""",
+)
+
+STEP_1 = """\
+Short
+=====
+3 blocks of 2 tokens.   #=cached  xN=ref_cnt
+
+[1/3] prefill A
+A comes.
+
+    lookup A: hit 0
+    allocate A: allocated 1 2, cached 1
+
+    A     [1x1#] [2x1 ]
+    free  next-> 3 <-last
+"""
+STEP_2 = """\
+
+[2/3] prefill B
+B asks the same, and there is one block left for its tail, which is all it
+needs, as the first is shared.
+
+    lookup B: hit 2
+    allocate B: shared 1, allocated 3
+
+    A     [1x2#] [2x1 ]
+    B     [1x2#] [3x1 ]
+    free  next-> <-last
+"""
+STEP_3 = """\
+
+[3/3] free A
+A leaves.
+
+    free A: freed 2, unshared 1
+
+    B     [1x1#] [3x1 ]
+    free  next-> 2 <-last
+"""
+ENDING = "\nThat is all.\n"
+PROMPT = "\n  -- any key: next step, q: stop --"
+GONE = "\r" + " " * (len(PROMPT) - 1) + "\r"
+
+
+class Keyboard(io.TextIOWrapper):
+    """The program's end of a terminal whose other end types `left`."""
+
+    left: list[bytes]
+    before: list[Any]
+
+    def __init__(self, fd, **options):
+        super().__init__(os.fdopen(fd, "rb"), **options)
+
+
+class Screen(io.StringIO):
+    """A text stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.fixture
+def press(monkeypatch):
+    """Return a function that opens a keyboard: it types the next of these keys whenever the terminal listens."""
+    import pty
+    import termios
+    import tty
+
+    opened: list[IO[Any]] = []
+
+    def open_keyboard(*keys):
+        master, slave = pty.openpty()
+        keyboard = Keyboard(slave, encoding="utf-8")
+        opened.extend((os.fdopen(master, "wb", buffering=0), keyboard))
+        left = keyboard.left = list(keys)
+        setcbreak = tty.setcbreak
+
+        def listen(fd, *args):
+            setcbreak(fd, *args)
+            assert not termios.tcgetattr(fd)[3] & termios.ICANON
+            os.write(master, left.pop(0))
+
+        monkeypatch.setattr(tty, "setcbreak", listen)
+        keyboard.before = termios.tcgetattr(keyboard)
+        return keyboard
+
+    yield open_keyboard
+    for file in opened:
+        file.close()
+
+
+def played(keys=None, scenario=SCENARIO):
+    """Return what a person sees, without the bold."""
+    out = Screen()
+    play_in_terminal(scenario, out, keys)
+    return out.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
+
+
+def test_without_a_keyboard_all_of_it_at_once():
+    """Title, legend, each step with caption, calls and drawing, the last word."""
+    assert played() == STEP_1 + STEP_2 + STEP_3 + ENDING
+
+
+@needs_pty
+def test_one_key_a_step(press):
+    """After each step but the last it waits; the prompt goes away before the next step comes."""
+    import termios
+
+    keyboard = press(b" ", b"\n")
+    assert played(keyboard) == STEP_1 + PROMPT + GONE + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
+    assert keyboard.left == []
+    assert termios.tcgetattr(keyboard) == keyboard.before
+
+
+@needs_pty
+@pytest.mark.parametrize("key", [b"q", b"Q", b"\x1b", b"\x04"], ids=["q", "Q", "Esc", "Ctrl-D"])
+def test_q_stops(press, key):
+    """So do Escape and Ctrl-D; what was to come is not played."""
+    import termios
+
+    keyboard = press(b" ", key, b"never typed")
+    assert played(keyboard) == STEP_1 + PROMPT + GONE + STEP_2 + PROMPT + GONE
+    assert keyboard.left == [b"never typed"]
+    assert termios.tcgetattr(keyboard) == keyboard.before
+
+
+@needs_pty
+@pytest.mark.parametrize("key", [b"\x1b[A", b"\x1b[15~", "ü".encode()], ids=["arrow", "F5", "umlaut"])
+def test_a_key_that_sends_several_bytes_is_one_key(press, key):
+    """An arrow key is one step, and neither three nor an Escape."""
+    keyboard = press(key, b" ")
+    assert played(keyboard) == STEP_1 + PROMPT + GONE + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
+    assert keyboard.left == []
+
+
+@needs_pty
+def test_ctrl_c_leaves_the_terminal_as_it_was(press, monkeypatch):
+    """The interrupt comes while it waits for a key: out it goes, echo and line editing are back."""
+    import termios
+
+    keyboard = press(b"")
+
+    def interrupted(*_):
+        assert not termios.tcgetattr(keyboard)[3] & termios.ECHO
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        played(keyboard)
+    monkeypatch.undo()
+    assert termios.tcgetattr(keyboard) == keyboard.before
+
+
+@needs_pty
+def test_the_end_of_input_stops(press, monkeypatch):
+    """Nobody will ever press a key: it does not wait for one, and does not run on by itself."""
+    keyboard = press(b"")
+    monkeypatch.setattr(os, "read", lambda *_: b"")
+    assert played(keyboard) == STEP_1 + PROMPT + GONE
+
+
+@needs_pty
+@pytest.mark.parametrize("ending", ["q", "Ctrl-C", "Ctrl-D"])
+def test_the_command_on_a_real_terminal(ending):
+    """`mini-kv story` on a terminal of its own: steps at a key, ends with 0 or 130, and leaves the settings alone."""
+    import pty
+    import termios
+
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+
+    environment = {**os.environ, "COLUMNS": "80"}
+    # The first terminal that a new session opens is its own: only then does Ctrl-C reach it as an interrupt.
+    code = "import os; os.open(os.ttyname(0), os.O_RDWR); from mini_kv.cli import main; raise SystemExit(main())"
+    command = [sys.executable, "-c", code, "story", "share-and-evict"]
+    player = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=environment, cwd=ROOT, start_new_session=True
+    )
+    try:
+        first = _read_until(master, b"q: stop --")
+        assert b"[1/8]" in first and b"[2/8]" not in first
+        _when_listening(slave, master, b" ")
+        second = _read_until(master, b"q: stop --")
+        assert b"[2/8]" in second and b"[3/8]" not in second
+        _when_listening(slave, master, {"q": b"q", "Ctrl-C": b"\x03", "Ctrl-D": b"\x04"}[ending])
+        assert player.wait(timeout=10) == (130 if ending == "Ctrl-C" else 0)
+        assert termios.tcgetattr(slave) == before
+        assert player.stderr is not None and player.stderr.read() == b""
+    finally:
+        player.kill()
+        player.communicate()
+        os.close(master)
+        os.close(slave)
+
+
+def _read_until(fd, end):
+    read = b""
+    while end not in read:
+        read += os.read(fd, 10_000)
+    return read
+
+
+def _when_listening(slave, master, key):
+    """Type the key once the terminal is switched to single keys: what is typed before that is thrown away."""
+    import termios
+
+    while termios.tcgetattr(slave)[3] & termios.ICANON:
+        pass
+    os.write(master, key)
+
+
+def test_bold_on_a_terminal():
+    """The blocks that a step has touched stand out."""
+    out = Screen()
+    play_in_terminal(SCENARIO, out)
+    assert "    B     \x1b[1m[1x2#]\x1b[0m \x1b[1m[3x1 ]\x1b[0m\n" in out.getvalue()
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", ""), ("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_no_colour_where_it_is_not_wanted(monkeypatch, name, value):
+    """NO_COLOR, even empty, and a dumb terminal: not one escape code."""
+    monkeypatch.setenv(name, value)
+    out = Screen()
+    play_in_terminal(SCENARIO, out)
+    assert out.getvalue() == STEP_1 + STEP_2 + STEP_3 + ENDING
+
+
+def test_plain_where_nobody_looks():
+    """A file or a pipe gets plain characters."""
+    out = io.StringIO()
+    play_in_terminal(SCENARIO, out)
+    assert out.getvalue() == STEP_1 + STEP_2 + STEP_3 + ENDING
+
+
+def test_no_line_of_a_story_is_wider_than_a_terminal():
+    """Eighty columns are enough, and no line ends in spaces."""
+    out = io.StringIO()
+    play_in_terminal(load_scenario("share-and-evict"), out)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line != line.rstrip()] == []
