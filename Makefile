@@ -1,6 +1,7 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
 # make test     set up what the tests need and run them all
 # make lab-05   run your lab-05 (labs/lab-05/starter.py)
+# make audit    run every lab on right, wrong and missing code
 # make lint     what CI checks besides tests      make size, make constraints, make clean, make help
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
@@ -16,7 +17,7 @@ PYODIDE := mini_kv/tests/pyodide
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test lint size constraints clean help new-venv
+.PHONY: start test audit lint size constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -35,6 +36,9 @@ start: $(VENV)/.ready
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
 test: $(VENV)/.ready $(PYODIDE)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
+
+audit: $(VENV)/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
 
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)

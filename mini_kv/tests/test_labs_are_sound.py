@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.audit
 ROOT = Path(__file__).parents[2]
 LABS = sorted(path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml"))
 
