@@ -74,6 +74,15 @@ def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
     return b"".join(frame(b"".join(frame(_encode_value(value)) for value in key)) for key in extra_keys)
 
 
+def frame_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
+    """Return the bytes of the extra keys behind their length: where they end, the tokens begin."""
+    return frame(encode_extra_keys(extra_keys))
+
+
+NO_EXTRA_KEYS = frame_extra_keys(())
+"""What stands between parent and tokens in nearly every block: a length of 0."""
+
+
 def _encode_value(value: str | int) -> bytes:
     if isinstance(value, str):
         # surrogatepass: every Python string has bytes of its own; none can stop the server with an encoding error.
@@ -112,10 +121,8 @@ def hash_block_tokens(
 
     The obvious twin of `get_request_block_hasher`, and its oracle. Source: vLLM `hash_block_tokens`.
     """
-    extras = encode_extra_keys(extra_keys)
-    return BlockHash(
-        hash_function(parent_block_hash + _U32.pack(len(extras)) + extras + pack_token_ids(curr_block_token_ids))
-    )
+    tokens = pack_token_ids(curr_block_token_ids)
+    return BlockHash(hash_function(parent_block_hash + frame_extra_keys(extra_keys) + tokens))
 
 
 def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> list[ExtraKey]:
@@ -163,11 +170,14 @@ def get_request_block_hasher(
         else:
             parent = root_block_hash(hash_function, request.cache_salt, model_fingerprint, weights_epoch)
         packed = pack_token_ids(request.token_ids[start:end])
+        has_extra_keys = request.lora_request is not None or len(request.mm_features) > 0
+        extras = NO_EXTRA_KEYS
         block_hashes = []
-        for offset in range(start, end, block_size):
-            extras = encode_extra_keys(generate_block_hash_extra_keys(request, offset, offset + block_size))
-            tokens = packed[4 * (offset - start) : 4 * (offset - start + block_size)]
-            parent = BlockHash(hash_function(parent + _U32.pack(len(extras)) + extras + tokens))
+        for offset in range(0, len(packed), 4 * block_size):
+            if has_extra_keys:
+                first = start + offset // 4
+                extras = frame_extra_keys(generate_block_hash_extra_keys(request, first, first + block_size))
+            parent = BlockHash(hash_function(parent + extras + packed[offset : offset + 4 * block_size]))
             block_hashes.append(parent)
         return block_hashes
 

@@ -1,6 +1,7 @@
 """A request: its tokens, how far they are computed, and the names of its full blocks."""
 
 import operator
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -103,8 +104,12 @@ def checked_token_ids(token_ids: Sequence[int], first_index: int) -> list[int]:
     NumPy's integers are welcome and become plain ones: a key must not depend on a Python type. Booleans are refused,
     although Python counts them as integers: a mask that slips in as a prompt should not get a cache entry.
     """
-    if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) <= MAX_TOKEN_ID:
-        return list(token_ids)  # the usual case, with no loop in Python
+    if set(map(type, token_ids)) == {int}:  # the usual case, with no loop in Python
+        try:
+            array("I", token_ids)  # 4 bytes each, unsigned: refuses what does not fit
+            return list(token_ids)
+        except OverflowError:
+            pass  # the loop below finds the guilty one
     checked = []
     for index, token in enumerate(token_ids):
         try:
