@@ -76,10 +76,16 @@ class KVCacheCoordinator(ABC):
         """Return the request's tables, a list a group; empty lists for a request that holds nothing."""
         return tuple(manager.req_to_blocks.get(request_id, []) for manager in self.single_type_managers)
 
-    def num_token_slots(self, blocks: Sequence[Sequence[KVCacheBlock]]) -> int:
-        """Return how many tokens tables of these blocks have room for: the group with the least room decides."""
+    def num_token_slots(self, request_id: str) -> int:
+        """Return how many tokens the request's tables have room for: the group with the least room decides."""
         return min(
-            manager.block_size * len(table) for manager, table in zip(self.single_type_managers, blocks, strict=True)
+            manager.block_size * len(manager.req_to_blocks.get(request_id, ())) for manager in self.single_type_managers
+        )
+
+    def num_hit_tokens(self, hit: Sequence[Sequence[KVCacheBlock]]) -> int:
+        """Return how many tokens the blocks of a hit hold: the group with the fewest decides."""
+        return min(
+            manager.block_size * len(blocks) for manager, blocks in zip(self.single_type_managers, hit, strict=True)
         )
 
 

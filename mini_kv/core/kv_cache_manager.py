@@ -34,7 +34,7 @@ from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 class KVCacheBlocks:
     """Blocks of one request, a list a group: what a lookup found or what an allocation gave."""
 
-    blocks: tuple[list[KVCacheBlock], ...]
+    blocks: tuple[Sequence[KVCacheBlock], ...]
 
     def get_block_ids(self) -> tuple[list[int], ...]:
         """Return the ids, a list a group: all that the side with the tensors needs to know."""
@@ -92,6 +92,8 @@ class KVCacheManager:
         self.block_pool = BlockPool(kv_cache_config.num_blocks, enable_caching, new_block=new_block)
         self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool)
         self.prefix_cache_stats = PrefixCacheStats()
+        self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in kv_cache_config.kv_cache_groups))
+        """No blocks in any group; made once, since most calls return it."""
         self.requests: dict[str, Request] = {}
         """The admitted requests, those that hold blocks, in order of admission."""
         self._num_adopted_tokens: dict[str, int] = {}
@@ -199,23 +201,22 @@ class KVCacheManager:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
             RepeatedRequestError: another admitted request has this id.
         """
-        hit = new_computed_blocks.blocks if new_computed_blocks is not None else self._no_blocks
+        hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
         num_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
-        self._check_allocation(request, num_new_tokens, num_lookahead_tokens, num_computed_tokens, hit)
+        num_slots = self.coordinator.num_token_slots(request.request_id)
+        self._check_allocation(request, num_new_tokens, num_lookahead_tokens, num_computed_tokens, hit, num_slots)
 
         num_tokens_with_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
-        num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens_with_slots, hit)
-        if num_needed > self.block_pool.num_free_blocks:
-            return None
-
-        if request.request_id not in self.requests:
-            self.requests[request.request_id] = request
-            self._num_adopted_tokens[request.request_id] = num_computed_tokens
-            self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
-            self._record_first_admission(request, num_hits=num_computed_tokens)
-        new_blocks = self.coordinator.allocate_new_blocks(request.request_id, num_tokens_with_slots)
+        new_blocks = self.empty_kv_cache_blocks
+        if num_tokens_with_slots > num_slots:  # else the last block has room, as it has for most decoded tokens
+            num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens_with_slots, hit)
+            if num_needed > self.block_pool.num_free_blocks:
+                return None
+            if request.request_id not in self.requests:
+                self._admit(request, num_computed_tokens, hit)
+            new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(request.request_id, num_tokens_with_slots))
         self.coordinator.cache_blocks(request, min(num_computed_tokens + num_new_tokens, request.num_tokens))
-        return KVCacheBlocks(new_blocks)
+        return new_blocks
 
     def free(self, request: Request) -> None:
         """Drop the request's references to its blocks, tail first. Their keys stay, and can be hit until reuse.
@@ -260,9 +261,15 @@ class KVCacheManager:
         """Return the ids in the request's block tables, a list a group."""
         return self.get_blocks(request_id).get_block_ids()
 
-    @property
-    def _no_blocks(self) -> tuple[list[KVCacheBlock], ...]:
-        return tuple([] for _ in self.kv_cache_config.kv_cache_groups)
+    def _admit(self, request: Request, num_hit_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
+        """Start the request's tables with its hit, and count it if this is its first admission."""
+        self.requests[request.request_id] = request
+        self._num_adopted_tokens[request.request_id] = num_hit_tokens
+        self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = num_hit_tokens
+            if self.enable_caching:
+                self.prefix_cache_stats.record(request.num_tokens, num_hit_tokens)
 
     def _check_known(self, request: Request) -> None:
         if self.requests.get(request.request_id) is not request:
@@ -274,7 +281,8 @@ class KVCacheManager:
         num_new_tokens: int,
         num_lookahead_tokens: int,
         num_computed_tokens: int,
-        hit: tuple[list[KVCacheBlock], ...],
+        hit: tuple[Sequence[KVCacheBlock], ...],
+        num_slots: int,
     ) -> None:
         """Raise unless the arguments of `allocate_slots` make sense together."""
         if num_new_tokens < 1 or num_lookahead_tokens < 0:
@@ -289,7 +297,6 @@ class KVCacheManager:
         if any(hit) or num_computed_tokens != request.num_computed_tokens:
             raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
         num_adopted = self._num_adopted_tokens[request.request_id]
-        num_slots = self.coordinator.num_token_slots(self.coordinator.get_blocks(request.request_id))
         if not num_adopted <= num_computed_tokens <= num_slots:
             message = (
                 f"{num_computed_tokens} tokens are said to be computed; it adopted {num_adopted}, which others wrote,"
@@ -297,9 +304,9 @@ class KVCacheManager:
             )
             raise AllocationError(request.request_id, message)
 
-    def _check_hit(self, request: Request, num_computed_tokens: int, hit: tuple[list[KVCacheBlock], ...]) -> None:
+    def _check_hit(self, request: Request, num_computed_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
         """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
-        num_hit_tokens = self.coordinator.num_token_slots(hit)
+        num_hit_tokens = self.coordinator.num_hit_tokens(hit)
         if num_hit_tokens != num_computed_tokens or request.num_computed_tokens not in (0, num_hit_tokens):
             message = (
                 f"new_computed_blocks hold {num_hit_tokens} tokens, but {request.num_computed_tokens} are adopted and"
@@ -317,9 +324,3 @@ class KVCacheManager:
                 if block.block_hash is None or get_block_hash(block.block_hash) != block_hash:
                     message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
                     raise AllocationError(request.request_id, message)
-
-    def _record_first_admission(self, request: Request, num_hits: int) -> None:
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = num_hits
-            if self.enable_caching:
-                self.prefix_cache_stats.record(request.num_tokens, num_hits)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
+from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.core.request import Request
@@ -33,12 +34,13 @@ class FullAttentionManager:
 
         Stops at the first miss: a later block may be cached too, but its KV is of no use without what precedes it.
         """
+        index = self.block_pool.cached_block_hash_to_block
         hit = []
         for block_hash in block_hashes[: max_length // self.block_size]:
-            found = self.block_pool.get_cached_block(block_hash, [self.kv_cache_group_id])
+            found = index.get_one_block(make_block_hash_with_group_id(block_hash, self.kv_cache_group_id))
             if found is None:
                 break
-            hit += found
+            hit.append(found)
         return hit
 
     def get_num_blocks_to_allocate(

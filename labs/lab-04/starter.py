@@ -1,0 +1,145 @@
+"""lab-04: a name for a prefix. Your work goes here.
+
+Run it from the repository's root:
+
+    LAB_IMPL=starter pytest labs/lab-04
+    $env:LAB_IMPL="starter"; pytest labs/lab-04          (Windows, PowerShell)
+
+Blocks of 4, a request of 10 tokens. This is what your functions build, with H for the hash function:
+
+    root = H(version, salt, model, epoch)                     root_block_hash
+    h0   = H(root, what else decides block 0, tokens 0 to 3)  hash_block_tokens
+    h1   = H(h0,   what else decides block 1, tokens 4 to 7)  hash_block_tokens
+           tokens 8 and 9 are no full block: they have no name yet
+
+Three rules hold for all of it:
+
+- Two names are equal exactly if everything that went into them is equal, back to the root.
+- A name depends on values only: not on Python's types, not on the process, not on the machine.
+- A name costs one call of the hash function, and is what that call returned, uncut.
+
+How you lay out the bytes that go into H is your affair: no test looks at them. What a docstring proposes is what the
+engine does. Only the key of `make_block_hash_with_group_id` is fixed to the byte.
+"""
+
+from collections.abc import Callable, Sequence
+
+from mini_kv.core.block import BlockHash, BlockHashWithGroupId
+from mini_kv.core.block_hash import ExtraKey, HashFunction, sha256
+from mini_kv.core.request import Request
+from mini_kv.labkit import todo
+
+
+def frame(*fields: bytes) -> bytes:
+    """Join `fields` so that they can be told apart again: other fields, or another number of them, give other bytes.
+
+    1. Put its length in front of each field, always 4 bytes, little-endian.
+    2. Join them.
+
+    A field may be empty, may be longer than 255 bytes, and may contain whatever you use to mark its end or its length.
+
+    Example: `frame(b"ab", b"cd")`, `frame(b"abc", b"d")` and `frame(b"abcd")` differ; so do `frame()` and `frame(b"")`.
+    """
+    todo("lab-04", "frame", "step 1, the length in front of each field")
+
+
+def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
+    """Return the extra keys as bytes: other keys, in number, order, values or types, give other bytes.
+
+    1. An extra key is a tuple of texts and numbers, such as `("lora", "sql", "/adapters/7")`. Turn each value into
+       bytes that say which of the two it is: the text "1" is not the number 1.
+    2. `frame` the values of each key, then `frame` the keys.
+
+    Every `str` has bytes of its own: one with a lone surrogate, which UTF-8 refuses, must neither stop the server nor
+    turn into something else (look up the error handler "surrogatepass"). Numbers may be negative and of any size.
+
+    Example: `[("a", "b")]` and `[("a",), ("b",)]` differ: one fact with two values is not two facts.
+    """
+    todo("lab-04", "encode_extra_keys", "step 1, bytes that tell a text from a number")
+
+
+def hash_block_tokens(
+    hash_function: HashFunction,
+    parent_block_hash: BlockHash,
+    curr_block_token_ids: Sequence[int],
+    extra_keys: Sequence[ExtraKey] = (),
+) -> BlockHash:
+    """Return the name of one full block, given the name of the block before it.
+
+    1. Turn the tokens into bytes at one width for all, 4 bytes little-endian: they are integers, 0 <= token < 2**32.
+    2. Put together the parent's name, the extra keys (`encode_extra_keys`) and the tokens, so that none of the three
+       can be mistaken for a part of another.
+    3. Return what `hash_function` makes of it: one call, nothing cut off.
+
+    Example: [5, 6, 7, 8] after the name of [1, 2, 3, 4] has one name; after the root, as the first block of a prompt,
+    it has another; after the name of [0, 0, 0, 0] a third.
+    """
+    todo("lab-04", "hash_block_tokens", "step 1, the tokens as bytes")
+
+
+def root_block_hash(
+    hash_function: HashFunction,
+    cache_salt: str | None = None,
+    model_fingerprint: str = "",
+    weights_epoch: int = 0,
+) -> BlockHash:
+    """Return the parent of all first blocks of one namespace. Requests of two namespaces never share a name.
+
+    1. Write the namespace as extra keys, each with a tag: the salt, if there is one, the model, the epoch.
+    2. `frame` them together with a word of your own for the version of your recipe, and hash that, in one call.
+
+    No salt (`None`) is not the empty salt. The salt "m" is not the model "m". The root is the same in every process.
+
+    Example: tenants with the salts "a" and "b" have two roots, so not one of their blocks has a name in common.
+    """
+    todo("lab-04", "root_block_hash", "step 1, the namespace as tagged keys")
+
+
+def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> list[ExtraKey]:
+    """Return what decides the KV of the request's tokens `[start, end)` beside the tokens themselves.
+
+    1. `("lora", lora_name, lora_path)` of `request.lora_request`, unless that is None. A name alone can be given to
+       other weights.
+    2. `("mm", identifier, place)` for each of `request.mm_features` that overlaps `[start, end)`, in their order.
+       `place` is the offset counted from `start`: negative if the image began in an earlier block.
+
+    The identifier is used whole. A feature covers the positions `[offset, offset + length)`.
+
+    Example, an image "cat" of 5 tokens at offset 2, no adapter: the block [0, 4) has `[("mm", "cat", 2)]`, the block
+    [4, 8) has `[("mm", "cat", -2)]`, the block [8, 12) has `[]`.
+    """
+    todo("lab-04", "generate_block_hash_extra_keys", "step 1, the adapter")
+
+
+def get_request_block_hasher(
+    block_size: int,
+    hash_function: HashFunction = sha256,
+    model_fingerprint: str = "",
+    weights_epoch: int = 0,
+) -> Callable[[Request], list[BlockHash]]:
+    """Return a function that names those full blocks of a request that have no name yet.
+
+    The function that you return is called with a request when the request is made and each time it grows. It
+
+    1. counts the names that the request has, `request.block_hashes`, and the blocks that `request.token_ids` fill;
+    2. takes the last name as the parent or, if there is none, the root of the request's namespace (`cache_salt`);
+    3. names block after block, each with its own extra keys, and returns the new names only: the caller appends them.
+
+    One hasher serves all requests, in any order: what it knows of a request, it reads off the request. Cost: one call
+    of `hash_function` a new block, and one for the root before the first; none while no block has become full.
+
+    Example, blocks of 4: a request of 7 tokens gets 1 name; with 1 token more, the second, in one call; with 3 more,
+    nothing.
+    """
+    todo("lab-04", "get_request_block_hasher", "step 1, which blocks are full and have no name")
+
+
+def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
+    r"""Return the key under which the index knows a block of this KV cache group.
+
+    The name, then the group's number as 4 bytes, big-endian. (Layers of different kinds form groups, and one prefix
+    has other KV in each of them.) `get_block_hash` and `get_group_id` of the engine take the key apart again.
+
+    Example: the name b"name" in group 258 gives b"name\x00\x00\x01\x02".
+    """
+    todo("lab-04", "make_block_hash_with_group_id", "the name, then 4 bytes")
