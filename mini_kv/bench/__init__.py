@@ -1,0 +1,6 @@
+"""What the bookkeeping costs, beside what it costs in other engines.
+
+Standard library only; the engines to compare with are optional. In reading order: `measure` (clock, spread, order of
+the runs), `peers` (one adapter an engine), `bookkeeping` (the rows: what is measured), `memory` (bytes a block, in
+a process of its own), `report` (table and JSON), `__main__` (`python -m mini_kv.bench`).
+"""

@@ -1,0 +1,88 @@
+"""`python -m mini_kv.bench`: measure the bookkeeping, beside the peers that are there."""
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from mini_kv.bench.bookkeeping import QUICK, Row, Sizes, all_rows
+from mini_kv.bench.measure import spread, take_turns
+from mini_kv.bench.peers import MiniKV, Peer, PeerError, make_peer
+from mini_kv.bench.report import Result, as_json, header_lines, make_header, results, table_lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and return the exit status: 0 measured, 2 cannot be done as asked."""
+    args = parse(argv)
+    sizes = QUICK if args.quick else Sizes()
+    rows = all_rows(sizes, args.seed)
+    unknown = set(args.rows or ()) - {row.name for row in rows}
+    if unknown:
+        print(f"no row is called {', '.join(sorted(unknown))}; there are: {names(rows)}", file=sys.stderr)
+        return 2
+    repeats = args.repeats or sizes.repeats
+    # With --json -, standard output is for the machine and the table for whoever waits.
+    out: TextIO = sys.stderr if args.json == "-" else sys.stdout
+    tables: list[tuple[Row, list[Result]]] = []
+    try:
+        peers = find_peers(args.peer, args.nano_vllm)
+        header = make_header(peers, args.seed, repeats)
+        print("\n".join(header_lines(header)), file=out)
+        for row in rows:
+            if args.rows and row.name not in args.rows:
+                continue
+            found = measure(row, peers, repeats)
+            tables.append((row, found))
+            print("", *table_lines(row, found, [peer.name for peer in peers]), sep="\n", file=out, flush=True)
+    except PeerError as error:
+        print(f"mini_kv.bench: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        text = json.dumps(as_json(header, tables), indent=2)
+        if args.json == "-":
+            print(text)
+        else:
+            Path(args.json).write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.bench", description=__doc__)
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help=f"only these: {names(all_rows(QUICK, 0))}")
+    parser.add_argument("--peer", choices=["auto", "vllm", "none"], default="auto", help="auto: vLLM if installed")
+    parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="a checkout of nano-vllm to compare with, too")
+    parser.add_argument("--repeats", type=int, metavar="N", help="runs a row and peer")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts (default: 0)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the table, its figures mean nothing")
+    parser.add_argument("--json", metavar="FILE", help="write the report there as JSON, too; - is standard output")
+    return parser.parse_args(argv)
+
+
+def names(rows: Sequence[Row]) -> str:
+    """Return the rows' names, for a message."""
+    return ", ".join(row.name for row in rows)
+
+
+def find_peers(peer: str, nano_vllm: Path | None) -> list[Peer]:
+    """Return ours and the peers that were asked for. Raises `PeerError` if one of them is not there."""
+    peers: list[Peer] = [MiniKV()]
+    if peer == "vllm" or (peer == "auto" and importlib.util.find_spec("vllm") is not None):
+        peers.append(make_peer("vllm"))
+    if nano_vllm is not None:
+        peers.append(make_peer("nano-vllm", nano_vllm))
+    return peers
+
+
+def measure(row: Row, peers: Sequence[Peer], repeats: int) -> list[Result]:
+    """Run one row for all peers in turns and return its figures."""
+    runs = {peer.name: row.prepare(peer) for peer in peers}
+    values = take_turns(runs, 1, 0) if row.deterministic else take_turns(runs, repeats)
+    return results(row, values, spread)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Where mini_kv differs from vLLM on purpose: one list, for the book's table and for the golden traces.
+
+A recorded scenario may differ from vLLM only where a call names a deviation of this list (`tests/test_golden.py`).
+"""
+
+from dataclasses import dataclass
+
+UPSTREAM = "vLLM 0.33.0"
+"""The version that the list compares with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One difference that is meant."""
+
+    deviation_id: str
+    symbol: str
+    """What differs, by its name below `vllm/v1`."""
+    vllm: str
+    """What vLLM does."""
+    mini_kv: str
+    """What mini_kv does."""
+    why: str
+
+
+# A table: a row is a record, and reads better on three lines than on seven.
+# fmt: off
+DEVIATIONS = (
+    # Misuse and mistakes: raised at the guilty line, with nothing changed.
+    Deviation("free-unknown", "KVCacheManager.free", "ignores a request that holds nothing",
+        "raises `UnknownRequestError`", "a second free is a caller's bug, and hides until an id is used again"),
+    Deviation("double-free", "BlockPool.free_blocks", "counts below zero; two references go if a block is given twice",
+        "raises `BlockStateError`", "the block is lost or handed out twice, far from the mistake"),
+    Deviation("repeated-id", "KVCacheManager.allocate_slots", "takes a second request with a live id for the first one",
+        "raises `RepeatedRequestError`", "its tokens would be written into another request's table"),
+    Deviation("hit-counted-once", "KVCacheManager.allocate_slots", "adds `num_computed_tokens` and the hit, unasked",
+        "the hit is adopted or passed, once, with its blocks, else `AllocationError`",
+        "otherwise blocks that nobody computed get slots and keys"),
+    Deviation("hit-verified", "KVCacheManager.allocate_slots", "adopts whatever blocks it is given",
+        "raises `AllocationError` unless each block carries the request's own name, at most to the last but one token",
+        "between lookup and allocation a block may have been given away"),
+    Deviation("computed-has-slots", "KVCacheManager.allocate_slots", "fills the gap and publishes it",
+        "raises `AllocationError` for more computed tokens than slots", "no KV was ever written there"),
+    Deviation("one-token-a-step", "KVCacheManager.allocate_slots", "takes 0 new tokens together with a hit",
+        "raises `AllocationError`", "upstream's reason, remote KV that arrives later, is not built here"),
+    Deviation("evict-validated", "BlockPool.evict_blocks", "asserts as it goes; a negative id counts from the end",
+        "raises `BlockStateError` before it evicts any", "half an eviction, or another block's, is hard to find"),
+    Deviation("tokens-validated", "Request", "takes any tokens; the server checks them elsewhere",
+        "raises `InvalidTokenError` unless `0 <= t < 2**32` and no boolean; refuses an empty prompt",
+        "`True` equals 1 but pickles otherwise: the same prompt would miss in silence"),
+    Deviation("errors", "KVCacheManager", "`AssertionError`, `ValueError`",
+        "`KVCacheError` and its kinds, which carry data", "`python -O` drops assertions; tests name what they expect"),
+    Deviation("pool-of-one", "BlockPool", "can be built with the null block alone",
+        "raises `ConfigError` below 2 blocks", "it could never serve anybody"),
+    # Keys.
+    Deviation("hash-recipe", "hash_block_tokens", "hashes a pickle of (parent, tokens, extras)",
+        "hashes packed tokens and framed extras", "a pickle depends on Python types and on which objects are identical;"
+        " packing is also faster"),
+    Deviation("hash-seed", "init_none_hash", "`PYTHONHASHSEED` or a random seed can move all keys",
+        "the root is a digest of recipe version and namespace; xxh3 is refused with a salt",
+        "keys agree between processes and with the golden vectors"),
+    Deviation("key-namespace", "generate_block_hash_extra_keys",
+        "salt in the first block's extras; no model, no epoch", "salt, model fingerprint and weights epoch in the root",
+        "one place decides who shares with whom; new weights need no reset"),
+    Deviation("empty-salt", "generate_block_hash_extra_keys", "an empty salt is no salt",
+        "is a namespace of its own", "a tenant whose salt is lost must not end up in everybody's cache"),
+    Deviation("image-order", "generate_block_hash_extra_keys", "expects images by offset",
+        "looks at all of them for each block", "out of order, a block would forget its image and be shared by mistake"),
+    # Promises and statistics.
+    Deviation("withdraw-promises", "KVCacheManager.free", "keeps keys of blocks that no step has written (bug #43569)",
+        "`withdraw_promises` takes them back when a step never ran", "a later request would read KV that nobody wrote"),
+    Deviation("stats", "PrefixCacheStats", "filled by the scheduler, emptied by each reader; preempted"
+        " requests apart", "filled by `allocate_slots`, first admissions only; never emptied",
+        "three numbers that add up; all else is a fold over the trace"),
+    # Shape and names.
+    Deviation("lookup-pair", "KVCacheManager.get_computed_blocks", "returns a triple, the third for sparse groups",
+        "returns blocks and tokens", "full attention has no third"),
+    Deviation("names", "BlockPool.get_num_free_blocks, BlockPool.get_usage", "methods",
+        "attributes `num_free_blocks` and `usage`", "they cost nothing and change nothing"),
+    Deviation("ready-hashes", "Request", "always has tokens", "may bring its length and block hashes instead",
+        "production traces carry no tokens"),
+    Deviation("kv-events", "KVCacheManager.take_events", "the pool queues events as it works",
+        "blocks report their own changes (`mini_kv.trace`)", "the algorithms hold no event code"),
+    # Not there (yet).
+    Deviation("no-max-model-len", "KVCacheManager.allocate_slots", "gives no slots beyond `max_model_len`",
+        "knows no such length", "the model's limit is the scheduler's business"),
+    Deviation("no-watermark", "KVCacheManager.allocate_slots", "can keep a share of the pool free on admission",
+        "uses the last block", "a policy of admission, not of memory"),
+    Deviation("no-full-sequence-gate", "KVCacheManager.allocate_slots", "can refuse a chunk if the rest will not fit",
+        "looks at this step alone", "the scheduler's part; comes with it"),
+    Deviation("no-skip-reading", "KVCacheManager.get_computed_blocks", "prompt logprobs and pooling skip the lookup",
+        "always looks up", "these requests are not served here"),
+    Deviation("one-group", "KVCacheCoordinator", "caches over groups of several kinds and block sizes",
+        "caches with one group of full attention", "the hybrid cache is built on top, later"),
+)
+# fmt: on
+
+
+def as_markdown() -> str:
+    """Return the list as a Markdown table."""
+    head = f"| | in {UPSTREAM} | vLLM | mini_kv | why |\n|---|---|---|---|---|\n"
+    return head + "".join(
+        f"| {d.deviation_id} | `{d.symbol}` | {d.vllm} | {d.mini_kv} | {d.why} |\n" for d in DEVIATIONS
+    )

@@ -1,0 +1,183 @@
+"""Writes scenarios-random.toml: long random scenarios, the same at each run.
+
+    python -m mini_kv.tests.golden.generate
+
+mini_kv plays along while they are made, so that a scenario only asks for what makes sense (no request is freed twice);
+what the calls must answer is recorded from vLLM like that of all the others. Caches are small: there is always too
+little room, and prompts share a few beginnings.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from mini_kv.tests.golden.play import DEFAULTS, SCENARIO_FILES, MiniKV, format_numbers, parse_line, perform
+
+SCENARIOS = (
+    ("random, contended", 1, {"num_blocks": 10, "block_size": 4}),
+    ("random, one text", 2, {"num_blocks": 14, "block_size": 4}),
+    ("random, one token a block", 3, {"num_blocks": 18, "block_size": 1}),
+    ("random, blocks of 16", 4, {"num_blocks": 9, "block_size": 16}),
+    ("random, caching off", 5, {"num_blocks": 10, "block_size": 4, "enable_caching": False}),
+    ("random, namespaces", 6, {"num_blocks": 16, "block_size": 4}),
+    ("random, with drafts", 7, {"num_blocks": 16, "block_size": 4}),
+    ("random, roomy", 8, {"num_blocks": 32, "block_size": 4}),
+)
+NUM_CALLS = 100
+MAX_WAITING = 3
+NAMESPACES = ("", " salt=one", " salt=two", " lora=math:/one", " lora=math:/two", " image=cat@1+2", " image=cat@2+2")
+
+
+class Generator:
+    """Makes one scenario, call by call."""
+
+    def __init__(self, name: str, seed: int, settings: dict[str, Any]) -> None:
+        """Build the engine that plays along."""
+        self.name, self.seed, self.settings = name, seed, settings
+        self.random = random.Random(seed)
+        self.block_size: int = settings["block_size"]
+        self.engine = MiniKV(DEFAULTS | settings)
+        self.calls: list[str] = []
+        self.waiting: list[str] = []
+        """Requests that hold nothing: new, refused or preempted."""
+        self.ready: list[str] = []
+        """Admitted, and what they were granted is computed."""
+        self.in_step: list[str] = []
+        """Admitted, and their step has not run."""
+        self.num_made = 0
+
+    def call(self, text: str) -> str:
+        """Add a call, play it, and return its result."""
+        (call,) = parse_line(text)
+        self.calls.append(text)
+        return perform(self.engine, call)["result"]
+
+    def generate(self) -> list[str]:
+        """Return the calls."""
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (5, self.make),
+            (7, self.admit),
+            (8, self.grow),
+            (9, self.compute),
+            (3, self.free),
+            (2, self.preempt),
+            (1, self.evict),
+            (1, self.reset),
+        ]
+        weights = [weight for weight, _ in actions]
+        while len(self.calls) < NUM_CALLS:
+            self.random.choices(actions, weights)[0][1]()
+        return self.calls
+
+    def make(self) -> None:
+        """Make a request whose prompt begins like one of few texts and ends on its own, or does not."""
+        if len(self.waiting) >= MAX_WAITING:
+            return
+        text = 0 if "one text" in self.name else 1000 * self.random.randrange(3)
+        shared = self.random.randrange(1, 5 * self.block_size + 2)
+        tokens = [*range(text, text + shared)]
+        if self.random.random() < 0.5:
+            own = 10_000 + 100 * self.num_made
+            tokens += range(own, own + self.random.randrange(1, 2 * self.block_size + 1))
+        handle = f"R{self.num_made}"
+        self.num_made += 1
+        namespace = self.random.choice(NAMESPACES) if "namespaces" in self.name else ""
+        self.call(f"new {handle} {format_numbers(tokens)}{namespace}")
+        self.waiting.append(handle)
+
+    def admit(self) -> None:
+        """Look a waiting request up and try to let it in, whole or with a first chunk."""
+        if not self.waiting:
+            return
+        handle = self.random.choice(self.waiting)
+        num_hit = int(self.call(f"lookup {handle}").split()[1].rstrip(":"))
+        rest = self.engine.requests[handle].num_tokens - num_hit
+        chunk = "rest" if self.random.random() < 0.6 else str(self.random.randrange(1, rest + 1))
+        how = "adopt" if self.random.random() < 0.3 else "pass"
+        if self.call(f"allocate {handle} {chunk} hit={how}{self.lookahead()}") != "refused":
+            self.waiting.remove(handle)
+            self.in_step.append(handle)
+
+    def grow(self) -> None:
+        """Go on with a prefill, or decode a token, perhaps with drafts behind it."""
+        if not self.ready:
+            return
+        handle = self.random.choice(self.ready)
+        request = self.engine.requests[handle]
+        if request.num_computed_tokens == request.num_tokens:
+            last = request.token_ids[-1]
+            self.call(f"append {handle} {last + 1 if self.random.random() < 0.7 else self.random.randrange(50)}")
+        rest = request.num_tokens - request.num_computed_tokens
+        num_new = self.random.randrange(1, rest + 1)
+        if "drafts" in self.name and num_new == rest:
+            num_new += self.random.randrange(6)
+        if self.call(f"allocate {handle} {num_new}{self.lookahead()}") != "refused":
+            self.ready.remove(handle)
+            self.in_step.append(handle)
+
+    def compute(self) -> None:
+        """Run the step of one request; drafts that are no tokens are rejected."""
+        if not self.in_step:
+            return
+        handle = self.in_step.pop(0)
+        self.call(f"compute {handle}")
+        request = self.engine.requests[handle]
+        too_many = request.num_computed_tokens - request.num_tokens
+        if too_many > 0:
+            self.call(f"reject {handle} {too_many}")
+        self.ready.append(handle)
+
+    def free(self) -> None:
+        """End a request, in one case of ten before its step ran."""
+        live = self.in_step if self.in_step and self.random.random() < 0.1 else self.ready
+        if live:
+            self.call(f"free {live.pop(self.random.randrange(len(live)))}")
+
+    def preempt(self) -> None:
+        """Put a request back among the waiting ones."""
+        live = self.in_step if self.in_step and self.random.random() < 0.3 else self.ready
+        if live:
+            handle = live.pop(self.random.randrange(len(live)))
+            self.call(f"preempt {handle}")
+            self.waiting.append(handle)
+
+    def evict(self) -> None:
+        """Drop the keys of one or two blocks."""
+        num_blocks = self.settings["num_blocks"]
+        self.call(
+            "evict " + " ".join(str(self.random.randrange(num_blocks)) for _ in range(self.random.choice((1, 2))))
+        )
+
+    def reset(self) -> None:
+        """Ask for a reset, usually in vain."""
+        if self.random.random() < 0.4:
+            self.call("reset")
+
+    def lookahead(self) -> str:
+        """Return the option, sometimes."""
+        use = "drafts" in self.name and self.random.random() < 0.4
+        return f" lookahead={self.random.randrange(1, 6)}" if use else ""
+
+
+def as_toml(name: str, seed: int, settings: dict[str, Any]) -> str:
+    """Return the scenario as TOML."""
+    calls = Generator(name, seed, settings).generate()
+    lines = [f"{key} = {str(value).lower()}" for key, value in settings.items()]
+    head = [
+        "[[scenario]]",
+        'group = "random"',
+        f'name = "{name}"',
+        f'purpose = "{len(calls)} calls, seed {seed}."',
+        *lines,
+    ]
+    return "\n".join([*head, 'calls = """', *calls, '"""'])
+
+
+def generated() -> str:
+    """Return the text of the file."""
+    head = "# Written by: python -m mini_kv.tests.golden.generate\n\n"
+    return head + "\n\n".join(as_toml(*scenario) for scenario in SCENARIOS) + "\n"
+
+
+if __name__ == "__main__":
+    SCENARIO_FILES[1].write_text(generated(), encoding="utf-8")

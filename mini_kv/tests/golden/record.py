@@ -1,0 +1,183 @@
+"""Plays the golden scenarios on vLLM 0.33 and writes down what can be seen after every call.
+
+A tool for maintainers, never part of CI: it needs vLLM, mini_kv's tests need only what it wrote. From the top folder:
+
+    python3 -m venv /tmp/vllm-env
+    /tmp/vllm-env/bin/pip install --no-deps vllm==0.33.0
+    /tmp/vllm-env/bin/pip install torch==2.13.0      # Linux: add --index-url https://download.pytorch.org/whl/cpu
+    /tmp/vllm-env/bin/pip install --no-deps -r mini_kv/tests/golden/requirements.txt
+    /tmp/vllm-env/bin/python -m mini_kv.tests.golden.record
+
+vLLM's own list of dependencies asks for CUDA packages that its bookkeeping never imports: hence `--no-deps` and the
+list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is needed; it takes about 20 seconds.
+"""
+
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch  # type: ignore[import-not-found, unused-ignore]
+from vllm.lora.request import LoRARequest  # type: ignore[import-not-found, unused-ignore]
+from vllm.multimodal.inputs import (  # type: ignore[import-not-found, unused-ignore]
+    MultiModalFeatureSpec,
+    PlaceholderRange,
+)
+from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found, unused-ignore]
+from vllm.utils.hashing import sha256  # type: ignore[import-not-found, unused-ignore]
+from vllm.v1.core.kv_cache_manager import KVCacheManager  # type: ignore[import-not-found, unused-ignore]
+from vllm.v1.core.kv_cache_utils import (  # type: ignore[import-not-found, unused-ignore]
+    get_request_block_hasher,
+    init_none_hash,
+)
+from vllm.v1.core.single_type_kv_cache_manager import (  # type: ignore[import-not-found, unused-ignore]
+    register_all_kvcache_specs,
+)
+from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unused-ignore]
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+)
+from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
+
+from mini_kv.tests.golden.play import RECORDING, Call, Engine, Scenario, State, load_scenarios, perform
+
+COMMAND = "python -m mini_kv.tests.golden.record"
+
+
+class VLLM(Engine):
+    """vLLM's manager, called in the order in which vLLM's scheduler calls it."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """Build the manager of one full-attention group."""
+        super().__init__(settings)
+        block_size, self.enable_caching = settings["block_size"], settings["enable_caching"]
+        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.bfloat16)
+        config = KVCacheConfig(
+            num_blocks=settings["num_blocks"],
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        )
+        self.manager = KVCacheManager(
+            config,
+            max_model_len=settings["max_model_len"],
+            scheduler_block_size=block_size,
+            hash_block_size=block_size,
+            enable_caching=self.enable_caching,
+            log_stats=True,
+            watermark=settings["watermark"],
+        )
+        self.block_hasher = get_request_block_hasher(block_size, sha256) if self.enable_caching else None
+
+    def new_request(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        cache_salt: str | None,
+        lora: tuple[str, str] | None,
+        images: list[tuple[str, int, int]],
+    ) -> Any:
+        """Return a request."""
+        features = [
+            MultiModalFeatureSpec(None, "image", identifier, PlaceholderRange(offset, length))
+            for identifier, offset, length in images
+        ]
+        return Request(
+            request_id,
+            token_ids,
+            SamplingParams(max_tokens=1000),
+            None,
+            mm_features=features,
+            lora_request=LoRARequest(lora[0], 1, lora[1]) if lora else None,
+            cache_salt=cache_salt,
+            block_hasher=self.block_hasher,
+        )
+
+    def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
+        """Return the hit; the third value concerns sparse groups only."""
+        blocks, num_tokens, shared_prefix_boundary = self.manager.get_computed_blocks(request)
+        if shared_prefix_boundary != 0:
+            raise RuntimeError("a shared prefix boundary, with full attention alone?")
+        return blocks, num_tokens
+
+    def allocate_slots(self, call: Call, request: Any, num_new_tokens: int, num_hit: int, blocks: Any) -> Any:
+        """Allocate; a request that is let in is marked as running and recorded, as `Scheduler.schedule` does."""
+        new_blocks = self.manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_hit,
+            blocks,
+            int(call.option("lookahead") or 0),
+            full_sequence_must_fit=call.option("gate") is not None,
+        )
+        if new_blocks is not None and request.status != RequestStatus.RUNNING:
+            request.status = RequestStatus.RUNNING
+            if blocks is not None:
+                self.manager.record_prefix_cache_stats(request, num_hit or request.num_computed_tokens)
+        return new_blocks
+
+    def abort(self, request: Any) -> str:
+        """Free: vLLM takes no promise back."""
+        self.manager.free(request)
+        return "ok"
+
+    def preempted(self, request: Any) -> None:
+        """Note it as `Scheduler._preempt_request` does."""
+        request.status = RequestStatus.PREEMPTED
+        request.num_preemptions += 1
+
+    def stats(self) -> str:
+        """Return the three counters, then those of requests that had been preempted, if any."""
+        stats = self.manager.prefix_cache_stats
+        preempted = f"{stats.preempted_requests} {stats.preempted_queries} {stats.preempted_hits}"
+        counted = f"{stats.requests} {stats.queries} {stats.hits}"
+        return f"{counted}, preempted {preempted}" if stats.preempted_requests else counted
+
+
+def record(scenario: Scenario) -> list[tuple[str, State]]:
+    """Play the scenario and return each call with the fields that it changed; the result is always among them."""
+    engine = VLLM(scenario.settings)
+    calls = []
+    before: State = {}
+    for call in scenario.calls:
+        after = perform(engine, call)
+        calls.append(
+            (call.text, {key: after[key] for key in after if key == "result" or before.get(key) != after[key]})
+        )
+        before = after
+    return calls
+
+
+def write(path: Path, recorded: list[tuple[Scenario, list[tuple[str, State]]]]) -> None:
+    """Write the recording as JSON, a call a line."""
+    header = {
+        "what": "every call of the golden scenarios on vLLM: its result and the fields of the state that it changed",
+        "vllm": version("vllm"),
+        "torch": version("torch").partition("+")[0],
+        "python": platform.python_version(),
+        "hash": "sha256",
+        "command": COMMAND,
+        "scenarios": len(recorded),
+        "calls": sum(len(calls) for _, calls in recorded),
+    }
+    lines = ['{"header": ' + json.dumps(header, indent=1) + ',\n"scenarios": {']
+    for number, (scenario, calls) in enumerate(recorded):
+        settings = json.dumps(scenario.settings)
+        lines.append(f'"{scenario.name}": {{"settings": {settings}, "calls": [')
+        lines += [json.dumps(call) + ("," if i < len(calls) - 1 else "") for i, call in enumerate(calls)]
+        lines.append("]}," if number < len(recorded) - 1 else "]}")
+    path.write_text("\n".join([*lines, "}}"]) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Record all scenarios."""
+    register_all_kvcache_specs(None)
+    init_none_hash(sha256)
+    recorded = [(scenario, record(scenario)) for scenario in load_scenarios()]
+    write(RECORDING, recorded)
+    print(f"{len(recorded)} scenarios, {sum(len(calls) for _, calls in recorded)} calls: {RECORDING.name}")
+
+
+if __name__ == "__main__":
+    main()
