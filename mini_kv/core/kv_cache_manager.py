@@ -224,9 +224,9 @@ class KVCacheManager:
         Raises `UnknownRequestError` if it holds none: a second free, or one before admission.
         """
         self._check_known(request)
+        self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
         del self._num_adopted_tokens[request.request_id]
-        self.coordinator.free(request.request_id)
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
@@ -263,9 +263,9 @@ class KVCacheManager:
 
     def _admit(self, request: Request, num_hit_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
         """Start the request's tables with its hit, and count it if this is its first admission."""
+        self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
         self.requests[request.request_id] = request
         self._num_adopted_tokens[request.request_id] = num_hit_tokens
-        self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
         if request.num_cached_tokens is None:
             request.num_cached_tokens = num_hit_tokens
             if self.enable_caching:

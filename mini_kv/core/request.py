@@ -86,7 +86,10 @@ class Request:
 
     def append_output_token_ids(self, *token_ids: int) -> None:
         """Add tokens at the end; names each block that becomes full. Raises `InvalidTokenError` and adds none."""
-        self.token_ids += checked_token_ids(token_ids, first_index=self.num_tokens)
+        if len(token_ids) == 1 and type(token_ids[0]) is int and 0 <= token_ids[0] <= MAX_TOKEN_ID:
+            self.token_ids.append(token_ids[0])  # decoding: one good token, nearly always
+        else:
+            self.token_ids += checked_token_ids(token_ids, first_index=self.num_tokens)
         self.num_tokens += len(token_ids)
         self._extend_block_hashes()
 

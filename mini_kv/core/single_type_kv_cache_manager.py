@@ -101,6 +101,7 @@ class FullAttentionManager:
 
     def free(self, request_id: str) -> None:
         """Forget the request's table and drop its references, tail first, so that its head outlives its tail."""
-        table = self.req_to_blocks.pop(request_id)
-        del self.num_cached_block[request_id]
+        table = self.req_to_blocks[request_id]
         self.block_pool.free_blocks(reversed(table))
+        del self.req_to_blocks[request_id]
+        del self.num_cached_block[request_id]

@@ -106,16 +106,16 @@ MUTANTS = (
     Mutant(
         "refusal leaks references",
         MANAGER,
-        "num_free_blocks:\n            return None\n",
-        "num_free_blocks:\n            self.block_pool.touch(hit[0])\n            return None\n",
+        "num_free_blocks:\n                return None\n",
+        "num_free_blocks:\n                self.block_pool.touch(hit[0])\n                return None\n",
     ),
     Mutant(
         "new blocks before the hit is touched",
         MANAGER,
-        "            self.coordinator.allocate_new_computed_blocks(request.request_id, hit)\n",
-        "            early = self.block_pool.get_new_blocks(num_needed - sum(b.ref_cnt == 0 for b in hit[0]))\n"
-        "            self.coordinator.allocate_new_computed_blocks(request.request_id, hit)\n"
-        "            self.block_pool.free_blocks(early)\n",
+        "                self._admit(request, num_computed_tokens, hit)\n",
+        "                early = self.block_pool.get_new_blocks(num_needed - sum(b.ref_cnt == 0 for b in hit[0]))\n"
+        "                self._admit(request, num_computed_tokens, hit)\n"
+        "                self.block_pool.free_blocks(early)\n",
     ),
     Mutant(
         "stale hit accepted", MANAGER, "if block.block_hash is None or get_block_hash(", "if False and get_block_hash("
