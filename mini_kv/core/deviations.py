@@ -67,7 +67,7 @@ DEVIATIONS = (
     Deviation("image-order", "generate_block_hash_extra_keys", "expects images by offset",
         "looks at all of them for each block", "out of order, a block would forget its image and be shared by mistake"),
     # Promises and statistics.
-    Deviation("withdraw-promises", "KVCacheManager.free", "keeps keys of blocks that no step has written (bug #43569)",
+    Deviation("withdraw-promises", "KVCacheManager.free", "keeps keys of blocks that no step wrote (PR #43569, open)",
         "`withdraw_promises` takes them back when a step never ran", "a later request would read KV that nobody wrote"),
     Deviation("stats", "PrefixCacheStats", "filled by the scheduler, emptied by each reader; preempted"
         " requests apart", "filled by `allocate_slots`, first admissions only; never emptied",
