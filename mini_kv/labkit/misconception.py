@@ -26,8 +26,9 @@ def fingerprint_file(lab: Lab) -> Path:
 
 
 def name_misconception(lab: Lab, results: Sequence[LabResult]) -> str | None:
-    """Return the sentence for exactly this outcome; `None` if there is none, or not all tests ran."""
-    if not all_ran(lab, results) or not fingerprint_file(lab).is_file():
+    """Return the sentence for exactly this outcome; `None` if there is none, nothing failed, or not all tests ran."""
+    failed = any(result.state is State.FAIL for result in results)
+    if not failed or not all_ran(lab, results) or not fingerprint_file(lab).is_file():
         return None
     known: dict[str, str] = json.loads(fingerprint_file(lab).read_text(encoding="utf-8"))
     return known.get(fingerprint(results))

@@ -137,6 +137,7 @@ MUTANTS = (
 )
 
 
+@pytest.mark.audit  # it tests the driver, not the engine
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.idea.replace(" ", "-") for mutant in MUTANTS])
 def test_the_driver_finds(mutant: Mutant, tmp_path: Path) -> None:
     """Within 100,000 operations over the caches of the driver's own test; in fact within a few thousand."""

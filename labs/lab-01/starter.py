@@ -1,0 +1,124 @@
+"""lab-01: how big is a token? Your work goes here.
+
+Run it from the repository's root:
+
+    LAB_IMPL=starter pytest labs/lab-01
+    $env:LAB_IMPL="starter"; pytest labs/lab-01          (Windows, PowerShell)
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mini_kv.labkit import todo
+
+
+def token_forwards(num_prompt_tokens: int, num_output_tokens: int) -> tuple[int, int]:
+    """Return how many times a token goes through the model, without a cache and with one.
+
+    The first step reads the whole prompt and gives the first output token. Each later step gives one more, and sees the
+    prompt and all output tokens before it.
+
+    1. Without a cache, a step puts every token that it sees through the model.
+    2. With a cache, a step puts only those through that no step before it has seen.
+
+    The last output token is handed to the user and put through by nobody. Both numbers are at least 1. Cost: O(steps).
+
+    Example, 1 prompt token and 4 output tokens: the steps see 1, 2, 3 and 4 tokens, so `(10, 4)`.
+    """
+    todo("lab-01", "token_forwards", "step 1, add up what the steps see")
+
+
+def attention_scores(num_prompt_tokens: int, num_output_tokens: int) -> tuple[int, int]:
+    """Return how many attention scores are computed, without a cache and with one, in one layer and one head.
+
+    The steps are those of `token_forwards`. Each token that a step puts through the model has a query, and it is scored
+    against the key of every token that the step sees, itself included. (Scores that causality hides count as well: they
+    are computed and thrown away.)
+
+    1. Without a cache, all tokens that a step sees have a query.
+    2. With a cache, only the new ones have; the keys of the others are read.
+
+    Cost: O(steps).
+
+    Example, 1 prompt token and 4 output tokens: 1 + 4 + 9 + 16 without, 1 + 2 + 3 + 4 with, so `(30, 10)`.
+    """
+    todo("lab-01", "attention_scores", "step 1, queries times keys, step by step")
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_size: int, dtype_bytes: int) -> int:
+    """Return the bytes that one token leaves in the cache, in all layers together.
+
+    In every layer, every KV head keeps a key and a value; each has `head_size` elements of `dtype_bytes` bytes.
+
+    Example, 4 layers, 3 KV heads of 8 elements, 2 bytes an element: 96 bytes in each layer, so 384.
+    """
+    todo("lab-01", "kv_bytes_per_token", "count the elements of one token, then their bytes")
+
+
+def kv_shape(hf_config: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return `(num_layers, num_kv_heads, head_size)`, read off a model's config.json.
+
+    1. The layers are `num_hidden_layers`.
+    2. The KV heads are `num_key_value_heads`. Where it is absent or None, every query head has a KV head of its own:
+       `num_attention_heads`.
+    3. The head size is `head_dim`. Where it is absent or None, the query heads share `hidden_size` evenly.
+
+    Example: `{"num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}` gives
+    `(4, 2, 8)`. With `"head_dim": 16` as well, `(4, 2, 16)`.
+    """
+    todo("lab-01", "kv_shape", "step 1, the layers")
+
+
+def gb_and_gib(num_bytes: int) -> tuple[float, float]:
+    """Return the same amount in GB (a thousand times a thousand times a thousand bytes) and in GiB (1024 for 1000).
+
+    Do not round: that is for whoever prints it.
+
+    Example: 4 * 1024**3 bytes are `(4.294967296, 4.0)`.
+    """
+    todo("lab-01", "gb_and_gib", "divide twice, by two different numbers")
+
+
+def cdiv(a: int, b: int) -> int:
+    """Return a divided by b, rounded up: how many blocks of b slots it takes to hold a tokens.
+
+    `a` is at least 0 and `b` at least 1. Exact for integers of any size, so leave floating point out of it.
+
+    Example, blocks of 4 slots: `cdiv(3, 4)` and `cdiv(4, 4)` are 1, `cdiv(5, 4)` is 2, `cdiv(0, 4)` is 0.
+    """
+    todo("lab-01", "cdiv", "round up, not down")
+
+
+def page_size_bytes(block_size: int, num_kv_heads: int, head_size: int, dtype_bytes: int) -> int:
+    """Return the bytes of one block in one layer: `block_size` tokens, each with its keys and values.
+
+    Example, blocks of 4 tokens, 3 KV heads of 8 elements, 2 bytes an element: 96 bytes a token, so 384.
+    """
+    todo("lab-01", "page_size_bytes", "one token in one layer, times the tokens of a block")
+
+
+def waste(lengths: Sequence[int], block_size: int, max_len: int) -> tuple[int, int]:
+    """Return how many slots are reserved and hold no token: (contiguous, paged). A slot is room for one token.
+
+    `lengths` are the tokens of each running request, none longer than `max_len`.
+
+    1. Contiguous: every request has `max_len` slots to itself, whether it will need them or not.
+    2. Paged: every request has as many blocks of `block_size` slots as its tokens need. Blocks are not shared here.
+
+    Cost: O(len(lengths)). Use your `cdiv`.
+
+    Example, blocks of 4 and `max_len` 10: `waste([4, 5], 4, 10)` is `(11, 3)`: 6 and 5 slots, against 0 and 3.
+    """
+    todo("lab-01", "waste", "step 1, what is reserved for max_len")
+
+
+def max_concurrency(num_gpu_blocks: int, max_len: int, block_size: int) -> int:
+    """Return how many requests of `max_len` tokens can run at one time, all of their tokens in the cache.
+
+    1. A request takes whole blocks: use your `cdiv`.
+    2. Of the `num_gpu_blocks` blocks, block 0 is the null block: a placeholder, never handed out.
+    3. A request runs only if all of its blocks are there, so count whole requests. The answer may be 0.
+
+    Example, 4 blocks of 4 slots: three requests of 4 tokens, one of 5 to 12 tokens, none of 13.
+    """
+    todo("lab-01", "max_concurrency", "step 1, the blocks of one request")

@@ -1,0 +1,459 @@
+"""lab-01: how big is a token? Read the numbered tests in order: they are its biography.
+
+LLAMA_2_70B has 80 layers, 64 query heads and 8 KV heads of 128 elements; an element has 2 bytes.
+"""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mini_kv.core.kv_cache_interface import FullAttentionSpec
+from mini_kv.labkit import LabTodo, points
+from mini_kv.labkit.fixture import LabUnderTest, WatchedKVCacheManager
+from mini_kv.labkit.shrink import shrink
+
+LLAMA_2_70B = {
+    "hidden_size": 8192,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 80,
+    "num_key_value_heads": 8,
+}
+LLAMA_2_7B = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32}  # a file from before GQA
+QWEN_3_4B = {
+    "head_dim": 128,
+    "hidden_size": 2560,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+}
+WITH_AND_WITHOUT = ("without a cache", "with a cache")
+
+# The biography ------------------------------------------------------------------------------------------------------
+
+
+@points(3, "token_forwards", why="with a cache a token goes through the model once; without, again in every later step")
+def test_1_what_the_cache_saves(lab: LabUnderTest) -> None:
+    """Four tokens, then 2,048: the cache saves 2,096,128 of 2,098,176 passes."""
+    for num_output_tokens, want in ((4, (10, 4)), (2048, (2_098_176, 2_048))):
+        what = f"passes of a token for {request(1, num_output_tokens)}"
+        expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.token_forwards(1, num_output_tokens))
+
+
+@points(3, "token_forwards", why="the prompt goes through in the first step, and the last output token never does")
+def test_2_a_prompt_and_one_word(lab: LabUnderTest) -> None:
+    """For a single word, the cache saves nothing; for a hundred, it saves 103,851 of 104,950 passes."""
+    for num_output_tokens, want in ((1, (1_000, 1_000)), (2, (2_001, 1_001)), (100, (104_950, 1_099))):
+        what = f"passes of a token for {request(1_000, num_output_tokens)}"
+        expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.token_forwards(1_000, num_output_tokens))
+
+
+@points(
+    4,
+    "attention_scores",
+    why="every token that goes through has a query, compared with all that the step sees, cached or not",
+)
+def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
+    """The cache saves keys and values, not the looking at them: the scores still grow with the square."""
+    for num_prompt_tokens, num_output_tokens, want in (
+        (4, 1, (16, 16)),
+        (4, 3, (16 + 25 + 36, 16 + 5 + 6)),
+        (1, 4, (30, 10)),
+        (1, 2048, (2_865_409_024, 2_098_176)),
+    ):
+        what = f"scores for {request(num_prompt_tokens, num_output_tokens)}"
+        expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.attention_scores(num_prompt_tokens, num_output_tokens))
+
+
+@points(4, "kv_bytes_per_token", why="a key and a value for each KV head of each layer")
+def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
+    """A token of a 7B model is bigger than a token of a 70B model. Neither is small."""
+    lab.expect(
+        "bytes of a token, 4 layers, 3 KV heads of 8 elements, 2 bytes each", 384, lab.kv_bytes_per_token(4, 3, 8, 2)
+    )
+    lab.expect("bytes of a token of Llama 2 7B, 32 KV heads", 524_288, lab.kv_bytes_per_token(32, 32, 128, 2))
+    lab.expect("bytes of a token of Llama 2 70B, 8 KV heads", 327_680, lab.kv_bytes_per_token(80, 8, 128, 2))
+    lab.expect("bytes of a token if it had 64 KV heads", 2_621_440, lab.kv_bytes_per_token(80, 64, 128, 2))
+
+
+@points(
+    4, "kv_shape", why="the cache holds keys and values; how many heads ask questions of them is none of its business"
+)
+def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
+    """Eight KV heads of 64 in the 70B model, all 32 in the 7B model, and a head that is bigger than its share."""
+    names = ("layers", "KV heads", "head size")
+    expect_fields(lab, "Llama 2 70B", names, (80, 8, 128), lab.kv_shape(LLAMA_2_70B))
+    expect_fields(lab, "Llama 2 7B, which names no KV heads", names, (32, 32, 128), lab.kv_shape(LLAMA_2_7B))
+    why = "a config that names head_dim means it: 128, although 2,560 / 32 is 80"
+    expect_fields(lab, "Qwen3 4B", names, (36, 8, 128), lab.kv_shape(QWEN_3_4B), why)
+
+
+@points(3, "gb_and_gib", why="a GB is 1,000,000,000 bytes, a GiB is 1,073,741,824: seven per cent more")
+def test_6_seventy_billion_three_ways(lab: LabUnderTest) -> None:
+    """One model, 4,096 tokens, three figures that one guide gives: 10.74 GB, 5.37 GB, and the right one, 1.34 GB."""
+    for belief, num_bytes, want in (
+        ("if all 64 heads had keys and values", 10_737_418_240, (10.73741824, 10.0)),
+        ("if, besides, there were keys and no values", 5_368_709_120, (5.36870912, 5.0)),
+        ("as it is, with 8 KV heads", 1_342_177_280, (1.34217728, 1.25)),
+    ):
+        expect_pair(lab, f"4,096 tokens, {belief}", ("in GB", "in GiB"), want, lab.gb_and_gib(num_bytes))
+
+
+@points(3, "cdiv", why="a block that is used in part is used; a block that would be empty is not taken")
+def test_7_blocks_are_whole(lab: LabUnderTest) -> None:
+    """How many blocks of 16 for 237 tokens, and around it?"""
+    for num_tokens, want in ((237, 15), (239, 15), (240, 15), (241, 16), (1, 1), (0, 0)):
+        lab.expect(f"blocks of 16 for {num_tokens} tokens", want, lab.cdiv(num_tokens, 16))
+
+
+@points(3, "page_size_bytes", why="a block holds the keys and the values of all its tokens, in one layer")
+def test_8_a_block_in_one_layer(lab: LabUnderTest) -> None:
+    """One block of Llama 2 70B is 64 KiB in each of 80 layers."""
+    lab.expect("bytes of a block, 4 tokens, 3 KV heads of 8, 2 bytes each", 384, lab.page_size_bytes(4, 3, 8, 2))
+    lab.expect("bytes of a block of 16 tokens, Llama 2 70B", 65_536, lab.page_size_bytes(16, 8, 128, 2))
+
+
+@points(
+    4,
+    "waste",
+    after="test_7_blocks_are_whole",
+    why="reserved and empty: max_len less the tokens, or the last block's rest",
+)
+def test_9_reserved_and_empty(lab: LabUnderTest) -> None:
+    """A request of 237 tokens where 4,096 may come: 3,859 slots for nothing, or 3."""
+    names = ("contiguous", "paged")
+    expect_pair(lab, "empty slots for 237 tokens", names, (3_859, 3), lab.waste([237], 16, 4_096))
+    expect_pair(lab, "empty slots for 240 tokens, 15 full blocks", names, (3_856, 0), lab.waste([240], 16, 4_096))
+    what = "empty slots for four requests of 237, 240, 241 and 4,096 tokens"
+    expect_pair(lab, what, names, (11_570, 18), lab.waste([237, 240, 241, 4_096], 16, 4_096))
+
+
+@points(
+    4, "max_concurrency", after="test_7_blocks_are_whole", why="whole blocks, whole requests, and block 0 is nobody's"
+)
+def test_10_how_many_fit(lab: LabUnderTest) -> None:
+    """10 GiB are 2,048 blocks of Llama 2 70B, eight times 256. How many requests of 4,096 tokens fit? Not eight."""
+    lab.expect(
+        "requests of 4,096 tokens in 2,048 blocks of 16",
+        7,
+        lab.max_concurrency(2_048, 4_096, 16),
+        why="2,047 blocks can be handed out, and each request takes 256: seven, and 255 blocks are left over",
+    )
+    lab.expect(
+        "requests of 237 tokens in 2,048 blocks of 16",
+        136,
+        lab.max_concurrency(2_048, 237, 16),
+        why="each request takes 15 blocks to itself, the last one with 3 slots to spare",
+    )
+    lab.expect(
+        "requests of 106,496 tokens in 13 blocks of 8,192",
+        0,
+        lab.max_concurrency(13, 106_496, 8_192),
+        why="12 blocks can be used, and 12 times 8,192 is 98,304: such a request waits for ever",
+    )
+    lab.expect("requests of 106,496 tokens in 14 blocks of 8,192", 1, lab.max_concurrency(14, 106_496, 8_192))
+
+
+# The adversary ------------------------------------------------------------------------------------------------------
+
+
+@points(1, "kv_bytes_per_token", stage="adversary", why="an element of int8 or fp8 has one byte, of fp32 four")
+def test_elements_of_one_and_four_bytes(lab: LabUnderTest) -> None:
+    """The same 70B model with its cache in fewer or more bits, and one KV head for everybody."""
+    for dtype_bytes, want in ((1, 163_840), (4, 655_360)):
+        what = f"bytes of a token of Llama 2 70B, {dtype_bytes} an element"
+        lab.expect(what, want, lab.kv_bytes_per_token(80, 8, 128, dtype_bytes))
+    lab.expect("bytes of a token of Gemma 2B, 1 KV head of 256 elements", 18_432, lab.kv_bytes_per_token(18, 1, 256, 2))
+    lab.expect("bytes of the smallest token that there is", 2, lab.kv_bytes_per_token(1, 1, 1, 1))
+
+
+@points(2, "kv_shape", stage="adversary", why="in a config.json, null means the same as absent")
+def test_configs_as_they_come(lab: LabUnderTest) -> None:
+    """Fields that are there and say nothing, one KV head for all, and a head smaller than its share."""
+    names = ("layers", "KV heads", "head size")
+    silent = {**LLAMA_2_7B, "num_key_value_heads": None}
+    expect_fields(lab, "Llama 2 7B, num_key_value_heads None", names, (32, 32, 128), lab.kv_shape(silent))
+    silent = {**LLAMA_2_70B, "head_dim": None}
+    why = "head_dim says nothing, so 8,192 / 64; the KV heads are named all the same"
+    expect_fields(lab, "Llama 2 70B, head_dim None", names, (80, 8, 128), lab.kv_shape(silent), why)
+    one = {"head_dim": 256, "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1}
+    expect_fields(lab, "Gemma 2B, one KV head", names, (18, 1, 256), lab.kv_shape({**one, "hidden_size": 2048}))
+    small = {**LLAMA_2_70B, "hidden_size": 5120, "num_attention_heads": 32, "head_dim": 128}
+    why = "a config that names head_dim means it, although 5,120 / 32 is 160"
+    expect_fields(lab, "a model with head_dim 128", names, (80, 8, 128), lab.kv_shape(small), why)
+
+
+@points(1, "gb_and_gib", stage="adversary", why="the seven per cent are not for rounding: they decide whether it fits")
+def test_a_card_of_80_gb(lab: LabUnderTest) -> None:
+    """80 GB are 74.5 GiB, and small amounts are not nothing."""
+    for told, num_bytes, want in (
+        ("80,000,000,000 bytes", 80_000_000_000, (80.0, 74.50580596923828)),
+        ("327,680 bytes, one token", 327_680, (0.00032768, 0.00030517578125)),
+        ("no bytes", 0, (0.0, 0.0)),
+    ):
+        expect_pair(lab, told, ("in GB", "in GiB"), want, lab.gb_and_gib(num_bytes), second_first=True)
+
+
+@points(2, "cdiv", stage="adversary", why="one block for each token that stands first in a block")
+def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
+    """One less, exactly full, one more, for blocks of 1, 3, 4 and 16; then numbers that a float cannot hold."""
+    for block_size in (1, 3, 4, 16):
+        for full in (block_size, 2 * block_size, 7 * block_size):
+            for num_tokens in (full - 1, full, full + 1):
+                want = len(range(0, num_tokens, block_size))
+                lab.expect(f"blocks of {block_size} for {num_tokens} tokens", want, lab.cdiv(num_tokens, block_size))
+    why = "integers are exact as long as no float comes near them"
+    for num_tokens, want in ((2**60, 2**56), (2**60 + 1, 2**56 + 1)):
+        lab.expect(f"blocks of 16 for {num_tokens} tokens", want, lab.cdiv(num_tokens, 16), why)
+
+
+@points(
+    1, "page_size_bytes", stage="adversary", why="FullAttentionSpec in mini_kv/core counts the bytes of a block as well"
+)
+def test_the_engine_counts_the_same(lab: LabUnderTest) -> None:
+    """Blocks of 1, 3, 4 and 16 tokens, one head or many, one byte or four: what the engine says of each."""
+    for shape in ((1, 1, 1, 1), (3, 1, 64, 2), (4, 8, 128, 1), (16, 8, 128, 4), (16, 32, 80, 2)):
+        want = FullAttentionSpec(*shape).page_size_bytes
+        what = "bytes of a block, {} tokens, {} KV heads of {}, {} an element".format(*shape)
+        lab.expect(what, want, lab.page_size_bytes(*shape))
+
+
+@points(
+    2,
+    "waste",
+    stage="adversary",
+    after="test_7_blocks_are_whole",
+    why="a block is taken when a token needs a slot, and not before",
+)
+def test_waste_around_a_full_block(lab: LabUnderTest) -> None:
+    """One token less, exactly full, one more, and what a running engine really leaves empty."""
+    names = ("contiguous", "paged")
+    expect_pair(lab, "empty slots for no request at all", names, (0, 0), lab.waste([], 16, 100))
+    expect_pair(lab, "empty slots for 0 tokens", names, (100, 0), lab.waste([0], 16, 100))
+    for block_size in (1, 3, 4, 16):
+        lengths = [2 * block_size - 1, 2 * block_size, 2 * block_size + 1]
+        kv = lab.make_kv(num_blocks=10, block_size=block_size, enable_caching=False)
+        for number, length in enumerate(lengths):
+            kv.hold([number] * length, f"R{number}")
+        held = 9 - kv.block_pool.num_free_blocks
+        want = (9 * block_size - sum(lengths), held * block_size - sum(lengths))
+        what = f"empty slots for {lengths} tokens in blocks of {block_size}, max_len {3 * block_size}"
+        expect_pair(lab, what, names, want, lab.waste(lengths, block_size, 3 * block_size))
+
+
+@points(
+    2,
+    "max_concurrency",
+    stage="adversary",
+    after="test_7_blocks_are_whole",
+    why="a real pool took so many of them and refused the next",
+)
+def test_a_running_engine_agrees(lab: LabUnderTest) -> None:
+    """Pools with one block too few, just enough, one too many: the engine takes requests until it refuses one."""
+    for block_size, max_len in ((4, 8), (4, 9), (4, 12), (1, 3), (3, 7), (16, 17)):
+        one = -(-max_len // block_size)
+        for num_gpu_blocks in (one, one + 1, one + 2, 3 * one, 3 * one + 1, 3 * one + 2):
+            if num_gpu_blocks < 2:
+                continue
+            kv = lab.make_kv(num_blocks=num_gpu_blocks, block_size=block_size, enable_caching=False)
+            what = f"requests of {max_len} tokens that {num_gpu_blocks} blocks of {block_size} can take"
+            lab.expect(what, admit_all(kv, max_len), lab.max_concurrency(num_gpu_blocks, max_len, block_size))
+
+
+# The property -------------------------------------------------------------------------------------------------------
+
+
+@points(
+    1,
+    "token_forwards",
+    stage="property",
+    why="with a cache each token goes through once, and the last output token never",
+)
+def test_random_requests_pass_through_the_model(lab: LabUnderTest) -> None:
+    """Forty random requests, each generated word by word by a model made of plain lists."""
+
+    def check(heap: Sequence[str]) -> None:
+        num_prompt_tokens, num_output_tokens = heap.count("prompt"), heap.count("output")
+        if num_prompt_tokens and num_output_tokens:
+            want = tuple(generate(num_prompt_tokens, num_output_tokens, cache)[0] for cache in (False, True))
+            what = f"passes of a token for {request(num_prompt_tokens, num_output_tokens)}"
+            expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.token_forwards(num_prompt_tokens, num_output_tokens))
+
+    check_all(check, [random_heap(seed, prompt=12, output=12) for seed in seeds(40)])
+
+
+@points(
+    1,
+    "attention_scores",
+    stage="property",
+    why="in each step, the tokens that go through times the tokens that it sees",
+)
+def test_random_requests_are_scored(lab: LabUnderTest) -> None:
+    """The same forty requests, and the scores counted."""
+
+    def check(heap: Sequence[str]) -> None:
+        num_prompt_tokens, num_output_tokens = heap.count("prompt"), heap.count("output")
+        if num_prompt_tokens and num_output_tokens:
+            want = tuple(generate(num_prompt_tokens, num_output_tokens, cache)[1] for cache in (False, True))
+            what = f"scores for {request(num_prompt_tokens, num_output_tokens)}"
+            expect_pair(lab, what, WITH_AND_WITHOUT, want, lab.attention_scores(num_prompt_tokens, num_output_tokens))
+
+    check_all(check, [random_heap(seed, prompt=12, output=12) for seed in seeds(40)])
+
+
+@points(
+    1,
+    "waste",
+    stage="property",
+    after="test_7_blocks_are_whole",
+    why="each request by itself: the slots that it has less its tokens",
+)
+def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
+    """Forty random batches, laid out slot by slot."""
+    for block_size in (1, 3, 4, 16):
+
+        def check(lengths: Sequence[int], block_size: int = block_size) -> None:
+            want = (
+                sum(lay_out(length, ["empty"] * 24, block_size) for length in lengths),
+                sum(lay_out(length, [], block_size) for length in lengths),
+            )
+            what = f"empty slots for {list(lengths)} tokens in blocks of {block_size}, max_len 24"
+            expect_pair(lab, what, ("contiguous", "paged"), want, lab.waste(list(lengths), block_size, 24))
+
+        check_all(check, [random_lengths(seed) for seed in seeds(40)])
+
+
+@points(
+    1,
+    "max_concurrency",
+    stage="property",
+    after="test_7_blocks_are_whole",
+    why="whole blocks for each request, and block 0 for none",
+)
+def test_random_pools_are_filled(lab: LabUnderTest) -> None:
+    """Forty random pools, dealt out block by block until one request more does not fit."""
+
+    def check(heap: Sequence[str]) -> None:
+        num_gpu_blocks, max_len, block_size = heap.count("block"), heap.count("token"), heap.count("slot")
+        if num_gpu_blocks > 1 and max_len and block_size:
+            tokens = "1 token" if max_len == 1 else f"{max_len} tokens"
+            what = f"requests of {tokens} in {num_gpu_blocks} blocks of {block_size}"
+            want = deal(num_gpu_blocks, max_len, block_size)
+            lab.expect(what, want, lab.max_concurrency(num_gpu_blocks, max_len, block_size))
+
+    check_all(check, [random_heap(seed, block=20, token=12, slot=5) for seed in seeds(40)])
+
+
+def seeds(count: int) -> list[int]:
+    """Return the seeds to try; LAB_SEED=n in the environment starts somewhere else."""
+    first = int(os.environ.get("LAB_SEED", "0"))
+    return list(range(first, first + count))
+
+
+def random_heap(seed: int, **most: int) -> list[str]:
+    """Return at least one thing of each kind: numbers in a form from which single things can be left out."""
+    rng = random.Random(seed)
+    return [kind for kind, limit in most.items() for _ in range(rng.randint(1, limit))]
+
+
+def random_lengths(seed: int) -> list[int]:
+    """Return the lengths of up to six requests."""
+    rng = random.Random(seed)
+    return [rng.randint(0, 24) for _ in range(rng.randint(1, 6))]
+
+
+def check_all(check: Callable[[list[Any]], None], cases: list[list[Any]]) -> None:
+    """Check each case; of the first that fails, check the smallest part that still does, and let it say why."""
+    for case in cases:
+        if fails(check, case):
+            check(shrink(case, lambda smaller: fails(check, smaller)))
+
+
+def fails(check: Callable[[list[Any]], None], case: list[Any]) -> bool:
+    """Return whether the learner's code gives a wrong answer or breaks down."""
+    try:
+        check(case)
+    except LabTodo:
+        raise
+    except Exception:
+        return True
+    return False
+
+
+def generate(num_prompt_tokens: int, num_output_tokens: int, use_cache: bool) -> tuple[int, int]:
+    """Generate the tokens one by one; return the passes of a token through the model, and the scores."""
+    seen, cached = ["token"] * num_prompt_tokens, 0
+    passes = scores = 0
+    for _step in range(num_output_tokens):
+        for _query in seen[cached:]:
+            passes += 1
+            for _key in seen:
+                scores += 1
+        if use_cache:
+            cached = len(seen)
+        seen.append("token")
+    return passes, scores
+
+
+def lay_out(length: int, slots: list[str], block_size: int) -> int:
+    """Put each token into the next empty slot, and take one more block when there is none; count what stays empty."""
+    slots = list(slots)
+    for _token in range(length):
+        if "empty" not in slots:
+            slots += ["empty"] * block_size
+        slots[slots.index("empty")] = "token"
+    return slots.count("empty")
+
+
+def deal(num_gpu_blocks: int, max_len: int, block_size: int) -> int:
+    """Deal blocks to requests, one by one, and count the requests that get all that they need."""
+    free = list(range(1, num_gpu_blocks))  # block 0 is the null block
+    served = 0
+    while True:
+        room = 0
+        while room < max_len:
+            if not free:
+                return served
+            free.pop()
+            room += block_size
+        served += 1
+
+
+# What the tests above stand on --------------------------------------------------------------------------------------
+
+
+def request(num_prompt_tokens: int, num_output_tokens: int) -> str:
+    """Return a request in words."""
+    prompt = f"{num_prompt_tokens:,} prompt token{'s' if num_prompt_tokens > 1 else ''}"
+    return f"{prompt} and {num_output_tokens:,} output token{'s' if num_output_tokens > 1 else ''}"
+
+
+def expect_pair(
+    lab: LabUnderTest, what: str, names: tuple[str, str], want: tuple[Any, ...], got: Any, *, second_first: bool = False
+) -> None:
+    """Compare a pair number by number, so that a message speaks of one."""
+    if type(got) is not tuple or len(got) != 2:
+        lab.fail(what, f"a tuple ({names[0]}, {names[1]})", got, f"such as {want}: two numbers, in this order")
+    for index in (1, 0) if second_first else (0, 1):
+        lab.expect(f"{what}, {names[index]}", want[index], got[index])
+
+
+def expect_fields(
+    lab: LabUnderTest, whose: str, names: tuple[str, ...], want: tuple[int, ...], got: Any, why: str = ""
+) -> None:
+    """Compare a shape field by field."""
+    if type(got) is not tuple or len(got) != len(want):
+        lab.fail(f"shape of {whose}", f"a tuple ({', '.join(names)})", got, f"here {want}: numbers, in this order")
+    for name, expected, number in zip(names, want, got, strict=True):
+        lab.expect(f"{name} of {whose}", expected, number, why)
+
+
+def admit_all(kv: WatchedKVCacheManager, max_len: int) -> int:
+    """Let requests of `max_len` tokens in until one is refused; return how many got in."""
+    num_running = 0
+    while True:
+        request = kv.new_request(f"R{num_running}", [num_running] * max_len)
+        if kv.allocate_slots(request, max_len) is None:
+            return num_running
+        request.num_computed_tokens = max_len
+        num_running += 1
