@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import InvariantViolationError, Violation, check_invariants
 from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -119,10 +120,10 @@ class DebugKVCacheManager(KVCacheManager):
         call = _Call(text)
         try:
             yield call
-        except Exception:
+        except KVCacheError:
             self._history.append(f"{text} raised")
             self._check_unchanged(before)
-            raise
+            raise  # any other exception is a bug in the code that runs: it is worth more than what it left behind
         self._history.append(text)
         if call.unchanged:
             self._check_unchanged(before)

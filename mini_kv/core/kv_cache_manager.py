@@ -97,7 +97,8 @@ class KVCacheManager:
         self.requests: dict[str, Request] = {}
         """The admitted requests, those that hold blocks, in order of admission."""
         self._num_adopted_tokens: dict[str, int] = {}
-        """Tokens of each admitted request's hit: its first blocks, which others have written."""
+        """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
+        requests its own way may leave it empty."""
         self._block_hasher = get_request_block_hasher(
             self.block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
@@ -226,7 +227,7 @@ class KVCacheManager:
         self._check_known(request)
         self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
-        del self._num_adopted_tokens[request.request_id]
+        self._num_adopted_tokens.pop(request.request_id, None)
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
@@ -236,7 +237,7 @@ class KVCacheManager:
         case. Whoever is returned built on KV that will not come, and has to be preempted too. Costs O(tables).
         """
         self._check_known(request)
-        num_computed = max(request.num_computed_tokens, self._num_adopted_tokens[request.request_id])
+        num_computed = max(request.num_computed_tokens, self._num_adopted_tokens.get(request.request_id, 0))
         withdrawn = set(self.coordinator.withdraw_promises(request.request_id, num_computed))
         return [
             request_id
@@ -296,7 +297,7 @@ class KVCacheManager:
             raise RepeatedRequestError(request.request_id)
         if any(hit) or num_computed_tokens != request.num_computed_tokens:
             raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
-        num_adopted = self._num_adopted_tokens[request.request_id]
+        num_adopted = self._num_adopted_tokens.get(request.request_id, 0)
         if not num_adopted <= num_computed_tokens <= num_slots:
             message = (
                 f"{num_computed_tokens} tokens are said to be computed; it adopted {num_adopted}, which others wrote,"
@@ -318,9 +319,13 @@ class KVCacheManager:
         if num_hit_tokens >= request.num_tokens:
             message = f"the hit covers all its {request.num_tokens} tokens; the last one is always computed"
             raise AllocationError(request.request_id, message)
+        own = self.block_pool.blocks
         for blocks in hit:
             # Longest: a block beyond the request's names is another request's.
             for block, block_hash in zip_longest(blocks, request.block_hashes[: len(blocks)]):
                 if block.block_hash is None or get_block_hash(block.block_hash) != block_hash:
                     message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
+                    raise AllocationError(request.request_id, message)
+                if block.block_id >= len(own) or own[block.block_id] is not block:
+                    message = f"block {block.block_id} of the hit belongs to another cache"
                     raise AllocationError(request.request_id, message)

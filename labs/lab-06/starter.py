@@ -1,0 +1,119 @@
+"""lab-06: slots for the next token. Your work goes here.
+
+Run it from the repository's root:
+
+    LAB_IMPL=starter pytest labs/lab-06
+    $env:LAB_IMPL="starter"; pytest labs/lab-06          (Windows, PowerShell)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mini_kv.core import kv_cache_manager as engine
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.errors import AllocationError, RepeatedRequestError, UnknownRequestError  # noqa: F401  # you raise them
+from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_manager import KVCacheBlocks
+from mini_kv.core.request import Request
+from mini_kv.core.single_type_kv_cache_manager import cdiv  # noqa: F401  # cdiv(17, 16) is 2: division, rounded up
+from mini_kv.labkit import todo
+
+
+class KVCacheManager(engine.KVCacheManager):
+    """The engine's manager, with your hands on its block tables.
+
+    Everything that you need to know is in three dicts, each with one entry for every admitted request, under its id:
+
+    - `self.requests`           the request itself
+    - `self.req_to_blocks`      its block table, a list: block number k holds tokens k * block_size and following
+    - `self.num_cached_block`   how many blocks of the table, from its head, have been entered in the index
+
+    Beside these there are `self.block_size` and `self.block_pool`, which you call: `num_free_blocks`,
+    `get_new_blocks(n)`, `touch(blocks)`, `free_blocks(blocks)`, `cache_full_blocks(...)`. Keep no state elsewhere: the
+    engine, the ledger of invariants and the drawings read these dicts. Do the work here; `super()` would do it for you.
+    """
+
+    def __init__(self, kv_cache_config: KVCacheConfig, **options: Any) -> None:
+        """Build the pool and the empty tables. Given."""
+        super().__init__(kv_cache_config, **options)
+        (group,) = self.coordinator.single_type_managers
+        self.req_to_blocks = group.req_to_blocks
+        self.num_cached_block = group.num_cached_block
+
+    def get_num_blocks_to_allocate(
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
+    ) -> int:
+        """Return how many free blocks it takes until the request has slots for `num_tokens` tokens. Changes nothing.
+
+        1. How many blocks hold `num_tokens` tokens, the last one perhaps not full?
+        2. Some are there already: those in its table (none, if it is not admitted yet), and those of the hit that it
+           brings, `new_computed_blocks`. If the table is longer than needed, nothing is missing, and nothing is left
+           over for others.
+        3. A block of the hit that nobody holds is in the free queue, and will leave it. Count it as well.
+
+        Example, block size 4: A holds 1 block. For 4 tokens it needs 0 more, for 5 tokens 1. B holds none and brings
+        a hit of 2 blocks, of which A holds one and nobody the other. For 9 tokens B needs 2: one to revive, one new.
+        """
+        todo("lab-06", "KVCacheManager.get_num_blocks_to_allocate", "step 1, blocks for so many tokens")
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+    ) -> KVCacheBlocks | None:
+        """Give the request slots for the tokens of its next step; return the new blocks, or `None` if too few are free.
+
+            tokens    | computed       | new computed  | new                   | lookahead          |
+                      | KV is written  | its hit       | this step writes KV   | perhaps, later     |
+            slots     | yes            | in the hit    | yes                   | yes                |
+            names     | yes            | yes           | if known, full blocks | never              |
+
+        The first two come as `request.num_computed_tokens + num_new_computed_tokens`: a hit is counted in one of the
+        two, and its blocks are in `new_computed_blocks.blocks[0]`.
+
+        1. Misuse: raise `AllocationError(request_id, message)` if there is no new token, and
+           `RepeatedRequestError(request_id)` if another admitted request has this id. Nothing has changed then.
+        2. How many tokens need slots when this step is on its way? All four columns.
+        3. Ask `get_num_blocks_to_allocate`. More than the pool has free: return `None`, and nothing has changed.
+        4. A request that is not admitted yet: touch its hit, and make its three entries. Its table begins with the
+           hit, whose blocks are in the index already.
+        5. Take the new blocks that are still missing, and put them at the end of the table.
+        6. `cache_blocks`, for the tokens that have KV when this step is done. Lookahead slots are not among them.
+        7. Return the new blocks of step 5, often none: `KVCacheBlocks(([...],))`. The hit is not new.
+
+        Example, block size 4: A has 4 tokens, all computed, in block 1. Token 4 has just been sampled (the fifth).
+        `allocate_slots(A, 1)` returns block 2, because 5 tokens need slots; then A's table is 1 2. The next three
+        calls, for tokens 5, 6 and 7, return no block; the last of them gives block 2 its name.
+        """
+        todo("lab-06", "KVCacheManager.allocate_slots", "step 1, misuse")
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Enter the blocks that the first `num_computed_tokens` tokens of an admitted request fill in the index.
+
+        1. Full blocks only. What is not full goes on changing, and a name stands for what does not change.
+        2. Known tokens only. `num_computed_tokens` may count drafts, which the request does not contain: a block has a
+           name if `request.block_hashes` has one for it (one for each full block of known tokens, in order, from the
+           first block on). With caching off there are no names at all.
+        3. Those before `num_cached_block` are entered already. If there are more now, call
+           `block_pool.cache_full_blocks(table, request.block_hashes, num_cached_blocks, num_full_blocks)` and remember.
+
+        Example, block size 4, nothing cached yet: A knows 9 tokens. `cache_blocks(A, 6)` enters its first block,
+        `cache_blocks(A, 8)` then its second, and `cache_blocks(A, 12)`, three of these being drafts, none.
+        """
+        todo("lab-06", "KVCacheManager.cache_blocks", "step 1, full blocks only")
+
+    def free(self, request: Request) -> None:
+        """Drop the request's references to its blocks. Names stay, and can be hit until a block is used again.
+
+        1. Raise `UnknownRequestError(request_id)`, with nothing changed, unless this very request is admitted: a second
+           free is a mistake, and so is one by a request that merely has the same id.
+        2. Give its table to `block_pool.free_blocks`, the last block first.
+        3. Forget its three entries.
+
+        Example: A's table is 1 2 3, all named, and the free queue is 4. `free(A)` leaves the queue 4 3 2 1. A second
+        `free(A)` raises.
+        """
+        todo("lab-06", "KVCacheManager.free", "step 1, is it admitted?")
