@@ -260,6 +260,11 @@ def test_fast_hasher_equals_its_slow_twin(block_size: int) -> None:
     assert hasher(request) == []
 
 
+def test_a_hasher_of_no_model_in_particular_starts_from_none_hash() -> None:
+    """Left out, fingerprint and epoch are those of the empty namespace, not of another one."""
+    assert named([1, 2, 3, 4]) == [hash_block_tokens(sha256, NONE_HASH, [1, 2, 3, 4])]
+
+
 def test_growth_hashes_new_blocks_only() -> None:
     """A request that decodes for an hour hashes each block once."""
     calls = []
@@ -362,6 +367,16 @@ def test_choice_of_the_digest() -> None:
         get_hash_function("md5")
     assert "['sha256', 'xxh3_128']" in str(error.value)
     assert isinstance(error.value, KVCacheError)
+
+
+def test_a_digest_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused when the cache is built, with the command that helps; the default needs nothing."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as error:
+        get_hash_function("xxh3_128")
+    assert str(error.value).startswith("xxh3_128 needs ")
+    assert str(error.value).endswith(": pip install xxhash")
+    assert get_hash_function("sha256") is sha256
 
 
 def test_a_digest_that_can_be_forged_is_for_one_tenant() -> None:

@@ -1,5 +1,6 @@
 """The pool: who is free, in which order, who can be found by content, and when that ends."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
-from mini_kv.core.errors import BlockStateError, ConfigError, OutOfBlocksError
+from mini_kv.core.errors import BlockStateError, ConfigError, KVCacheError, OutOfBlocksError
 
 NAMES = [BlockHash(bytes([letter]) * 32) for letter in b"abcdef"]
 """Stand-ins for the names of prefixes."""
@@ -36,14 +37,17 @@ def test_a_new_pool() -> None:
     assert [block.is_null for block in pool.blocks] == [True, False, False, False, False]
     assert pool.null_block is pool.blocks[0]
     assert (pool.num_free_blocks, pool.usage) == (4, 0.0)
+    assert pool.enable_caching
     assert repr(pool.blocks[2]) == "KVCacheBlock(block_id=2, ref_cnt=0, block_hash=None)"
 
 
 @pytest.mark.parametrize("num_blocks", [1, 0, -3])
 def test_a_pool_needs_a_block_to_give(num_blocks: int) -> None:
-    """One block would be the null block alone."""
-    with pytest.raises(ConfigError):
+    """One block would be the null block alone; two are the smallest pool."""
+    with pytest.raises(ConfigError) as error:
         BlockPool(num_blocks)
+    assert f"num_gpu_blocks is {num_blocks}" in str(error.value)
+    assert free_order(BlockPool(2)) == [1]
 
 
 def test_the_pool_takes_the_block_factory() -> None:
@@ -158,6 +162,24 @@ def test_a_key_is_given_once() -> None:
         pool.cache_full_blocks(taken, NAMES, 0, 3)
     assert error.value.block_ids == [2]
     assert state(pool) == before
+
+
+def test_each_error_names_the_block() -> None:
+    """A learner meets these words first: they say which block, or what was wrong with the call."""
+    pool = BlockPool(5)
+    one, two = pool.get_new_blocks(2)
+    pool.cache_full_blocks([one], NAMES, 0, 1)
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: pool.get_new_blocks(3), "3 blocks requested, 2 free"),
+        (lambda: pool.free_blocks([two, two]), "twice"),
+        (lambda: pool.free_blocks([pool.blocks[4]]), "block 4 is freed, but nobody holds it"),
+        (lambda: pool.cache_full_blocks([one], NAMES, 0, 1), "block 1 has a key already"),
+        (lambda: pool.evict_blocks([7]), "there is no block 7; ids go from 0 to 4"),
+    ]
+    for call, words in calls:
+        with pytest.raises(KVCacheError) as error:
+            call()
+        assert words in str(error.value)
 
 
 def test_publishing_goes_on_where_it_stopped() -> None:

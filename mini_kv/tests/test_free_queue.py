@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mini_kv.core.block import KVCacheBlock
-from mini_kv.core.errors import BlockStateError, OutOfBlocksError
+from mini_kv.core.errors import BlockStateError, KVCacheError, OutOfBlocksError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 
 
@@ -165,6 +165,44 @@ def test_a_torn_list_is_noticed() -> None:
     queue._head.next_free_block = None
     with pytest.raises(BlockStateError):
         queue.popleft()
+
+    queue, blocks = make(3)
+    blocks[1].prev_free_block = None  # half in the queue, half out of it
+    with pytest.raises(BlockStateError) as error:
+        queue.remove(blocks[1])
+    assert error.value.block_ids == [1]
+
+
+@pytest.mark.parametrize("wrong_by", [-2, -1, 1, 2])
+def test_a_wrong_count_is_noticed(wrong_by: int) -> None:
+    """The links are whole and the counter is not: the walk trusts neither alone."""
+    queue, _ = make(4)
+    queue.num_free_blocks += wrong_by
+    with pytest.raises(BlockStateError):
+        queue.get_all_free_blocks()
+
+
+def test_each_error_names_the_block() -> None:
+    """A learner meets these words first: they say which block, or what was wrong with the call."""
+    queue, blocks = make(4)
+    outsider = KVCacheBlock(9)
+    torn, torn_blocks = make(4)
+    torn_blocks[1].next_free_block = None
+    endless, _ = make(1)
+    endless._head.next_free_block = None
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: queue.popleft_n(5), "5 blocks requested, 4 free"),
+        (lambda: queue.remove(outsider), "block 9 is not in the free queue"),
+        (lambda: queue.append(blocks[1]), "block 1 is in the free queue already"),
+        (lambda: queue.append_n([outsider, outsider]), "twice"),
+        (torn.get_all_free_blocks, "broken after 2 blocks"),
+        (lambda: torn.popleft_n(3), "links of the free queue are broken"),
+        (endless.popleft, "broken at its end"),
+    ]
+    for call, words in calls:
+        with pytest.raises(KVCacheError) as error:
+            call()
+        assert words in str(error.value)
 
 
 class CountingBlock(KVCacheBlock):

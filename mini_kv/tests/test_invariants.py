@@ -67,7 +67,7 @@ def reference_negative(kv: KVCacheManager) -> None:
 
 
 def twice_in_one_table(kv: KVCacheManager) -> None:
-    kv.get_blocks("A").blocks[0].append(block(kv, 3))
+    kv.coordinator.single_type_managers[0].req_to_blocks["A"].append(block(kv, 3))
     block(kv, 3).ref_cnt = 2
 
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.debug import DebugKVCacheManager, manager_state
 from mini_kv.core.errors import (
     AllocationError,
+    BlockStateError,
     ConfigError,
     InvalidTokenError,
     RepeatedRequestError,
@@ -16,6 +18,7 @@ from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, Request
+from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 
 
 def make(num_blocks: int = 10, block_size: int = 4, *, enable_caching: bool = True) -> KVCacheManager:
@@ -487,6 +490,23 @@ def test_anothers_hit() -> None:
     assert manager_state(kv) == before
 
 
+@pytest.mark.parametrize(("busy", "found"), [(1, [2, 3]), (8, [9, 10]), (12, [13, 14])])
+def test_another_caches_hit(busy: int, found: list[int]) -> None:
+    """Two replicas name a prefix alike: what one has found the other must not adopt, whatever the blocks' numbers."""
+    here, there = make(num_blocks=10), make(num_blocks=20)
+    prefill(here, "A", range(12))
+    prefill(there, "X", range(100, 100 + 4 * busy))
+    prefill(there, "A", range(12))
+    b = here.new_request("B", range(9))
+    blocks, num_hit = there.get_computed_blocks(b)
+    assert ids(blocks) == found
+    states = manager_state(here), manager_state(there)
+    with pytest.raises(AllocationError) as error:
+        here.allocate_slots(b, 1, num_hit, blocks)
+    assert error.value.request_id == "B"
+    assert (manager_state(here), manager_state(there)) == states
+
+
 def test_a_bad_token_names_itself() -> None:
     """Checked when the request is made, so that no key is ever derived from it."""
     with pytest.raises(InvalidTokenError) as error:
@@ -525,6 +545,32 @@ def test_several_groups_without_caching() -> None:
     assert kv.block_pool.num_free_blocks == 7
     with pytest.raises(ConfigError):
         KVCacheManager(KVCacheConfig(8, groups))
+
+
+def test_a_group_that_has_room_asks_for_nothing() -> None:
+    """The groups' last blocks fill at different times: one block is free, one group needs one, and that is enough."""
+    groups = tuple(KVCacheGroupSpec((name,), FullAttentionSpec(size)) for name, size in (("a", 4), ("b", 2)))
+    kv = KVCacheManager(KVCacheConfig(7, groups), enable_caching=False)
+    a = kv.new_request("A", range(7))
+    assert kv.allocate_slots(a, 6) is not None
+    assert (kv.get_block_ids("A"), free_order(kv)) == (([1, 2], [3, 4, 5]), [6])
+    a.num_computed_tokens = 6
+    new_blocks = kv.allocate_slots(a, 1)
+    assert new_blocks is not None
+    assert new_blocks.get_block_ids() == ([], [6])
+
+
+def test_a_group_publishes_under_its_own_number() -> None:
+    """One pool, two groups of layers: what group 1 has published group 1 finds, and group 0 does not."""
+    pool = BlockPool(8)
+    spec = FullAttentionSpec(2)
+    groups = [FullAttentionManager(spec, pool, group_id) for group_id in (0, 1)]
+    request = make(block_size=2).new_request("A", range(5))
+    groups[1].allocate_new_computed_blocks("A", [])
+    assert [block.block_id for block in groups[1].allocate_new_blocks("A", 5)] == [1, 2, 3]
+    groups[1].cache_blocks(request, 5)
+    hits = [group.find_longest_cache_hit(request.block_hashes, 4) for group in groups]
+    assert [[block.block_id for block in hit] for hit in hits] == [[], [1, 2]]
 
 
 def test_a_request_without_tokens() -> None:
@@ -597,3 +643,16 @@ def test_a_running_request_cannot_fall_back_into_its_hit():
     with pytest.raises(AllocationError):
         kv.allocate_slots(b, 13)
     assert kv.get_block_ids("B") == ([1, 2, 3, 4],)
+
+
+def test_a_free_that_fails_changes_nothing() -> None:
+    """Somebody freed a running request's block behind the manager's back: its own free says so and forgets nothing."""
+    kv = make()
+    a = prefill(kv, "A", range(9))
+    kv.block_pool.free_blocks(kv.get_blocks("A").blocks[0][1:2])
+    before = manager_state(kv)
+    with pytest.raises(BlockStateError) as error:
+        kv.free(a)
+    assert error.value.block_ids == [2]
+    assert manager_state(kv) == before
+    assert list(kv.requests) == ["A"]
