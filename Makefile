@@ -1,6 +1,6 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
 # make test     set up what the tests need and run them all
-# make lab-05   run your lab-05 (labs/lab-05/starter.py)
+# make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code
 # make lint     what CI checks besides tests      make size, make constraints, make clean, make help
 #
@@ -22,10 +22,11 @@ PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 
 start: $(VENV)/.ready
 	@$(BIN)/mini-kv story share-and-evict
-	@LAB_IMPL=starter $(BIN)/python -m pytest labs/lab-05 -q || [ $$? -eq 1 ]  # red is right: nothing is written yet
 	@echo
-	@echo "Next: read labs/lab-05/README.md, write your code in labs/lab-05/starter.py, then type"
-	@echo "    make lab-05"
+	@echo "Your scoreboard"
+	@echo "==============="
+	@$(BIN)/mini-kv status
+	@echo "or, shorter:  make lab-NN        everything that there is:  make help"
 	@echo "To use mini-kv and pytest directly, activate the environment first:"
 	@case "$$SHELL" in \
 	  *fish) echo "    source $(BIN)/activate.fish" ;; \

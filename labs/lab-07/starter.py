@@ -1,0 +1,197 @@
+"""lab-07: hits and evictions. Your work goes here.
+
+Run it from the repository's root:
+
+    LAB_IMPL=starter pytest labs/lab-07
+    $env:LAB_IMPL="starter"; pytest labs/lab-07          (Windows, PowerShell)
+
+Five small classes, in which the methods that this lab is about are missing. Write them in any order: where a test looks
+at one of your classes, the engine's stand in for the others.
+
+A name (`BlockHash`) says which tokens are in a block and which are before it. A request brings the names of its own
+full blocks, in order, in `request.block_hashes`. With the number of a group behind it, a name is a key of the index;
+that is what a block carries, in `block.block_hash`. A block without a name carries None.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager
+from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
+from mini_kv.core.block_hash import make_block_hash_with_group_id  # noqa: F401  # for cache_full_blocks
+from mini_kv.core.errors import BlockStateError  # noqa: F401  # cache_full_blocks raises it
+from mini_kv.core.kv_cache_manager import KVCacheBlocks
+from mini_kv.core.request import Request
+from mini_kv.labkit import todo
+
+
+class BlockHashToBlockMap:
+    """The index: which blocks carry a key, the oldest first. Usually there is one; there may be more.
+
+    `self._blocks[key]` is a dict of these blocks by their number, `block_id`; a Python dict keeps the order in which
+    its items came. A key that no block carries any more is not in `self._blocks`.
+
+    Example, used below: block 8 was entered under the key K, then block 9, then block 5.
+    """
+
+    def __init__(self) -> None:
+        """Make an empty index. Given, as are `clear`, `items` and `__len__`."""
+        self._blocks: dict[BlockHashWithGroupId, dict[int, KVCacheBlock]] = {}
+
+    def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
+        """Return the oldest block under `key`; None if there is none. Changes nothing.
+
+        Example: for K, block 8, however often one asks. For a key that was never entered, None.
+        """
+        todo("lab-07", "BlockHashToBlockMap.get_one_block", "look the key up")
+
+    def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
+        """Enter `block` under `key`, as the youngest there. The others stay. One that is there already keeps its place.
+
+        Example: after block 4 is entered under K, its blocks are 8 9 5 4. After block 8 once more, still 8 9 5 4.
+        """
+        todo("lab-07", "BlockHashToBlockMap.insert", "a key may have blocks already")
+
+    def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
+        """Take the block with this number out from under `key`, and return it. None, and no change, if it is not there.
+
+        1. Take out this block and no other.
+        2. If it was the key's last, the key goes too: the index must not grow with every prompt that ever came.
+
+        Example: `pop(K, 9)` returns block 9 and leaves 8 5. Then `pop(K, 9)` returns None, and so does `pop(L, 8)`.
+        """
+        todo("lab-07", "BlockHashToBlockMap.pop", "step 1, this block and no other")
+
+    def clear(self) -> None:
+        """Forget every key. Given."""
+        self._blocks.clear()
+
+    def items(self) -> list[tuple[BlockHashWithGroupId, list[KVCacheBlock]]]:
+        """Return every key with its blocks, oldest first: for drawings and checks. Given."""
+        return [(key, list(blocks.values())) for key, blocks in self._blocks.items()]
+
+    def __len__(self) -> int:
+        """Return the number of keys. Given."""
+        return len(self._blocks)
+
+
+class BlockPool(block_pool.BlockPool):
+    """The engine's pool; how its blocks get names, keep them and lose them is yours.
+
+    You need `self.cached_block_hash_to_block`, the index, and `self.free_block_queue`, whose front is handed out next.
+    """
+
+    def cache_full_blocks(
+        self,
+        blocks: Sequence[KVCacheBlock],
+        block_hashes: Sequence[BlockHash],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        kv_cache_group_id: int = 0,
+    ) -> None:
+        """Give the blocks of a table that have just become full their names, and enter them in the index.
+
+            table     | named before      | just full        | not full, or not computed yet |
+                      0                   num_cached_blocks  num_full_blocks
+
+        `blocks` is the whole table, and `block_hashes` are the names of its blocks, counted from the first one; there
+        may be more names or fewer than blocks. Only the middle part is touched. It may be empty.
+
+        1. A name is given once. If a block of the middle part has one already, raise `BlockStateError(message)`, with
+           nothing changed.
+        2. The key of a block is `make_block_hash_with_group_id(its name, kv_cache_group_id)`. Set `block.block_hash` to
+           it, and enter the block under it.
+
+        Another block may carry the same key: two requests have computed the same thing. Both keep their blocks, and
+        both blocks are entered.
+
+        Example: table 1 2 3 4 and names a b c d, `cache_full_blocks(table, names, 1, 3)`: block 2 is entered as b,
+        block 3 as c. Block 1 has its name from an earlier call; block 4 gets its own in a later one.
+        """
+        todo("lab-07", "BlockPool.cache_full_blocks", "step 1, look at the middle part of the table")
+
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
+        """Take the block's name away, so that nobody finds it any more; return whether it had one.
+
+        The engine calls this in `get_new_blocks`, for each block that it hands out, and in `evict_blocks`, for blocks
+        held or free; nowhere else. References and the free queue are not its business.
+
+        1. A block without a name: False.
+        2. Take this block out of the index. Another one with the same key stays.
+        3. Take the name off the block. True.
+
+        Example: 8 and 9 carry the same key, 8 is the older. Evict 9: a lookup finds 8, as before, and 9 has no name.
+        """
+        todo("lab-07", "BlockPool._maybe_evict_cached_block", "step 1, has it a name?")
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        """Drop one reference from each block; those that nobody holds any more join the free queue.
+
+            queue before   [ a  b  c ]
+            given          p  x  q  y        nobody holds them any more; x and y have no name
+            queue after    [ x  y  a  b  c  p  q ]
+
+        1. Drop a reference from each.
+        2. Of those whose last it was, the ones without a name go to the front, together, in the order given
+           (`prepend_n`).
+        3. Those with a name go to the back, together, in the order given (`append_n`). They keep it: free is not gone.
+
+        Callers pass a table from its tail to its head, `reversed(table)`, which can be walked through once. What they
+        pass is right, so check nothing: no null block, none twice, all held.
+
+        Example: A's table is 1 2 3, named, and 4, not full; B holds 1 as well. The queue is 5 6. `free_blocks` on
+        4 3 2 1 leaves 4 5 6 3 2.
+        """
+        todo("lab-07", "BlockPool.free_blocks", "step 1, drop a reference from each")
+
+
+class FullAttentionManager(single_type_kv_cache_manager.FullAttentionManager):
+    """The engine's manager of one group of layers; the lookup is yours."""
+
+    def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
+        """Return the blocks of the longest cached prefix of at most `max_length` tokens, first block first.
+
+        1. Whole blocks only (`self.block_size` tokens each), and not more than `max_length` tokens have room for.
+        2. `self.block_pool.get_cached_block(block_hash, [self.kv_cache_group_id])` returns a list of one block, or
+           None.
+        3. Stop at the first block that is not there, whatever comes behind it: a request's progress is one number, so
+           many tokens from the first on, and has no gaps.
+
+        Held or free, a block with a name can be hit. A lookup is a question: no reference, no move in the free queue.
+        Cost: one `get_cached_block` for each block of the hit, and one for the miss that ends it.
+
+        Example, block size 4, names a b c d, of which a b d are in the index: 2 blocks for `max_length` 16, 1 for 7,
+        none for 3.
+        """
+        todo("lab-07", "FullAttentionManager.find_longest_cache_hit", "step 1, how many blocks may it be at most?")
+
+
+class KVCacheManager(kv_cache_manager.KVCacheManager):
+    """The engine's manager; what it answers to a scheduler is yours."""
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """Return the longest cached prefix of the request: its blocks, and its length in tokens.
+
+        1. The last token is always computed, because its result is wanted and the cache does not keep results. So at
+           most all tokens but one can be hit; `request.num_tokens` counts the prompt and what has been answered so far.
+        2. `self.coordinator.find_longest_cache_hit(request.block_hashes, max_cache_hit_length)` asks all groups (here
+           there is one) and returns the pair that you need; its first half goes into `KVCacheBlocks(...)`.
+
+        Nothing changes, `self.prefix_cache_stats` neither: whoever asks may yet be refused.
+
+        Example, block size 4, 8 tokens that are all in the cache: one block and the number 4. With a ninth token: two
+        blocks and 8.
+        """
+        todo("lab-07", "KVCacheManager.get_computed_blocks", "step 1, how many tokens may be hit?")
+
+
+class PrefixCacheStats(kv_cache_manager.PrefixCacheStats):
+    """Three counters that start at 0: `requests`, `queries` and `hits`; the rate is `hits / queries`."""
+
+    def record(self, num_tokens: int, num_hits: int) -> None:
+        """Count one request of `num_tokens` tokens, of which `num_hits` were in the cache. Called when it is admitted.
+
+        `requests` counts requests. `queries` and `hits` count tokens: all of the request's, and those that were hit.
+
+        Example: `record(32, 0)` and `record(32, 28)` give 2 requests, 64 queries, 28 hits.
+        """
+        todo("lab-07", "PrefixCacheStats.record", "three counters")
