@@ -1,7 +1,9 @@
 """The command `mini-kv`: one verb, one meaning."""
 
 import argparse
+import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,8 +77,8 @@ def run_story(args: argparse.Namespace) -> int:
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not args.plain
     keys = sys.stdin if interactive else None
     try:
-        if args.test is not None:
-            learner.tell_test(find_lab(args.name, Path.cwd()), args.test, sys.stdout, keys)
+        if args.test is not None or args.name.removeprefix("lab-").isdigit():
+            learner.tell_test(find_lab(args.name, Path.cwd()), args.test or "", sys.stdout, keys)
         else:
             play_in_terminal(load_scenario(args.name), sys.stdout, keys)
     except (ScenarioError, ValueError) as error:
@@ -93,7 +95,11 @@ def run_status(args: argparse.Namespace) -> int:
         return 2
     progress = read_state(state_folder(labs[0]), "progress")
     if args.html is not None:
-        Path(args.html).write_text(progress_page(labs, progress), encoding="utf-8")
+        try:
+            Path(args.html).write_text(progress_page(labs, progress), encoding="utf-8")
+        except OSError as error:
+            print(f"mini-kv status: {error}", file=sys.stderr)
+            return 2
     else:
         print("\n".join(learner.status_lines(labs, progress)))
     return 0
@@ -101,7 +107,7 @@ def run_status(args: argparse.Namespace) -> int:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Print what is there and what is missing; 1 if something needed is."""
-    lines, healthy = learner.doctor_lines(repository())
+    lines, healthy = doctor_lines(repository())
     print("\n".join(lines))
     return 0 if healthy else 1
 
@@ -126,6 +132,28 @@ def repository() -> Path:
     """Return the nearest folder from here upwards that holds labs/, or this one."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / "labs").is_dir()), here)
+
+
+def doctor_lines(root: Path) -> tuple[list[str], bool]:
+    """Return a line for everything that the course may need, and whether all that it must have is there."""
+    checks: list[tuple[str, bool, bool, str]] = [
+        ("Python 3.11 or newer", sys.version_info >= (3, 11), True, "make PY=/path/to/python3"),
+        ("pytest", _importable("pytest"), True, "make"),
+        ("pytest-timeout, stops endless loops", _importable("pytest_timeout"), True, "make"),
+        ("xxhash, for the faster hash", _importable("xxhash"), True, "make"),
+        ("labs/", bool(all_labs(root)), True, "call this in the repository"),
+        ("git, for updates", shutil.which("git") is not None, False, "install git"),
+        ("Node and npm, for the browser tests", shutil.which("npm") is not None, False, "install Node 18 or newer"),
+    ]
+    lines = []
+    for what, there, needed, remedy in checks:
+        mark = "ok     " if there else ("MISSING" if needed else "without")
+        lines.append(f"{mark}  {what}{'' if there else f'   ->  {remedy}'}")
+    return lines, all(there for _, there, needed, _ in checks if needed)
+
+
+def _importable(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
 
 
 if __name__ == "__main__":

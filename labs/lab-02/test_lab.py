@@ -46,6 +46,11 @@ def test_2_looking_changes_nothing(lab: LabUnderTest) -> None:
     queue = make(lab, [3, 0, 5, 1]).queue
     queue.get_all_free_blocks().clear()
     expect_queue(lab, queue, [3, 0, 5, 1], "queue after get_all_free_blocks()")
+    kept = queue.get_all_free_blocks()
+    queue.get_all_free_blocks()
+    lab.expect("a list that somebody has kept", [3, 0, 5, 1], numbers(kept), why="each look makes a list of its own")
+    if kept is queue.get_all_free_blocks():
+        lab.fail("two looks", "two lists", "one list, given twice")
 
 
 @points(2, POPLEFT, after=FIRST, why="the front is what has waited longest")

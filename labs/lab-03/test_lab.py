@@ -175,6 +175,7 @@ def test_touching_the_null_block(lab: LabUnderTest) -> None:
     desk.takes("A", 2)
     desk.shares("B", [0, 0, 1, 2])
     lab.expect("references of blocks 1, 2", [2, 2], desk.references([1, 2]))
+    lab.expect("references of the null block", [0], desk.references([0]), why="nobody counts them: it is nobody's")
     lab.expect("free queue", [3, 4, 5], desk.free_queue())
 
 

@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from mini_kv.core.errors import InvalidTokenError, RepeatedRequestError
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest, WatchedKVCacheManager, same
 from mini_kv.labkit.shrink import shrink
@@ -179,7 +180,7 @@ def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
 
 @points(1, "prefill", stage="adversary", after="test_4_diverging_prompt_shares_only_the_common_prefix")
 def test_nothing_after_a_hole_is_hit(lab: LabUnderTest) -> None:
-    """A's third block loses its key while A runs: what follows it is still cached, and of no use."""
+    """A's third block loses its key while A runs: what follows it is still cached, and out of reach."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     admit(lab, kv, PROMPT, "A")
     kv.evict_blocks([3])
@@ -245,7 +246,25 @@ def test_refusal_changes_nothing(lab: LabUnderTest) -> None:
     lab.expect("B's cached tokens at the second try", 28, cached)
 
 
-@points(3, "prefill", stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(1, "prefill", stage="adversary", after="test_1_first_request_populates_a_cold_cache")
+def test_errors_are_not_refusals(lab: LabUnderTest) -> None:
+    """A bad token and a name that is in use are somebody's mistake: None would hide it, the exception tells it."""
+    for what, tokens, error in (
+        ("prefill of a prompt with the token -1", [1, -1], InvalidTokenError),
+        ("prefill under a name that is in use", PROMPT, RepeatedRequestError),
+    ):
+        kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
+        kv.hold(PROMPT, "A")
+        try:
+            result = lab.prefill(kv, tokens, "A")
+        except error:
+            continue
+        lab.fail(
+            what, f"{error.__name__}, passed on", result, why="only scarcity is None: errors are not yours to catch"
+        )
+
+
+@points(2, "prefill", stage="adversary", after="test_2_identical_prompt_shares_all_but_the_tail_block")
 def test_lengths_around_a_block_and_other_block_sizes(lab: LabUnderTest) -> None:
     """One token less, exactly full, one more; blocks of 1, 3, 4 and 16 tokens; ids out of order."""
     for block_size in (1, 3, 4, 16):

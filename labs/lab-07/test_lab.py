@@ -111,8 +111,8 @@ def test_6_the_index_keeps_both(lab: LabUnderTest) -> None:
     index = lab.BlockHashToBlockMap()
     for key, block_id in ((K, 8), (K, 9), (L, 4), (K, 5)):
         index.insert(key, KVCacheBlock(block_id))
-    lab.expect("blocks under K, to which 8, 9 and 5 were added", [8, 9, 5], carriers(index, K))
-    lab.expect("blocks under L, to which 4 was added", [4], carriers(index, L))
+    lab.expect("blocks under K, to which 8, 9 and 5 were added", [8, 9, 5], carriers(lab, index, K))
+    lab.expect("blocks under L, to which 4 was added", [4], carriers(lab, index, L))
 
 
 @points(2, GET_ONE, after="test_6_the_index_keeps_both", why="one answer for all who ask: the block entered first")
@@ -125,7 +125,9 @@ def test_7_the_oldest_answers(lab: LabUnderTest) -> None:
     index.insert(K, KVCacheBlock(5))
     for _ in range(2):
         lab.expect("answer for K, with 8, then 9, then 5", 8, id_of(index.get_one_block(K)))
-    lab.expect("blocks under K after two questions", [8, 9, 5], carriers(index, K), why="a question takes nothing out")
+    lab.expect(
+        "blocks under K after two questions", [8, 9, 5], carriers(lab, index, K), why="a question takes nothing out"
+    )
     lab.expect("answer for L, which nobody entered", None, index.get_one_block(L))
     lab.expect("keys in the index", 1, len(index), why="asking for L does not enter it")
 
@@ -139,8 +141,8 @@ def test_8_each_goes_alone(lab: LabUnderTest) -> None:
     index.insert(L, KVCacheBlock(4))
     for block_id, left in ((9, [8, 5]), (8, [5]), (5, [])):
         lab.expect(f"what pop(K, {block_id}) returned", block_id, id_of(index.pop(K, block_id)))
-        lab.expect(f"blocks under K after pop(K, {block_id})", left, carriers(index, K))
-    lab.expect("blocks under L", [4], carriers(index, L))
+        lab.expect(f"blocks under K after pop(K, {block_id})", left, carriers(lab, index, K))
+    lab.expect("blocks under L", [4], carriers(lab, index, L))
     lab.expect("keys left, of K and L", 1, len(index), why="nobody carries K any more, so K is gone too")
 
 
@@ -333,8 +335,8 @@ def test_a_block_keeps_its_place(lab: LabUnderTest) -> None:
     blocks = {block_id: KVCacheBlock(block_id) for block_id in (8, 2, 5)}
     for key, block_id in ((K, 8), (L, 2), (K, 2), (K, 5), (K, 8), (K, 2)):
         index.insert(key, blocks[block_id])
-    lab.expect("blocks under K, after inserting 8, 2, 5, 8, 2", [8, 2, 5], carriers(index, K))
-    lab.expect("blocks under L, after inserting 2", [2], carriers(index, L))
+    lab.expect("blocks under K, after inserting 8, 2, 5, 8, 2", [8, 2, 5], carriers(lab, index, K))
+    lab.expect("blocks under L, after inserting 2", [2], carriers(lab, index, L))
 
 
 @points(1, GET_ONE, stage="adversary", after="test_6_the_index_keeps_both", why="the oldest of those that are left")
@@ -360,8 +362,8 @@ def test_taking_out_what_is_not_there(lab: LabUnderTest) -> None:
         index.insert(key, KVCacheBlock(block_id))
     for told, key, block_id in (("K, 4", K, 4), ("L, 8", L, 8), ("M, 8", BlockHashWithGroupId(b"the key M"), 8)):
         lab.expect(f"what pop({told}) returned", None, index.pop(key, block_id), why="no such block under that key")
-        lab.expect(f"blocks under K after pop({told})", [8, 9], carriers(index, K))
-        lab.expect(f"blocks under L after pop({told})", [4], carriers(index, L))
+        lab.expect(f"blocks under K after pop({told})", [8, 9], carriers(lab, index, K))
+        lab.expect(f"blocks under L after pop({told})", [4], carriers(lab, index, L))
         lab.expect(f"keys in the index after pop({told})", 2, len(index))
 
 
@@ -682,7 +684,7 @@ def assembled(lab: LabUnderTest, function: str) -> tuple[Any, Any, Any]:
             answer = owns.get_computed_blocks(self, request)
             blocks = answer[0].blocks if is_pair(answer) and isinstance(answer[0], KVCacheBlocks) else None
             if type(blocks) is not tuple or len(blocks) != 1 or not are_blocks(blocks[0]):
-                want = "a pair: KVCacheBlocks(([block, ...],)), a list for the one group; and a number of tokens"
+                want = "(KVCacheBlocks(([block, ...],)), tokens): one list for the one group"
                 lab.fail("what get_computed_blocks returned", want, answer)
             return answer
 
@@ -776,9 +778,16 @@ def free_queue(kv: WatchedKVCacheManager) -> list[int]:
     return ids_of(kv.block_pool.free_block_queue.get_all_free_blocks())
 
 
-def carriers(index: Any, key: BlockHashWithGroupId) -> list[int]:
+def carriers(lab: LabUnderTest, index: Any, key: BlockHashWithGroupId) -> list[int]:
     """Return the ids of the blocks under the key, oldest first."""
-    return ids_of(dict(index.items()).get(key, []))
+    try:
+        blocks = dict(index.items()).get(key, [])
+    except Exception as error:
+        blocks = error
+    if not are_blocks(blocks):
+        why = "items() is given, and reads self._blocks as the class describes it: a dict for each key"
+        lab.fail("what items() finds in self._blocks under one key", "a list of KVCacheBlock", blocks, why)
+    return ids_of(blocks)
 
 
 def is_pair(value: object) -> bool:

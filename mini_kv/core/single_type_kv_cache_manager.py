@@ -32,7 +32,8 @@ class FullAttentionManager:
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
         """Return the blocks of the longest cached prefix of at most `max_length` tokens. Changes nothing.
 
-        Stops at the first miss: a later block may be cached too, but its KV is of no use without what precedes it.
+        Stops at the first miss: a later block may be cached too, but a request's progress is one number, and what
+        stands before that block would be missing.
         """
         index = self.block_pool.cached_block_hash_to_block
         hit = []

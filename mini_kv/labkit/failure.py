@@ -59,21 +59,22 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
     tail = [f"why: {line}" if index == 0 else f"     {line}" for index, line in enumerate(_wrapped(why))]
     if at:
         tail.append(f"at:  {at}")
-    tail += _help(result)
+    tail += _help(result, steps=lab is not None and len(lab.kvs) > 0)
     head = [f"{result.lab.lab_id}  {result.test}", *what]
     if lab is None or isinstance(error, LoadError | SyntaxError):
         return "\n".join([*head, *tail])
     return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
 
 
-def _help(result: LabResult) -> list[str]:
-    """Return the line that says what to type for help, if the lab offers any."""
+def _help(result: LabResult, *, steps: bool) -> list[str]:
+    """Return the line that says what to type for help, if the lab offers any; a story needs steps to show."""
     if not (result.lab.folder / "hints.toml").is_file():
         return []
     number = result.lab.lab_id.removeprefix("lab-")
     numbered = re.match(r"test_\d+(?=_)", result.test)  # such a beginning is enough, and fits on the line
     test = numbered.group() if numbered else result.test
-    return [f"hint: mini-kv hint {number} {result.short_function}     see it: mini-kv story {number} {test}"]
+    story_line = f"     see it: mini-kv story {number} {test}" if steps else ""
+    return [f"hint: mini-kv hint {number} {result.short_function}{story_line}"]
 
 
 def _what(error: BaseException, at: str) -> list[str] | None:

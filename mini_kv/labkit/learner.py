@@ -1,8 +1,7 @@
-"""The learner's commands: status, watch, reset, hint, predict, story of a test, doctor."""
+"""The learner's commands: status, watch, reset, hint, predict, story of a test."""
 
 import ast
 import contextlib
-import importlib.util
 import io
 import os
 import re
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from mini_kv.labkit.lab import Lab, all_labs
+from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.progress import read_state, state_folder, write_state
 from mini_kv.labkit.scoreboard import run_command
 from mini_kv.viz.terminal import play_spans
@@ -176,25 +175,3 @@ def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> Non
         play_spans(kv.spans, kv.manager.kv_cache_config.num_blocks, out, keys)
         out.write("\n")
     out.write(f"{result.message or f'{result.test}: {result.state}'}\n")
-
-
-def doctor_lines(root: Path) -> tuple[list[str], bool]:
-    """Return a line for everything that the course may need, and whether all that it must have is there."""
-    checks: list[tuple[str, bool, bool, str]] = [
-        ("Python 3.11 or newer", sys.version_info >= (3, 11), True, "make PY=/path/to/python3"),
-        ("pytest", _importable("pytest"), True, "make"),
-        ("pytest-timeout, stops endless loops", _importable("pytest_timeout"), True, "make"),
-        ("xxhash, for the faster hash", _importable("xxhash"), True, "make"),
-        ("labs/", bool(all_labs(root)), True, "call this in the repository"),
-        ("git, for updates", shutil.which("git") is not None, False, "install git"),
-        ("Node and npm, for the browser tests", shutil.which("npm") is not None, False, "install Node 18 or newer"),
-    ]
-    lines = []
-    for what, there, needed, remedy in checks:
-        mark = "ok     " if there else ("MISSING" if needed else "without")
-        lines.append(f"{mark}  {what}{'' if there else f'   ->  {remedy}'}")
-    return lines, all(there for _, there, needed, _ in checks if needed)
-
-
-def _importable(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None

@@ -203,7 +203,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remember how far the learner is, and write the files that were asked for."""
     stash = session.config.stash
-    write_exports({option: session.config.getoption(option) for option in FORMATS}, list(stash[RESULTS].values()))
+    try:
+        write_exports({option: session.config.getoption(option) for option in FORMATS}, list(stash[RESULTS].values()))
+    except OSError as error:
+        raise pytest.UsageError(f"the results could not be written: {error}") from None
     for lab_id, implementation in stash[IMPLEMENTATIONS].items():
         if implementation.choice == "starter" or Path(implementation.choice).is_dir():
             record_run(implementation, [r for r in stash[RESULTS].values() if r.lab.lab_id == lab_id])

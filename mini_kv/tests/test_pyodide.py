@@ -165,7 +165,7 @@ def test_nothing_heavy_is_asked_for(browser: Answers, here: Answers) -> None:
     ("choice", "status", "line"),
     [
         ("solution", 0, "lab-05  50 of 50 points for the reference solution, solutions/lab-05/solution.py"),
-        ("starter", 1, "19 todo"),
+        ("starter", 1, "20 todo"),
         ("never-looks", 1, "     B     [9x1#] [10x1#] [11x1#] [12x1#] [13x1#] [14x1#] [15x1#] [16x1#]"),
         ("hit-counted-twice", 1, "lab-05  test_2_identical_prompt_shares_all_but_the_tail_block"),
     ],
@@ -182,7 +182,7 @@ def test_the_starter_is_all_to_do(browser: Answers) -> None:
     """Who opens the page has written nothing: no points, and no reproach."""
     board = [line.split() for line in browser["labs"]["starter"]["report"] if " test_" in line and "/" in line]
     states = [words[:2] for words in board if words[0] != "next:"]
-    assert len(states) == 19
+    assert len(states) == 20
     assert all(state == "TODO" and score.startswith("0/") for state, score in states)
 
 

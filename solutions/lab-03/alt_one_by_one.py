@@ -39,13 +39,14 @@ class BlockPool:
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         for block in blocks:
-            block.ref_cnt += 1
-            if block.ref_cnt == 1 and not block.is_null:
-                self.free_block_queue.remove(block)
+            if not block.is_null:
+                block.ref_cnt += 1
+                if block.ref_cnt == 1:
+                    self.free_block_queue.remove(block)
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        blocks = list(ordered_blocks)
-        mentions = Counter(block.block_id for block in blocks if not block.is_null)
+        blocks = [block for block in ordered_blocks if not block.is_null]
+        mentions = Counter(block.block_id for block in blocks)
         wrong = [i for i, times in mentions.items() if times > 1 or self.blocks[i].ref_cnt < 1]
         if wrong:
             raise BlockStateError("given twice, or held by nobody", wrong)
