@@ -1,0 +1,192 @@
+"""The learner's commands and the files for machines, on a copy of lab-05."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.labkit import learner
+from mini_kv.labkit.export import as_csv, as_gradescope, as_json, progress_page
+from mini_kv.labkit.lab import Lab, UnknownLabError, find_lab, load_lab
+from mini_kv.labkit.progress import read_state, record_run, state_folder, write_state
+from mini_kv.labkit.scoreboard import LabResult, State
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """A repository with lab-05 alone, its starter as the course gives it."""
+    shutil.copytree(ROOT / "labs/lab-05", tmp_path / "labs/lab-05", ignore=shutil.ignore_patterns("__pycache__"))
+    copied = load_lab(tmp_path / "labs/lab-05")
+    shutil.copy(learner.pristine_starter(copied), copied.starter)
+    monkeypatch.chdir(tmp_path)
+    return copied
+
+
+def result(lab: Lab, test: str, state: State, points: int, message: str = "") -> LabResult:
+    return LabResult(lab, test, points, "prefill", "biography", None, state, message)
+
+
+def test_hints_come_one_at_a_time(lab: Lab) -> None:
+    """The first call asks a question; each further one adds a plainer hint, and the third says so no more."""
+    told = []
+    for _ in range(4):
+        out = io.StringIO()
+        assert learner.give_hint(lab, "prefill", out) == 0
+        told.append([line[:2] for line in out.getvalue().splitlines()])
+    assert told == [["1.", "(t"], ["1.", "2.", "(t"], ["1.", "2.", "3."], ["1.", "2.", "3."]]
+
+
+def test_a_hint_for_nothing_names_the_functions(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and no state is kept for it."""
+    assert main(["hint", "05", "prefil"]) == 2
+    assert (
+        capsys.readouterr().err == "lab-05 has no function 'prefil'; there are: prefill, ref_counts, cache_hit_rate\n"
+    )
+
+
+def test_predictions_are_answered(lab: Lab) -> None:
+    """A right answer in other words is right; a wrong one hears what would have had to be true; silence ends it."""
+    out = io.StringIO()
+    assert learner.ask_predictions(lab, out, io.StringIO("32\n1 block\n[8, 9]\n")) == 0
+    lines = [line.removeprefix("> ") for line in out.getvalue().splitlines() if not line.startswith("[")]
+    lines = [line for line in lines if line]
+    assert [line.split()[0] for line in lines] == ["No.", "It", "Yes:", "Yes:"]
+    assert "guess after the last token" in lines[0]
+    kept = read_state(state_folder(lab), "predictions")
+    assert {key.split()[1]: value["right"] for key, value in kept.items()} == {
+        "identical-prompt": False,
+        "what-b-costs": True,
+        "first-victims": True,
+    }
+
+
+def test_reset_keeps_the_learners_file(lab: Lab) -> None:
+    """Twice within a second: two backups, and the starter as it was."""
+    pristine = learner.pristine_starter(lab).read_text(encoding="utf-8")
+    for text in ("my first try", "my second try"):
+        lab.starter.write_text(text, encoding="utf-8")
+        assert learner.reset_starter(lab, io.StringIO()) == 0
+        assert lab.starter.read_text(encoding="utf-8") == pristine
+    kept = sorted(path.read_text(encoding="utf-8") for path in (lab.root / ".mini_kv/backup").iterdir())
+    assert kept == ["my first try", "my second try"]
+
+
+def test_status_says_how_far_and_what_next(lab: Lab) -> None:
+    """The best score stays, the present one is told beside it."""
+    progress = {"lab-05": {"best": 20, "score": 12, "tests": {}, "when": "2027-01-01 10:00"}}
+    lines = learner.status_lines([lab], progress)
+    assert lines[0].startswith("lab-05  [########............]  20/50   now 12")
+    assert lines[-1] == "next: read labs/lab-05/README.md, then type  LAB_IMPL=starter pytest labs/lab-05"
+    assert len(learner.status_lines([lab], {"lab-05": {**progress["lab-05"], "best": 50}})) == 1
+
+
+def test_the_page_loads_nothing(lab: Lab) -> None:
+    """A bar with its number in words; no script, no address."""
+    page = progress_page([lab], {"lab-05": {"best": 20, "when": "2027-01-01 <b>"}})
+    assert "<meter min='0' max='50' value='20'>20</meter>" in page and "20 of 50" in page
+    assert "2027-01-01 &lt;b&gt;" in page
+    assert "<script" not in page and "http" not in page
+
+
+def test_results_for_machines(lab: Lab) -> None:
+    """One run, three files: nothing that did not pass has a score, nothing is missing."""
+    run = [result(lab, "test_1", State.PASS, 30), result(lab, "test_2", State.TODO, 20, "to be written")]
+    assert [(t["test"], t["state"], t["score"], t["points"]) for t in json.loads(as_json(run))["tests"]] == [
+        ("test_1", "pass", 30, 30),
+        ("test_2", "todo", 0, 20),
+    ]
+    gradescope = json.loads(as_gradescope(run))["tests"]
+    assert [(t["name"], t["score"], t["max_score"], t["status"], t["output"]) for t in gradescope] == [
+        ("lab-05 test_1", 30, 30, "passed", "pass"),
+        ("lab-05 test_2", 0, 20, "failed", "to be written"),
+    ]
+    table = list(csv.DictReader(io.StringIO(as_csv(run))))
+    assert [(row["test"], row["score"], row["points"]) for row in table] == [
+        ("test_1", "30", "30"),
+        ("test_2", "0", "20"),
+        ("TOTAL", "30", "50"),
+    ]
+
+
+def test_state_that_cannot_be_read_is_put_aside(lab: Lab) -> None:
+    """A damaged file is not overwritten: somebody may want to look at it."""
+    folder = state_folder(lab)
+    (folder / "progress.json").write_text("{half", encoding="utf-8")
+    assert read_state(folder, "progress") == {}
+    assert [path.read_text(encoding="utf-8") for path in folder.glob("progress.unreadable-*")] == ["{half"]
+    write_state(folder, "progress", {"lab-05": 1})
+    assert read_state(folder, "progress") == {"lab-05": 1}
+    assert sorted(path.name.split("-")[0] for path in folder.iterdir()) == ["progress.json", "progress.unreadable"]
+
+
+def test_labs_and_tests_are_found_by_what_one_types(lab: Lab) -> None:
+    """5, 05 and lab-05 are one lab; the beginning of a test's name is enough, if it is the only one."""
+    assert {find_lab(name, lab.root / "labs").lab_id for name in ("5", "05", "lab-05")} == {"lab-05"}
+    with pytest.raises(UnknownLabError):
+        find_lab("77", lab.root)
+    assert learner.find_test(lab, "test_2") == "test_2_identical_prompt_shares_all_but_the_tail_block"
+    assert learner.find_test(lab, "scrambled") == "test_scrambled_frees_leave_a_queue_that_you_can_predict"
+    for beginning in ("test_9", "block"):
+        with pytest.raises(ValueError):
+            learner.find_test(lab, beginning)
+
+
+def test_doctor_lists_what_is_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this suite runs nothing that is needed can be missing."""
+    monkeypatch.chdir(ROOT)
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("MISSING")] == []
+    assert lines[0] == "ok       Python 3.11 or newer"
+
+
+def test_only_ones_own_whole_run_is_recorded(lab: Lab) -> None:
+    """A run of the reference, or of half the tests, says nothing about the learner."""
+    from mini_kv.labkit.implementation import resolve
+
+    whole = [result(lab, "test_1", State.PASS, 30), result(lab, "test_2", State.FAIL, 20)]
+    starter = resolve("starter", lab, 1, lab.root)
+    record_run(starter, whole[:1])
+    assert read_state(state_folder(lab), "progress") == {}
+    record_run(starter, whole)
+    record_run(starter, [result(lab, "test_1", State.FAIL, 30), whole[1]])
+    entry = read_state(state_folder(lab), "progress")["lab-05"]
+    assert (entry["best"], entry["score"], entry["points"]) == (30, 0, 50)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the terminal's Ctrl-C is another one on Windows")
+def test_watch_runs_again_when_the_file_is_saved(lab: Lab) -> None:
+    """One run at once, one more after each save, until Ctrl-C."""
+    shutil.copy(ROOT / "conftest.py", lab.root)
+    shutil.copy(ROOT / "pyproject.toml", lab.root)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from mini_kv.cli import main; "
+    watching = subprocess.Popen(
+        [sys.executable, "-c", code + "raise SystemExit(main(['watch', '05']))"],
+        cwd=lab.root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    runs = 0
+    for line in watching.stdout:
+        if line.startswith("watching labs/lab-05/starter.py"):
+            runs += 1
+            if runs == 2:
+                break
+            time.sleep(0.01)  # another time stamp
+            lab.starter.touch()
+    watching.send_signal(2)
+    assert (runs, watching.wait(timeout=20)) == (2, 130)
+    watching.stdout.close()
