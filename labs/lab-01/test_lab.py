@@ -203,7 +203,7 @@ def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
                 want = len(range(0, num_tokens, block_size))
                 lab.expect(f"blocks of {block_size} for {num_tokens} tokens", want, lab.cdiv(num_tokens, block_size))
     why = "integers are exact as long as no float comes near them"
-    for num_tokens, want in ((2**60, 2**56), (2**60 + 1, 2**56 + 1)):
+    for num_tokens, want in ((2**60, 2**56), (2**60 + 1, 2**56 + 1), (2**62 - 1, 2**58), (16 * 10**400, 10**400)):
         lab.expect(f"blocks of 16 for {num_tokens} tokens", want, lab.cdiv(num_tokens, 16), why)
 
 

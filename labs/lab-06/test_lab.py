@@ -137,7 +137,9 @@ def test_7_a_hit_begins_the_table(lab: LabUnderTest) -> None:
     b = kv.new_request("B", PROMPT[:9])
     hit, num_hit = kv.get_computed_blocks(b)
     got = allocate(kv, b, 9 - num_hit, num_hit, hit)
-    lab.expect("new blocks for B", [4], got, why="the hit is in the table, but it is not new")
+    lab.expect(
+        "new blocks for B", [4], got, why="the hit begins the table, but it is not new; the new tokens come behind it"
+    )
     lab.expect("B's block table", [1, 2, 4], table(kv, "B"))
     lab.expect("references of blocks 1 to 4", [2, 2, 1, 1], references(kv, 1, 2, 3, 4), why="two tables hold the hit")
     why = "the list came from the caller, who may go on using it: B's table is a list of its own"

@@ -283,7 +283,7 @@ def test_a_miss_ends_the_search(lab: LabUnderTest) -> None:
         lab.fail("calls of get_cached_block for a hit of 3 blocks", "4: three hits and a miss", looked_up.call_count)
 
 
-@points(1, FIND, stage="adversary", why="a group looks for its own keys: other layers have other keys and values")
+@points(1, FIND, stage="adversary", why="group 0 has both blocks; each group looks for its own keys")
 def test_each_group_finds_its_own(lab: LabUnderTest) -> None:
     """Group 0 has entered two blocks, group 1 the first of them. What does group 1 find?"""
     pool = block_pool.BlockPool(8)
