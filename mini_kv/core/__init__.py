@@ -2,5 +2,5 @@
 
 Standard library only; runs in a browser. In reading order: `block`, `free_queue`, `request`, `block_hash`,
 `block_pool`, `kv_cache_interface`, `single_type_kv_cache_manager`, `kv_cache_coordinator`, `kv_cache_manager`; beside
-them `errors`, `invariants` and `debug`.
+them `errors`, `invariants`, `debug` and `deviations`, the table of what differs from vLLM.
 """
