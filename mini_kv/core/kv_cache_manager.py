@@ -326,14 +326,14 @@ class KVCacheManager:
         if num_new_tokens < 1 or num_lookahead_tokens < 0:
             message = f"num_new_tokens is {num_new_tokens} and num_lookahead_tokens {num_lookahead_tokens}: "
             raise AllocationError(request.request_id, message + "a step computes at least 1 token")
+        admitted = self.requests.get(request.request_id)
+        if admitted is not request and admitted is not None:
+            raise RepeatedRequestError(request.request_id)
         if self.coordinator.skipping_managers:
             self._check_skipping(request, num_new_tokens + num_lookahead_tokens, num_computed_tokens)
-        admitted = self.requests.get(request.request_id)
         if admitted is None:
             self._check_hit(request, num_computed_tokens, hit)
             return
-        if admitted is not request:
-            raise RepeatedRequestError(request.request_id)
         if any(hit) or num_computed_tokens != request.num_computed_tokens:
             raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
         num_adopted = self._num_adopted_tokens.get(request.request_id, 0)
