@@ -433,7 +433,8 @@ class MiniKV(Engine):
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         """Return the hit."""
-        return self.manager.get_computed_blocks(request)
+        blocks, num_tokens = self.manager.get_computed_blocks(request)
+        return blocks, num_tokens
 
     def allocate_slots(self, call: Call, request: Any, num_new_tokens: int, num_hit: int, blocks: Any) -> Any:
         """Allocate; the manager itself notes a first admission."""
