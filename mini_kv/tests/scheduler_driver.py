@@ -22,7 +22,8 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig, SchedulingPolicy
+from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
 
 Tokens = tuple[int, ...]
 

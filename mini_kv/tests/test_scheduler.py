@@ -1,6 +1,6 @@
 """The scheduler, told as stories: who runs, with how many tokens, who gives way, who comes back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,9 +8,8 @@ from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerErro
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig, SchedulingPolicy
-
-Sampler = Callable[[str, int], int]
+from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
 
 
 class Engine:
@@ -20,8 +19,8 @@ class Engine:
         self.kv = KVCacheManager.for_full_attention(num_blocks, 4, enable_caching=enable_caching)
         self.scheduler = Scheduler(self.kv, SchedulerConfig(**limits))  # type: ignore[arg-type]
 
-    def add(self, name: str, tokens: Sequence[int], max_tokens: int = 4, **options: int) -> None:
-        self.scheduler.add_request(self.kv.new_request(name, tokens), max_tokens=max_tokens, **options)
+    def add(self, name: str, tokens: Sequence[int], max_tokens: int = 4, priority: int = 0) -> None:
+        self.scheduler.add_request(self.kv.new_request(name, tokens), max_tokens=max_tokens, priority=priority)
 
     def plan(self) -> SchedulerOutput:
         output = self.scheduler.schedule()
