@@ -100,7 +100,8 @@ class Request:
         self.status = RequestStatus.WAITING
         self.priority = 0
         self.arrival = 0
-        self.max_tokens = 0
+        self.max_slots = 0
+        """How many of its tokens will ever be computed."""
         self.stop_token_ids: frozenset[int] = frozenset()
         self.spec_token_ids: list[int] = []
         """Drafts: tokens that somebody proposed as the next ones."""

@@ -222,7 +222,7 @@ def test_a_stop_token_ends_a_request_and_what_was_sampled_behind_it_is_dropped()
 
 def test_what_can_never_finish_is_refused_when_it_comes():
     engine = Engine(5, max_model_len=30)
-    with pytest.raises(ConfigError, match="needs 5 blocks; the pool has 4"):
+    with pytest.raises(ConfigError, match="needs 5 blocks when it has grown to 18; the pool has 4"):
         engine.add("A", range(10), max_tokens=8)
     engine.add("A", range(10), max_tokens=7)
     with pytest.raises(ConfigError, match="leaves no room for output"):

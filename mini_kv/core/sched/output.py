@@ -27,7 +27,7 @@ class NewRequestData:
     """Tokens whose KV its blocks hold already: the prefix hit."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one a request and step, and freezing triples its price
 class CachedRequestData:
     """A request that the worker knows: what has changed since its last step.
 

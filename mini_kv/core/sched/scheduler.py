@@ -129,8 +129,10 @@ class Scheduler:
             raise RepeatedRequestError(request.request_id)
         if max_tokens < 1:
             raise ConfigError(f"max_tokens of request {request.request_id!r} is {max_tokens}, it must be at least 1")
-        self._check_can_finish(request, max_tokens)
-        request.max_tokens = max_tokens
+        # All tokens but the very last, which nothing follows, are computed some day.
+        max_slots = min(request.num_tokens + max_tokens, self.config.max_model_len) - 1
+        self._check_can_finish(request, max_slots)
+        request.max_slots = max_slots
         request.stop_token_ids = frozenset(stop_token_ids)
         request.priority = priority
         request.arrival = self._num_arrived
@@ -333,15 +335,11 @@ class Scheduler:
         num_lacking = request.num_tokens + len(request.spec_token_ids) - num_computed_tokens
         if self.config.long_prefill_token_threshold:
             num_lacking = min(num_lacking, self.config.long_prefill_token_threshold)
-        return min(num_lacking, token_budget, self._max_slots(request) - num_computed_tokens)
+        return min(num_lacking, token_budget, request.max_slots - num_computed_tokens)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none for tokens that it will not live to see."""
-        return min(self.config.num_lookahead_tokens, self._max_slots(request) - num_tokens)
-
-    def _max_slots(self, request: Request) -> int:
-        """Return how many tokens of the request will ever be computed: all but the very last, which nothing follows."""
-        return min(request.num_prompt_tokens + request.max_tokens, self.config.max_model_len) - 1
+        return min(self.config.num_lookahead_tokens, request.max_slots - num_tokens)
 
     def _count(self, request: Request, num_new_tokens: int, step: _Step) -> None:
         """Note in the step that the request runs, with how many tokens and which drafts."""
@@ -360,7 +358,7 @@ class Scheduler:
             new_token_ids.append(token)
             if token in request.stop_token_ids:
                 return self._end(request, new_token_ids, RequestStatus.FINISHED_STOPPED)
-            if request.num_tokens > self._max_slots(request):
+            if request.num_tokens > request.max_slots:
                 return self._end(request, new_token_ids, RequestStatus.FINISHED_LENGTH_CAPPED)
         return EngineCoreOutput(request.request_id, new_token_ids)
 
@@ -374,7 +372,7 @@ class Scheduler:
         del self.requests[request.request_id]
         self._finished_req_ids.append(request.request_id)
 
-    def _check_can_finish(self, request: Request, max_tokens: int) -> None:
+    def _check_can_finish(self, request: Request, max_slots: int) -> None:
         """Raise `ConfigError` if the request could never be done, however long it waited."""
         config = self.config
         who = f"request {request.request_id!r} of {request.num_tokens} tokens"
@@ -383,11 +381,10 @@ class Scheduler:
         if not config.enable_chunked_prefill and request.num_tokens > config.max_num_batched_tokens:
             message = f"{who} does not fit into a step of {config.max_num_batched_tokens} (max_num_batched_tokens)"
             raise ConfigError(f"{message}, and enable_chunked_prefill is off")
-        num_slots = min(request.num_tokens + max_tokens, config.max_model_len) - 1
-        num_needed = self.kv_cache_manager.num_blocks_needed(num_slots)
+        num_needed = self.kv_cache_manager.num_blocks_needed(max_slots)
         num_blocks = len(self.kv_cache_manager.block_pool.blocks) - 1
         if num_needed > num_blocks:
-            message = f"{who} with up to {max_tokens} of output needs {num_needed} blocks; the pool has {num_blocks}"
+            message = f"{who} needs {num_needed} blocks when it has grown to {max_slots + 1}; the pool has {num_blocks}"
             raise ConfigError(message)
 
 
