@@ -23,6 +23,8 @@ VERBS = {
 }
 """The word of the story for each call."""
 
+NOTHING_CHANGED = "nothing changed"
+
 
 def story(spans: Iterable[Span]) -> list[str]:
     """Return one line a span."""
@@ -47,7 +49,7 @@ def _outcome(span: Span) -> str:
     by_kind: dict[EdgeKind, list[int]] = {}
     for edge in span.edges:
         by_kind.setdefault(edge.kind, []).append(edge.block_id)
-    return ", ".join(f"{kind} {id_runs(ids)}" for kind, ids in by_kind.items()) or "nothing changed"
+    return ", ".join(f"{kind} {id_runs(ids)}" for kind, ids in by_kind.items()) or NOTHING_CHANGED
 
 
 def id_runs(ids: Sequence[int]) -> str:
