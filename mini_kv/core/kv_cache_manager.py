@@ -303,6 +303,15 @@ class KVCacheManager:
             if self.enable_caching:
                 self.prefix_cache_stats.record(request.num_tokens, num_hit_tokens)
 
+    def num_blocks_needed(self, num_tokens: int) -> int:
+        """Return the most blocks that a request holds at any time until it is `num_tokens` long, over all groups.
+
+        By the formula of the admission gate, so that what is promised here can be kept there.
+        """
+        return self.coordinator.get_num_blocks_to_allocate(
+            "", num_tokens, self.empty_kv_cache_blocks.blocks, self.max_in_flight_tokens or num_tokens
+        )
+
     def _num_blocks_of_full_sequence(self, request: Request, hit: tuple[Sequence[KVCacheBlock], ...]) -> int:
         """Return how many free blocks the request needs at most at any time until its last known token."""
         return self.coordinator.get_num_blocks_to_allocate(

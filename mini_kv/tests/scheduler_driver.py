@@ -18,6 +18,14 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from mini_kv.core.invariants import check_invariants
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
@@ -43,6 +51,14 @@ class Config:
     num_drafts: int = 0
     """Most tokens proposed for a request at a time."""
     admission: AdmissionPolicy = field(default_factory=Greedy)
+    specs: tuple[KVCacheSpec, ...] = ()
+    """A group of layers each; empty: one of full attention."""
+    max_in_flight_tokens: int | None = None
+
+
+def window(size: int, block_size: int) -> KVCacheSpec:
+    """Return a group of layers with a sliding window."""
+    return SlidingWindowSpec(block_size, sliding_window=size)
 
 
 CONFIGS = (
@@ -54,6 +70,20 @@ CONFIGS = (
     Config(limits=SchedulerConfig(long_prefill_token_threshold=3), enable_caching=False),
     Config(limits=SchedulerConfig(num_lookahead_tokens=2, max_num_batched_tokens=12), num_drafts=4),
     Config(num_blocks=30, block_size=2, limits=SchedulerConfig(max_num_batched_tokens=64), num_drafts=2),
+    Config(
+        num_blocks=30, limits=SchedulerConfig(max_num_batched_tokens=12), specs=(FullAttentionSpec(4), window(6, 4))
+    ),
+    Config(
+        num_blocks=24,
+        block_size=2,
+        limits=SchedulerConfig(max_num_batched_tokens=8, num_lookahead_tokens=2),
+        num_drafts=3,
+        specs=(FullAttentionSpec(4), window(5, 2), ChunkedLocalAttentionSpec(2, attention_chunk_size=6)),
+        max_in_flight_tokens=8,
+    ),
+    Config(
+        num_blocks=9, limits=SchedulerConfig(max_num_batched_tokens=6), specs=(window(5, 4),), max_in_flight_tokens=6
+    ),
 )
 """The engines of the test: most of them short of blocks, so that somebody has to give way all the time."""
 
@@ -76,8 +106,9 @@ class Worker:
 
     def __init__(self, kv: KVCacheManager) -> None:
         self.kv = kv
-        self.slots: dict[tuple[int, int], Tokens] = {}
-        """From (block, offset) to all tokens up to the one whose KV lies there."""
+        self.managers = kv.coordinator.single_type_managers
+        self.slots: dict[tuple[int, int], tuple[int, Tokens]] = {}
+        """From (block, offset) to the group and all tokens up to the one whose KV lies there."""
 
     def run(self, output: SchedulerOutput, requests: dict[str, Request]) -> dict[str, list[int]]:
         """Write the step's tokens, read what attention reads, and return the new tokens."""
@@ -86,22 +117,25 @@ class Worker:
             request = requests[name]
             tokens = (*request.token_ids, *output.scheduled_spec_decode_tokens.get(name, ()))
             known[name] = tokens[: request.num_computed_tokens + num_tokens]
-            for position in range(request.num_computed_tokens, len(known[name])):
-                self.slots[self._slot(name, position)] = tokens[: position + 1]
+            for group in range(len(self.managers)):
+                for position in range(request.num_computed_tokens, len(known[name])):
+                    self.slots[self._slot(name, group, position)] = (group, tokens[: position + 1])
         sampled = {}
         for name, tokens in known.items():
-            for position in range(len(tokens)):
-                found = self.slots.get(self._slot(name, position))
-                if found != tokens[: position + 1]:
-                    raise SchedulerFailure(f"I9: {name} reads KV of {found} where that of {tokens} belongs")
             request = requests[name]
+            for group, manager in enumerate(self.managers):
+                for position in range(manager.get_num_skipped_tokens(request.num_computed_tokens), len(tokens)):
+                    found = self.slots.get(self._slot(name, group, position))
+                    if found != (group, tokens[: position + 1]):
+                        message = f"in group {group} {name} reads KV of {found} where that of {tokens} belongs"
+                        raise SchedulerFailure(f"I9: {message}")
             if len(tokens) >= request.num_tokens:
                 sampled[name] = self._accept(tokens, request.num_tokens)
         return sampled
 
-    def _slot(self, name: str, position: int) -> tuple[int, int]:
-        (table,) = self.kv.get_block_ids(name)
-        return table[position // self.kv.block_size], position % self.kv.block_size
+    def _slot(self, name: str, group: int, position: int) -> tuple[int, int]:
+        block_size = self.managers[group].block_size
+        return self.kv.get_block_ids(name)[group][position // block_size], position % block_size
 
     def _accept(self, tokens: Tokens, num_known: int) -> list[int]:
         """Return the drafts that are right, and one token more."""
@@ -121,14 +155,20 @@ class Run:
     def __init__(self, config: Config, seed: int) -> None:
         self.config = config
         self.rng = random.Random(seed)
-        self.kv = KVCacheManager.for_full_attention(
-            config.num_blocks, config.block_size, enable_caching=config.enable_caching
+        specs = config.specs or (FullAttentionSpec(config.block_size),)
+        groups = tuple(KVCacheGroupSpec((f"layers of group {index}",), spec) for index, spec in enumerate(specs))
+        self.kv = KVCacheManager(
+            KVCacheConfig(config.num_blocks, groups),
+            enable_caching=config.enable_caching,
+            max_in_flight_tokens=config.max_in_flight_tokens,
         )
         self.scheduler = Scheduler(self.kv, config.limits, admission=config.admission)
         self.worker = Worker(self.kv)
         self.prompts: dict[str, tuple[Tokens, int]] = {}
         self.num_steps = self.num_finished = self.num_aborted = self.num_sent_back_by_aborts = 0
-        self.capacity = config.block_size * (config.num_blocks - 1)
+        # The longest request that the pool can serve; windows need less than all of it for each token.
+        lengths = range(1, 4 * config.num_blocks)
+        self.capacity = max(n for n in lengths if self.kv.num_blocks_needed(n) < config.num_blocks)
         self.document = tuple(self.rng.randrange(3) for _ in range(self.capacity))
 
     def step(self, *, arrivals: bool = True) -> None:

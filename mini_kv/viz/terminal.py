@@ -8,7 +8,7 @@ from typing import TextIO
 
 from mini_kv.trace.frame import frames
 from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
-from mini_kv.trace.story import story, story_line
+from mini_kv.trace.story import story_line
 from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.text import LEGEND, draw_state
 

@@ -88,9 +88,15 @@ class Scheduler:
             kv_cache_manager: gives and takes blocks; a traced or watched one will do.
             config: limits.
             admission: when a newcomer may enter while others run.
+
+        Raises `ConfigError` if the manager's formula for admission expects smaller steps than these.
         """
         self.kv_cache_manager = kv_cache_manager
         self.config = config or SchedulerConfig()
+        max_in_flight = kv_cache_manager.max_in_flight_tokens
+        if max_in_flight is not None and max_in_flight < self.config.max_num_batched_tokens:
+            message = f"the manager plans for steps of {max_in_flight} tokens at most (max_in_flight_tokens)"
+            raise ConfigError(f"{message}; max_num_batched_tokens is {self.config.max_num_batched_tokens}")
         self.admission = admission or Greedy()
         self.waiting = create_request_queue(self.config.policy)
         self.running: list[Request] = []
@@ -317,6 +323,7 @@ class Scheduler:
             self._num_lookahead_tokens(request, num_hit_tokens + num_new_tokens),
             full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
             reserved_blocks=reserved_blocks,
+            has_scheduled_reqs=bool(self.running),
         )
         if new_blocks is None:
             return False
