@@ -117,12 +117,16 @@ class PlayedStep:
 
     @property
     def lines(self) -> list[str]:
-        """What the step did, a line a call; a scheduler's step begins with who runs and leaves out idle calls."""
-        if self.scheduled is None:
+        """What the step did, a line a call. With a scheduler: first who runs, last who waits, no idle calls."""
+        if self.waiting is None:
             return story(self.spans)
-        runs = ", ".join(f"{name} {num_tokens}" for name, num_tokens in self.scheduled.items())
         told = [line for line in story(self.spans) if not line.endswith(NOTHING_CHANGED)]
-        return [f"step: {runs or 'nobody'}", *(f"preempted: {name}" for name in self.preempted), *told]
+        if self.scheduled is not None:
+            runs = ", ".join(f"{name} {num_tokens}" for name, num_tokens in self.scheduled.items())
+            told = [f"step: {runs or 'nobody'}", *(f"preempted: {name}" for name in self.preempted), *told]
+        if self.waiting:
+            told.append(f"waiting: {', '.join(request.request_id for request in self.waiting)}")
+        return told
 
 
 def scenario_names() -> list[str]:
