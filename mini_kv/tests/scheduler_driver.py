@@ -50,6 +50,8 @@ class Config:
     enable_caching: bool = True
     num_drafts: int = 0
     """Most tokens proposed for a request at a time."""
+    fork_rate: float = 0.0
+    """How often a running request is forked, a step."""
     admission: AdmissionPolicy = field(default_factory=Greedy)
     specs: tuple[KVCacheSpec, ...] = ()
     """A group of layers each; empty: one of full attention."""
@@ -68,6 +70,8 @@ CONFIGS = (
     Config(limits=SchedulerConfig(policy=SchedulingPolicy.PRIORITY, max_num_batched_tokens=10)),
     Config(limits=SchedulerConfig(enable_chunked_prefill=False, max_num_batched_tokens=40)),
     Config(limits=SchedulerConfig(long_prefill_token_threshold=3), enable_caching=False),
+    Config(num_blocks=16, limits=SchedulerConfig(max_num_batched_tokens=20), fork_rate=0.4),
+    Config(num_blocks=20, limits=SchedulerConfig(), fork_rate=0.3, specs=(FullAttentionSpec(4), window(6, 4))),
     Config(limits=SchedulerConfig(num_lookahead_tokens=2, max_num_batched_tokens=12), num_drafts=4),
     Config(num_blocks=30, block_size=2, limits=SchedulerConfig(max_num_batched_tokens=64), num_drafts=2),
     Config(
@@ -112,6 +116,10 @@ class Worker:
 
     def run(self, output: SchedulerOutput, requests: dict[str, Request]) -> dict[str, list[int]]:
         """Write the step's tokens, read what attention reads, and return the new tokens."""
+        for source, target in reversed(output.kv_cache_block_copies):  # on a GPU they run at once, in no order
+            for (block, offset), content in list(self.slots.items()):
+                if block == source:
+                    self.slots[target, offset] = content
         known = {}
         for name, num_tokens in output.num_scheduled_tokens.items():
             request = requests[name]
@@ -166,6 +174,7 @@ class Run:
         self.worker = Worker(self.kv)
         self.prompts: dict[str, tuple[Tokens, int]] = {}
         self.num_steps = self.num_finished = self.num_aborted = self.num_sent_back_by_aborts = 0
+        self.num_forked = self.num_copied = 0
         # The longest request that the pool can serve; windows need less than all of it for each token.
         lengths = range(1, 4 * config.num_blocks)
         self.capacity = max(n for n in lengths if self.kv.num_blocks_needed(n) < config.num_blocks)
@@ -179,10 +188,13 @@ class Run:
             self._arrive()
         if arrivals and rng.random() < 0.03:
             self._abort(list(scheduler.requests))
+        if arrivals and rng.random() < self.config.fork_rate:
+            self._fork()
         for request in scheduler.running:
             if self.config.num_drafts and request.num_computed_tokens == request.num_tokens - 1:
                 self._propose(request)
         output = scheduler.schedule()
+        self.num_copied += len(output.kv_cache_block_copies)
         self._check_step(output)
         if arrivals and rng.random() < (0.4 if len(output.scheduled_new_reqs) > 1 else 0.03):
             self._abort([data.request_id for data in output.scheduled_new_reqs])  # the step has not run yet
@@ -219,6 +231,23 @@ class Run:
         self.prompts[name] = (prompt, max_tokens)
         self.scheduler.add_request(self.kv.new_request(name, prompt), max_tokens=max_tokens, priority=rng.randrange(3))
 
+    def _fork(self) -> None:
+        """Let a request that decodes go on in two ways, or in two equal ones."""
+        through = [
+            request for request in self.scheduler.running if request.num_computed_tokens == request.num_tokens - 1
+        ]
+        if not through:
+            return
+        parent = self.rng.choice(through)
+        prompt = (*parent.token_ids[: parent.num_computed_tokens], self.rng.randrange(3))
+        max_tokens = self.rng.randrange(1, 8)
+        if len(prompt) + max_tokens > self.capacity:
+            return
+        name = f"r{len(self.prompts)}"
+        if self.scheduler.fork_request(parent.request_id, self.kv.new_request(name, prompt), max_tokens=max_tokens):
+            self.prompts[name] = (prompt, max_tokens)
+            self.num_forked += 1
+
     def _abort(self, names: list[str]) -> None:
         if names:
             name = self.rng.choice(names)
@@ -248,6 +277,7 @@ class Run:
             limits.policy is SchedulingPolicy.FCFS
             and not self.config.admission.may_jump
             and not self.num_sent_back_by_aborts
+            and not self.num_forked
         ):
             served = [request.arrival for request in (*self.scheduler.running, *self.scheduler.waiting)]
             if served != sorted(served):

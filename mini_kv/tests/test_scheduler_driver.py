@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mini_kv.core.copy_on_write import CopyOnWrite
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.scheduler import Scheduler
@@ -34,6 +35,8 @@ def test_everything_happens() -> None:
     assert sum(this.num_aborted for this in runs) > 100
     assert sum(this.num_sent_back_by_aborts for this in runs) > 5
     assert sum(this.scheduler.num_preemptions for this in runs) > 500
+    assert sum(this.num_forked for this in runs) > 500
+    assert sum(this.num_copied for this in runs) > 300
     assert all(this.kv.prefix_cache_stats.hits > 0 for this in runs if this.config.enable_caching)
 
 
@@ -88,6 +91,10 @@ def no_withdrawal(withdraw: Callable[..., Any]) -> Callable[..., Any]:
     return lambda kv, request: []
 
 
+def no_copy(shared_blocks: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda copy_on_write, request_id, num_computed_tokens: {}
+
+
 def count_rejected(update: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(scheduler: Scheduler, output: Any, sampled: Any) -> Any:
         before = {name: scheduler.requests[name].num_computed_tokens for name in output.num_scheduled_tokens}
@@ -108,12 +115,13 @@ def count_rejected(update: Callable[..., Any]) -> Callable[..., Any]:
         (Scheduler, "_victim", oldest),
         (Scheduler, "update_from_output", count_rejected),
         (KVCacheManager, "withdraw_promises", no_withdrawal),
+        (CopyOnWrite, "shared_blocks", no_copy),
     ],
 )
 def test_the_driver_finds_what_schedulers_get_wrong(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Callable[..., Any]
 ) -> None:
-    """Progress kept after a preemption, blocks kept, the oldest thrown out, wrong drafts kept, promises kept."""
+    """Progress, blocks, wrong drafts or promises kept; the oldest thrown out; a copy left out."""
     monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
     with pytest.raises(SchedulerFailure):
         _run_all(1000)

@@ -17,6 +17,8 @@ VERBS = {
     "get_computed_blocks": "lookup",
     "allocate_slots": "allocate",
     "free": "free",
+    "fork": "fork",
+    "finish_kv_cache_block_copies": "copied",
     "withdraw_promises": "withdraw",
     "evict_blocks": "evict",
     "reset_prefix_cache": "reset",

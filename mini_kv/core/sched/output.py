@@ -53,6 +53,8 @@ class SchedulerOutput:
     """Tokens of each request that this step computes, drafts included, in the order of the batch."""
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     """Drafts among them: tokens that somebody proposed and this step checks."""
+    kv_cache_block_copies: list[tuple[int, int]] = field(default_factory=list)
+    """Blocks to copy, as (source, target), before anything of the step is written: copy-on-write."""
     preempted_req_ids: list[str] = field(default_factory=list)
     """Who lost its blocks while this step was planned."""
     finished_req_ids: list[str] = field(default_factory=list)

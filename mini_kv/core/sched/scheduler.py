@@ -107,6 +107,8 @@ class Scheduler:
         self._num_arrived = 0
         self._finished_req_ids: list[str] = []
         self._preempted_req_ids: list[str] = []
+        self._unknown_to_worker: set[str] = set()
+        """Forked requests that no step has named yet."""
         self._step: _Step | None = None
         """The step that is being planned, or that the worker has; `None` between steps."""
 
@@ -131,20 +133,22 @@ class Scheduler:
         Raises `RepeatedRequestError` if the id is in use, and `ConfigError` if the request could never finish: too
         long for the model, for the pool, or for one step where prompts must not be cut.
         """
-        if request.request_id in self.requests:
-            raise RepeatedRequestError(request.request_id)
-        if max_tokens < 1:
-            raise ConfigError(f"max_tokens of request {request.request_id!r} is {max_tokens}, it must be at least 1")
-        # All tokens but the very last, which nothing follows, are computed some day.
-        max_slots = min(request.num_tokens + max_tokens, self.config.max_model_len) - 1
-        self._check_can_finish(request, max_slots)
-        request.max_slots = max_slots
-        request.stop_token_ids = frozenset(stop_token_ids)
+        self._check_new(request, max_tokens)
+        self._enter(request, max_tokens, frozenset(stop_token_ids), priority)
+        self.waiting.add_request(request)
+
+    def _enter(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
+        """Note what the scheduler must know of a request."""
+        request.max_slots = self._max_slots(request, max_tokens)
+        request.stop_token_ids = stop_token_ids
         request.priority = priority
         request.arrival = self._num_arrived
         self._num_arrived += 1
         self.requests[request.request_id] = request
-        self.waiting.add_request(request)
+
+    def _max_slots(self, request: Request, max_tokens: int) -> int:
+        """Return how many of a request's tokens will be computed: all but the very last, which nothing follows."""
+        return min(request.num_tokens + max_tokens, self.config.max_model_len) - 1
 
     def finish_requests(self, request_ids: Iterable[str]) -> None:
         """Abort requests, wherever they stand: waiting, running, or in the step that the worker has.
@@ -161,6 +165,31 @@ class Scheduler:
             else:
                 self.waiting.remove_request(request)
             self._finish(request, RequestStatus.FINISHED_ABORTED)
+
+    def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
+        """Let a new request go on from where a running one stands, on the same blocks; return whether there was room.
+
+        For several samples of one prompt: the child's tokens are what the parent has computed, then its own first one.
+        It runs at once and has no other claim: `False`, with nothing changed, if `max_num_seqs` are running already.
+
+        Raises `SchedulerError` if the parent is not running or a step is under way, and what `add_request` and
+        `KVCacheManager.fork` raise.
+        """
+        parent = self.requests.get(parent_id)
+        if parent is None or parent.status is not RequestStatus.RUNNING:
+            raise SchedulerError(f"request {parent_id!r} is not running: it has nothing to share")
+        if self._step is not None:
+            raise SchedulerError("a step is under way: fork between steps")
+        if len(self.running) == self.config.max_num_seqs:
+            return False
+        self._check_new(child, max_tokens)
+        self.kv_cache_manager.fork(parent, child)
+        self._enter(child, max_tokens, parent.stop_token_ids, parent.priority)
+        child.num_computed_tokens = parent.num_computed_tokens
+        child.status = RequestStatus.RUNNING
+        self.running.append(child)
+        self._unknown_to_worker.add(child.request_id)
+        return True
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -181,6 +210,7 @@ class Scheduler:
         self._schedule_running(step)
         if self.num_preemptions == num_preemptions:  # else who was just thrown out would come straight back in
             self._schedule_waiting(step)
+        step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
         return step.output
@@ -203,6 +233,7 @@ class Scheduler:
             drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, [])
             _check_sampled(self.requests[request_id], num_tokens, drafts, sampled_token_ids.get(request_id, ()))
         self._step = None
+        self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
             request = self.requests[request_id]
@@ -236,9 +267,13 @@ class Scheduler:
             new_blocks = self._allocate_or_preempt(request, num_new_tokens)
             if new_blocks is None:
                 continue  # it gave way itself
-            block_ids = new_blocks.get_block_ids()
-            data = CachedRequestData(request.request_id, block_ids, request.num_computed_tokens)
-            step.output.scheduled_cached_reqs.append(data)
+            if request.request_id in self._unknown_to_worker:
+                self._unknown_to_worker.discard(request.request_id)
+                self._introduce(request, step)
+            else:
+                block_ids = new_blocks.get_block_ids()
+                data = CachedRequestData(request.request_id, block_ids, request.num_computed_tokens)
+                step.output.scheduled_cached_reqs.append(data)
             self._count(request, num_new_tokens, step)
 
     def _allocate_or_preempt(self, request: Request, num_new_tokens: int) -> KVCacheBlocks | None:
@@ -285,6 +320,7 @@ class Scheduler:
             self._step.take_out(request.request_id)
             built_on_it = self.kv_cache_manager.withdraw_promises(request)
         self.kv_cache_manager.free(request)
+        self._unknown_to_worker.discard(request.request_id)
         request.num_computed_tokens = 0
         request.spec_token_ids = []
         for request_id in reversed(built_on_it):  # each goes to the front of the line, so the first comes last
@@ -329,13 +365,17 @@ class Scheduler:
             return False
         request.num_computed_tokens = num_hit_tokens
         request.status = RequestStatus.RUNNING
-        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
-        data = NewRequestData(request.request_id, list(request.token_ids), block_ids, num_hit_tokens)
-        step.output.scheduled_new_reqs.append(data)
+        self._introduce(request, step)
         self._count(request, num_new_tokens, step)
         return True
 
     # Both.
+
+    def _introduce(self, request: Request, step: _Step) -> None:
+        """Tell the worker all that there is to know of a request."""
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        data = NewRequestData(request.request_id, list(request.token_ids), block_ids, request.num_computed_tokens)
+        step.output.scheduled_new_reqs.append(data)
 
     def _num_new_tokens(self, request: Request, num_computed_tokens: int, token_budget: int) -> int:
         """Return how many tokens of the request this step computes: as many as it lacks, within the limits."""
@@ -379,15 +419,20 @@ class Scheduler:
         del self.requests[request.request_id]
         self._finished_req_ids.append(request.request_id)
 
-    def _check_can_finish(self, request: Request, max_slots: int) -> None:
-        """Raise `ConfigError` if the request could never be done, however long it waited."""
+    def _check_new(self, request: Request, max_tokens: int) -> None:
+        """Raise if the id is in use, or `ConfigError` if the request could never be done, however long it waited."""
         config = self.config
+        if request.request_id in self.requests:
+            raise RepeatedRequestError(request.request_id)
+        if max_tokens < 1:
+            raise ConfigError(f"max_tokens of request {request.request_id!r} is {max_tokens}, it must be at least 1")
         who = f"request {request.request_id!r} of {request.num_tokens} tokens"
         if request.num_tokens >= config.max_model_len:
             raise ConfigError(f"{who} leaves no room for output: max_model_len is {config.max_model_len}")
         if not config.enable_chunked_prefill and request.num_tokens > config.max_num_batched_tokens:
             message = f"{who} does not fit into a step of {config.max_num_batched_tokens} (max_num_batched_tokens)"
             raise ConfigError(f"{message}, and enable_chunked_prefill is off")
+        max_slots = self._max_slots(request, max_tokens)
         num_needed = self.kv_cache_manager.num_blocks_needed(max_slots)
         num_blocks = len(self.kv_cache_manager.block_pool.blocks) - 1
         if num_needed > num_blocks:
