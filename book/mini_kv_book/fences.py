@@ -29,7 +29,10 @@ class BuildStopped(SuperFencesException, BuildError):
 
 
 def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
-    """Turn `show(body, md) -> HTML` into what superfences calls."""
+    """Turn `show(body, md) -> HTML` into what superfences calls.
+
+    Superfences takes any other exception for a fence that is not its own, and goes on: so all of them are caught here.
+    """
 
     @functools.wraps(show)
     def formatter(source: str, _language: str, _css_class: str, _options: object, md: Any, **_: object) -> str:
@@ -38,6 +41,8 @@ def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
         except (FenceError, ScenarioError) as error:
             place = where(md, source, getattr(error, "offset", 0))
             raise BuildStopped(f"{place}: {show.__name__}: {error}") from error
+        except Exception as error:
+            raise BuildStopped(f"{where(md, source)}: {show.__name__}: {error!r}") from error
 
     return formatter
 
