@@ -17,7 +17,7 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
-from mini_kv.trace.scenario import ScenarioError
+from mini_kv.trace.scenario import ScenarioError, load_scenario
 from mini_kv.viz.figure import fragment, story_data
 from mini_kv_book.links import link_to
 from mini_kv_book.places import where
@@ -56,7 +56,7 @@ def code(text: str, language: str) -> str:
 @fence
 def kv_story(body: str, _md: Any) -> str:
     """Draw the scenario of that name."""
-    return f'<div class="kv-figure">{fragment(story_data(body.strip()))}</div>'
+    return f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip())))}</div>'
 
 
 @fence
