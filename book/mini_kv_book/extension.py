@@ -76,7 +76,7 @@ def indented(lines: list[str]) -> list[str]:
 
 
 class Badge(InlineProcessor):
-    """Draws [CPU-OK], [PyTorch] and [GPU] as badges."""
+    """Draws [CPU-OK], [PyTorch] and [GPU] as badges, also where they are written as code."""
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:  # noqa: N802
         """Return the badge, and the part of the text that it replaces."""
@@ -101,7 +101,7 @@ class BookExtension(Extension):
         """Register the parts. The numbers order them among Markdown's own."""
         publish(script(), DOCS / "assets" / "kv_story.js")
         md.preprocessors.register(Directives(md), "kv_directives", 29)  # before fences, 25
-        md.inlinePatterns.register(Badge(rf"\[({'|'.join(BADGES)})\](?![\[(:])", md), "kv_badge", 165)  # before links, 160
+        md.inlinePatterns.register(Badge(rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])", md), "kv_badge", 195)  # before code, 190
         md.treeprocessors.register(MathML(md), "kv_mathml", 15)  # after inline, 20
         md.treeprocessors.register(RepositoryLinks(md), "kv_links", 10)  # before MkDocs' own, 0
 

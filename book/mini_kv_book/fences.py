@@ -17,7 +17,7 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
-from mini_kv.trace.scenario import ScenarioError
+from mini_kv.trace.scenario import ScenarioError, load_scenario
 from mini_kv.viz.figure import fragment, story_data
 from mini_kv_book.links import link_to
 from mini_kv_book.places import where
@@ -29,7 +29,10 @@ class BuildStopped(SuperFencesException, BuildError):
 
 
 def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
-    """Turn `show(body, md) -> HTML` into what superfences calls."""
+    """Turn `show(body, md) -> HTML` into what superfences calls.
+
+    Superfences takes any other exception for a fence that is not its own, and goes on: so all of them are caught here.
+    """
 
     @functools.wraps(show)
     def formatter(source: str, _language: str, _css_class: str, _options: object, md: Any, **_: object) -> str:
@@ -38,6 +41,8 @@ def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
         except (FenceError, ScenarioError) as error:
             place = where(md, source, getattr(error, "offset", 0))
             raise BuildStopped(f"{place}: {show.__name__}: {error}") from error
+        except Exception as error:
+            raise BuildStopped(f"{where(md, source)}: {show.__name__}: {error!r}") from error
 
     return formatter
 
@@ -51,7 +56,7 @@ def code(text: str, language: str) -> str:
 @fence
 def kv_story(body: str, _md: Any) -> str:
     """Draw the scenario of that name."""
-    return f'<div class="kv-figure">{fragment(story_data(body.strip()))}</div>'
+    return f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip())))}</div>'
 
 
 @fence
