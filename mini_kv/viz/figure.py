@@ -23,6 +23,8 @@ from mini_kv.viz.story_json import Data, StoryWriter
 def story_data(scenario: Scenario) -> Data:
     """Play the scenario on the real engine and return its story. Raises `ScenarioError` if it cannot be played."""
     writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
+    if len(scenario.groups) > 1:
+        writer.head["groups"] = list(scenario.groups)
     if scenario.ending:
         writer.head["ending"] = " ".join(scenario.ending.split())
     for played in ScenarioPlayer(scenario).play():

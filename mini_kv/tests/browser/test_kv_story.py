@@ -174,7 +174,13 @@ def test_the_keys_of_the_page_stay_the_pages(show):
 def test_buttons_and_slider(show):
     """Each does what its name says; at the ends they are dead, and keep the focus."""
     shown = show(crowded_run(16, 4, 12))
-    for name, step in [("Last step", 12), ("Step back", 11), ("Step forward", 12), ("Step forward", 12), ("First step", 0)]:
+    for name, step in [
+        ("Last step", 12),
+        ("Step back", 11),
+        ("Step forward", 12),
+        ("Step forward", 12),
+        ("First step", 0),
+    ]:
         button(shown, name).click(force=True)
         assert step_of(shown) == step
     slider = shown.get_by_role("slider", name="Step")
@@ -296,7 +302,9 @@ def test_a_block_is_one_card_that_moves(show):
           return [all.length, cards.size];
         }""")
         assert size == [10, 10]
-        heights.append(shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('#b1 .base').style.height"))
+        heights.append(
+            shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('#b1 .base').style.height")
+        )
     assert heights == ["46px", "46px", "97px", "46px", "46px", "46px", "46px", "46px", "46px"]
 
 
