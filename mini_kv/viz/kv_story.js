@@ -265,6 +265,9 @@
   const bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
   const lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
 
+  /** Where a block's cell of memory is. */
+  const cellAt = (z, id) => [(id % z.perLine) * (z.small + 2) + 1, z.memory + Math.floor(id / z.perLine) * (z.small + 2)];
+
   function strays(story, state) {
     const free = new Set(state.free);
     return state.ref.map((_, id) => id).filter((id) => id > 0 && !state.holders.has(id) && !free.has(id));
@@ -389,6 +392,13 @@ svg .s{fill:currentColor;font-size:11px}
 .base{fill:var(--card);stroke:var(--soft);stroke-width:1.2}
 .never .base{stroke-dasharray:3 3}
 .held .base{stroke:var(--line);stroke-width:2}
+rect.card{fill:var(--card);stroke:var(--soft)}
+rect.card.never{stroke-dasharray:2 2}
+rect.card.held{fill:var(--held);stroke:var(--line);stroke-width:1.5}
+rect.card.filling{fill:var(--card)}
+rect.card.sel{stroke:currentColor;stroke-width:3}
+.through{pointer-events:none}
+.dense .ring{stroke-width:2}
 .lvl{fill:var(--held)}
 .tag{fill:var(--tag)}
 svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;fill:#111;transition:transform .3s ease-in-out}
@@ -400,16 +410,16 @@ svg .ref{font-size:12px;text-anchor:end}
 .icon{display:inline;width:16px;height:16px;vertical-align:-3px}
 .sel>.base{stroke:currentColor;stroke-width:3.5}
 .cell{cursor:pointer}
-.cell rect{stroke:var(--soft);stroke-width:1;fill:var(--card)}
+.cell>*{stroke:var(--soft);stroke-width:1;fill:var(--card)}
 svg .cell text{font-size:11px;text-anchor:middle}
-.cell.named rect{fill:var(--tag)}
+.cell.named>:first-child{fill:var(--tag)}
 svg .cell.named text{fill:#111}
-.cell.held rect{fill:var(--held);stroke:var(--line)}
+.cell.held>:first-child{fill:var(--held);stroke:var(--line)}
 svg .cell.held text{fill:var(--ink)}
-.cell.never rect{stroke-dasharray:2 2}
-.cell.null rect{fill:url(#hatch)}
-.cell.chg rect{stroke:var(--new);stroke-width:2}
-.cell.sel rect{stroke:currentColor;stroke-width:3}
+.cell.never>:first-child{stroke-dasharray:2 2}
+.cell.null>:first-child{fill:url(#hatch)}
+.cell.chg>:first-child{stroke:var(--new);stroke-width:2}
+.cell.sel>:first-child{stroke:currentColor;stroke-width:3}
 .nul{fill:url(#hatch);stroke:var(--soft);stroke-dasharray:2 2}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
 .shelf rect{fill:var(--tag)}
@@ -470,6 +480,13 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
   /** The round sign of a kind of event. */
   const sign = (kind, x = 0, y = 0) => draw("g", { class: "sign", transform: `translate(${x} ${y})` },
     draw("circle", { cx: 8, cy: 8, r: 8 }), draw("path", { d: SIGNS[kind] ?? SIGNS.illegal }));
+
+  /** The signs over a card: the two that say most. */
+  function signsAbove(kinds, middle, y) {
+    const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
+    if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
+    return shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+  }
 
   /** Text that fits where labels go. */
   const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
@@ -628,8 +645,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         make("details", { class: "index", open: "" }, make("summary", {}, t.index), p.index), p.how, p.textBox);
       p.fig.addEventListener("keydown", (event) => this.#key(event));
       p.pic.addEventListener("click", (event) => {
-        const at = event.target.closest("[data-id]");
-        if (at) this.#select(+at.dataset.id === this.#selected ? null : +at.dataset.id);
+        const id = this.#blockAt(event);
+        if (id !== undefined) this.#select(id === this.#selected ? null : id);
       });
       this.#swipes(p.pic);
       this.#root.replaceChildren(make("style", {}, STYLE), p.fig);
@@ -652,6 +669,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       p.z = zones(this.#story, p.m);
       p.svg.setAttribute("height", p.z.height);
       p.fig.classList.toggle("narrow", this.#width < 480);
+      p.fig.classList.toggle("dense", p.m.dense);
       this.#backdrop();
       if (before?.w === p.m.w && before.h === p.m.h) return;
       for (const map of [p.cards, p.rows, p.shelves]) {
@@ -669,11 +687,10 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       parts.push(draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
         draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" }));
       backLayer.replaceChildren(...parts);
-      this.#parts.cells = story.states[0].ref.map((_, id) => {
-        const x = (id % z.perLine) * (z.small + 2) + 1, y = z.memory + Math.floor(id / z.perLine) * (z.small + 2);
-        const g = draw("g", { "data-id": id, "aria-hidden": "true" }, draw("rect", { x, y, width: z.small, height: z.small, rx: 2 }));
-        if (!m.dense) g.append(draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`));
-        return { g, look: "" };
+      this.#parts.cells = m.dense ? [] : story.states[0].ref.map((_, id) => {
+        const [x, y] = cellAt(z, id), rect = draw("rect", { x, y, width: z.small, height: z.small, rx: 2 });
+        const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
+        return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
       });
       memoryLayer.replaceChildren(...this.#parts.cells.map((cell) => cell.g));
     }
@@ -688,7 +705,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         const card = p.cards.get(id);
         if (card && (card.x !== place.x || card.y !== place.y)) moving++;
       }
-      p.fig.classList.toggle("still", !animate || moving > 200);
+      p.fig.classList.toggle("still", !animate || p.m.dense || moving > 200);
       const signs = new Map(); // block id -> what happened to it
       for (const { kind, id } of state.events) signs.set(id, [...(signs.get(id) ?? []), kind]);
       this.#showRows(state, at);
@@ -741,16 +758,20 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
 
     #newCard(id) {
       const { m, cardsLayer } = this.#parts, [w, h] = [m.w, m.h];
-      const card = { g: draw("g", { class: "card", role: "option", id: `b${id}`, "data-id": id, "aria-selected": "false" }), look: "" };
-      card.base = draw("rect", { class: "base", width: w, height: h, rx: m.dense ? 2 : 5 });
-      card.level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: m.dense ? 1 : 3 });
-      card.tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: m.dense ? 4 : 15, rx: m.dense ? 1 : 4 });
-      card.g.append(card.base, card.level, card.tag);
-      if (!m.dense) {
-        card.ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
-        card.tagText = draw("text", { class: "tagtext", x: w / 2 });
-        card.g.append(draw("text", { class: "id", x: 5, y: 17 }, `${id}`), " ", card.ref, " ", card.tagText);
+      const names = { class: "card", role: "option", id: `b${id}`, "data-id": id, "aria-selected": "false" };
+      if (m.dense) {
+        const rect = draw("rect", { ...names, width: w, rx: 2 });
+        cardsLayer.append(rect);
+        return { g: rect, look: "" };
       }
+      const card = { g: draw("g", names), look: "" };
+      card.base = draw("rect", { class: "base", width: w, height: h, rx: 5 });
+      card.level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
+      card.tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
+      card.ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
+      card.tagText = draw("text", { class: "tagtext", x: w / 2 });
+      const number = draw("text", { class: "id", x: 5, y: 17 }, `${id}`);
+      card.g.append(card.base, card.level, card.tag, number, " ", card.ref, " ", card.tagText);
       cardsLayer.append(card.g);
       return card;
     }
@@ -761,45 +782,72 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       for (const [id, place] of at.cards) {
         let card = cards.get(id);
         if (!card) cards.set(id, (card = this.#newCard(id)));
-        if (card.x !== place.x || card.y !== place.y) move(card.g, (card.x = place.x), (card.y = place.y));
-        const [ref, name, kinds] = [state.ref[id], state.name[id], inLife(signs.get(id) ?? [])];
+        const ref = state.ref[id], name = state.name[id], kinds = inLife(signs.get(id) ?? []);
         const tokens = ref > 0 ? tokensIn(this.#story, state, id) : 0;
-        const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
-        if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
-        if (!m.dense) shown.forEach((kind, i) => above.push(sign(kind, place.x + m.w / 2 + 17 * i - 8.5 * shown.length, place.y - 9)));
+        if (card.x !== place.x || card.y !== place.y) {
+          [card.x, card.y] = [place.x, place.y];
+          if (m.dense) { card.g.setAttribute("x", place.x); card.g.setAttribute("y", place.y); }
+          else move(card.g, place.x, place.y);
+        }
+        if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9));
         const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
         if (look === card.look) continue;
         card.look = look;
-        card.g.setAttribute("class", `card ${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${id === this.#selected ? "sel" : ""}`);
+        const filling = tokens < this.#story.blockSize ? "filling" : "";
+        card.g.setAttribute("class", ["card", ref > 0 ? `held ${filling}` : "", state.used[id] ? "" : "never",
+          id === this.#selected ? "sel" : ""].join(" "));
         // The name begins with what is seen, so that a voice can say it.
-        card.g.setAttribute("aria-label", `${fill(t.block, [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" "))}: ${this.#stateWords(state, id)}${kinds.map((kind) => `, ${t.kinds[kind] ?? kind}`).join("")}`);
+        const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
+        const what = [this.#stateWords(state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
+        card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
         card.g.setAttribute("aria-selected", String(id === this.#selected));
-        card.base.style.height = `${place.h}px`;
-        card.level.style.height = `${Math.max(0, place.h - 3)}px`;
-        card.level.style.width = `${((m.w - 3) * tokens) / Math.max(1, this.#story.blockSize)}px`;
-        card.tag.style.y = `${place.h - (m.dense ? 5 : 18)}px`;
-        card.tag.style.display = name ? "" : "none";
-        if (card.ref) {
-          card.ref.textContent = ref ? `\u00d7${ref}` : "";
-          card.tagText.textContent = name.slice(0, 4);
-          move(card.tagText, 0, place.h - 6);
-        }
-        card.ring?.remove();
-        card.ring = null;
-        if (!kinds.length) continue;
-        const out = m.dense ? 0.5 : 1.5;
-        card.ring = draw("rect", { class: "ring", x: -out, y: -out, width: m.w + 2 * out, height: place.h + 2 * out, rx: m.dense ? 3 : 6 });
-        card.g.append(card.ring);
+        if (m.dense) card.g.setAttribute("height", place.h);
+        else this.#showCard(card, place, { ref, name, kinds, tokens });
       }
-      signsLayer.replaceChildren(...above); // above all cards, and after they have moved
+      signsLayer.replaceChildren(...(m.dense ? this.#shapes(state, at, signs) : above)); // above all cards
     }
 
+    /** What is inside a card of the full size, and the frame around it if this step changed it. */
+    #showCard(card, place, { ref, name, kinds, tokens }) {
+      const { m } = this.#parts, out = 1.5;
+      card.base.style.height = `${place.h}px`;
+      card.level.style.height = `${place.h - 3}px`;
+      card.level.style.width = `${((m.w - 3) * tokens) / Math.max(1, this.#story.blockSize)}px`;
+      card.tag.style.y = `${place.h - 18}px`;
+      card.tag.style.display = name ? "" : "none";
+      card.ref.textContent = ref ? `\u00d7${ref}` : "";
+      card.tagText.textContent = name.slice(0, 4);
+      move(card.tagText, 0, place.h - 6);
+      card.ring?.remove();
+      card.ring = null;
+      if (!kinds.length) return;
+      card.ring = draw("rect", { class: "ring", x: -out, y: -out, width: m.w + 2 * out, height: place.h + 2 * out, rx: 6 });
+      card.g.append(card.ring);
+    }
+
+    /** In a picture of very many blocks: all tags as one shape, and all frames as another. */
+    #shapes(state, at, signs) {
+      const { w } = this.#parts.m;
+      let tags = "", rings = "";
+      for (const [id, { x, y, h }] of at.cards) {
+        if (state.name[id]) tags += `M${x + 3} ${y + h - 5}h${w - 6}v3h-${w - 6}z`;
+        if (signs.has(id)) rings += `M${x} ${y}h${w}v${h}h-${w}z`;
+      }
+      return [draw("path", { class: "tag through", d: tags }), draw("path", { class: "ring through", d: rings })];
+    }
+
+    /** The memory: a cell a block, or, if they are very many, all cells of one look as one shape. */
     #showCells(state, signs) {
-      this.#parts.cells.forEach((cell, id) => {
-        const held = state.ref[id] > 0 ? "held " : "", never = state.used[id] ? "" : "never ";
-        const look = `cell ${id === 0 ? "null " : held + never}${state.name[id] ? "named " : ""}${signs.has(id) ? "chg " : ""}${id === this.#selected ? "sel" : ""}`;
-        if (look !== cell.look) cell.g.setAttribute("class", (cell.look = look));
+      const { m, z, cells, memoryLayer } = this.#parts, shapes = new Map();
+      state.ref.forEach((ref, id) => {
+        const kind = id === 0 ? "null" : `${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${state.name[id] ? "named" : ""}`;
+        const look = `cell ${kind} ${signs.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""}`;
+        if (m.dense) {
+          const [x, y] = cellAt(z, id);
+          shapes.set(look, `${shapes.get(look) ?? ""}M${x} ${y}h${z.small}v${z.small}h-${z.small}z`);
+        } else if (look !== cells[id].look) cells[id].g.setAttribute("class", (cells[id].look = look));
       });
+      if (m.dense) memoryLayer.replaceChildren(...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
     }
 
     /** Shelves below the queue. A content's tag comes from the block that carried it, and goes to the one that will. */
@@ -995,6 +1043,15 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     // -- One block, looked at --
+
+    #blockAt(event) {
+      const { m, z, svg } = this.#parts, at = event.target.closest("[data-id]");
+      if (at) return +at.dataset.id;
+      const box = svg.getBoundingClientRect();
+      const column = Math.floor((event.clientX - box.x) / (z.small + 2)), line = Math.floor((event.clientY - box.y - z.memory) / (z.small + 2));
+      const id = line * z.perLine + column; // very many cells of memory are one shape
+      return m.dense && line >= 0 && column < z.perLine && id < this.#story.numBlocks ? id : undefined;
+    }
 
     #choose(by) {
       const n = this.#story.numBlocks;
