@@ -1,4 +1,4 @@
-"""Stories for the tests of the figure: a real run of any size, and one made by hand with everything that a story may say."""
+"""Stories for the tests of the figure: a real run of any size, and one by hand with all that a story may say."""
 
 import random
 from typing import Any

@@ -15,9 +15,7 @@ from mini_kv.viz.terminal import play_in_terminal
 ROOT = Path(__file__).resolve().parents[2]
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals like these")
 
-SCENARIO = parse_scenario(
-    "short",
-    """
+TEXT = """
 title = "Short"
 num_blocks = 4
 block_size = 2
@@ -39,8 +37,8 @@ say = "B asks the same, and there is one block left for its tail, which is all i
 call = "free"
 request = "A"
 say = "A leaves."
-""",
-)
+"""
+SCENARIO = parse_scenario("short", TEXT)
 
 STEP_1 = """\
 Short
@@ -147,6 +145,36 @@ def played(keys=None, scenario=SCENARIO):
 def test_without_a_keyboard_all_of_it_at_once():
     """Title, legend, each step with caption, calls and drawing, the last word."""
     assert played() == STEP_1 + STEP_2 + STEP_3 + ENDING
+
+
+QUESTION = """
+[step.predict]
+ask = "How many?"
+measure = "new_blocks"
+choice = [{ value = 7, text = "seven", if_true = "so" }, { value = RIGHT }]
+"""
+
+
+def test_a_question_stands_before_its_step():
+    """So that a reader can think before looking; there is no other way in plain text."""
+    first, second, third = TEXT.split("[[step]]")[1:]
+    asking = "[[step]]".join([TEXT.split("[[step]]")[0], first + QUESTION.replace("RIGHT", "2"), second, third])
+    told = played(scenario=parse_scenario("asking", asking))
+    question = "\nBefore you look: How many?\n    - seven\n    - 2\n"
+    assert told == STEP_1.replace("\n\n[1/3]", f"\n{question}\n[1/3]") + STEP_2 + STEP_3 + ENDING
+
+
+@needs_pty
+def test_a_question_costs_no_further_key(press):
+    """It is read with the drawing before it; only before the very first step there is something to wait for."""
+    parts = TEXT.split("[[step]]")
+    asking = "[[step]]".join([*parts[:2], parts[2] + QUESTION.replace("RIGHT", "1"), parts[3]])
+    question = "\nBefore you look: How many?\n    - seven\n    - 1\n"
+    keyboard = press(b" ", b" ")
+    told = played(keyboard, parse_scenario("asking", asking))
+    assert told == STEP_1 + question + PROMPT + GONE + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
+    asking = "[[step]]".join([parts[0], parts[1] + QUESTION.replace("RIGHT", "2"), *parts[2:]])
+    assert played(press(b"q"), parse_scenario("asking", asking)).endswith("    - 2\n" + PROMPT + GONE)
 
 
 @needs_pty
