@@ -155,26 +155,33 @@ choice = [{ value = 7, text = "seven", if_true = "so" }, { value = RIGHT }]
 """
 
 
+def asking_before(number, right):
+    """Return the scenario with a question before that step."""
+    parts = TEXT.split("[[step]]")
+    parts[number] += QUESTION.replace("RIGHT", right)
+    return parse_scenario("asking", "[[step]]".join(parts))
+
+
 def test_a_question_stands_before_its_step():
     """So that a reader can think before looking; there is no other way in plain text."""
-    first, second, third = TEXT.split("[[step]]")[1:]
-    asking = "[[step]]".join([TEXT.split("[[step]]")[0], first + QUESTION.replace("RIGHT", "2"), second, third])
-    told = played(scenario=parse_scenario("asking", asking))
+    told = played(scenario=asking_before(1, "2"))
     question = "\nBefore you look: How many?\n    - seven\n    - 2\n"
     assert told == STEP_1.replace("\n\n[1/3]", f"\n{question}\n[1/3]") + STEP_2 + STEP_3 + ENDING
 
 
 @needs_pty
 def test_a_question_costs_no_further_key(press):
-    """It is read with the drawing before it; only before the very first step there is something to wait for."""
-    parts = TEXT.split("[[step]]")
-    asking = "[[step]]".join([*parts[:2], parts[2] + QUESTION.replace("RIGHT", "1"), parts[3]])
+    """It is read with the drawing before it."""
     question = "\nBefore you look: How many?\n    - seven\n    - 1\n"
     keyboard = press(b" ", b" ")
-    told = played(keyboard, parse_scenario("asking", asking))
+    told = played(keyboard, asking_before(2, "1"))
     assert told == STEP_1 + question + PROMPT + GONE + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
-    asking = "[[step]]".join([parts[0], parts[1] + QUESTION.replace("RIGHT", "2"), *parts[2:]])
-    assert played(press(b"q"), parse_scenario("asking", asking)).endswith("    - 2\n" + PROMPT + GONE)
+
+
+@needs_pty
+def test_a_question_before_the_first_step_waits(press):
+    """Nothing is on the screen yet that it could be read with."""
+    assert played(press(b"q"), asking_before(1, "2")).endswith("    - 2\n" + PROMPT + GONE)
 
 
 @needs_pty
