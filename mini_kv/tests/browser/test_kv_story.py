@@ -363,6 +363,11 @@ def test_windows_tiers_and_a_scheduler_in_the_same_notation(show):
     go(shown, 3)
     assert shown.locator(".wait li").all_inner_texts() == ["A (preempted)", "B", "C"]
     assert shown.locator(".shelf").all_text_contents() == ["aa11", "bb22"]
+    go(shown, 4)
+    assert shown.evaluate("""() => document.querySelector('kv-story').shadowRoot.getAnimations()
+      .some(one => one.effect.target.matches('.flying'))""")
+    assert shown.locator(".shelf").count() == 1
+    go(shown, 3)
     assert "CPU: 2 of 4" in shown.locator("svg .tierhead").all_text_contents()
 
 
@@ -398,6 +403,18 @@ def test_a_live_story_is_followed_to_its_end(show):
     assert step_of(shown) == 3
     live(shown, STORY)
     assert step_of(shown) == 0
+
+
+def test_a_figure_that_replaces_another_goes_on_where_it_stood(show):
+    """A notebook's live player puts a new element in the old one's place; blocks move from where they were."""
+    data = {**crowded_run(16, 4, 12), "key": "live"}
+    shown = show({**data, "steps": data["steps"][:5]})
+    go(shown, 5)
+    shown.evaluate(
+        "html => { document.querySelector('main').innerHTML = html }", fragment(data | {"steps": data["steps"][:6]})
+    )
+    assert step_of(shown) == 6
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.getAnimations().length > 0")
 
 
 # How it looks -------------------------------------------------------------------------------------------------------
@@ -522,11 +539,11 @@ def test_pools_of_any_size(show, num_blocks):
 
 @pytest.mark.parametrize(("num_blocks", "budget_ms"), [(64, 16), (1000, 50)])
 def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
-    """Script and layout of a step: of each the best of twelve, since machines have other work; of these the worst."""
+    """Script and layout of a step: of each the best of eight, since machines have other work; of these the worst."""
     shown = show(crowded_run(num_blocks))
     times = shown.evaluate("""() => {
       const story = document.querySelector('kv-story'), best = Array(60).fill(Infinity);
-      for (let round = 0; round < 12; round++) {
+      for (let round = 0; round < 8; round++) {
         story.step = 0;
         for (let step = 1; step <= 60; step++) {
           const start = performance.now();
