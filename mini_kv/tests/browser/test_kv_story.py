@@ -260,7 +260,7 @@ def test_a_wrong_answer_shows_what_would_have_had_to_be_true(show):
     button(shown, "8").click()
     assert step_of(shown) == 1
     assert (
-        "No. For \u201c8\u201d to be right, every request would have to own all of its blocks: the world without sharing."
+        "No. For \u201c8\u201d to be right, every request would have to own all of its blocks"
         in shown.locator(".ask").inner_text()
     )
     assert button(shown, "8").get_attribute("aria-disabled") == "true"
@@ -363,6 +363,11 @@ def test_windows_tiers_and_a_scheduler_in_the_same_notation(show):
     go(shown, 3)
     assert shown.locator(".wait li").all_inner_texts() == ["A (preempted)", "B", "C"]
     assert shown.locator(".shelf").all_text_contents() == ["aa11", "bb22"]
+    go(shown, 4)
+    assert shown.evaluate("""() => document.querySelector('kv-story').shadowRoot.getAnimations()
+      .some(one => one.effect.target.matches('.flying'))""")
+    assert shown.locator(".shelf").count() == 1
+    go(shown, 3)
     assert "CPU: 2 of 4" in shown.locator("svg .tierhead").all_text_contents()
 
 
@@ -400,6 +405,18 @@ def test_a_live_story_is_followed_to_its_end(show):
     assert step_of(shown) == 0
 
 
+def test_a_figure_that_replaces_another_goes_on_where_it_stood(show):
+    """A notebook's live player puts a new element in the old one's place; blocks move from where they were."""
+    data = {**crowded_run(16, 4, 12), "key": "live"}
+    shown = show({**data, "steps": data["steps"][:5]})
+    go(shown, 5)
+    shown.evaluate(
+        "html => { document.querySelector('main').innerHTML = html }", fragment(data | {"steps": data["steps"][:6]})
+    )
+    assert step_of(shown) == 6
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.getAnimations().length > 0")
+
+
 # How it looks -------------------------------------------------------------------------------------------------------
 
 
@@ -415,7 +432,8 @@ def test_a_phone_shows_it_without_scrolling_sideways(show, data):
           .filter(one => one.textContent.trim()).map(one => parseFloat(getComputedStyle(one).fontSize)))""")
         assert smallest >= 11
         outside = shown.evaluate("""() => [...document.querySelector('kv-story').shadowRoot
-          .querySelectorAll('.card, .cell, button, li')].filter(one => one.getBoundingClientRect().right > 390.5).length""")
+          .querySelectorAll('.card, .cell, button, li')]
+          .filter(one => one.getBoundingClientRect().right > 390.5).length""")
         assert outside == 0
 
 
@@ -468,7 +486,7 @@ def test_in_chinese(show):
     """The interface follows the story's language, or the page's."""
     shown = show({**STORY, "lang": "zh"})
     assert button(shown, "播放").count() == 1
-    assert shown.locator(".count").inner_text() == "第 0 步，共 8 步"
+    assert shown.locator(".count").inner_text() == "第 0 步\uff0c共 8 步"
 
 
 # Broken on purpose --------------------------------------------------------------------------------------------------
@@ -511,7 +529,7 @@ def test_pools_of_any_size(show, num_blocks):
     shown = show(story_of(num_blocks, {"do": "nothing"}))
     button(shown, "Step forward").click()
     assert shown.locator(".card").count() == max(0, num_blocks - 1)
-    assert shown.locator(".cell").count() == num_blocks
+    assert shown.locator(".cell").count() == (num_blocks if num_blocks < 150 else 2)  # the null block's, and the rest
     shown.locator(".pic").focus()
     shown.keyboard.press("ArrowDown")
 
@@ -521,11 +539,11 @@ def test_pools_of_any_size(show, num_blocks):
 
 @pytest.mark.parametrize(("num_blocks", "budget_ms"), [(64, 16), (1000, 50)])
 def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
-    """Script and layout of a step, onwards and back; of each step the best of five, of these the worst."""
+    """Script and layout of a step: of each the best of eight, since machines have other work; of these the worst."""
     shown = show(crowded_run(num_blocks))
     times = shown.evaluate("""() => {
       const story = document.querySelector('kv-story'), best = Array(60).fill(Infinity);
-      for (let round = 0; round < 5; round++) {
+      for (let round = 0; round < 8; round++) {
         story.step = 0;
         for (let step = 1; step <= 60; step++) {
           const start = performance.now();
