@@ -52,7 +52,7 @@ MODULES = (
 )
 """Where the names are that this project speaks of."""
 
-CONFIGS = ("config/cache.py", "config/scheduler.py", "config/kv_transfer.py", "config/kv_events.py")
+CONFIGS = tuple(f"config/{name}.py" for name in ("cache", "scheduler", "kv_transfer", "kv_events", "observability"))
 
 
 def main() -> None:
@@ -68,7 +68,8 @@ def main() -> None:
         "bases": {cls: bases for file in files for cls, bases in bases_in(file).items()},
         "config": {cls: fields for name in CONFIGS for cls, fields in settings_in(root / name).items()},
         "literals": {name: values for file in CONFIGS for name, values in literals_in(root / file).items()},
-        "metrics": sorted(metrics_in(root / "v1/metrics/loggers.py")),
+        "flags": strings_in(root / "engine/arg_utils.py", "--[a-z-]+"),
+        "metrics": strings_in(root / "v1/metrics/loggers.py", "vllm:[a-z_]+"),
     }
     RECORDING.write_text(a_line_each(recording), encoding="utf-8")
     print(f"{sum(map(len, recording['symbols'].values()))} names in {len(files)} files")
@@ -165,13 +166,10 @@ def literals_in(file: Path) -> dict[str, list[str]]:
     }
 
 
-def metrics_in(file: Path) -> set[str]:
-    """Return the names of the metrics that the server exports."""
-    return {
-        node.value
-        for node in ast.walk(parse(file))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch("vllm:[a-z_]+", node.value)
-    }
+def strings_in(file: Path, pattern: str) -> list[str]:
+    """Return the strings of a file that the pattern matches as a whole: the flags of the server, or its metrics."""
+    strings = {node.value for node in ast.walk(parse(file)) if isinstance(node, ast.Constant)}
+    return sorted(text for text in strings if isinstance(text, str) and re.fullmatch(pattern, text))
 
 
 if __name__ == "__main__":

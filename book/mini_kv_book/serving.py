@@ -9,7 +9,7 @@ DATA = Path(__file__).parents[1] / "data" / "serving_options.toml"
 
 
 def options() -> list[dict[str, str]]:
-    """Return the settings: `setting`, `flag`, `group`, what it `does`, and `when` to touch it."""
+    """Return the settings: `setting`, `flag`, `group`, what it `does`, `when` to touch it, and a `default` in words."""
     data = tomllib.loads(DATA.read_text(encoding="utf-8"))
     return [option | {"group": group} for group, members in data.items() for option in members]
 
@@ -21,6 +21,7 @@ def as_markdown(group: str) -> str:
         raise KeyError(group)
     lines = ["| option | default | what it does | when to touch it |", "|---|---|---|---|"]
     for option in members:
-        value = default(option["setting"]).strip("'\"")
-        lines.append(f"| `{option['flag']}` | `{value}` | {option['does']} | {option['when']} |")
+        recorded = default(option["setting"]).strip("'\"")
+        value = option.get("default", f"`{recorded}`")
+        lines.append(f"| `{option['flag']}` | {value} | {option['does']} | {option['when']} |")
     return "\n".join(lines)
