@@ -2,16 +2,27 @@
 
 A scenario is a TOML file in `mini_kv/trace/scenarios`:
 
-    title = "..."
-    num_blocks = 12
-    block_size = 4
+    title = "..."                 # and, if wanted: ending = "..." (told after the last step)
+    num_blocks = 12               # the null block included
+    block_size = 4                # and, if wanted: enable_caching = false
 
     [[step]]
-    call = "prefill"              # what it does: see CALLS
+    call = "prefill"              # what it does, see below
     request = "A"
     tokens = "0..31"              # runs and single tokens: "0..15 100..103 7"
-    say = "..."                   # told before the step is drawn
+    say = "..."                   # told with the step
     expect = ["lookup A: hit 0", "allocate A: allocated 1..8, cached 1..8"]
+    invariant = "I7"              # optional: which line of the ledger is at stake (core/invariants.py)
+
+    [step.predict]                # optional: what the reader is asked before the step; see trace/predict.py
+
+The calls, and the keys that they need or may have:
+
+    prefill   request, tokens, (salt)   look up, admit, compute the whole prompt; refused if too few blocks are free
+    lookup    request, tokens, (salt)   only look up: what would this prompt find?
+    decode    request, tokens           append these output tokens one at a time, each with its slot
+    free      request                   the request is over
+    reset                               forget every name
 """
 
 import tomllib
@@ -22,9 +33,11 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
+from mini_kv.core.invariants import LEDGER
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.trace.frame import Frame, frame_of
+from mini_kv.trace.predict import Prediction, parse_prediction, right_choice
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.traced_manager import Span, TracedKVCacheManager
 
@@ -43,7 +56,13 @@ class Step:
     """The story lines that this step adds: what a test compares."""
     request: str = ""
     tokens: tuple[int, ...] = ()
-    """Prompt of a `prefill`, output of a `decode`."""
+    """Prompt of a `prefill` or `lookup`, output of a `decode`."""
+    salt: str | None = None
+    """The request's `cache_salt`: only requests with the same one share."""
+    invariant: str = ""
+    """Number of the invariant at stake, as in `LEDGER`; empty if none is named."""
+    predict: Prediction | None = None
+    """What the reader is asked before the step is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +87,8 @@ class PlayedStep:
     frame: Frame
     num_hits: int
     """Tokens that the request found in the cache, if the step admitted one."""
+    right_choice: int | None = None
+    """Index of the prediction's choice that came true, if the step has a prediction."""
 
 
 def scenario_names() -> list[str]:
@@ -104,23 +125,32 @@ def parse_scenario(name: str, text: str) -> Scenario:
 
 
 def _parse_step(where: str, values: dict[str, Any]) -> Step:
-    unknown = values.keys() - {"call", "say", "expect", "request", "tokens"}
-    if unknown:
-        raise ScenarioError(f"{where}: unknown {', '.join(sorted(unknown))}")
     if values.get("call") not in CALLS:
         raise ScenarioError(f"{where}: call is {values.get('call')!r}; there are: {', '.join(CALLS)}")
+    unknown = values.keys() - {"call", "say", "expect", "request", "tokens", "salt", "invariant", "predict"}
+    if unknown:
+        raise ScenarioError(f"{where}: unknown {', '.join(sorted(unknown))}")
     if not values.get("say"):
         raise ScenarioError(f"{where}: nothing to say")
+    if values.get("invariant", "I1") not in LEDGER:
+        raise ScenarioError(f"{where}: invariant is {values['invariant']!r}; there are: {', '.join(LEDGER)}")
     try:
         tokens = parse_tokens(values.get("tokens", ""))
     except ValueError as error:
         raise ScenarioError(f"{where}: tokens are {values['tokens']!r}: {error}") from error
+    try:
+        predict = parse_prediction(values["predict"]) if "predict" in values else None
+    except ValueError as error:
+        raise ScenarioError(f"{where}, predict: {error}") from error
     return Step(
         call=values["call"],
         say=" ".join(values["say"].split()),
         expect=tuple(values.get("expect", ())),
         request=values.get("request", ""),
         tokens=tokens,
+        salt=values.get("salt"),
+        invariant=values.get("invariant", ""),
+        predict=predict,
     )
 
 
@@ -169,18 +199,25 @@ class ScenarioPlayer:
             num_spans = len(self.kv.spans)
             try:
                 num_hits = CALLS[step.call](self, step)
+                spans, frame = self.kv.spans[num_spans:], frame_of(self.kv.manager)
+                right = right_choice(step.predict, spans, frame) if step.predict is not None else None
             except (KVCacheError, ValueError, KeyError) as error:
                 raise ScenarioError(f"{self.scenario.name}, step {number}: {error}") from error
-            yield PlayedStep(step, self.kv.spans[num_spans:], frame_of(self.kv.manager), num_hits)
+            yield PlayedStep(step, spans, frame, num_hits, right)
 
     def _prefill(self, step: Step) -> int:
         """Admit a request and compute its whole prompt; return its hit in tokens."""
-        request = self.kv.manager.new_request(step.request, step.tokens)
+        request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
         num_hits = prefill(self.kv, request)
         if num_hits is None:
             return 0
         self._requests[step.request] = request
         return num_hits
+
+    def _lookup(self, step: Step) -> int:
+        """Ask what a prompt would find; return it in tokens. Nothing changes."""
+        request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
+        return self.kv.get_computed_blocks(request)[1]
 
     def _decode(self, step: Step) -> int:
         """Append output tokens one at a time, each with its slot."""
@@ -197,11 +234,18 @@ class ScenarioPlayer:
         self.kv.free(self._requests.pop(step.request))
         return 0
 
+    def _reset(self, step: Step) -> int:
+        """Forget every name; refused while somebody holds a block."""
+        self.kv.reset_prefix_cache()
+        return 0
+
 
 CALLS: dict[str, Callable[[ScenarioPlayer, Step], int]] = {
     "prefill": ScenarioPlayer._prefill,
+    "lookup": ScenarioPlayer._lookup,
     "decode": ScenarioPlayer._decode,
     "free": ScenarioPlayer._free,
+    "reset": ScenarioPlayer._reset,
 }
 """What a step can do; each returns the tokens that it found in the cache."""
 
