@@ -18,8 +18,8 @@ def recording() -> dict[str, Any]:
 def default(setting: str) -> str:
     """Return the default of `Class.setting`, as vLLM's source writes it. Raises `KeyError` for an unknown one."""
     cls, name = setting.split(".")
-    text: str = recording()["config"][cls][name]
-    return recording()["config"][cls].get(text, text)  # some defaults are named by a constant of the class
+    settings: dict[str, str] = recording()["config"][cls]
+    return settings.get(settings[name], settings[name])  # some defaults are named by a constant of the class
 
 
 def has_setting(setting: str) -> bool:
