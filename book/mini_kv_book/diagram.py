@@ -1,4 +1,4 @@
-"""Mermaid's diagrams become SVG when the book is built. Their colours come from the page's stylesheet, dark mode too."""
+"""Mermaid diagrams become SVG when the book is built. Their colours come from the stylesheet, in dark mode too."""
 
 import hashlib
 import re
@@ -17,9 +17,10 @@ def mermaid(body: str, _md: Any) -> str:
         svg = str(mermaidx.render(body, theme="neutral").svg())
     except Exception as error:  # whatever Mermaid's own JavaScript raised
         raise FenceError(str(error)) from error
-    name = "diagram-" + hashlib.sha256(body.encode()).hexdigest()[:8]  # ids are the page's: each diagram needs its own
-    label = re.search(r"accTitle: *(.+)", body)
-    svg = svg.replace("my-svg", name).replace('role="graphics-document document"', 'role="img"')
-    if label is None:
+    if not re.search(r"^ *accTitle: *\S", body, re.MULTILINE):
         raise FenceError("a diagram needs a line `accTitle: ...`, for readers who cannot see it")
+    name = "diagram-" + hashlib.sha256(body.encode()).hexdigest()[:8]  # ids are the page's: each diagram needs its own
+    svg = svg.replace("my-svg", name).replace('role="graphics-document document"', 'role="img"')
+    # Below seven tenths of its size a diagram's text is too small to read: then it scrolls instead of shrinking.
+    svg = re.sub(r"max-width: ([\d.]+)px;", lambda w: f"{w[0]} min-width: {float(w[1]) * 0.7:.0f}px;", svg, count=1)
     return f'<figure class="kv-diagram">{svg}</figure>'

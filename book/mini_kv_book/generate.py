@@ -1,8 +1,9 @@
-"""Write the pages that follow from the code: one a module, one a lab, and their lines in mkdocs.yml.
+"""Write the pages that follow from the code, one a module and one a lab, and the navigation's lines for them.
 
-    python -m mini_kv_book.generate
+    make book-pages               or: python -m mini_kv_book.generate
 
-A test compares what is there with what this would write, so that no module and no lab is forgotten.
+The navigation's lines for the chapters come from the chapters' headings. A test compares what is there with what this
+would write, so that no module, no lab and no chapter is forgotten.
 """
 
 import re
@@ -30,6 +31,17 @@ def labs() -> list[str]:
     return sorted(path.parent.name for path in (ROOT / "labs").glob("lab-*/lab.toml"))
 
 
+def chapters() -> dict[str, str]:
+    """Return each chapter's file and its title, numbered as the file is."""
+    found = {}
+    for path in sorted((DOCS / "chapters").glob("[0-9][0-9]-*.md")):
+        heading = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if heading is None:
+            raise ValueError(f"{path.relative_to(ROOT)} has no heading")
+        found[path.name] = f"{int(path.name[:2])} {heading[1]}"
+    return found
+
+
 def lab_page(lab: str) -> str:
     """Return the page of a lab: its README, then the lab itself, then what an instructor sees."""
     status = "---\nstatus: gpu\n---\n\n" if lab_toml(lab)["needs"] == "K" else ""
@@ -47,7 +59,10 @@ def lab_toml(lab: str) -> dict[str, object]:
 
 def pages() -> dict[Path, str]:
     """Return every page that follows from the code, with its text."""
-    api = {DOCS / "api" / f"{name}.md": f"# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()}
+    boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
+    api = {
+        DOCS / "api" / f"{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()
+    }
     return api | {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()}
 
 
@@ -59,7 +74,11 @@ def navigation() -> dict[str, list[str]]:
         if names:
             api.append(f"      - {package}:")
             api += [f"          - {'.'.join(name.split('.')[2:])}: api/{name}.md" for name in names]
-    return {"labs": [f'      - "{lab[4:]} {lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()], "api": api}
+    return {
+        "chapters": [f'      - "{title}": chapters/{name}' for name, title in chapters().items()],
+        "labs": [f'      - "{lab[4:]} {lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
+        "api": api,
+    }
 
 
 def with_navigation(config: str) -> str:

@@ -6,12 +6,13 @@ In a scenario:
     ask = "B brings the same 32 tokens. How many new blocks will it take?"
     measure = "new_blocks"            # see MEASURES; "ref_cnt of 3" asks about block 3
     choice = [
-      { value = 8, if_true = "Every request would have to own all of its blocks." },
+      { value = 8, if_true = "every request would have to own all of its blocks." },
       { value = 1 },
       { value = 0, if_true = "...", text = "none" },     # text: what the button says, if not the value itself
     ]
 
-Exactly one choice must be what the engine does, and every other one says what would have had to be true.
+Exactly one choice must be what the engine does, and every other one says what would have had to be true: the end of a
+sentence that begins "For "8" to be right, ...".
 """
 
 from collections.abc import Callable, Sequence

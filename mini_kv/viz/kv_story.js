@@ -29,11 +29,11 @@
       stray: "In no table and not in the queue", index: "Index: name \u2192 block", nameless: "no block has a name",
       more: "and {0} more", waiting: "Waiting", preempted: "preempted", none: "nobody", tokens: "{0} tokens",
       predict: "What do you expect?", yes: "You said \u201c{0}\u201d, and so it is.", said: "You said \u201c{0}\u201d.",
-      look: "Show what happens", skip: "Skip the question", wrong: "No. For \u201c{0}\u201d this would have to be true:",
+      look: "Show what happens", skip: "Skip the question", wrong: "No. For \u201c{0}\u201d to be right,",
       how: "How to read this", text: "The state as text", block: "Block {0}", close: "Close",
       null: "the null block: stands where nothing is kept, never handed out", never: "free, never used",
-      filling: "held, being filled: {0} of {1} slots", held: "held, without a name", heldNamed: "held, can be found",
-      freeNamed: "free, still to be found: a hit revives it", freeNameless: "free, cannot be found",
+      filling: "held, being filled: {0} of {1} slots", held: "held, not cached", heldNamed: "held and cached: it can be found",
+      freeNamed: "free and still cached: a hit revives it", freeNameless: "free, not cached",
       ref: "ref_cnt {0}", by: "held by {0}", name: "name {0}", noName: "no name", same: "same name as block {0}",
       place: "number {0} of {1} in the free queue", holds: "tokens {0} of {1}", bio: "So far", stepN: "step {0}: {1}",
       unused: "nothing has happened to it", wentWrong: "This figure cannot be drawn: {0}",
@@ -41,16 +41,16 @@
       badBlock: "step {0} speaks of block {1}, and there are {2}", badField: "{0} is {1}", tier: "{0}: {1} of {2}",
       kinds: {
         allocated: "allocated", revived: "revived", shared: "shared", unshared: "unshared", freed: "freed",
-        cached: "named", evicted: "evicted", uncached: "lost its name", illegal: "ILLEGAL",
+        cached: "cached", evicted: "evicted", uncached: "uncached", illegal: "ILLEGAL",
       },
       legend: [
         "A card is a block: its number, and how many tables hold it (\u00d72).",
         "A tall card stands in several rows: one block, shared. Nothing is copied.",
-        "A tag under the number is a name: the block can be found by its content.",
+        "A tag under the number is its name in the index: it is cached, and can be found by its content.",
         "Coloured: held, as far as it is filled. Hollow: free. Dashed: never used.",
         "The queue is read from \u201cnext\u201d: that block is taken first.",
-        "A thick frame with a sign marks what this step changed.",
         "Keys: left and right step, space plays, up and down choose a block, 1 to 9 answer.",
+        "A thick frame with signs marks what this step changed:",
       ],
     },
     zh: {
@@ -62,7 +62,7 @@
       stray: "既不在块表中，也不在队列中", index: "索引：名字 \u2192 块", nameless: "没有块有名字",
       more: "还有 {0} 个", waiting: "等待", preempted: "被抢占", none: "无", tokens: "{0} 个 token",
       predict: "你预计会怎样？", yes: "你答“{0}”，正是如此。", said: "你答“{0}”。",
-      look: "看看会发生什么", skip: "跳过此题", wrong: "不对。若答案是“{0}”，则必须：",
+      look: "看看会发生什么", skip: "跳过此题", wrong: "不对。若“{0}”成立，则：",
       how: "怎样读这张图", text: "文字形式的状态", block: "块 {0}", close: "关闭",
       null: "空块：占位用，从不分配", never: "空闲，从未使用",
       filling: "被持有，填充中：{0} / {1} 个槽", held: "被持有，没有名字", heldNamed: "被持有，可被找到",
@@ -79,8 +79,7 @@
       legend: [
         "一张卡片是一个块：编号，以及有几张块表持有它（\u00d72）。", "跨多行的高卡片：同一个块被共享，没有任何复制。",
         "编号下的标签是名字：可以按内容找到该块。", "有色：被持有，按填充程度着色。空心：空闲。虚线：从未使用。",
-        "队列从“下一个”读起：最先被取走。", "粗框加符号：这一步改变了它。",
-        "按键：左右换步，空格播放，上下选块，1 到 9 作答。",
+        "队列从“下一个”读起：最先被取走。", "按键：左右换步，空格播放，上下选块，1 到 9 作答。", "粗框加符号：这一步改变了它：",
       ],
     },
   };
@@ -156,6 +155,9 @@
     return order;
   }
 
+  /** What an event adds to the reference count. */
+  const COUNTS = { allocated: 1, revived: 1, shared: 1, unshared: -1, freed: -1 };
+
   /** The state after a step: the state before, and what the step says is different. */
   function apply(before, step, number) {
     const { ref, name, tables, free, tok, used, tiers } = before;
@@ -167,6 +169,14 @@
       for (const id of list) if (!(id >= 0 && id < ref.length)) throw new StoryError("badBlock", number, id, ref.length);
       return list;
     };
+    next.events = eventsOf(step.events ?? "");
+    known(next.events.map((event) => event.id));
+    const names = words(step.names ?? "");
+    for (const { kind, id } of next.events) {
+      next.ref[id] += COUNTS[kind] ?? 0;
+      if (kind === "cached") next.name[id] = names.shift() ?? next.name[id];
+      if (kind === "evicted" || kind === "uncached") next.name[id] = "";
+    }
     for (const [count, who] of Object.entries(step.ref ?? {})) for (const id of known(ids(who))) next.ref[id] = +count;
     for (const [id, text] of Object.entries(step.name ?? {})) next.name[known([+id])[0]] = text ?? "";
     for (const [request, groups] of Object.entries(step.tables ?? {})) {
@@ -176,8 +186,7 @@
     Object.assign(next.tok, step.tok);
     for (const [tier, names] of Object.entries(step.tiers ?? {})) next.tiers[tier] = words(names);
     if (step.free !== undefined) next.free = known(ids(step.free));
-    next.events = step.events === undefined ? difference(before, next) : eventsOf(step.events);
-    known(next.events.map((event) => event.id));
+    if (step.events === undefined) next.events = difference(before, next);
     next.used = used.slice();
     for (const { id } of next.events) next.used[id] = true;
     next.order = rowOrder(before.order, next.tables);
@@ -198,6 +207,11 @@
       if (!Number.isInteger(data[key]) || data[key] < 0) throw new StoryError("badField", key, data[key]);
     }
     if (!Array.isArray(data.steps)) throw new StoryError("badField", "steps", data.steps);
+    data.steps.forEach((step, i) => {
+      const bad = typeof step !== "object" || step === null || (step.lines && !Array.isArray(step.lines)) ||
+        (step.predict && !(Array.isArray(step.predict.choices) && step.predict.choices[step.predict.answer]));
+      if (bad) throw new StoryError("badField", `steps[${i}]`, JSON.stringify(step).slice(0, 60));
+    });
     const n = data.num_blocks;
     const blank = {
       ref: Array(n).fill(0), name: Array(n).fill(""), tables: new Map(), tok: {}, used: Array(n).fill(false), order: [],
@@ -224,12 +238,14 @@
 
   function metrics(story, width) {
     const dense = story.numBlocks > 150, narrow = width < 480;
-    const [w, h, gap] = dense ? [14, 14, 2] : narrow ? [36, 44, 3] : [46, 46, 6];
+    const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2); // the count has no room beside the number
+    const [w, low, gap] = dense ? [14, 14, 2] : narrow ? [36, 44, 3] : [50, 46, 5];
+    const h = low + (under ? 10 : 0);
     const names = story.states.flatMap((state) => state.order);
     const suffix = story.numGroups > 1 ? 2 : 0;
     const longest = Math.min(10, suffix + Math.max(1, ...names.map((name) => name.length)));
     const label = Math.max(narrow ? 38 : 46, 9 * longest + 8);
-    return { dense, w, h, gap, label, px: w + gap, py: h + gap, width, columns: Math.max(1, Math.floor((width - label) / (w + gap))) };
+    return { dense, under, w, h, gap, label, px: w + gap, py: h + gap, width, columns: Math.max(1, Math.floor((width - label) / (w + gap))) };
   }
 
   /** The lines of the tables: per group and band of columns, the rows that reach there. */
@@ -245,7 +261,7 @@
     return out;
   }
 
-  const HEAD = 22;
+  const HEAD = 28, SHELF = 24;
   const bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
   const lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
 
@@ -264,7 +280,8 @@
     if (stray) [z.stray, y] = [y + HEAD, y + HEAD + lines(stray, m)];
     z.tiers = (story.data.tiers ?? []).map((tier) => {
       const top = y + HEAD;
-      y = top + lines(Math.max(tier.capacity ?? 0, most((state) => (state.tiers[tier.id] ?? []).length)), m);
+      const room = Math.max(tier.capacity ?? 0, most((state) => (state.tiers[tier.id] ?? []).length));
+      y = top + Math.max(1, Math.ceil(room / m.columns)) * SHELF;
       return { ...tier, y: top };
     });
     z.memory = y + HEAD;
@@ -337,11 +354,11 @@
   };
   // Signs in a box of 16, drawn as strokes: what happened to a block, told without colour.
   const SIGNS = {
-    allocated: "M8 3v10M3 8h10", revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3", shared: "M3 6h10M3 10h10",
-    unshared: "M3 8h10", freed: "M8 3v9M4 8.5l4 4 4-4", cached: "M4 4h5l4 4-4 4H4z", evicted: "M4 4l8 8M12 4l-8 8",
+    allocated: "M8 3v10M3 8h10", revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3", shared: "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
+    unshared: "M3 8h5M9.5 6.2l2-1.4v6.6", freed: "M8 3v9M4 8.5l4 4 4-4", cached: "M4 4h5l4 4-4 4H4z", evicted: "M4 4l8 8M12 4l-8 8",
     uncached: "M4 4l8 8M12 4l-8 8", illegal: "M8 3v6M8 12v1",
   };
-  const RANK = Object.keys(WORDS.en.kinds);
+  const IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "revived", "shared", "cached", "illegal"];
   const LOUDEST = ["illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached"];
 
   const STYLE = `
@@ -364,8 +381,10 @@ svg .s{fill:currentColor;font-size:11px}
 .card,.row,.shelf{transition:transform .3s ease-in-out,opacity .3s}
 .card{cursor:pointer}
 .card rect{transition:height .3s ease-in-out,y .3s ease-in-out,width .3s}
-.still .card,.still .row,.still .shelf,.still rect,.still .tagtext{transition:none!important}
-@media (prefers-reduced-motion:reduce){.card,.row,.shelf,.card rect,.tagtext{transition:none!important}}
+.pic .sign{animation:late .2s .25s both;pointer-events:none}
+@keyframes late{from{opacity:0}}
+.still *{transition:none!important;animation:none!important}
+@media (prefers-reduced-motion:reduce){.fig *{transition:none!important;animation:none!important}}
 .base{fill:var(--card);stroke:var(--soft);stroke-width:1.2}
 .never .base{stroke-dasharray:3 3}
 .held .base{stroke:var(--line);stroke-width:2}
@@ -374,21 +393,26 @@ svg .s{fill:currentColor;font-size:11px}
 svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;fill:#111;transition:transform .3s ease-in-out}
 svg .id{font-size:14px;font-weight:700}
 svg .ref{font-size:12px;text-anchor:end}
-.ring{fill:none;stroke:var(--new);stroke-width:3}
+.ring{fill:none;stroke:var(--new);stroke-width:2.5}
 .sign circle{fill:var(--new)}
-.sign path{fill:none;stroke:var(--card);stroke-width:2.2;stroke-linecap:round;stroke-linejoin:round}
+.sign path{fill:none;stroke:var(--card);stroke-width:1.8;stroke-linecap:round;stroke-linejoin:round}
+.icon{display:inline;width:16px;height:16px;vertical-align:-3px}
 .sel>.base{stroke:currentColor;stroke-width:3.5}
-.cell{stroke:var(--soft);stroke-width:1;fill:var(--card)}
-.cell.held{fill:var(--held);stroke:var(--line)}
-.cell.named{fill:var(--tag)}
-.cell.held.named{fill:var(--held)}
-.cell.never{stroke-dasharray:2 2}
-.cell.null{fill:url(#hatch)}
-.cell.chg{stroke:var(--new);stroke-width:2.5}
-.cell.sel{stroke:currentColor;stroke-width:3}
+.cell{cursor:pointer}
+.cell rect{stroke:var(--soft);stroke-width:1;fill:var(--card)}
+svg .cell text{font-size:11px;text-anchor:middle}
+.cell.named rect{fill:var(--tag)}
+svg .cell.named text{fill:#111}
+.cell.held rect{fill:var(--held);stroke:var(--line)}
+svg .cell.held text{fill:var(--ink)}
+.cell.never rect{stroke-dasharray:2 2}
+.cell.null rect{fill:url(#hatch)}
+.cell.chg rect{stroke:var(--new);stroke-width:2}
+.cell.sel rect{stroke:currentColor;stroke-width:3}
 .nul{fill:url(#hatch);stroke:var(--soft);stroke-dasharray:2 2}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
 .shelf rect{fill:var(--tag)}
+.place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
 .bar{display:flex;flex-wrap:wrap;align-items:center;gap:4px;margin:.6em 0}
 button{font:inherit;color:inherit;background:var(--btn);border:1px solid var(--soft);border-radius:6px;cursor:pointer;
  min-height:40px;min-width:40px;padding:4px 8px}
@@ -398,6 +422,7 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .bar input{flex:1 1 110px;min-width:90px;height:32px;accent-color:var(--line);margin:0 4px}
 .count{font-variant-numeric:tabular-nums;min-width:6.5em}
 .cap{min-height:6em}
+.asking .cap{min-height:0;font-weight:600}
 .cap p,.ask p{margin:.2em 0 .5em}
 .do{font-weight:650}
 .lines{margin:.2em 0 .5em;padding:0;list-style:none;font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
@@ -421,7 +446,7 @@ summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
 @media print{.bar,.ask,details:not([open]){display:none}}
-@media (max-width:480px){.bar button{padding:4px 6px}}`;
+.narrow .bar input{flex-basis:100%;order:1}`;
 
   const SVG = "http://www.w3.org/2000/svg";
 
@@ -440,6 +465,10 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
   }
 
   const move = (element, x, y) => { element.style.transform = `translate(${x}px,${y}px)`; };
+
+  /** The round sign of a kind of event. */
+  const sign = (kind, x = 0, y = 0) => draw("g", { class: "sign", transform: `translate(${x} ${y})` },
+    draw("circle", { cx: 8, cy: 8, r: 8 }), draw("path", { d: SIGNS[kind] ?? SIGNS.illegal }));
 
   /** Text that fits where labels go. */
   const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
@@ -566,6 +595,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       this.#parts.range.max = this.#story.states.length - 1;
       this.#layout();
       this.#show(keep);
+      this.#announce();
     }
 
     #build() {
@@ -582,7 +612,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       p.bar = make("div", { class: "bar" }, button("first", () => this.#go(0)), button("back", () => this.#go(this.#at - 1)),
         button("play", () => this.#toggle()), button("forward", () => this.#forward()),
         button("last", () => this.#go(Infinity)), p.range, p.count);
-      p.layers = ["back", "rows", "extra", "cards", "memory"].map((name) => (p[`${name}Layer`] = draw("g")));
+      p.layers = ["back", "rows", "extra", "cards", "signs", "memory"].map((name) => (p[`${name}Layer`] = draw("g")));
       p.svg = draw("svg", { role: "none" }, draw("defs", {}, hatch()), ...p.layers);
       p.pic = make("div", { class: "pic", role: "listbox", tabindex: 0, "aria-label": t.blocks }, p.svg);
       p.cap = make("div", { class: "cap", "aria-live": "polite" });
@@ -595,7 +625,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       p.textBox.addEventListener("toggle", () => this.#showText());
       p.how = make("details", { class: "how" }, make("summary", {}, t.how), this.#legend(t));
       p.fig = make("div", { class: "fig", role: "group", "aria-label": fill(t.figure, this.#story.title) },
-        make("div", { class: "title" }, this.#story.title), p.wait, p.pic, p.bar, p.ask, p.cap, p.panel,
+        make("div", { class: "title" }, this.#story.title), p.wait, p.pic, p.bar, p.cap, p.ask, p.panel,
         make("details", { class: "index", open: "" }, make("summary", {}, t.index), p.index), p.how, p.textBox);
       p.fig.addEventListener("keydown", (event) => this.#key(event));
       p.pic.addEventListener("click", (event) => {
@@ -609,29 +639,32 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     #legend(t) {
-      const signs = RANK.filter((kind) => kind !== "illegal").map((kind) => {
-        const icon = draw("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true", class: "sign",
-          style: "display:inline;width:16px;vertical-align:-3px" }, draw("circle", { cx: 8, cy: 8, r: 8 }), draw("path", { d: SIGNS[kind] }));
+      const signs = LOUDEST.filter((kind) => kind !== "illegal").map((kind) => {
+        const icon = draw("svg", { viewBox: "0 0 16 16", "aria-hidden": "true", class: "icon" }, sign(kind));
         return make("span", { style: "white-space:nowrap;margin-inline-end:1em" }, icon, ` ${t.kinds[kind]}`);
       });
       return make("ul", {}, ...t.legend.map((line) => make("li", {}, line)), make("li", {}, ...signs));
     }
 
     #layout() {
-      const p = this.#parts;
+      const p = this.#parts, before = p.m;
       this.#width = Math.round(this.clientWidth) || 720;
       p.m = metrics(this.#story, Math.min(this.#width, 960));
       p.z = zones(this.#story, p.m);
       p.svg.setAttribute("height", p.z.height);
+      p.fig.classList.toggle("narrow", this.#width < 480);
       this.#backdrop();
-      for (const element of p.cards.values()) element.g.remove();
-      p.cards.clear();
+      if (before?.w === p.m.w && before.h === p.m.h) return;
+      for (const map of [p.cards, p.rows, p.shelves]) {
+        for (const one of map.values()) (one.g ?? one).remove();
+        map.clear();
+      }
     }
 
     /** What is the same in every step: headings, and a cell of memory a block. */
     #backdrop() {
       const { t, m, z, backLayer, memoryLayer } = this.#parts, story = this.#story;
-      const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 7, "aria-hidden": "true" }, text);
+      const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
       const parts = [head(z.tables, t.tables), head(z.free, t.free), head(z.memory, t.memory)];
       if (z.stray) parts.push(head(z.stray, t.stray));
       parts.push(draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
@@ -639,13 +672,11 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       backLayer.replaceChildren(...parts);
       this.#parts.cells = story.states[0].ref.map((_, id) => {
         const x = (id % z.perLine) * (z.small + 2) + 1, y = z.memory + Math.floor(id / z.perLine) * (z.small + 2);
-        const cell = { rect: draw("rect", { x, y, width: z.small, height: z.small, rx: 2 }), look: "" };
-        const group = draw("g", { "data-id": id, "aria-hidden": "true" }, cell.rect);
-        if (!m.dense) group.append(draw("text", { x: x + z.small / 2, y: y + 16, "text-anchor": "middle", style: "font-size:11px" }, `${id}`));
-        memoryLayer.append(group);
-        return { ...cell, group };
+        const g = draw("g", { "data-id": id, "aria-hidden": "true" }, draw("rect", { x, y, width: z.small, height: z.small, rx: 2 }));
+        if (!m.dense) g.append(draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`));
+        return { g, look: "" };
       });
-      memoryLayer.replaceChildren(...this.#parts.cells.map((cell) => cell.group));
+      memoryLayer.replaceChildren(...this.#parts.cells.map((cell) => cell.g));
     }
 
     // -- Drawing a step --
@@ -659,11 +690,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         if (card && (card.x !== place.x || card.y !== place.y)) moving++;
       }
       p.fig.classList.toggle("still", !animate || moving > 200);
-      const signs = new Map();
-      for (const { kind, id } of state.events) {
-        const now = signs.get(id);
-        if (!now || LOUDEST.indexOf(kind) < LOUDEST.indexOf(now)) signs.set(id, kind);
-      }
+      const signs = new Map(); // block id -> what happened to it
+      for (const { kind, id } of state.events) signs.set(id, [...(signs.get(id) ?? []), kind]);
       this.#showRows(state, at);
       this.#showCards(state, at, signs);
       this.#showCells(state, signs);
@@ -674,8 +702,11 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       this.#showWaiting(state);
       this.#showPanel(state);
       this.#showText();
-      this.dispatchEvent(new CustomEvent("kv-step", { bubbles: true, composed: true,
-        detail: { step: this.#at, steps: story.states.length - 1, asking: this.#asking } }));
+    }
+
+    #announce() {
+      const detail = { step: this.#at, steps: this.#story.states.length - 1, asking: this.#asking };
+      this.dispatchEvent(new CustomEvent("kv-step", { bubbles: true, composed: true, detail }));
     }
 
     #showRows(state, at) {
@@ -693,7 +724,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         }
         g.firstChild.setAttribute("width", m.width);
         const tokens = state.scheduled[row.request];
-        g.lastChild.textContent = tokens !== undefined && row.first && !m.dense ? `+${tokens}` : "";
+        g.lastChild.textContent = tokens !== undefined && row.first && row.group === 0 && !m.dense ? `+${tokens}` : "";
         move(g, 0, row.y);
       }
       const extra = at.heads.map((head) => draw("text", { class: "s", x: head.x, y: head.y }, head.text));
@@ -717,7 +748,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       card.tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: m.dense ? 4 : 15, rx: m.dense ? 1 : 4 });
       card.g.append(card.base, card.level, card.tag);
       if (!m.dense) {
-        card.ref = draw("text", { class: "ref", x: w - 5, y: 16 });
+        card.ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
         card.tagText = draw("text", { class: "tagtext", x: w / 2 });
         card.g.append(draw("text", { class: "id", x: 5, y: 17 }, `${id}`), card.ref, card.tagText);
       }
@@ -726,19 +757,22 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     #showCards(state, at, signs) {
-      const { m, cards, t } = this.#parts;
+      const { m, cards, t, signsLayer } = this.#parts, above = [];
       for (const [id, card] of cards) if (!at.cards.has(id)) { card.g.remove(); cards.delete(id); }
       for (const [id, place] of at.cards) {
         let card = cards.get(id);
         if (!card) cards.set(id, (card = this.#newCard(id)));
         if (card.x !== place.x || card.y !== place.y) move(card.g, (card.x = place.x), (card.y = place.y));
-        const [ref, name, kind] = [state.ref[id], state.name[id], signs.get(id) ?? ""];
+        const [ref, name, kinds] = [state.ref[id], state.name[id], signs.get(id) ?? []];
         const tokens = ref > 0 ? tokensIn(this.#story, state, id) : 0;
-        const look = [place.h, ref, name, kind, tokens, state.used[id], id === this.#selected].join();
+        const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
+        if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
+        if (!m.dense) shown.forEach((kind, i) => above.push(sign(kind, place.x + m.w / 2 + 17 * i - 8.5 * shown.length, place.y - 9)));
+        const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
         if (look === card.look) continue;
         card.look = look;
         card.g.setAttribute("class", `card ${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${id === this.#selected ? "sel" : ""}`);
-        card.g.setAttribute("aria-label", `${fill(t.block, id)}: ${this.#stateWords(state, id)}${kind ? `, ${t.kinds[kind] ?? kind}` : ""}`);
+        card.g.setAttribute("aria-label", `${fill(t.block, id)}: ${this.#stateWords(state, id)}${kinds.map((kind) => `, ${t.kinds[kind] ?? kind}`).join("")}`);
         card.g.setAttribute("aria-selected", String(id === this.#selected));
         card.base.style.height = `${place.h}px`;
         card.level.style.height = `${Math.max(0, place.h - 3)}px`;
@@ -750,30 +784,21 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
           card.tagText.textContent = name.slice(0, 4);
           move(card.tagText, 0, place.h - 6);
         }
-        this.#mark(card, place.h, kind);
+        card.ring?.remove();
+        card.ring = null;
+        if (!kinds.length) continue;
+        const out = m.dense ? 0.5 : 1.5;
+        card.ring = draw("rect", { class: "ring", x: -out, y: -out, width: m.w + 2 * out, height: place.h + 2 * out, rx: m.dense ? 3 : 6 });
+        card.g.append(card.ring);
       }
-    }
-
-    /** The thick frame and the sign of what this step did to the block. */
-    #mark(card, height, kind) {
-      const { m } = this.#parts;
-      card.marks?.forEach((element) => element.remove());
-      card.marks = null;
-      if (!kind) return;
-      const out = m.dense ? 0.5 : 1.5;
-      card.marks = [draw("rect", { class: "ring", x: -out, y: -out, width: m.w + 2 * out, height: height + 2 * out, rx: 6 })];
-      if (!m.dense) {
-        card.marks.push(draw("g", { class: "sign", transform: `translate(${m.w / 2 - 8} -9)` },
-          draw("circle", { cx: 8, cy: 8, r: 8 }), draw("path", { d: SIGNS[kind] ?? SIGNS.illegal })));
-      }
-      card.g.append(...card.marks);
+      signsLayer.replaceChildren(...above); // above all cards, and after they have moved
     }
 
     #showCells(state, signs) {
       this.#parts.cells.forEach((cell, id) => {
         const held = state.ref[id] > 0 ? "held " : "", never = state.used[id] ? "" : "never ";
         const look = `cell ${id === 0 ? "null " : held + never}${state.name[id] ? "named " : ""}${signs.has(id) ? "chg " : ""}${id === this.#selected ? "sel" : ""}`;
-        if (look !== cell.look) cell.rect.setAttribute("class", (cell.look = look));
+        if (look !== cell.look) cell.g.setAttribute("class", (cell.look = look));
       });
     }
 
@@ -785,9 +810,13 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       for (const tier of z.tiers) {
         const names = state.tiers[tier.id] ?? [];
         const title = fill(t.tier, tier.name ?? tier.id, names.length, tier.capacity ?? names.length);
-        backLayer.append(draw("text", { class: "h tierhead", x: 0, y: tier.y - 7, "aria-hidden": "true" }, title));
+        backLayer.append(draw("text", { class: "h tierhead", x: 0, y: tier.y - 13, "aria-hidden": "true" }, title));
+        for (let i = 0; i < Math.min(tier.capacity ?? 0, 96); i++) {
+          backLayer.append(draw("rect", { class: "tierhead place", x: m.label + (i % m.columns) * m.px,
+            y: tier.y + Math.floor(i / m.columns) * SHELF, width: m.w, height: 17, rx: 4 }));
+        }
         names.forEach((name, i) => {
-          const key = `${tier.id} ${name}`, x = m.label + (i % m.columns) * m.px, y = tier.y + Math.floor(i / m.columns) * m.py;
+          const key = `${tier.id} ${name}`, x = m.label + (i % m.columns) * m.px, y = tier.y + Math.floor(i / m.columns) * SHELF;
           there.add(key);
           let g = shelves.get(key);
           if (!g) {
@@ -812,12 +841,11 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       p.range.setAttribute("aria-valuetext", p.count.textContent);
       for (const name of ["first", "back"]) p[name].setAttribute("aria-disabled", String(this.#at === 0));
       for (const name of ["forward", "last"]) p[name].setAttribute("aria-disabled", String(this.#at === end));
-      const playing = this.#timer !== 0;
-      p.play.setAttribute("aria-label", playing ? t.pause : t.play);
-      p.play.title = playing ? t.pause : t.play;
-      p.play.querySelector("path").setAttribute("d", playing ? ICONS.pause : ICONS.play);
+      this.#showPlaying();
+      const answer = this.#answers.get(this.#at), told = [state, this.#asking, answer];
+      if (p.told?.every((one, i) => one === told[i])) return; // a live region must not say the same twice
+      p.told = told;
       const parts = [];
-      const answer = this.#answers.get(this.#at);
       if (answer) parts.push(make("p", { class: `note ${answer.right ? "right" : ""}` }, fill(answer.right ? t.yes : t.said, answer.text)));
       if (this.#at === 0) parts.push(make("p", {}, this.#story.data.start?.say ?? t.start));
       else {
@@ -832,11 +860,18 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       p.cap.replaceChildren(...parts);
     }
 
+    #showPlaying() {
+      const { play, t } = this.#parts, name = this.#timer ? "pause" : "play";
+      play.setAttribute("aria-label", (play.title = t[name]));
+      play.querySelector("path").setAttribute("d", ICONS[name]);
+    }
+
     // -- Prediction --
 
     #showAsk() {
       const { ask, t } = this.#parts;
       ask.hidden = !this.#asking;
+      this.#parts.fig.classList.toggle("asking", this.#asking);
       if (!this.#asking) return;
       const { predict } = this.#story.states[this.#at + 1].step;
       const choices = predict.choices.map((choice, i) => {
@@ -855,7 +890,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const reply = make("div", { role: "status" });
       if (last !== undefined) {
         const { text, if_true: ifTrue } = predict.choices[last];
-        reply.append(make("p", {}, make("b", {}, fill(t.wrong, text)), ` ${ifTrue ?? ""}`));
+        reply.append(make("p", {}, make("b", {}, fill(t.wrong, text)), ` ${ifTrue ?? "\u2026"}`));
       }
       ask.replaceChildren(...parts, reply, on);
     }
@@ -886,6 +921,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         this.#asking = true;
         this.#tried.clear();
         this.#show(true);
+        this.#announce();
         return;
       }
       const inside = this.#asking && this.#parts.ask.contains(this.#root.activeElement);
@@ -901,7 +937,9 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const next = Math.abs(at - this.#at) <= 1;
       this.#at = at;
       this.#asking = false;
-      if (this.#parts) this.#show(next);
+      if (!this.#parts) return;
+      this.#show(next);
+      this.#announce();
     }
 
     play() {
@@ -909,9 +947,9 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       if (!end) return;
       if (this.#at === end) this.#go(0);
       const tick = () => {
-        if (this.#at === end) return this.pause();
-        this.#timer = setTimeout(tick, 1500 + Math.min(7000, 30 * this.#parts.cap.textContent.length));
-        return this.#forward();
+        this.#forward();
+        if (this.#at === end) this.pause();
+        else if (this.#timer) this.#timer = setTimeout(tick, 1500 + Math.min(7000, 30 * this.#parts.cap.textContent.length));
       };
       this.#timer = -1;
       tick();
@@ -921,23 +959,25 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const was = this.#timer !== 0;
       clearTimeout(this.#timer);
       this.#timer = 0;
-      if (was && this.#parts) this.#showWords(this.#story.states[this.#at]);
+      if (was && this.#parts) this.#showPlaying();
     }
 
     #toggle() { if (this.#timer) this.pause(); else this.play(); }
 
     #key(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const at = event.composedPath()[0], range = at === this.#parts.range, button = at.closest("button,summary");
-      const pic = at === this.#parts.pic;
-      const acts = {
-        ArrowRight: () => range || (this.#forward(), true), ArrowLeft: () => range || (this.#go(this.#at - 1), true),
-        Home: () => range || (this.#go(0), true), End: () => range || (this.#go(Infinity), true),
-        " ": () => button || (this.#toggle(), true), Escape: () => this.#selected === null || (this.#select(null), true),
-        ArrowUp: () => !pic || (this.#choose(-1), true), ArrowDown: () => !pic || (this.#choose(1), true),
+      const at = event.composedPath()[0], range = at === this.#parts.range, pic = at === this.#parts.pic;
+      const keys = { // a key, whether it is ours here, and what it does
+        ArrowRight: [!range, () => this.#forward()], ArrowLeft: [!range, () => this.#go(this.#at - 1)],
+        Home: [!range, () => this.#go(0)], End: [!range, () => this.#go(Infinity)],
+        " ": [!at.closest("button,summary"), () => this.#toggle()],
+        Escape: [this.#selected !== null, () => this.#select(null)],
+        ArrowUp: [pic, () => this.#choose(-1)], ArrowDown: [pic, () => this.#choose(1)],
       };
-      if (this.#asking && /^[1-9]$/.test(event.key)) this.#answer(+event.key - 1);
-      else if (!acts[event.key] || acts[event.key]() !== true || (range && event.key !== " ")) return;
+      if (this.#asking && /^[1-9]$/.test(event.key)) keys[event.key] = [true, () => this.#answer(+event.key - 1)];
+      const [ours, act] = keys[event.key] ?? [false];
+      if (!ours) return;
+      act();
       event.preventDefault();
       event.stopPropagation();
     }
@@ -958,7 +998,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
 
     #choose(by) {
       const n = this.#story.numBlocks;
-      if (n) this.#select(this.#selected === null ? (by > 0 ? 0 : n - 1) : (this.#selected + by + n) % n);
+      const to = (this.#selected ?? (by > 0 ? 0 : n)) + by;
+      if (n > 1) this.#select(to < 1 ? n - 1 : to >= n ? 1 : to); // all but the null block, round and round
     }
 
     #select(id) {
@@ -998,7 +1039,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const place = state.free.indexOf(id);
       if (place >= 0) facts.push(fill(t.place, place + 1, state.free.length));
       const life = this.#story.states.slice(1, this.#at + 1).flatMap((one) => {
-        const kinds = one.events.filter((event) => event.id === id).map((event) => t.kinds[event.kind] ?? event.kind);
+        const kinds = IN_LIFE.filter((kind) => one.events.some((event) => event.id === id && event.kind === kind)).map((kind) => t.kinds[kind]);
         return kinds.length ? [make("li", {}, fill(t.stepN, one.number, kinds.join(", ")))] : [];
       });
       const close = make("button", { type: "button", "aria-label": t.close }, "\u00d7");
