@@ -153,7 +153,7 @@ def as_markdown() -> str:
         lines = [f"## {group.title}", "", group.intro, "", "| | idea | where |", "|---|---|---|"]
         for row in group.rows:
             where = ", ".join(link_to(home) for home in row.homes)
-            waiting = f"*not built yet: {row.waits_for}*" if row.waits_for else ""
+            waiting = f"*not built yet ({row.waits_for})*" if row.waits_for else ""
             lines.append(f"| {row.number} | {row.idea} | {'<br>'.join(filter(None, (where, waiting)))} |")
         sections.append("\n".join(lines))
     return "\n\n".join(sections)

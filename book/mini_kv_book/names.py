@@ -7,6 +7,7 @@ upstream is listed by hand, below.
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 
@@ -31,12 +32,20 @@ SKIPPED = ("debug", "deviations", "errors", "invariants")
 """Modules that teach and check; vLLM has no counterpart of them."""
 
 
+PREFIX = "mini_kv.core."
+
+
 def modules() -> list[ModuleType]:
-    """Return the engine's modules that have a counterpart, in the order in which they are read."""
-    found = [info.name for info in pkgutil.iter_modules(mini_kv.core.__path__) if info.name not in SKIPPED]
-    doc = mini_kv.core.__doc__ or ""
-    found.sort(key=lambda name: (doc.find(f"`{name}`") if f"`{name}`" in doc else len(doc), name))
-    return [importlib.import_module(f"mini_kv.core.{name}") for name in found]
+    """Return the engine's modules that have a counterpart, in the order in which `mini_kv.core` says to read them."""
+    walked = pkgutil.walk_packages(mini_kv.core.__path__, PREFIX)
+    found = [info.name for info in walked if not info.ispkg and info.name.removeprefix(PREFIX) not in SKIPPED]
+    reading_order = re.findall(r"`([a-z_.]+)`", mini_kv.core.__doc__ or "")
+
+    def place(name: str) -> tuple[int, str]:
+        leaf = name.rpartition(".")[2]
+        return (reading_order.index(leaf) if leaf in reading_order else len(reading_order), name)
+
+    return [importlib.import_module(name) for name in sorted(found, key=place)]
 
 
 def symbols_of(module: ModuleType) -> Iterator[tuple[str, object]]:
@@ -61,7 +70,7 @@ def upstream_of(module: str, name: str) -> tuple[str, list[str], str]:
 
 def best(files: list[str], module: str) -> str:
     """Return the file to name: the one that is called like our module, if there is one."""
-    same = [file for file in files if file.endswith(f"/{module}.py")]
+    same = [file for file in files if file.endswith(f"/{module.rpartition('.')[2]}.py")]
     return (same or files)[0]
 
 
@@ -69,21 +78,23 @@ def as_markdown() -> str:
     """Return a section a module: its symbols, vLLM's, and which members of each class have the same name."""
     sections = []
     for module in modules():
-        short = module.__name__.rpartition(".")[2]
+        short = module.__name__.removeprefix(PREFIX)
         page = f"../api/{module.__name__}.md"
         table = [
             f"| [`{name}`]({page}) | {_upstream_cell(short, name)} | {_members_cell(short, name, value)} |"
             for name, value in symbols_of(module)
         ]
         first = (inspect.getdoc(module) or "").splitlines()[0]
-        head = [f"## core.{short}", "", first, "", "| mini_kv | vLLM 0.33 | members and remarks |", "|---|---|---|"]
+        head = [f"## core.{short}", "", first, "", "| name | in vLLM 0.33 | members and remarks |", "|---|---|---|"]
         sections.append("\n".join([*head, *table]))
     return "\n\n".join(sections)
 
 
 def _upstream_cell(module: str, name: str) -> str:
     upstream, files, _ = upstream_of(module, name)
-    return f"`{upstream}`<br>{best(files, module)}" if files else "only here"
+    if not files:
+        return "only here"
+    return best(files, module) if upstream == name else f"`{upstream}`, {best(files, module)}"
 
 
 def _first_line(value: object) -> str:

@@ -61,10 +61,11 @@ def main() -> None:
     parser.add_argument("vllm", type=Path, help="the folder vllm/ of the unpacked wheel")
     root: Path = parser.parse_args().vllm
     files = sorted(file for pattern in MODULES for file in root.glob(pattern) if file.name != "__init__.py")
+    symbols = {file.relative_to(root).as_posix(): sorted(names_in(file)) for file in files}
     recording = {
         "version": "0.33.0",
         "command": "python -m mini_kv_book.record_vllm",
-        "symbols": {file.relative_to(root).as_posix(): sorted(names_in(file)) for file in files},
+        "symbols": symbols,
         "bases": {cls: bases for file in files for cls, bases in bases_in(file).items()},
         "config": {cls: fields for name in CONFIGS for cls, fields in settings_in(root / name).items()},
         "literals": {name: values for file in CONFIGS for name, values in literals_in(root / file).items()},
@@ -72,7 +73,7 @@ def main() -> None:
         "metrics": strings_in(root / "v1/metrics/loggers.py", "vllm:[a-z_]+"),
     }
     RECORDING.write_text(a_line_each(recording), encoding="utf-8")
-    print(f"{sum(map(len, recording['symbols'].values()))} names in {len(files)} files")
+    print(f"{sum(map(len, symbols.values()))} names in {len(files)} files")
 
 
 def a_line_each(recording: dict[str, Any]) -> str:
@@ -159,7 +160,7 @@ def default_of(value: ast.expr) -> str:
 def literals_in(file: Path) -> dict[str, list[str]]:
     """Return the choices of every `Name = Literal[...]`."""
     return {
-        name: [constant.value for constant in ast.walk(node.value) if isinstance(constant, ast.Constant)]
+        name: [str(constant.value) for constant in ast.walk(node.value) if isinstance(constant, ast.Constant)]
         for node in parse(file).body
         if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal[")
         for name in assigned(node)

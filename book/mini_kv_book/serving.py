@@ -15,10 +15,10 @@ def options() -> list[dict[str, str]]:
 
 
 def as_markdown(group: str) -> str:
-    """Return the table of one group. Raises `KeyError` if there is no such group."""
+    """Return the table of one group. Raises `ValueError` if there is no such group."""
     members = [option for option in options() if option["group"] == group]
     if not members:
-        raise KeyError(group)
+        raise ValueError(f"there is no group of options {group!r}")
     lines = ["| option | default | what it does | when to touch it |", "|---|---|---|---|"]
     for option in members:
         recorded = default(option["setting"]).strip("'\"")

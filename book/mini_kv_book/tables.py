@@ -1,10 +1,8 @@
 """Tables that are made from code and data, where a page says so.
 
-    ```kv-table
-    coverage
-    ```
+    <!-- table coverage -->
 
-The table's Markdown takes the place of the fence before the page is read, so that its headings, links and words are the
+The table's Markdown takes the place of that line before the page is read, so that its headings, links and words are the
 page's own: in the contents, in the search, and checked like any other.
 """
 
@@ -14,9 +12,11 @@ from typing import Any
 
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
-from mini_kv_book import coverage, kill_matrix, names, serving
+from mkdocs.exceptions import BuildError
 
 from mini_kv.core import deviations
+from mini_kv_book import coverage, kill_matrix, names, serving
+from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
     "coverage": coverage.as_markdown,
@@ -27,16 +27,16 @@ TABLES: dict[str, Callable[..., str]] = {
     "names": names.as_markdown,
     "serving": serving.as_markdown,
 }
-"""What a fence may ask for; words after the name are passed on."""
+"""What a page may ask for; words after the name are passed on."""
 
-FENCE = re.compile(r"^```kv-table\n(.+?)\n```$", re.MULTILINE)
+REQUEST = re.compile(r"<!-- table (.+) -->")
 
 
 def made(request: str) -> str:
     """Return the Markdown of a table, such as `coverage` or `serving memory`. Raises `ValueError` if unknown."""
     name, *arguments = request.split()
     if name not in TABLES:
-        raise ValueError(f"kv-table: there is no table {name!r}; there are: {', '.join(TABLES)}")
+        raise ValueError(f"there is no table {name!r}; there are: {', '.join(TABLES)}")
     return TABLES[name](*arguments)
 
 
@@ -44,9 +44,15 @@ class Tables(Preprocessor):
     """Puts the tables in."""
 
     def run(self, lines: list[str]) -> list[str]:
-        """Return the page's lines with every kv-table fence replaced."""
-        text = FENCE.sub(lambda fence: made(fence[1]), "\n".join(lines))
-        return text.split("\n")
+        """Return the page's lines with every request answered. An unknown table stops the build, with file and line."""
+        out: list[str] = []
+        for line in lines:
+            request = REQUEST.fullmatch(line)
+            try:
+                out += made(request[1]).split("\n") if request else [line]
+            except (TypeError, ValueError) as error:
+                raise BuildError(f"{where(self.md, line)}: {error}") from error
+        return out
 
 
 class TablesExtension(Extension):
