@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 
-from mini_kv_book.upstream import files_with
-
 import mini_kv.core
+from mini_kv_book.upstream import files_with
 
 RENAMED = {
     "block_hash.sha256": ("sha256", "the same digest; ours takes bytes, theirs pickles an object first"),
