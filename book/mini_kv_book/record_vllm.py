@@ -20,6 +20,8 @@ from typing import Any
 RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
 
 MODULES = (
+    "config/cache.py",
+    "config/scheduler.py",
     "utils/hashing.py",
     "utils/math_utils.py",
     "utils/mem_utils.py",
@@ -32,6 +34,7 @@ MODULES = (
     "v1/kv_cache_spec_registry.py",
     "v1/kv_cache_layout.py",
     "v1/outputs.py",
+    "v1/engine/__init__.py",
     "v1/core/*.py",
     "v1/core/sched/*.py",
     "v1/metrics/stats.py",
@@ -60,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record the names and defaults of an unpacked vLLM.")
     parser.add_argument("vllm", type=Path, help="the folder vllm/ of the unpacked wheel")
     root: Path = parser.parse_args().vllm
-    files = sorted(file for pattern in MODULES for file in root.glob(pattern) if file.name != "__init__.py")
+    files = sorted(file for pattern in MODULES for file in root.glob(pattern) if file.stat().st_size)
     symbols = {file.relative_to(root).as_posix(): sorted(names_in(file)) for file in files}
     recording = {
         "version": "0.33.0",
