@@ -1,14 +1,14 @@
 """The coverage index: from each idea of the course to its homes, as data/coverage.toml names them, each looked up."""
 
-import importlib
 import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "book" / "docs"
+from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.runs import FenceError, source_of
+
 DATA = ROOT / "book" / "data" / "coverage.toml"
 PACKAGES_WITH_PAGES = ("core", "trace", "viz", "attention")
 
@@ -80,19 +80,12 @@ def problem_with(home: str) -> str | None:
 
 
 def find_symbol(symbol: str) -> tuple[str, list[str]] | None:
-    """Return the module of a dotted symbol and the names inside it; `None` if there is none such."""
-    parts = symbol.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        for name in parts[cut:]:
-            if not hasattr(found, name):
-                return None
-            found = getattr(found, name)
-        return ".".join(parts[:cut]), parts[cut:]
-    return None
+    """Return the module of a dotted symbol and the names inside it; `None` if there is none such. Imports nothing."""
+    try:
+        module = source_of(symbol).path.removesuffix(".py").replace("/", ".")
+    except FenceError:
+        return None
+    return module, symbol.split(".")[len(module.split(".")) :]
 
 
 def anchors_of(page: Path) -> set[str]:
