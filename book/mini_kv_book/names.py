@@ -80,7 +80,7 @@ def as_markdown() -> str:
         short = module.__name__.removeprefix(PREFIX)
         page = f"../api/{module.__name__}.md"
         table = [
-            f"| [`{name}`]({page}) | {_upstream_cell(short, name)} | {_members_cell(short, name, value)} |"
+            f"| [{name}]({page}) | {_upstream_cell(short, name)} | {_members_cell(short, name, value)} |"
             for name, value in symbols_of(module)
         ]
         first = (inspect.getdoc(module) or "").splitlines()[0]
