@@ -47,17 +47,18 @@ lab-%: $(VENV)/.ready
 
 # The book. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
 # pages by MkDocs' successor. book-pages: the pages and the navigation that follow from modules and labs.
+# No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 book: site
 	$(MKDOCS) serve -f book/mkdocs.yml $(ARGS)
 
 site: $(VENV)/.book
-	$(MKDOCS) build -q -f book/mkdocs.yml
+	$(MKDOCS) build -f book/mkdocs.yml
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 
 book-instructor: $(VENV)/.book
-	MINI_KV_BOOK=instructor $(MKDOCS) build -q -f book/mkdocs.yml -d site-instructor
+	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d book/site-instructor
 
 book-zensical: $(VENV)/.book
 	@$(PIP) --group zensical && cd book && ../$(BIN)/zensical build --strict
