@@ -3,6 +3,7 @@
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code
 # make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
+# make e2e      run the tests in a real browser: this system's Chromium
 # make lint     what CI checks besides tests      make size, make constraints, make clean, make help
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
@@ -13,12 +14,14 @@ BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
 ARGS :=
 PYODIDE := mini_kv/tests/pyodide
+BROWSER := mini_kv/tests/browser
 
 # The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test audit book site book-instructor book-zensical book-pages lint size constraints clean help new-venv
+.PHONY: start test audit e2e book site book-test book-instructor book-zensical book-pages lint size constraints clean \
+        help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -42,22 +45,29 @@ test: $(VENV)/.ready $(PYODIDE)/node_modules/.ready
 audit: $(VENV)/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
 
+e2e: $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
+
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
 
-# The book. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
+# The book. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
 # pages by MkDocs' successor. book-pages: the pages and the navigation that follow from modules and labs.
+# No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 book: site
 	$(MKDOCS) serve -f book/mkdocs.yml $(ARGS)
 
 site: $(VENV)/.book
-	$(MKDOCS) build -q -f book/mkdocs.yml
+	$(MKDOCS) build -f book/mkdocs.yml
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 
 book-instructor: $(VENV)/.book
-	MINI_KV_BOOK=instructor $(MKDOCS) build -q -f book/mkdocs.yml -d site-instructor
+	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d book/site-instructor
+
+book-test: $(VENV)/.book $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
 
 book-zensical: $(VENV)/.book
 	@$(PIP) --group zensical && cd book && ../$(BIN)/zensical build --strict
@@ -86,7 +96,7 @@ constraints: $(VENV)/.lint
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf $(PYODIDE)/node_modules
+	rm -rf $(PYODIDE)/node_modules $(BROWSER)/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:
@@ -103,6 +113,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.book: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group book && touch $@
 
+$(VENV)/.e2e: $(VENV)/.ready
+	@$(PIP) -c constraints.txt --group e2e && touch $@
+
 $(VENV)/.lint: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
@@ -112,6 +125,10 @@ $(PYODIDE)/node_modules/.ready: $(PYODIDE)/package.json $(PYODIDE)/package-lock.
 	@! command -v npm >/dev/null || { cd $(PYODIDE) && npm ci --loglevel=error >/dev/null \
 	  && PATH="$(abspath $(BIN)):$$PATH" npm run --silent wheels && touch node_modules/.ready; } \
 	  || echo "the browser's Python could not be installed: see above; its tests are left out" >&2
+
+$(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
+	@! command -v npm >/dev/null || { cd $(BROWSER) && npm ci --loglevel=error >/dev/null && touch node_modules/.ready; } \
+	  || echo "the accessibility checker could not be installed: see above; its tests are left out" >&2
 
 new-venv:
 	@[ -n "$(PY)" ] || { echo "mini_kv needs Python 3.11 or newer and found none: install one (macOS: brew install" \

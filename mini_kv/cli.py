@@ -86,19 +86,22 @@ def run_story(args: argparse.Namespace) -> int:
             learner.tell_test(find_lab(args.name, Path.cwd()), args.test or "", sys.stdout, keys)
         else:
             play_in_terminal(load_scenario(args.name), sys.stdout, keys)
-    except (ScenarioError, ValueError, OSError) as error:
+    except (ScenarioError, ValueError) as error:
         print(f"mini-kv story: {error}", file=sys.stderr)
         return 2
     return 0
 
 
 def write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
-    """Write the story as a page; nothing is written if it cannot be told."""
+    """Write the story as a page. Raises `ValueError` if it cannot be told, or the file not be written."""
     if of_a_lab:
-        text = learner.test_page(find_lab(args.name, Path.cwd()), args.test or "")
+        text = learner.page_of_test(find_lab(args.name, Path.cwd()), args.test or "")
     else:
         text = page(story_data(load_scenario(args.name)))
-    Path(args.html).write_text(text, encoding="utf-8")
+    try:
+        Path(args.html).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(str(error)) from error
     print(f"open {args.html} in a browser")
 
 

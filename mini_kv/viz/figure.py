@@ -65,8 +65,12 @@ def _prediction(predict: Prediction | None, played: PlayedStep) -> Data | None:
 
 @cache
 def script() -> str:
-    """Return the JavaScript that defines `<kv-story>`; a page needs it once, and twice does no harm."""
-    return resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
+    """Return the JavaScript that defines `<kv-story>`; a page needs it once, and twice does no harm.
+
+    It comes without its indentation, which only those need who read the file.
+    """
+    text = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
+    return "".join(line.lstrip() for line in text.splitlines(keepends=True))
 
 
 def fragment(data: Data) -> str:
