@@ -20,7 +20,8 @@ BROWSER := mini_kv/tests/browser
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test audit e2e book site book-instructor book-zensical book-pages lint size constraints clean help new-venv
+.PHONY: start test audit e2e book site book-test book-instructor book-zensical book-pages lint size constraints clean \
+        help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -50,19 +51,23 @@ e2e: $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
 
-# The book. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
+# The book. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
 # pages by MkDocs' successor. book-pages: the pages and the navigation that follow from modules and labs.
+# No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 book: site
 	$(MKDOCS) serve -f book/mkdocs.yml $(ARGS)
 
 site: $(VENV)/.book
-	$(MKDOCS) build -q -f book/mkdocs.yml
+	$(MKDOCS) build -f book/mkdocs.yml
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 
 book-instructor: $(VENV)/.book
-	MINI_KV_BOOK=instructor $(MKDOCS) build -q -f book/mkdocs.yml -d site-instructor
+	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d book/site-instructor
+
+book-test: $(VENV)/.book $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
 
 book-zensical: $(VENV)/.book
 	@$(PIP) --group zensical && cd book && ../$(BIN)/zensical build --strict
