@@ -82,6 +82,7 @@ lint: $(VENV)/.lint
 	@for lab in $(wildcard labs/lab-* solutions/lab-*); do \
 	  echo "mypy $$lab"; $(BIN)/mypy $$lab/*.py || exit 1; done
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 	@$(BIN)/python .ci/size.py
 
 size:
