@@ -65,7 +65,7 @@ site: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 
 book-instructor: $(VENV)/.book
-	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d book/site-instructor
+	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
 
 book-test: $(VENV)/.book $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
