@@ -51,8 +51,9 @@ e2e: $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
 
-# The book. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
-# pages by MkDocs' successor. book-pages: the pages and the navigation that follow from modules and labs.
+# The book. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind
+# folds, into book/site-instructor. book-pages: the pages and the navigation that follow from modules, labs and headings.
+# book-zensical: the same book by MkDocs' successor, which still reports links that our extension rewrites: a look ahead.
 # No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
@@ -64,13 +65,13 @@ site: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 
 book-instructor: $(VENV)/.book
-	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d book/site-instructor
+	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
 
 book-test: $(VENV)/.book $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
 
 book-zensical: $(VENV)/.book
-	@$(PIP) --group zensical && cd book && ../$(BIN)/zensical build --strict
+	@$(PIP) --group zensical && cd book && $(abspath $(BIN))/zensical build
 
 book-pages: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.generate
@@ -82,6 +83,7 @@ lint: $(VENV)/.lint
 	@for lab in $(wildcard labs/lab-* solutions/lab-*); do \
 	  echo "mypy $$lab"; $(BIN)/mypy $$lab/*.py || exit 1; done
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 	@$(BIN)/python .ci/size.py
 
 size:
