@@ -4,11 +4,12 @@
 // Node: compiling them anew took a reader's browser longer than everything else.
 
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 import { loadPyodide } from "pyodide";
 
-const here = (path) => new URL(path, import.meta.url).pathname;
+const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const OUT = here("docs/assets/kv-lab/");
 const PYODIDE = here("node_modules/pyodide/");
 const ASSETS = here("mini_kv_book/assets/");

@@ -51,6 +51,7 @@ export function makeEditor({ parent, root, text, label, run, changed }) {
         python(),
         syntaxHighlighting(colours),
         marked,
+        ...(matchMedia("(max-width: 600px)").matches ? [EditorView.lineWrapping] : []),
         keymap.of([
           { key: "Mod-Enter", run: () => (run(), true) },
           ...closeBracketsKeymap,

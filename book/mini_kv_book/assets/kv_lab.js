@@ -202,12 +202,14 @@
       this.keys = make("p", { id: "keys", class: "keys" });
       this.keys.textContent = `${mac}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.`;
       this.status = make("p", { class: "status", role: "status" });
-      this.result = make("section", { class: "result", "aria-label": "Result" });
+      this.look = button("Show the result", () => this.#lookAt(), { class: "link", hidden: true });
+      this.result = make("section", { class: "result", "aria-label": "Result", tabindex: "-1" });
       this.figure = make("section", { class: "figure", "aria-label": "What your code did", tabindex: "-1" });
       const bar = make("div", { class: "bar", role: "group", "aria-label": `${this.lab}, commands` });
       bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, this.file);
       const all = make("div", { class: "all" });
-      all.append(this.notice, bar, this.panel, this.place, this.keys, this.status, this.result, this.figure);
+      const said = make("div", { class: "said" }, this.status, this.look);
+      all.append(this.notice, bar, said, this.panel, this.place, this.keys, this.result, this.figure);
       all.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
         event.preventDefault();
@@ -309,6 +311,7 @@
       this.#say(words);
       this.#stale = false;
       this.result.classList.remove("stale");
+      this.look.hidden = !more;
       this.result.replaceChildren(...(more ? [make("pre", { tabindex: "0" }, more.slice(-2000))] : []));
       this.figure.replaceChildren();
     }
@@ -330,8 +333,17 @@
       const first = tests.find(([, test]) => test.state === "fail")?.[0];
       this.result.replaceChildren(...this.#board(answer, first), this.#terminal(answer));
       this.figure.replaceChildren();
-      const told = first ?? tests.find(([, test]) => test.story)?.[0];
-      if (told && answer.tests[told].story) this.#python.ask({ type: "tell", test: told });
+      this.look.hidden = false;
+      const longest = tests.filter(([, test]) => test.stage === tests[0][1].stage).sort((a, b) => b[1].calls - a[1].calls)[0][0];
+      if (answer.tests[first ?? longest].calls) this.#python.ask({ type: "tell", test: first ?? longest });
+    }
+
+    /** Go to the first failure, or to the whole of it. */
+    #lookAt() {
+      const failed = this.result.querySelector("[data-state=fail] summary");
+      this.result.scrollIntoView({ block: "start" });
+      failed?.scrollIntoView({ block: "center" });
+      (failed ?? this.result).focus({ preventScroll: true });
     }
 
     #summary({ score, points, tests, seconds }) {
@@ -364,7 +376,7 @@
       if (test.about) row.append(make("p", {}, test.about));
       if (test.message) row.append(make("pre", { tabindex: "0" }, ...this.#linked(test.message)));
       if (test.printed) row.append(make("p", {}, "It printed:"), make("pre", { tabindex: "0" }, test.printed));
-      if (test.story) row.append(button("See what your code did", () => this.#tell(name)));
+      if (test.calls) row.append(button("See what your code did", () => this.#tell(name)));
       return row;
     }
 
@@ -393,8 +405,7 @@
     #draw({ test, data }) {
       const failed = this.answer.tests[test]?.state === "fail";
       const story = make("kv-story");
-      const heading = make("h3", {}, `What your code did in ${test}`);
-      this.figure.replaceChildren(heading, story);
+      this.figure.replaceChildren(story);
       story.data = data;
       if (failed) story.step = data.steps.length; // where it went wrong
       if (this.wanted === test) {
@@ -455,7 +466,7 @@
 
     #question(question) {
       const input = make("input", { type: "text", id: question.id, autocomplete: "off" });
-      const said = make("p", { class: "said", "aria-live": "polite" });
+      const said = make("p", { class: "verdict", "aria-live": "polite" });
       const check = (answer) => {
         const wrong = Object.entries(question.wrong ?? {}).find(([other]) => plain(other) === plain(answer));
         const right = plain(answer) === plain(question.answer);
@@ -539,6 +550,7 @@
   --kv-code-function: light-dark(#1c4f9c, #9cc2ff); --bg: light-dark(#fff, #1b1f28); --fg: light-dark(#1d2129, #e4e7ed);
   --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace }
 [hidden] { display: none !important }
+* { box-sizing: border-box }
 .all { color: var(--fg); background: var(--bg); border: 1px solid var(--line); border-radius: 6px; padding: .7rem;
   font: 16px/1.5 system-ui, sans-serif }
 .bar { display: flex; flex-wrap: wrap; gap: .4rem; margin-bottom: .6rem }
@@ -562,28 +574,32 @@ button[aria-expanded=true] { border-color: var(--accent); box-shadow: inset 0 -2
 .question { margin: .7rem 0; max-width: 44rem }
 .question label { display: block; margin-bottom: .25rem }
 .question button { margin-left: .4rem }
-.said[data-right=true] { color: var(--pass) }
+.verdict[data-right=true] { color: var(--pass) }
 .editor { border: 1px solid var(--line); border-radius: 4px; min-height: 12rem }
 .editor .cm-editor { height: clamp(16rem, 62vh, 40rem) }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
-.editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }
-.editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
-.editor .cm-activeLine, .editor .cm-activeLineGutter { background: light-dark(#1c4f9c0d, #9cc2ff12) }
-.editor .cm-content { caret-color: var(--fg) }
-.editor .cm-cursor { border-left-color: var(--fg) }
+.editor .cm-editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }
+.editor .cm-editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
+.editor .cm-editor .cm-activeLine, .editor .cm-editor .cm-activeLineGutter { background: light-dark(#1c4f9c0d, #9cc2ff12) }
+.editor .cm-editor .cm-content { caret-color: var(--fg) }
+.editor .cm-editor .cm-cursor { border-left-color: var(--fg) }
 .editor .cm-editor .cm-selectionBackground { background: light-dark(#bcd3f5, #34496b) !important }
-.editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }
-.editor .cm-line.marked { background: light-dark(#ffe2cf, #5a3420) }
+.editor .cm-editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }
+.editor .cm-editor .cm-line.marked { background: light-dark(#ffe2cf, #5a3420) }
 textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16rem, 62vh, 40rem); border: 0; padding: .5rem;
   font: 13.5px/1.5 var(--mono); color: inherit; background: var(--bg); white-space: pre; tab-size: 4 }
 .keys { font-size: .8rem; color: var(--todo); margin: .3rem 0 }
-.status { font-weight: 600; margin: .5rem 0; min-height: 1.5em }
+.said { display: flex; flex-wrap: wrap; gap: 0 .8rem; align-items: baseline; margin: 0 0 .4rem; min-height: 1.5em }
+.status { font-weight: 600; margin: 0 }
 .result.stale { opacity: .75 }
 .line { font: 13px/1.5 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .gap { height: .7em; margin: 0 }
 .idea { border-left: 3px solid var(--fail); padding: .3rem .6rem; margin-top: .6rem; background: var(--soft) }
+.gap + .line, .row + .line { margin-top: .5rem }
 .row { border-top: 1px solid var(--line); font: 13px/1.5 var(--mono) }
 .row summary { display: grid; grid-template-columns: 4.6rem 3.2rem 1fr auto; gap: .3rem; padding: .3rem 0; cursor: pointer }
+.row summary::after { content: "+"; grid-area: 1 / 5; width: 1.2rem; text-align: center; color: var(--todo) }
+.row[open] summary::after { content: "\\2212" }
 .row .name { overflow-wrap: anywhere }
 .row .function { color: var(--todo) }
 .state { font-weight: 700; border-left: .4rem solid var(--todo); padding-left: .4rem; color: var(--todo) }
@@ -591,15 +607,16 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 [data-state=fail] .state { color: var(--fail); border-color: var(--fail) }
 [data-state=wait] .state { color: var(--wait); border-color: var(--wait) }
 .row > :not(summary) { margin: .2rem 0 .6rem 1rem }
+.row > button { font-family: system-ui, sans-serif }
 .row p { font: 15px/1.5 system-ui, sans-serif }
 pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6rem; overflow-x: auto; margin: .4rem 0 }
 .terminal { margin-top: .8rem }
-.figure h3 { font-size: 1rem; overflow-wrap: anywhere; margin: 1rem 0 .3rem }
-.figure:focus { outline: none }
+.figure:focus, .result:focus { outline: none }
 @media (max-width: 600px) {
   .all { padding: .5rem; border-left: 0; border-right: 0; border-radius: 0 }
   .row summary { grid-template-columns: 4.6rem 3rem 1fr }
   .row .function { display: none }
+  .row summary::after { grid-column: 4 }
   .row > :not(summary) { margin-left: 0 }
   pre { font-size: 11.5px }
 }`;

@@ -22,6 +22,7 @@ from mini_kv.labkit import plugin
 from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.misconception import name_misconception
 from mini_kv.labkit.scoreboard import draw_scoreboard
+from mini_kv.viz.figure import spans_data
 
 ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
 """A line of the scoreboard that is about one test."""
@@ -137,21 +138,26 @@ def run(lab_id: str, text: str, say: Say) -> str:
 
 
 def _shown(result: Any, this: Run) -> dict[str, Any]:
-    fixture = this.fixtures.get(result.test)
     return {
         "state": result.state.value,
         "points": f"{result.score}/{result.points}",
+        "stage": result.stage,
         "function": result.short_function,
         "about": this.about.get(result.test, ""),
         "message": result.message,
         "printed": this.printed.get(result.test, ""),
-        "story": fixture is not None and any(kv.spans for kv in fixture.kvs),
+        "calls": len(kv.spans) if (kv := _told(result.test, this)) else 0,
     }
+
+
+def _told(test: str, this: Run) -> Any:
+    """Return the last cache that the test made and called, if any: the one that a failure draws."""
+    fixture = this.fixtures.get(test)
+    return next((kv for kv in reversed(fixture.kvs) if kv.spans), None) if fixture is not None else None
 
 
 def tell(test: str) -> str:
     """Return what the last run's test did to its last cache, as the data of the figure."""
-    from mini_kv.viz.figure import spans_data
-
-    kv = next(kv for kv in reversed(_last.fixtures[test].kvs) if kv.spans)
-    return json.dumps(spans_data(kv.spans, kv.manager.kv_cache_config.num_blocks, kv.manager.block_size, test))
+    kv = _told(test, _last)
+    title = f"What your code did: {test.removeprefix('test_').replace('_', ' ')}"
+    return json.dumps(spans_data(kv.spans, kv.manager.kv_cache_config.num_blocks, kv.manager.block_size, title))
