@@ -1,4 +1,4 @@
-"""Mermaid's diagrams become SVG when the book is built. Their colours come from the page's stylesheet, dark mode too."""
+"""Mermaid diagrams become SVG when the book is built. Their colours come from the stylesheet, in dark mode too."""
 
 import hashlib
 import re

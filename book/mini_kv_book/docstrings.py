@@ -1,4 +1,4 @@
-"""Drawings in docstrings keep their columns on the API pages: Markdown wants them indented, the code's reader does not."""
+"""Drawings in docstrings keep their columns on the API pages: Markdown wants them indented, a code's reader does not."""
 
 import re
 from typing import Any
@@ -16,9 +16,9 @@ class Drawings(Extension):
 
 
 def with_drawings(text: str) -> str:
-    """Indent each paragraph that has columns: three spaces or more inside an unindented line.
+    r"""Indent each paragraph that has columns: three spaces or more inside an unindented line.
 
-    >>> with_drawings("Free.\\n\\nfree  next-> 10 <-last         the queue").splitlines()[-1]
+    >>> with_drawings("Free.\n\nfree  next-> 10 <-last         the queue").splitlines()[-1]
     '    free  next-> 10 <-last         the queue'
     """
     paragraphs = re.split(r"\n(?=\n)", text)

@@ -30,13 +30,13 @@ DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
 class Directives(Preprocessor):
     """Puts a lab's README where a page says `<!-- include labs/lab-05/README.md -->`.
 
-    Where it says `<!-- instructor lab-05 -->`, the instructor's book has the solution and the notes, folded; a student's
-    book has nothing. Which book it is, the environment says: MINI_KV_BOOK=instructor.
+    Where it says `<!-- instructor lab-05 -->`, the instructor's book has the solution and the notes, folded; a
+    student's book has nothing. Which book it is, the environment says: MINI_KV_BOOK=instructor.
     """
 
     def run(self, lines: list[str]) -> list[str]:
         """Return the page's lines with each directive carried out."""
-        self.md.kv_included = []  # type: ignore[attr-defined]
+        self.md.kv_included = []
         out: list[str] = []
         for line in lines:
             found = DIRECTIVE.fullmatch(line.strip())
@@ -53,7 +53,7 @@ class Directives(Preprocessor):
         path = ROOT / name
         if not path.is_file():
             raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
-        self.md.kv_included.append(path)  # type: ignore[attr-defined]
+        self.md.kv_included.append(path)
         heading, *rest = path.read_text(encoding="utf-8").splitlines()
         needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
         return [heading, "", NEEDS[needs], *rest]
@@ -79,7 +79,7 @@ def indented(lines: list[str]) -> list[str]:
 class Badge(InlineProcessor):
     """Draws [CPU-OK], [PyTorch] and [GPU] as badges, also where they are written as code."""
 
-    def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:  # noqa: N802
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:
         """Return the badge, and the part of the text that it replaces."""
         badge = ElementTree.Element("span", {"class": "kv-badge", "title": BADGES[m[1]]})
         badge.text = m[1]
@@ -98,16 +98,17 @@ def publish(text: str, path: Path) -> None:
 class BookExtension(Extension):
     """All of it, under one name in mkdocs.yml."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         """Register the parts. The numbers order them among Markdown's own."""
         publish(script(), DOCS / "assets" / "kv_story.js")
         publish(SCRIPT.read_text(encoding="utf-8"), DOCS / "assets" / "kv_lab.js")
         md.preprocessors.register(Directives(md), "kv_directives", 29)  # before fences, 25
-        md.inlinePatterns.register(Badge(rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])", md), "kv_badge", 195)  # before code, 190
+        badge = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
+        md.inlinePatterns.register(Badge(badge, md), "kv_badge", 195)  # before code, 190
         md.treeprocessors.register(MathML(md), "kv_mathml", 15)  # after inline, 20
         md.treeprocessors.register(RepositoryLinks(md), "kv_links", 10)  # before MkDocs' own, 0
 
 
-def makeExtension(**options: Any) -> BookExtension:  # noqa: N802
+def makeExtension(**options: Any) -> BookExtension:
     """Return the extension: how Markdown finds it by the module's name."""
     return BookExtension(**options)

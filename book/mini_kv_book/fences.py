@@ -1,9 +1,9 @@
 """The fences that chapters are written with. Whatever a fence cannot show stops the build, with file and line.
 
-    kv-story    a scenario's name: the figure, played by the engine
-    kv-source   a dotted symbol: its source text
-    kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do
-    kv-output   one `mini-kv ...` command: the command, and what it printed
+kv-story    a scenario's name: the figure, played by the engine
+kv-source   a dotted symbol: its source text
+kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do
+kv-output   one `mini-kv ...` command: the command, and what it printed
 """
 
 import functools

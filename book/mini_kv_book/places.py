@@ -33,9 +33,9 @@ def sources_of(md: Any) -> list[Path]:
 
 
 def line_of(body: str, text: str) -> int | None:
-    """Return the number of the line where `body` begins in `text`, whatever the indentation, or `None`.
+    r"""Return the number of the line where `body` begins in `text`, whatever the indentation, or `None`.
 
-    >>> line_of("a = 1\\nb = 2", "A list:\\n\\n    a = 1\\n    b = 2")
+    >>> line_of("a = 1\nb = 2", "A list:\n\n    a = 1\n    b = 2")
     3
     """
     wanted = [line.strip() for line in body.strip().splitlines()]

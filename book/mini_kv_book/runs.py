@@ -122,27 +122,27 @@ def source_of(symbol: str) -> Source:
 
 
 def _find(path: Path, names: list[str], symbol: str) -> Source:
-    text = path.read_text(encoding="utf-8")
-    node: ast.AST = ast.parse(text)
-    for name in names:
-        found = [child for child in ast.iter_child_nodes(node) if name in _names(child)]
-        if not found:
-            raise FenceError(f"{path.relative_to(ROOT).as_posix()} has no {name!r} (asked for {symbol})")
-        node = found[-1]
+    text, file = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
     if not names:
-        return Source(path.relative_to(ROOT).as_posix(), 1, text.rstrip())
-    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])  # type: ignore[attr-defined]
-    lines = text.splitlines()[first - 1 : node.end_lineno]  # type: ignore[attr-defined]
-    return Source(path.relative_to(ROOT).as_posix(), first, textwrap.dedent("\n".join(lines)))
+        return Source(file, 1, text.rstrip())
+    statements: list[ast.stmt] = ast.parse(text).body
+    for name in names:
+        found = [statement for statement in statements if name in _names(statement)]
+        if not found:
+            raise FenceError(f"{file} has no {name!r} (asked for {symbol})")
+        statements = getattr(found[-1], "body", [])
+    first = min([found[-1].lineno, *(decorator.lineno for decorator in getattr(found[-1], "decorator_list", []))])
+    lines = text.splitlines()[first - 1 : found[-1].end_lineno]
+    return Source(file, first, textwrap.dedent("\n".join(lines)))
 
 
-def _names(node: ast.AST) -> list[str]:
+def _names(node: ast.stmt) -> list[str]:
     """Return the names that a statement defines."""
     match node:
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
             return [node.name]
         case ast.Assign():
             return [target.id for target in node.targets if isinstance(target, ast.Name)]
-        case ast.AnnAssign(target=ast.Name()):
-            return [node.target.id]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
     return []
