@@ -45,4 +45,4 @@ writeFileSync(OUT + "LICENCES.txt", texts.join("\n\n----\n\n"));
 // What a reader's first run loads, over a server that compresses; the fence reads it, and takes it for the sign that all is here.
 const loaded = readdirSync(OUT).filter((file) => !/^(LICENCES|kv_editor)/.test(file));
 const bytes = loaded.reduce((sum, file) => sum + gzipSync(readFileSync(OUT + file)).length, 0);
-writeFileSync(OUT + "packed.json", JSON.stringify({ megabytes: Math.ceil(bytes / 1e6) }));
+writeFileSync(OUT + "packed.json", JSON.stringify({ megabytes: Math.round(bytes / 1e6) }));

@@ -5,7 +5,10 @@ Nothing of solutions/ is read: what goes in is named here, one by one.
 
 import importlib._bootstrap_external as bootstrap
 import importlib.util
+import json
+import os
 import re
+import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -45,7 +48,22 @@ def wheels() -> Files:
     files: Files = {}
     for wheel in (REPO / "book/node_modules/.wheels").glob("*-none-any.whl"):
         files |= {f"packages/{name}": data for name, data in unpacked(wheel) if not OF_NO_USE.search(name)}
-    return only_bytecode(files, "/course/")
+    return compiled(files, "/course/", set(files))
+
+
+def library() -> Files:
+    """Return Python's library: bytecode for what a run of a lab imports, and the rest as it is, since that is smaller."""
+    zipfile.ZipFile("/out/course.zip").extractall("/course")
+    os.chdir("/course")
+    sys.path[:0] = ["/course", "/course/packages"]
+    lab_page = importlib.import_module("lab_page")
+    answer = json.loads(lab_page.run("lab-05", "", print))
+    if not answer["lines"]:
+        raise SystemExit(f"what was packed cannot run a lab:\n{answer['report']}")
+    archive = "/lib/python314.zip/"
+    origins = [module.__spec__.origin or "" for module in sys.modules.values() if module.__spec__ is not None]
+    used = {origin.removeprefix(archive) for origin in origins if origin.startswith(archive)}
+    return compiled(dict(unpacked(Path("/stdlib.zip"))), "", used)
 
 
 def unpacked(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -56,19 +74,20 @@ def unpacked(archive: Path) -> Iterator[tuple[str, bytes]]:
                 yield info.filename, opened.read(info)
 
 
-def only_bytecode(files: Files, root: str) -> Files:
-    """Return the files with bytecode in place of every source."""
-    return {
-        name.removesuffix(".py") + ".pyc" if name.endswith(".py") else name: bytecode(data, root + name)
-        if name.endswith(".py")
-        else data
-        for name, data in files.items()
-    }
+def compiled(files: Files, root: str, chosen: set[str]) -> Files:
+    """Return the files, with bytecode in place of the chosen sources."""
+    out: Files = {}
+    for name, data in files.items():
+        if name.endswith(".py") and name in chosen:
+            out[name + "c"] = bytecode(data, root + name)
+        else:
+            out[name] = data
+    return out
 
 
-def bytecode(source: bytes, path: str, optimize: int = 0) -> bytes:
+def bytecode(source: bytes, path: str) -> bytes:
     """Return a .pyc that is never compared with its source: the two come out of one archive."""
-    code = compile(source, path, "exec", dont_inherit=True, optimize=optimize)
+    code = compile(source, path, "exec", dont_inherit=True)
     return bytes(bootstrap._code_to_hash_pyc(code, importlib.util.source_hash(source), checked=False))
 
 
@@ -80,5 +99,5 @@ def write(name: str, files: Files) -> None:
             archive.writestr(zipfile.ZipInfo(file), files[file], zipfile.ZIP_DEFLATED, 9)
 
 
-write("stdlib.zip", only_bytecode(dict(unpacked(Path("/stdlib.zip"))), ""))
 write("course.zip", course() | wheels())
+write("stdlib.zip", library())
