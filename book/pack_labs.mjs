@@ -35,7 +35,12 @@ const python = await loadPyodide({ stdout: console.error });
 python.FS.mkdir("/repo");
 python.mountNodeFS("/repo", here(".."));
 python.FS.writeFile("/stdlib.zip", readFileSync(PYODIDE + "python_stdlib.zip"));
-python.runPython(readFileSync(here("pack_labs.py"), "utf-8"));
+try {
+  python.runPython(readFileSync(here("pack_labs.py"), "utf-8"));
+} catch (error) {
+  console.error(error.message); // uncaught, Node would show the line that threw it: Pyodide's only one, of a megabyte
+  process.exit(1);
+}
 for (const file of ["stdlib.zip", "course.zip"]) writeFileSync(OUT + file, python.FS.readFile("/out/" + file));
 
 const licences = readdirSync(here("node_modules"), { recursive: true }).filter((path) => /(^|\/)LICENSE[^/]*$/i.test(path));

@@ -359,6 +359,7 @@
     uncached: "M4 4l8 8M12 4l-8 8", illegal: "M8 3v6M8 12v1",
   };
   const IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "revived", "shared", "cached", "illegal"];
+  const inLife = (kinds) => (kinds.length ? IN_LIFE.filter((kind) => kinds.includes(kind)) : kinds);
   const LOUDEST = ["illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached"];
 
   const STYLE = `
@@ -486,7 +487,6 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     #cleanup = [];
     #source = null;
     #parts = null;
-    #reading = null;
 
     // -- Life --
 
@@ -547,14 +547,13 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     #readChild() {
       const script = this.querySelector('script[type="application/json"]');
       if (!script || !script.textContent.trim() || script.textContent === this.#source) return;
-      clearTimeout(this.#reading);
       try {
         const data = JSON.parse(script.textContent);
         this.#source = script.textContent;
         this.data = data;
       } catch (error) {
-        if (document.readyState === "loading") return; // half of it has arrived; the observer calls again
-        this.#fail(error);
+        if (document.readyState !== "loading") this.#fail(error);
+        else document.addEventListener("DOMContentLoaded", () => this.#readChild(), { once: true }); // half of it is here
       }
     }
 
@@ -750,7 +749,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       if (!m.dense) {
         card.ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
         card.tagText = draw("text", { class: "tagtext", x: w / 2 });
-        card.g.append(draw("text", { class: "id", x: 5, y: 17 }, `${id}`), card.ref, card.tagText);
+        card.g.append(draw("text", { class: "id", x: 5, y: 17 }, `${id}`), " ", card.ref, " ", card.tagText);
       }
       cardsLayer.append(card.g);
       return card;
@@ -763,7 +762,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         let card = cards.get(id);
         if (!card) cards.set(id, (card = this.#newCard(id)));
         if (card.x !== place.x || card.y !== place.y) move(card.g, (card.x = place.x), (card.y = place.y));
-        const [ref, name, kinds] = [state.ref[id], state.name[id], signs.get(id) ?? []];
+        const [ref, name, kinds] = [state.ref[id], state.name[id], inLife(signs.get(id) ?? [])];
         const tokens = ref > 0 ? tokensIn(this.#story, state, id) : 0;
         const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
         if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
@@ -772,7 +771,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         if (look === card.look) continue;
         card.look = look;
         card.g.setAttribute("class", `card ${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${id === this.#selected ? "sel" : ""}`);
-        card.g.setAttribute("aria-label", `${fill(t.block, id)}: ${this.#stateWords(state, id)}${kinds.map((kind) => `, ${t.kinds[kind] ?? kind}`).join("")}`);
+        // The name begins with what is seen, so that a voice can say it.
+        card.g.setAttribute("aria-label", `${fill(t.block, [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" "))}: ${this.#stateWords(state, id)}${kinds.map((kind) => `, ${t.kinds[kind] ?? kind}`).join("")}`);
         card.g.setAttribute("aria-selected", String(id === this.#selected));
         card.base.style.height = `${place.h}px`;
         card.level.style.height = `${Math.max(0, place.h - 3)}px`;
@@ -1039,7 +1039,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const place = state.free.indexOf(id);
       if (place >= 0) facts.push(fill(t.place, place + 1, state.free.length));
       const life = this.#story.states.slice(1, this.#at + 1).flatMap((one) => {
-        const kinds = IN_LIFE.filter((kind) => one.events.some((event) => event.id === id && event.kind === kind)).map((kind) => t.kinds[kind]);
+        const kinds = inLife(one.events.filter((event) => event.id === id).map((event) => event.kind)).map((kind) => t.kinds[kind]);
         return kinds.length ? [make("li", {}, fill(t.stepN, one.number, kinds.join(", ")))] : [];
       });
       const close = make("button", { type: "button", "aria-label": t.close }, "\u00d7");
