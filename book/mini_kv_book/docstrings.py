@@ -1,4 +1,4 @@
-"""Drawings in docstrings keep their columns on the API pages: Markdown wants them indented, a code's reader does not."""
+"""Drawings in docstrings keep their columns on the API pages: there Markdown wants them indented."""
 
 import re
 from typing import Any
@@ -23,6 +23,6 @@ def with_drawings(text: str) -> str:
     """
     paragraphs = re.split(r"\n(?=\n)", text)
     for index, paragraph in enumerate(paragraphs):
-        if re.search(r"^\S.*\S {3,}\S", paragraph, re.MULTILINE):
+        if re.search(r"^\S.* {3,}\S", paragraph, re.MULTILINE):
             paragraphs[index] = re.sub(r"^(?=.)", "    ", paragraph, flags=re.MULTILINE)
     return "\n".join(paragraphs)

@@ -35,6 +35,8 @@ def sources_of(md: Any) -> list[Path]:
 def line_of(body: str, text: str) -> int | None:
     r"""Return the number of the line where `body` begins in `text`, whatever the indentation, or `None`.
 
+    A body that is no whole lines, such as a link, is found inside a line.
+
     >>> line_of("a = 1\nb = 2", "A list:\n\n    a = 1\n    b = 2")
     3
     """
@@ -43,7 +45,7 @@ def line_of(body: str, text: str) -> int | None:
     for number in range(len(lines) - len(wanted) + 1):
         if lines[number : number + len(wanted)] == wanted:
             return number + 1
-    return None
+    return next((number for number, line in enumerate(lines, 1) if wanted[0] in line), None)
 
 
 def where(md: Any, body: str, offset: int = 0) -> str:
@@ -52,4 +54,4 @@ def where(md: Any, body: str, offset: int = 0) -> str:
         number = line_of(body, path.read_text(encoding="utf-8"))
         if number is not None:
             return f"{path.relative_to(ROOT).as_posix()}:{number + offset}"
-    return page_of(md) or "a docstring"
+    return str(next(iter(sources_of(md)), "a docstring"))
