@@ -59,7 +59,12 @@ export function makeEditor({ parent, root, text, label, run, changed }) {
           ...historyKeymap,
           indentWithTab,
         ]),
-        EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": "keys", spellcheck: "false" }),
+        EditorView.contentAttributes.of({
+          "aria-label": label,
+          "aria-describedby": "keys",
+          spellcheck: "false",
+          tabindex: "0",
+        }),
         EditorView.updateListener.of((update) => update.docChanged && changed()),
       ],
     }),

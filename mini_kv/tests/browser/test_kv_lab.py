@@ -159,13 +159,13 @@ def test_the_scoreboard_is_the_terminals(show, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", check=False)
     terminal = done.stdout.splitlines()
     begins = terminal.index("lab-05  Share and evict: the life of a cached block")
-    board = [line.split() for line in terminal[begins:-1] if line]
+    ends = terminal.index(f"  looks like a known misconception: {idea}")
+    board = [line.split() for line in terminal[begins : ends + 1] if line]
 
     page = show()
     run(page, text)
     shown = page.locator(".result > .line, .result > .row > summary").all_inner_texts()
     assert [line.split() for line in shown] == board
-    assert shown[-1] == f"looks like a known misconception: {idea}"
     assert page.locator(".row[open] pre").inner_text() in done.stdout
 
 
@@ -228,7 +228,7 @@ def test_an_endless_loop_fails_at_its_line(show):
     """As in the terminal. The other tests go on, and so does Python."""
     page = show()
     summary = run(page, changed("    return [block.ref_cnt", "    while table:\n        pass\n    return [block.ref_cnt"))
-    assert summary.startswith("Not passed yet: 44 of 50 points. 18 passed, 2 failed")
+    assert summary.startswith("Not passed yet: 44 of 50 points. 18 passed, 1 failed, 1 waiting")
     message = page.locator(".row[open] pre").inner_text()
     assert "Timeout (>5.0s): it never came back" in message
     assert "at:  labs/lab-05/starter.py:2" in message
