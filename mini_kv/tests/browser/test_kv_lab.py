@@ -42,7 +42,8 @@ PAGE = """<!doctype html>
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Pages with one lab each, made by the book's fence, and what they load."""
-    fence = pytest.importorskip("mini_kv_book.lab", reason="labs in the page: the book's packages are missing; make site")
+    why = "labs in the page: the book's packages are missing; `make site` gets them"
+    fence = pytest.importorskip("mini_kv_book.lab", reason=why)
     if not (PACKED / "packed.json").is_file():
         pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
     folder = tmp_path_factory.mktemp("site")
@@ -217,7 +218,7 @@ def test_what_the_code_prints_is_shown(show):
 def test_two_runs_in_one_second_run_two_texts(show):
     """Bytecode of the text before, kept by time and length, would be taken for this one's."""
     page = show()
-    assert run(page, changed("return request, num_cached_tokens", "return request, num_cached_tokenz")).startswith("Not")
+    assert run(page, changed("request, num_cached_tokens\n", "request, num_cached_tokenz\n")).startswith("Not")
     assert run(page, solution()).startswith("Passed: 50 of 50")
 
 
@@ -227,7 +228,8 @@ def test_two_runs_in_one_second_run_two_texts(show):
 def test_an_endless_loop_fails_at_its_line(show):
     """As in the terminal. The other tests go on, and so does Python."""
     page = show()
-    summary = run(page, changed("    return [block.ref_cnt", "    while table:\n        pass\n    return [block.ref_cnt"))
+    text = changed("    return [block.ref_cnt", "    while table:\n        pass\n    return [block.ref_cnt")
+    summary = run(page, text)
     assert summary.startswith("Not passed yet: 44 of 50 points. 18 passed, 1 failed, 1 waiting")
     message = page.locator(".row[open] pre").inner_text()
     assert "Timeout (>5.0s): it never came back" in message
@@ -238,8 +240,9 @@ def test_a_loop_that_python_cannot_leave_ends_the_worker(show):
     """C code that never returns: only ending the worker helps. The next Run finds a new one, ready."""
     page = show()
     run(page)
-    summary = run(page, "import itertools\n" + changed("    request = kv", "    all(itertools.repeat(1))\n    request = kv"))
-    assert summary.startswith("No answer for 10 seconds in test_1_first_request_populates_a_cold_cache, so Python was ended.")
+    text = changed("    request = kv", "    all(itertools.repeat(1))\n    request = kv")
+    summary = run(page, f"import itertools\n{text}")
+    assert summary.startswith("No answer for 10 seconds in test_1_first_request_populates_a_cold_cache, so Python was")
     assert run(page, solution()).startswith("Passed: 50 of 50")
 
 
