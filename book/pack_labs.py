@@ -1,4 +1,4 @@
-"""Packs, in Pyodide: its library as bytecode (stdlib.zip); mini_kv, the labs and pytest, bytecode beside it (course.zip).
+"""Packs, inside Pyodide: its library (stdlib.zip); mini_kv, the labs and pytest (course.zip); with their bytecode.
 
 Nothing of solutions/ is read: what goes in is named here, one by one.
 """
@@ -52,7 +52,7 @@ def wheels() -> Files:
 
 
 def library() -> Files:
-    """Return Python's library: bytecode for what a run of a lab imports, and the rest as it is, since that is smaller."""
+    """Return Python's library: what a run of a lab imports as bytecode, the rest as source, which is smaller."""
     zipfile.ZipFile("/out/course.zip").extractall("/course")
     os.chdir("/course")
     sys.path[:0] = ["/course", "/course/packages"]

@@ -1,6 +1,6 @@
-"""The fence kv-lab: an editor that runs a lab's real tests in the page, where the book was built with a browser's Python.
+"""The fence kv-lab: an editor that runs a lab's real tests in the page, if the book has a browser's Python.
 
-Where it was not, the reader sees the starter and how to run the lab at home; so does a browser without scripts.
+Where it has none, the reader sees the starter and how to run the lab at home; so does a browser without scripts.
 """
 
 import json

@@ -50,24 +50,30 @@ class Run:
         self.fixtures: dict[str, Any] = {}
 
     def pytest_configure(self, config: pytest.Config) -> None:
+        """Keep the run's configuration: the plugin's results are in it."""
         self.config = config
 
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
+        """Keep what each test says of itself."""
         self.about = {item.name: " ".join((item.function.__doc__ or "").split()) for item in items}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Say which test begins."""
         self.say(_name(nodeid))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, None, None]:
+        """Give the test its time, and no more."""
         with time_limit(plugin.TIME_LIMIT_S):
             return (yield)
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Keep the test's caches."""
         self.fixtures[item.name] = item.stash.get(plugin.FIXTURE, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.printed[_name(report.nodeid)] = report.capstdout  # the last report has what all phases printed
+        """Keep what was printed; the last report of a test has that of all its phases."""
+        self.printed[_name(report.nodeid)] = report.capstdout
 
 
 def _name(nodeid: str) -> str:
@@ -82,7 +88,8 @@ def time_limit(seconds: float) -> Generator[None]:
     are watched; each place in other files is asked about once and then left alone. What goes round without a jump of
     theirs, in C or in the engine, is ended by the page, worker and all.
     """
-    watch, tool = sys.monitoring, sys.monitoring.DEBUGGER_ID
+    watch: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]  # Python 3.12 and up, as in every page
+    tool = watch.DEBUGGER_ID
     ends = time.monotonic() + seconds
 
     def on_jump(code: Any, *_: int) -> Any:
