@@ -51,7 +51,7 @@ export function makeEditor({ parent, root, text, label, run, changed }) {
         python(),
         syntaxHighlighting(colours),
         marked,
-        ...(matchMedia("(max-width: 600px)").matches ? [EditorView.lineWrapping] : []),
+        EditorView.lineWrapping, // a contract is read whole
         keymap.of([
           { key: "Mod-Enter", run: () => (run(), true) },
           ...closeBracketsKeymap,

@@ -342,7 +342,7 @@
     #lookAt() {
       const failed = this.result.querySelector("[data-state=fail] summary");
       this.result.scrollIntoView({ block: "start" });
-      failed?.scrollIntoView({ block: "center" });
+      failed?.parentElement.scrollIntoView({ block: "start" });
       (failed ?? this.result).focus({ preventScroll: true });
     }
 
@@ -551,32 +551,32 @@
   --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace }
 [hidden] { display: none !important }
 * { box-sizing: border-box }
-.all { color: var(--fg); background: var(--bg); border: 1px solid var(--line); border-radius: 6px; padding: .7rem;
+.all { color: var(--fg); background: var(--bg); border: 1px solid var(--line); border-radius: 6px; padding: .7em;
   font: 16px/1.5 system-ui, sans-serif }
-.bar { display: flex; flex-wrap: wrap; gap: .4rem; margin-bottom: .6rem }
-button, select, input { font: inherit; font-size: .9rem; color: inherit; background: var(--soft); padding: .3rem .7rem;
-  min-height: 2.2rem; border: 1px solid var(--line); border-radius: 4px }
-input { background: var(--bg); width: 9rem }
+.bar { display: flex; flex-wrap: wrap; gap: .4em; margin-bottom: .6em }
+button, select, input { font: inherit; font-size: .9em; color: inherit; background: var(--soft); padding: .3em .7em;
+  min-height: 2.2em; border: 1px solid var(--line); border-radius: 4px }
+input { background: var(--bg); width: 9em }
 button { cursor: pointer }
 button:hover { border-color: var(--accent) }
 button:disabled { opacity: .55; cursor: default }
-.primary { background: var(--accent); border-color: var(--accent); color: var(--bg); font-weight: 600; min-width: 4.5rem }
+.primary { background: var(--accent); border-color: var(--accent); color: var(--bg); font-weight: 600; min-width: 4.5em }
 .primary[aria-disabled=true] { opacity: .7; cursor: progress }
 button[aria-expanded=true] { border-color: var(--accent); box-shadow: inset 0 -2px var(--accent) }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px }
 .link { display: inline; min-height: 0; padding: 0; border: 0; background: none; font: inherit; color: var(--accent);
   text-decoration: underline; text-align: left }
-.notice, .panel { background: var(--soft); border-left: 3px solid var(--accent); padding: .6rem .8rem; margin-bottom: .6rem }
-.notice { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center }
-.notice p { flex: 1 1 20rem; margin: 0 }
-.panel ol { margin: .4rem 0; padding-left: 1.4rem }
-.panel p { margin: .2rem 0 .5rem }
-.question { margin: .7rem 0; max-width: 44rem }
-.question label { display: block; margin-bottom: .25rem }
-.question button { margin-left: .4rem }
+.notice, .panel { background: var(--soft); border-left: 3px solid var(--accent); padding: .6em .8em; margin-bottom: .6em }
+.notice { display: flex; flex-wrap: wrap; gap: .4em; align-items: center }
+.notice p { flex: 1 1 20em; margin: 0 }
+.panel ol { margin: .4em 0; padding-left: 1.4em }
+.panel p { margin: .2em 0 .5em }
+.question { margin: .7em 0; max-width: 44em }
+.question label { display: block; margin-bottom: .25em }
+.question button { margin-left: .4em }
 .verdict[data-right=true] { color: var(--pass) }
-.editor { border: 1px solid var(--line); border-radius: 4px; min-height: 12rem }
-.editor .cm-editor { height: clamp(16rem, 62vh, 40rem) }
+.editor { border: 1px solid var(--line); border-radius: 4px; min-height: 12em }
+.editor .cm-editor { height: clamp(16em, 62vh, 40em) }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
 .editor .cm-editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }
 .editor .cm-editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
@@ -586,35 +586,36 @@ button[aria-expanded=true] { border-color: var(--accent); box-shadow: inset 0 -2
 .editor .cm-editor .cm-selectionBackground { background: light-dark(#bcd3f5, #34496b) !important }
 .editor .cm-editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }
 .editor .cm-editor .cm-line.marked { background: light-dark(#ffe2cf, #5a3420) }
-textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16rem, 62vh, 40rem); border: 0; padding: .5rem;
+textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16em, 62vh, 40em); border: 0; padding: .5em;
   font: 13.5px/1.5 var(--mono); color: inherit; background: var(--bg); white-space: pre; tab-size: 4 }
-.keys { font-size: .8rem; color: var(--todo); margin: .3rem 0 }
-.said { display: flex; flex-wrap: wrap; gap: 0 .8rem; align-items: baseline; margin: 0 0 .4rem; min-height: 1.5em }
+.keys { font-size: .8em; color: var(--todo); margin: .3em 0 }
+.said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
 .status { font-weight: 600; margin: 0 }
 .result.stale { opacity: .75 }
 .line { font: 13px/1.5 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .gap { height: .7em; margin: 0 }
-.idea { border-left: 3px solid var(--fail); padding: .3rem .6rem; margin-top: .6rem; background: var(--soft) }
-.gap + .line, .row + .line { margin-top: .5rem }
+.idea { border-left: 3px solid var(--fail); padding: .3em .6em; margin-top: .6em; background: var(--soft) }
+.gap + .line, .row + .line { margin-top: .5em }
 .row { border-top: 1px solid var(--line); font: 13px/1.5 var(--mono) }
-.row summary { display: grid; grid-template-columns: 4.6rem 3.2rem 1fr auto; gap: .3rem; padding: .3rem 0; cursor: pointer }
-.row summary::after { content: "+"; grid-area: 1 / 5; width: 1.2rem; text-align: center; color: var(--todo) }
+.row summary { display: grid; grid-template-columns: 4.6em 3.2em 1fr auto; gap: .3em; padding: .3em 0; cursor: pointer }
+.row summary::after { content: "+"; grid-area: 1 / 5; width: 1.2em; text-align: center; color: var(--todo) }
 .row[open] summary::after { content: "\\2212" }
 .row .name { overflow-wrap: anywhere }
 .row .function { color: var(--todo) }
-.state { font-weight: 700; border-left: .4rem solid var(--todo); padding-left: .4rem; color: var(--todo) }
+.state { font-weight: 700; border-left: .4em solid var(--todo); padding-left: .4em; color: var(--todo) }
 [data-state=pass] .state { color: var(--pass); border-color: var(--pass) }
 [data-state=fail] .state { color: var(--fail); border-color: var(--fail) }
 [data-state=wait] .state { color: var(--wait); border-color: var(--wait) }
-.row > :not(summary) { margin: .2rem 0 .6rem 1rem }
+.row > :not(summary) { margin: .2em 0 .6em 1em }
 .row > button { font-family: system-ui, sans-serif }
 .row p { font: 15px/1.5 system-ui, sans-serif }
-pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6rem; overflow-x: auto; margin: .4rem 0 }
-.terminal { margin-top: .8rem }
+pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overflow-x: auto; margin: .4em 0 }
+.terminal { margin-top: .8em }
+.figure, .result, .row, .panel { scroll-margin-top: 4em }
 .figure:focus, .result:focus { outline: none }
 @media (max-width: 600px) {
-  .all { padding: .5rem; border-left: 0; border-right: 0; border-radius: 0 }
-  .row summary { grid-template-columns: 4.6rem 3rem 1fr }
+  .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
+  .row summary { grid-template-columns: 4.6em 3em 1fr }
   .row .function { display: none }
   .row summary::after { grid-column: 4 }
   .row > :not(summary) { margin-left: 0 }
