@@ -3,6 +3,8 @@
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code
 # make e2e      run the tests in a real browser: this system's Chromium
+# make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
+# make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make size, make constraints, make clean, make help
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
@@ -19,7 +21,7 @@ BROWSER := mini_kv/tests/browser
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test audit e2e lint size constraints clean help new-venv
+.PHONY: start test audit e2e notebooks notebooks-html notebooks-test lint size constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -46,6 +48,17 @@ audit: $(VENV)/.ready
 e2e: $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
 
+# app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.
+notebooks: $(VENV)/.notebooks
+	@$(BIN)/jupyter lab --LabApp.app_settings_dir="$(CURDIR)/notebooks/.jupyterlab" notebooks/01-blocks-and-waste.ipynb
+
+notebooks-html: $(VENV)/.notebooks
+	@$(BIN)/jupyter nbconvert --to html --execute --config notebooks/.nbconvert/offline.json \
+	  --output-dir site/notebooks notebooks/*.ipynb
+
+notebooks-test: $(VENV)/.notebooks $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m notebooks $(ARGS)
+
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
 
@@ -64,7 +77,7 @@ size:
 # torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml \
+	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --group nb --extra notebooks pyproject.toml \
 	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
 
@@ -83,6 +96,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PIP) 'pip>=25.1' && $(PIP) -c constraints.txt -e . --group test \
 	  || { echo "pip could not install what mini_kv needs: see above. Is there a network?" >&2; exit 1; }
 	@touch $@
+
+$(VENV)/.notebooks: $(VENV)/.ready
+	@$(PIP) -c constraints.txt -e '.[notebooks]' --group nb && touch $@
 
 $(VENV)/.e2e: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group e2e && touch $@
