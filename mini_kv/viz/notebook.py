@@ -114,7 +114,7 @@ class LivePlayer:
             f"<b>{used}</b> blocks used, <b>{cached}</b> cached, <b>{empty}</b> empty. "
             f"Found so far: <b>{stats.hits}</b> of <b>{stats.queries}</b> tokens{rate}.</div>"
         )
-        self.figure.value = f'<kv-live name="{id(self)}">{figure.fragment(self.story())}</kv-live>'
+        self.figure.value = figure.fragment(self.story())
 
     def story(self) -> dict[str, Any]:
         """Return everything that was done to this pool, as the figure reads it."""
@@ -122,13 +122,14 @@ class LivePlayer:
         data = figure.spans_data(cache.spans, cache.num_blocks, cache.block_size, "The cache under your hands")
         for step, sentence in zip(data["steps"], cache.told, strict=True):
             step["say"] = sentence
-        return {**data, "at": -1}
+        # An HTML widget makes its figure anew each time; with a key, its blocks move from where they were.
+        return {**data, "at": -1, "key": f"live {id(self)}"}
 
     def _ipython_display_(self) -> None:
         # An HTML widget runs no script, so the figure has to be known before: by an output of the same cell, since in
         # Colab each cell's outputs are a page of their own. The HTML is for exported pages, where no kernel answers.
         display = need("IPython.display")
-        display.display(display.HTML(f"{script_element()}<script>{KV_LIVE}</script>"))
+        display.display(display.HTML(script_element()))
         exported = f"{WITHOUT_A_KERNEL}{figure.fragment(self.story())}"
         display.display({**self.box._repr_mimebundle_(), "text/html": exported}, raw=True)
 
@@ -176,23 +177,6 @@ def script_element() -> str:
     """Return the figure's script as an element; running it twice does nothing the second time."""
     return f"<script>{figure.script()}</script>"
 
-
-KV_LIVE = """
-customElements.get("kv-live") || customElements.define("kv-live", class extends HTMLElement {
-  static kept = new Map();
-  connectedCallback() {
-    const fresh = this.querySelector("kv-story"), name = this.getAttribute("name");
-    const kept = customElements.get("kv-live").kept.get(name);
-    if (!kept) customElements.get("kv-live").kept.set(name, fresh);
-    if (!kept || kept === fresh) return;
-    kept.step = Infinity;
-    fresh.replaceWith(kept);
-    kept.replaceChildren(...fresh.childNodes);
-  }
-});
-"""
-"""An HTML widget makes its content anew each time. So that blocks move from where they were, the figure that was there
-is kept, goes to its last step, and is given the new data."""
 
 WITHOUT_A_KERNEL = "<p><em>In the notebook there are buttons and fields here. They need it to be running.</em></p>"
 """Stands in an exported page, in place of the controls."""
