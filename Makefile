@@ -16,6 +16,7 @@ PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
 ARGS :=
 PYODIDE := mini_kv/tests/pyodide
 BROWSER := mini_kv/tests/browser
+unexport BROWSER # a user's variable of this name says which browser to open; it must not get our value
 
 # The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -50,7 +51,8 @@ e2e: $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 
 # app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.
 notebooks: $(VENV)/.notebooks
-	@$(BIN)/jupyter lab --LabApp.app_settings_dir="$(CURDIR)/notebooks/.jupyterlab" notebooks/01-blocks-and-waste.ipynb
+	@$(BIN)/jupyter lab --LabApp.app_settings_dir="$(CURDIR)/notebooks/.jupyterlab" $(ARGS) \
+	  notebooks/01-blocks-and-waste.ipynb
 
 notebooks-html: $(VENV)/.notebooks
 	@$(BIN)/jupyter nbconvert --to html --execute --config notebooks/.nbconvert/offline.json \

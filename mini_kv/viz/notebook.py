@@ -8,7 +8,7 @@ The figure is drawn by `kv_story.js` alone; here it is only handed its data.
 """
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mini_kv.trace.scenario import Scenario, load_scenario
@@ -58,12 +58,12 @@ class LivePlayer:
         """
         w = need("ipywidgets")
         self.pool = w.IntSlider(num_blocks - 1, 2, 24, description="pool", **_QUIET)
-        self.prompt = w.Dropdown(options=list(prompts.items()), description="prompt", layout=_LONG)
+        self.prompt = w.Dropdown(options=list(prompts.items()), description="prompt", layout=_LONG, **_LABEL)
         self.tokens = w.Text(self.prompt.value, description="tokens")
         self.admit = w.Button(description="Admit", button_style="primary")
-        self.who = w.Dropdown(options=[], description="request")
+        self.who = w.Dropdown(options=[], description="request", **_LABEL)
         self.finish = w.Button(description="Finish")
-        self.size = w.IntSlider(2, 1, 24, description="stranger", **_QUIET)
+        self.size = w.IntSlider(2, 1, 24, description="stranger's blocks", **_QUIET)
         self.pressure = w.Button(description="Pressure", button_style="warning")
         self.again = w.Button(description="Start again")
         self.said = w.HTML()
@@ -86,9 +86,9 @@ class LivePlayer:
         """Tell each control what it does."""
         self.prompt.observe(lambda change: setattr(self.tokens, "value", change["new"]), names="value")
         self.pool.observe(lambda _: self._start_again(), names="value")
-        self.admit.on_click(lambda _: self._do(lambda: self.cache.admit(self.tokens.value)))
-        self.finish.on_click(lambda _: self._do(lambda: self.cache.finish(self.who.value or "")))
-        self.pressure.on_click(lambda _: self._do(lambda: self.cache.pressure(self.size.value)))
+        self.admit.on_click(lambda _: self._show(self.cache.admit(self.tokens.value)))
+        self.finish.on_click(lambda _: self._show(self.cache.finish(self.who.value or "")))
+        self.pressure.on_click(lambda _: self._show(self.cache.pressure(self.size.value)))
         self.again.on_click(lambda _: self._start_again())
 
     def _start_again(self) -> None:
@@ -97,11 +97,8 @@ class LivePlayer:
         self.size.max = self.pool.value
         self._show(f"A new pool of {self.pool.value} blocks of {self._block_size} tokens. Nothing is cached.")
 
-    def _do(self, action: Callable[[], str]) -> None:
-        """Run what a button asks of the cache, and show what came of it."""
-        self._show(action())
-
     def _show(self, said: str) -> None:
+        """Show what the cache said to the last press, the numbers, and the figure."""
         running, chosen = self.cache.running, self.who.value
         self.who.options = running
         self.who.value = chosen if chosen in running else next(iter(running), None)
@@ -181,7 +178,8 @@ def script_element() -> str:
 WITHOUT_A_KERNEL = "<p><em>In the notebook there are buttons and fields here. They need it to be running.</em></p>"
 """Stands in an exported page, in place of the controls."""
 
-_QUIET = {"continuous_update": False}
+_LABEL = {"style": {"description_width": "9em"}}
+_QUIET = {"continuous_update": False, **_LABEL}
 """A slider reports where it was let go, not every value on the way."""
 _WRAP = {"flex_flow": "row wrap"}
 _LONG = {"width": "26em", "max_width": "100%"}
