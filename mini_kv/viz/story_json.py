@@ -66,7 +66,7 @@ class StoryWriter:
     def add_step(self, frame: Frame, spans: Sequence[Span], **told: Any) -> None:
         """Add the state after these calls. `told`: what the frame does not know, such as `do`, `say` or `waiting`."""
         step = {name: value for name, value in told.items() if value not in (None, "")}
-        step["lines"] = story(spans)
+        step.setdefault("lines", story(spans))
         step |= _changed_blocks(self.frame.blocks, frame.blocks, spans)
         tables = _changed_tables(self.frame.tables, frame.tables)
         if tables:
