@@ -419,7 +419,7 @@
     z.memory + Math.floor(id / z.perLine) * (z.small + 2),
   ];
 
-  function strays(story, state) {
+  function strays(state) {
     const free = new Set(state.free);
     return state.ref.map((_, id) => id).filter((id) => id > 0 && !state.holders.has(id) && !free.has(id));
   }
@@ -436,7 +436,7 @@
         most((state) => bands(story, state, m).reduce((sum, b) => sum + bandHeight(b, m), 0)),
       );
     let y = z.free + HEAD + most((state) => lines(state.free.length + 1, m));
-    const stray = most((state) => strays(story, state).length);
+    const stray = most((state) => strays(state).length);
     if (stray) [z.stray, y] = [y + HEAD, y + HEAD + lines(stray, m)];
     z.tiers = (story.data.tiers ?? []).map((tier) => {
       const top = y + HEAD;
@@ -487,7 +487,7 @@
         else cards.set(id, at);
       });
     row(state.free, z.free);
-    row(strays(story, state), z.stray ?? 0);
+    row(strays(state), z.stray ?? 0);
     const end = state.free.length,
       full = end > 0 && end % m.columns === 0; // then its label goes under the last card
     const last = {
@@ -633,6 +633,7 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
  font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 .inv{border-inline-start:3px solid var(--line);padding-inline-start:.6em;font-size:14px}
 .note{font-weight:600}
+.end{white-space:pre-wrap}
 .note.right{color:var(--ok)}
 .ask{border:2px solid var(--line);border-radius:8px;padding:.6em .8em;margin:.4em 0}
 .ask[hidden],.panel[hidden],.wait[hidden]{display:none}
@@ -1271,8 +1272,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
           parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
         const text = this.#story.data.invariants?.[step.invariant];
         if (text) parts.push(make("p", { class: "inv" }, make("b", {}, step.invariant), ` ${text}`));
-        if (this.#at === end && this.#story.data.ending) parts.push(make("p", {}, this.#story.data.ending));
       }
+      if (this.#at === end && this.#story.data.ending) parts.push(make("p", { class: "end" }, this.#story.data.ending));
       if (this.#asking) parts.splice(0, parts.length, make("p", {}, this.#story.states[this.#at + 1].step.predict.ask));
       p.cap.replaceChildren(...parts);
     }
