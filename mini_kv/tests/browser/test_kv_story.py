@@ -6,7 +6,6 @@ from mini_kv.tests.story_examples import EVERYTHING, crowded_run, story_of
 from mini_kv.tests.traced_run import random_life
 from mini_kv.trace.frame import frames
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.trace.story import story
 from mini_kv.viz.figure import fragment, page, script, spans_data, story_data
 from mini_kv.viz.text import draw_state
 
@@ -114,7 +113,7 @@ def test_every_step_says_and_shows_what_the_engine_did(show, name):
     for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1):
         go(shown, number)
         assert shown.locator(".say").inner_text() == played.step.say
-        assert shown.locator(".lines li").all_inner_texts() == story(played.spans)
+        assert shown.locator(".lines li").all_inner_texts() == played.lines
         assert shown.locator(".text pre").text_content() == "\n".join(draw_state(played.frame))
 
 
