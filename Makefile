@@ -2,6 +2,7 @@
 # make test     set up what the tests need and run them all
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code
+# make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
 # make lint     what CI checks besides tests      make size, make constraints, make clean, make help
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
@@ -17,7 +18,7 @@ PYODIDE := mini_kv/tests/pyodide
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test audit lint size constraints clean help new-venv
+.PHONY: start test audit book site book-instructor book-zensical book-pages lint size constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -43,6 +44,26 @@ audit: $(VENV)/.ready
 
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
+
+# The book. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
+# pages by MkDocs' successor. book-pages: the pages and the navigation that follow from modules and labs.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
+book: site
+	$(MKDOCS) serve -f book/mkdocs.yml $(ARGS)
+
+site: $(VENV)/.book
+	$(MKDOCS) build -q -f book/mkdocs.yml
+	@$(BIN)/python -m mini_kv_book.leaks book/site
+
+book-instructor: $(VENV)/.book
+	MINI_KV_BOOK=instructor $(MKDOCS) build -q -f book/mkdocs.yml -d site-instructor
+
+book-zensical: $(VENV)/.book
+	@$(PIP) --group zensical && cd book && ../$(BIN)/zensical build --strict
+
+book-pages: $(VENV)/.book
+	@$(BIN)/python -m mini_kv_book.generate
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -78,6 +99,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PIP) 'pip>=25.1' && $(PIP) -c constraints.txt -e . --group test \
 	  || { echo "pip could not install what mini_kv needs: see above. Is there a network?" >&2; exit 1; }
 	@touch $@
+
+$(VENV)/.book: $(VENV)/.ready
+	@$(PIP) -c constraints.txt --group book && touch $@
 
 $(VENV)/.lint: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group dev && touch $@

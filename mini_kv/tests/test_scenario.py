@@ -49,7 +49,7 @@ def test_every_scenario_plays_as_it_says(name):
     player = ScenarioPlayer(scenario)
     played_steps = 0
     for number, played in enumerate(player.play(), start=1):
-        difference = first_difference(played.step.expect, story(played.spans))
+        difference = first_difference(played.step.expect, played.lines)
         assert difference is None, f"{name}, step {number}: {difference}"
         assert played.step.expect, f"{name}, step {number} expects nothing"
         assert played.frame == frame_of(player.kv.manager)
@@ -129,8 +129,11 @@ def test_an_unknown_name_lists_the_choices():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + A + step(call="prefil", say="x"), "bad, step 2: call is 'prefil'; there are: prefill, decode, free"),
-        (HEAD + step(say="x"), "bad, step 1: call is None; there are: prefill, decode, free"),
+        (
+            HEAD + A + step(call="prefil", say="x"),
+            "bad, step 2: call is 'prefil'; there are: prefill, lookup, decode, free, reset",
+        ),
+        (HEAD + step(say="x"), "bad, step 1: call is None; there are: prefill, lookup, decode, free, reset"),
         (HEAD + A + step(call="free", request="A"), "bad, step 2: nothing to say"),
         (HEAD + A + step(call="free", say="x", who="A", why="B"), "bad, step 2: unknown who, why"),
         (HEAD + step(call="prefill", say="x", tokens="1..b"), "bad, step 1: tokens are '1..b': invalid literal"),

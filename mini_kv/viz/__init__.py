@@ -1,4 +1,5 @@
 """How it looks: drawings folded from traces. No torch, runs in a browser.
 
-`text` draws a state in plain characters, `terminal` plays a scenario.
+`text` draws a state in plain characters, `terminal` plays a scenario; `story_json` writes a run as a story, and
+`figure` puts it before a reader, with the one script that draws it (`kv_story.js`).
 """
