@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mini_kv.attention.block_table import compute_slot_mapping
+from mini_kv.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,14 @@ def build_metadata(
 ) -> AttentionMetadata:
     """Return the metadata of a batch, given how many new tokens each request has and how long it is with them.
 
-    Raises `ValueError` if a request has more new tokens than tokens, or its row of the table is too short.
+    Raises `ConfigError` if a request has more new tokens than tokens, or its row of the table is too short.
     """
     for index, (query_len, seq_len) in enumerate(zip(query_lens, seq_lens, strict=True)):
         if not 0 <= query_len <= seq_len:
-            raise ValueError(f"request {index} has {query_len} new tokens and is {seq_len} long")
+            raise ConfigError(f"request {index} has {query_len} new tokens and is {seq_len} long")
         if seq_len > block_tables.shape[1] * block_size:
             room = block_tables.shape[1] * block_size
-            raise ValueError(f"request {index} is {seq_len} tokens long; its row has room for {room}")
+            raise ConfigError(f"request {index} is {seq_len} tokens long; its row has room for {room}")
     device = block_tables.device
     starts = [0]
     positions: list[int] = []

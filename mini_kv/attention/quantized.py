@@ -1,9 +1,9 @@
 """Keys and values in 8 bits.
 
-int8    a scale for each token and head: the largest of its numbers becomes 127. The scales lie beside the block and travel
-        with it.
-fp8     a scale for all keys and one for all values, fixed beforehand; each number has its own exponent, so this matters
-        less.
+int8    a scale for each token and head: the largest of its numbers becomes 127. The scales lie beside the block and
+        travel with it.
+fp8     a scale for all keys and one for all values, fixed beforehand; each number has its own exponent, so this
+        matters less.
 """
 
 import torch
@@ -37,8 +37,8 @@ def dequantize(x: Tensor, scales: Tensor) -> Tensor:
     return x.float() * scales.unsqueeze(-1)
 
 
-def write_kv(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
-    """Write each token's key and value to its slot, in whatever form the cache keeps them; -1 is not written.
+def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
+    """Write each token's key and value to its slot, in whatever form the cache keeps them; slot -1 is not written.
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.
