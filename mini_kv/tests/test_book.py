@@ -81,7 +81,7 @@ def test_no_module_no_lab_and_no_chapter_is_forgotten():
 
 
 def test_the_address_stands_in_pyproject_alone_and_the_site_is_its_owners():
-    owner, name = re.fullmatch(r"https://github\.com/(\w+)/(\w+)", places.repository_url()).groups()
+    owner, name = places.repository_url().removeprefix("https://github.com/").split("/")
     config = generate.CONFIG.read_text(encoding="utf-8")
     assert re.findall(r"^site_url: (\S+)", config, re.MULTILINE) == [f"https://{owner}.github.io/{name}/"]
     assert "github.com" not in re.sub(r"#.*", "", config)  # the theme would ask GitHub for stars, on every page
