@@ -13,7 +13,8 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
 ARGS :=
-PYODIDE := mini_kv/tests/pyodide
+NPM := book
+LAB_PAGE := book/docs/assets/kv-lab/packed.json
 BROWSER := mini_kv/tests/browser
 
 # The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
@@ -39,7 +40,7 @@ start: $(VENV)/.ready
 	esac
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
-test: $(VENV)/.ready $(PYODIDE)/node_modules/.ready
+test: $(VENV)/.ready $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
 
 audit: $(VENV)/.ready
@@ -60,14 +61,14 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 book: site
 	$(MKDOCS) serve -f book/mkdocs.yml $(ARGS)
 
-site: $(VENV)/.book
+site: $(VENV)/.book $(LAB_PAGE)
 	$(MKDOCS) build -f book/mkdocs.yml
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 
-book-instructor: $(VENV)/.book
+book-instructor: $(VENV)/.book $(LAB_PAGE)
 	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
 
-book-test: $(VENV)/.book $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
 
 book-zensical: $(VENV)/.book
@@ -98,7 +99,7 @@ constraints: $(VENV)/.lint
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf $(PYODIDE)/node_modules $(BROWSER)/node_modules
+	rm -rf $(NPM)/node_modules $(BROWSER)/node_modules $(dir $(LAB_PAGE))
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:
@@ -121,12 +122,18 @@ $(VENV)/.e2e: $(VENV)/.ready
 $(VENV)/.lint: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
-# A browser's Python, and pytest for it. Whoever has no npm, or cannot reach its registry, loses these tests alone:
-# they are skipped and say what is missing. Inside node_modules, so that whatever empties it has this done again.
-$(PYODIDE)/node_modules/.ready: $(PYODIDE)/package.json $(PYODIDE)/package-lock.json constraints.txt | $(VENV)/.ready
-	@! command -v npm >/dev/null || { cd $(PYODIDE) && npm ci --loglevel=error >/dev/null \
+# A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
+# in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside
+# node_modules, so that whatever empties it has this done again.
+$(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
+	@! command -v npm >/dev/null || { cd $(NPM) && npm ci --loglevel=error >/dev/null \
 	  && PATH="$(abspath $(BIN)):$$PATH" npm run --silent wheels && touch node_modules/.ready; } \
-	  || echo "the browser's Python could not be installed: see above; its tests are left out" >&2
+	  || echo "the browser's Python could not be installed: see above; what needs it is left out" >&2
+
+# The same with mini_kv and the labs, packed for the pages that run them.
+$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
+  mini_kv/core/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/labkit/*.py labs/lab-*/*)
+	@[ ! -f $< ] || (cd $(NPM) && npm run --silent labs) || echo "the labs could not be packed for their pages: see above" >&2
 
 $(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
 	@! command -v npm >/dev/null || { cd $(BROWSER) && npm ci --loglevel=error >/dev/null && touch node_modules/.ready; } \

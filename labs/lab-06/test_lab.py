@@ -706,7 +706,7 @@ class StandIns(engine.KVCacheManager):
     ) -> int:
         return self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens, [new_computed_blocks])
 
-    def allocate_slots(
+    def allocate_slots(  # type: ignore[override]  # the engine's has three more, for a scheduler's admission
         self,
         request: Request,
         num_new_tokens: int,

@@ -15,8 +15,8 @@ agree between processes, Python versions and platforms, and no two different inp
 import hashlib
 import importlib.util
 import struct
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, overload
 
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId
 from mini_kv.core.errors import ConfigError
@@ -184,12 +184,55 @@ def get_request_block_hasher(
     return request_block_hasher
 
 
+class BlockHashListWithBlockSize(Sequence[BlockHash]):
+    """The names of larger blocks, seen in the names of smaller ones; nothing is copied or hashed.
+
+        blocks of 16    A       B       C       D
+        blocks of 32            B               D        a name stands for everything up to its block's end,
+                                                         and both end at the same token
+
+    Source: vLLM, same name (v1/core/kv_cache_utils.py).
+    """
+
+    def __init__(self, block_hashes: Sequence[BlockHash], hash_block_size: int, target_block_size: int) -> None:
+        """See `block_hashes`, names of blocks of `hash_block_size` tokens, as those of blocks so many times as large.
+
+        Raises `ConfigError` if the one is no multiple of the other.
+        """
+        if target_block_size % hash_block_size:
+            raise ConfigError(f"blocks of {target_block_size} tokens do not end where blocks of {hash_block_size} do")
+        self.block_hashes = block_hashes
+        self.scale_factor = target_block_size // hash_block_size
+
+    def __len__(self) -> int:
+        """Return how many of the larger blocks have a name."""
+        return len(self.block_hashes) // self.scale_factor
+
+    @overload
+    def __getitem__(self, index: int) -> BlockHash: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[BlockHash]: ...
+
+    def __getitem__(self, index: int | slice) -> BlockHash | list[BlockHash]:
+        """Return the name of the larger block at `index`, or a list of names."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self.block_hashes[range(len(self))[index] * self.scale_factor + self.scale_factor - 1]
+
+
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
     """Return the key of the index: the hash, then the group's number as 4 bytes big-endian.
 
     One prefix has other KV in each group, so each group needs its own key. Source: vLLM, same name.
     """
     return BlockHashWithGroupId(block_hash + group_id.to_bytes(4, "big"))
+
+
+def make_block_hashes_with_group_id(block_hashes: Iterable[BlockHash], group_id: int) -> list[BlockHashWithGroupId]:
+    """Return the keys of many blocks of one group."""
+    suffix = make_block_hash_with_group_id(BlockHash(b""), group_id)
+    return [BlockHashWithGroupId(block_hash + suffix) for block_hash in block_hashes]
 
 
 def get_block_hash(key: BlockHashWithGroupId) -> BlockHash:

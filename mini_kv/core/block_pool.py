@@ -7,7 +7,7 @@ it is "cached-free" until either a hit revives it or an allocation takes it from
 from collections.abc import Iterable, Sequence
 
 from mini_kv.core.block import BlockFactory, BlockHash, BlockHashWithGroupId, KVCacheBlock
-from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.block_hash import make_block_hash_with_group_id, make_block_hashes_with_group_id
 from mini_kv.core.errors import BlockStateError, ConfigError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 
@@ -171,15 +171,18 @@ class BlockPool:
                         0                num_cached_blocks  num_full_blocks
 
         A key that another block already carries is entered beside it: tables only grow, so the newcomer keeps its
-        own block, and the older one goes on answering lookups.
+        own block, and the older one goes on answering lookups. The null block stands for KV that is not there; it gets
+        no key.
         """
         for block in blocks[num_cached_blocks:num_full_blocks]:
             if block.block_hash is not None:
                 raise BlockStateError(f"block {block.block_id} has a key already", [block.block_id])
-        for index in range(num_cached_blocks, num_full_blocks):
-            block = blocks[index]
-            block.block_hash = make_block_hash_with_group_id(block_hashes[index], kv_cache_group_id)
-            self.cached_block_hash_to_block.insert(block.block_hash, block)
+        names = block_hashes[num_cached_blocks:num_full_blocks]
+        keys = make_block_hashes_with_group_id(names, kv_cache_group_id)
+        for block, key in zip(blocks[num_cached_blocks:num_full_blocks], keys, strict=True):
+            if not block.is_null:
+                block.block_hash = key
+                self.cached_block_hash_to_block.insert(key, block)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Drop the keys of these blocks, held or not, so that they are not found any more. References stay.

@@ -23,8 +23,8 @@ LEDGER: dict[str, str] = {
     "I4": "no memory of its own: an index entry points to a block of the pool that carries that key",
     "I5": "prefix: a hit is a chain from the first block; the index holds full blocks only, computed or promised",
     "I6": "private writes: a slot is written by the request that allocated its block, never in an adopted block",
-    "I7": "cap: a hit covers at most num_tokens - 1 tokens, in whole blocks",
-    "I8": "append-only: tables grow at the end",
+    "I7": "cap: a hit covers at most num_tokens - 1 tokens, in whole blocks, to one boundary for all groups",
+    "I8": "append-only: tables grow at the end; a window may null its head",
     "I9": "content: an adopted block holds the KV of exactly that prefix, tenant, adapter and model epoch",
     "I10": "order: a request's tail is evicted before its head",
     "I11": "atomic: None or an exception leaves the whole state as it was",
@@ -65,8 +65,17 @@ class InvariantViolationError(KVCacheError):
 
 
 def tables_of(kv: KVCacheManager) -> dict[str, Sequence[Sequence[KVCacheBlock]]]:
-    """Return the block tables of every admitted request."""
-    return {request_id: kv.coordinator.get_blocks(request_id) for request_id in kv.requests}
+    """Return the block tables of every admitted request, and as one more the blocks that are pinned for a copy."""
+    tables: dict[str, Sequence[Sequence[KVCacheBlock]]] = {
+        request_id: kv.coordinator.get_blocks(request_id) for request_id in kv.requests
+    }
+    if kv.copy_on_write.pinned:
+        tables[PINNED] = [[block] for block in kv.copy_on_write.pinned]
+    return tables
+
+
+PINNED = "a copy under way"
+"""Who holds a pinned block, where a message names the holders."""
 
 
 def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
@@ -175,14 +184,15 @@ def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
 def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
     """Compare every key in a table with the request's own name for that block."""
     for request_id, request in kv.requests.items():
-        for group_id, table in enumerate(kv.coordinator.get_blocks(request_id)):
-            for index, block in enumerate(table):
+        for manager in kv.coordinator.single_type_managers:
+            names = manager.names_of(request.block_hashes)
+            for index, block in enumerate(manager.req_to_blocks.get(request_id, ())):
                 if block.block_hash is None:
                     continue
-                if index >= len(request.block_hashes):
+                if index >= len(names):
                     message = f"block {block.block_id} is in the index, but {request_id} has not filled it"
                     yield Violation("I5", message, (block.block_id,))
-                elif block.block_hash != make_block_hash_with_group_id(request.block_hashes[index], group_id):
+                elif block.block_hash != make_block_hash_with_group_id(names[index], manager.kv_cache_group_id):
                     message = f"block {block.block_id} of {request_id} is in the index under another prefix's name"
                     yield Violation("I5", message, (block.block_id,))
 
@@ -190,9 +200,12 @@ def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
 def check_i14_drain(kv: KVCacheManager) -> Iterator[Violation]:
     """Look for what finished requests left behind."""
     for manager in kv.coordinator.single_type_managers:
-        left = (manager.req_to_blocks.keys() | manager.num_cached_block.keys()) - kv.requests.keys()
+        kept = manager.req_to_blocks.keys() | manager.num_cached_block.keys() | manager.num_skipped_block.keys()
+        left = kept - kv.requests.keys()
         if left:
             yield Violation("I14", f"tables are left of requests that are over: {', '.join(sorted(left))}")
-    held = [block.block_id for block in kv.block_pool.blocks if block.ref_cnt > 0 and not block.is_null]
+    pinned = set(kv.copy_on_write.pinned)
+    blocks = [block for block in kv.block_pool.blocks if block not in pinned]
+    held = [block.block_id for block in blocks if block.ref_cnt > 0 and not block.is_null]
     if not kv.requests and held:
         yield Violation("I14", f"no request is left, but blocks {held} are still held: they leaked", tuple(held))

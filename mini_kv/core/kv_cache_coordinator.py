@@ -2,13 +2,26 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import cycle
+from math import gcd, lcm
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.request import Request
-from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.core.single_type_kv_cache_manager import (
+    ChunkedLocalAttentionManager,
+    FullAttentionManager,
+    MambaManager,
+    SingleTypeKVCacheManager,
+    SlidingWindowManager,
+)
 
 
 class KVCacheCoordinator(ABC):
@@ -20,9 +33,23 @@ class KVCacheCoordinator(ABC):
     def __init__(self, kv_cache_config: KVCacheConfig, block_pool: BlockPool) -> None:
         self.block_pool = block_pool
         self.single_type_managers = tuple(
-            FullAttentionManager(group.kv_cache_spec, block_pool, group_id)
+            get_manager_for_kv_cache_spec(group.kv_cache_spec, block_pool, group_id)
             for group_id, group in enumerate(kv_cache_config.kv_cache_groups)
         )
+        block_sizes = [manager.block_size for manager in self.single_type_managers]
+        self.scheduler_block_size = lcm(*block_sizes)
+        """Tokens from one boundary to the next on which all groups' blocks end: where hits can end."""
+        self.hash_block_size = gcd(*block_sizes)
+        """Tokens a name in `Request.block_hashes`: every group's blocks end where one of these does."""
+        for manager in self.single_type_managers:
+            manager.hash_block_size = self.hash_block_size
+            manager.cache_hit_alignment_tokens = self.scheduler_block_size
+        self.skipping_managers = tuple(
+            manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
+        )
+        """The groups that give blocks back while a request runs."""
+        self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
+        """Whether a group keeps states, from which tokens cannot be taken back."""
 
     @abstractmethod
     def find_longest_cache_hit(
@@ -31,12 +58,37 @@ class KVCacheCoordinator(ABC):
         """Return the blocks of the longest hit, a list a group, and its length in tokens. Changes nothing."""
 
     def get_num_blocks_to_allocate(
-        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[Sequence[KVCacheBlock]],
+        max_in_flight_tokens: int | None = None,
     ) -> int:
         """Return how many free blocks all groups together need for `num_tokens` tokens, revived hits included."""
         return sum(
-            manager.get_num_blocks_to_allocate(request_id, num_tokens, hit)
+            manager.get_num_blocks_to_allocate(request_id, num_tokens, hit, max_in_flight_tokens)
             for manager, hit in zip(self.single_type_managers, new_computed_blocks, strict=True)
+        )
+
+    def get_num_blocks_to_free(self, request_id: str, num_computed_tokens: int) -> int:
+        """Return how many blocks `remove_skipped_blocks` would leave free: those that the request holds alone."""
+        return sum(
+            block.ref_cnt == 1
+            for manager in self.skipping_managers
+            for block in manager.get_skipped_blocks(request_id, num_computed_tokens)
+        )
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        """Give back what no token from `num_computed_tokens` on reads, in every group."""
+        for manager in self.skipping_managers:
+            manager.remove_skipped_blocks(request_id, num_computed_tokens)
+
+    def has_given_back(self, request_id: str, num_computed_tokens: int) -> bool:
+        """Return whether a group has given back blocks that the token at `num_computed_tokens` reads."""
+        return any(
+            manager.get_num_skipped_tokens(num_computed_tokens) // manager.block_size
+            < manager.num_skipped_block.get(request_id, 0)
+            for manager in self.skipping_managers
         )
 
     def allocate_new_computed_blocks(
@@ -82,11 +134,11 @@ class KVCacheCoordinator(ABC):
             manager.block_size * len(manager.req_to_blocks.get(request_id, ())) for manager in self.single_type_managers
         )
 
-    def num_hit_tokens(self, hit: Sequence[Sequence[KVCacheBlock]]) -> int:
-        """Return how many tokens the blocks of a hit hold: the group with the fewest decides."""
-        return min(
+    def num_hit_tokens(self, hit: Sequence[Sequence[KVCacheBlock]]) -> list[int]:
+        """Return how many tokens the blocks of a hit stand for, a number a group: all the same, or it is no hit."""
+        return [
             manager.block_size * len(blocks) for manager, blocks in zip(self.single_type_managers, hit, strict=True)
-        )
+        ]
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
@@ -114,10 +166,66 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
         return (hit,), len(hit) * manager.block_size
 
 
+class HybridKVCacheCoordinator(KVCacheCoordinator):
+    """Several groups, of any kinds: a hit must end where every group's does."""
+
+    def __init__(self, kv_cache_config: KVCacheConfig, block_pool: BlockPool) -> None:
+        super().__init__(kv_cache_config, block_pool)
+        self.full_attention_first = sorted(
+            self.single_type_managers, key=lambda manager: manager in self.skipping_managers
+        )
+
+    def find_longest_cache_hit(
+        self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
+    ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
+        """Return the longest hit of all groups together: ask them in turn until nobody shortens the answer any more.
+
+            full       |==================================|             24, for a start
+            window     |          ==========|                           16: there is no window at 24
+            state      |      #|                                        8:  and no state at 16
+            full       |==========|  still fine, it is only cut         8
+            window     |======|      asked again: at 8, another window  8:  all agree
+
+        The shortest of the groups' own answers may be wrong: a window that is cached at 16 need not be at 8. But no
+        group ever makes the answer longer, so it ends. Full attention goes first: it is quick to say how far at most,
+        and needs to be asked only once, since any part of its hit is a hit.
+        """
+        hits: dict[int, list[KVCacheBlock]] = {}
+        hit_length = max_cache_hit_length // self.scheduler_block_size * self.scheduler_block_size
+        num_agreed = 0
+        for manager in cycle(self.full_attention_first):
+            group_id = manager.kv_cache_group_id
+            if group_id not in hits or manager in self.skipping_managers:
+                hits[group_id] = manager.find_longest_cache_hit(manager.names_of(block_hashes), hit_length)
+            length = min(len(hits[group_id]) * manager.block_size, hit_length)
+            length -= length % self.scheduler_block_size
+            del hits[group_id][length // manager.block_size :]
+            num_agreed = num_agreed + 1 if length == hit_length else 1
+            hit_length = length
+            if num_agreed == len(self.single_type_managers):
+                break
+        return tuple(hits[manager.kv_cache_group_id] for manager in self.single_type_managers), hit_length
+
+
+def get_manager_for_kv_cache_spec(
+    kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: int
+) -> SingleTypeKVCacheManager:
+    """Return the manager of the spec's kind of attention."""
+    match kv_cache_spec:
+        case SlidingWindowSpec():
+            return SlidingWindowManager(kv_cache_spec, block_pool, kv_cache_group_id)
+        case ChunkedLocalAttentionSpec():
+            return ChunkedLocalAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id)
+        case MambaSpec():
+            return MambaManager(kv_cache_spec, block_pool, kv_cache_group_id)
+        case _:
+            return FullAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id)
+
+
 def get_kv_cache_coordinator(kv_cache_config: KVCacheConfig, block_pool: BlockPool) -> KVCacheCoordinator:
-    """Return the coordinator that fits the configuration. Raises `ConfigError` for several groups with caching."""
+    """Return the coordinator that fits the configuration."""
     if not block_pool.enable_caching:
         return KVCacheCoordinatorNoPrefixCache(kv_cache_config, block_pool)
     if len(kv_cache_config.kv_cache_groups) == 1:
         return UnitaryKVCacheCoordinator(kv_cache_config, block_pool)
-    raise ConfigError("prefix caching over several KV cache groups is not built yet: pass enable_caching=False")
+    return HybridKVCacheCoordinator(kv_cache_config, block_pool)

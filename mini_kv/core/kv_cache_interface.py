@@ -1,34 +1,139 @@
-"""What the cache is made of: the shape of a layer's KV, the groups of layers, the number of blocks."""
+"""What the cache is made of: the shape of a layer's KV, the groups of layers, the number of blocks.
 
-from dataclasses import dataclass
+The kinds of layers differ in what a token still reads of the tokens before it, so in what may be given back:
+
+    tokens        0 1 2 3 4 5 6 7 8 9 . .       the next token is 10
+    full          r r r r r r r r r r           all before it
+    window 4      - - - - - - - r r r           the 3 before it, and itself
+    chunks of 4   - - - - - - - - r r           those of its own chunk
+    state         - - - - - - - - - S           a summary of all before it, as large after 10 tokens as after 10,000
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from math import prod
 
 from mini_kv.core.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class FullAttentionSpec:
-    """Shape of one layer's KV where every token attends to all tokens before it.
-
-    Source: vLLM `FullAttentionSpec` (v1/kv_cache_interface.py).
-    """
+@dataclass(frozen=True)
+class KVCacheSpec(ABC):
+    """Shape of one layer's KV, and how much of it a request holds. Source: vLLM (v1/kv_cache_interface.py)."""
 
     block_size: int
     """Tokens a block."""
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ConfigError(f"{name} is {value}, it must be at least 1")
+
+    @property
+    @abstractmethod
+    def page_size_bytes(self) -> int:
+        """Bytes of one block of one layer, padding included."""
+
+    def num_blocks(self, num_tokens: int) -> int:
+        """Return how many blocks it takes to hold so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
+        """Return the most blocks that a request of `num_tokens` tokens ever holds in one group of such layers.
+
+        The one formula, for the plan (with the longest request that is allowed) and for admission (with the request
+        at hand). Where the two are computed apart, they drift apart, and a request that was planned for never runs.
+
+        Args:
+            max_in_flight_tokens: the most tokens that one step computes for a request.
+            num_tokens: length of the request.
+        """
+        return self.num_blocks(num_tokens)
+
+    def max_memory_usage_bytes(self, max_in_flight_tokens: int, num_tokens: int) -> int:
+        """Return the bytes of one layer for the most blocks that such a request ever holds."""
+        return self.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens) * self.page_size_bytes
+
+
+@dataclass(frozen=True)
+class AttentionSpec(KVCacheSpec):
+    """Shape of a layer that keeps keys and values of each token."""
+
     num_kv_heads: int = 1
     head_size: int = 1
     """Elements a head."""
     dtype_bytes: int = 2
     """Bytes an element; 2 for bf16."""
+    page_size_padded: int | None = None
+    """Bytes of a block after padding, if another layer's larger block asks for it."""
 
-    def __post_init__(self) -> None:
-        for name in ("block_size", "num_kv_heads", "head_size", "dtype_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+    @property
+    def real_page_size_bytes(self) -> int:
+        """Bytes of one block of one layer without padding: keys and values, hence the 2."""
+        return 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype_bytes
 
     @property
     def page_size_bytes(self) -> int:
-        """Bytes of one block of one layer: keys and values, hence the 2."""
-        return 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype_bytes
+        """Bytes of one block of one layer, padding included."""
+        return self.page_size_padded or self.real_page_size_bytes
+
+
+@dataclass(frozen=True)
+class FullAttentionSpec(AttentionSpec):
+    """Every token attends to all tokens before it: nothing is ever given back early."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindowSpec(AttentionSpec):
+    """Every token attends to itself and to the `sliding_window - 1` tokens before it."""
+
+    sliding_window: int
+
+    def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
+        """Return the blocks of the window and of the tokens in flight; one more, since a window starts anywhere."""
+        held = min(self.sliding_window - 1 + max_in_flight_tokens, num_tokens)
+        return min(self.num_blocks(held) + 1, self.num_blocks(num_tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedLocalAttentionSpec(AttentionSpec):
+    """Every token attends to the tokens before it in its own chunk, `[i * size, (i + 1) * size)`."""
+
+    attention_chunk_size: int
+
+    def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
+        """Return the blocks of a chunk and of the tokens in flight; one more if chunks start within blocks."""
+        held = min(self.attention_chunk_size + max_in_flight_tokens, num_tokens)
+        starts_within = self.attention_chunk_size % self.block_size > 0
+        return min(self.num_blocks(held) + starts_within, self.num_blocks(num_tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaSpec(KVCacheSpec):
+    """A state that is updated token by token: a block holds the state after the last token written to it.
+
+    `block_size` says how far two kept states lie apart, not how large one is.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the tensors that make up one state, such as the convolution's and the recurrence's."""
+    dtypes_bytes: tuple[int, ...]
+    """Bytes an element of each of these."""
+    page_size_padded: int | None = None
+
+    @property
+    def real_page_size_bytes(self) -> int:
+        """Bytes of one state of one layer."""
+        return sum(prod(shape) * size for shape, size in zip(self.shapes, self.dtypes_bytes, strict=True))
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one state of one layer, padding included."""
+        return self.page_size_padded or self.real_page_size_bytes
+
+    def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
+        """Return 2: the state that a step starts from, and the one that it writes."""
+        return min(2, self.num_blocks(num_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +141,7 @@ class KVCacheGroupSpec:
     """Layers that share one block table, and the shape that they have in common."""
 
     layer_names: tuple[str, ...]
-    kv_cache_spec: FullAttentionSpec
+    kv_cache_spec: KVCacheSpec
 
 
 @dataclass(frozen=True, slots=True)

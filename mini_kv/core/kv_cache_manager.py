@@ -9,6 +9,9 @@ One request's way through it:
     ...                                                            # the step runs; KV is written
     request.num_computed_tokens = request.num_tokens
     kv.free(request)
+
+Several groups of layers, of several kinds, behave as one: a hit ends where it ends for all of them, and an allocation
+is granted in all of them or in none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,15 +22,17 @@ from typing import Self
 from mini_kv.core.block import BlockFactory, KVCacheBlock
 from mini_kv.core.block_hash import (
     SINGLE_TENANT_HASHES,
-    get_block_hash,
     get_hash_function,
     get_request_block_hasher,
+    make_block_hashes_with_group_id,
 )
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.copy_on_write import CopyOnWrite
 from mini_kv.core.errors import AllocationError, ConfigError, RepeatedRequestError, UnknownRequestError
 from mini_kv.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class KVCacheManager:
         hash_name: str = "sha256",
         model_fingerprint: str = "",
         weights_epoch: int = 0,
+        max_in_flight_tokens: int | None = None,
+        watermark: float = 0.0,
         new_block: BlockFactory = KVCacheBlock,
     ) -> None:
         """Build the pool and the tables.
@@ -84,6 +91,8 @@ class KVCacheManager:
             hash_name: see `HASH_FUNCTIONS`; `xxh3_128` is for a single tenant and refuses a `cache_salt`.
             model_fingerprint: which weights the KV comes from; part of every key.
             weights_epoch: version of these weights; part of every key.
+            max_in_flight_tokens: the most tokens that one step computes; `None`: a step may take a whole request.
+            watermark: share of the pool that stays free when a request is admitted while others run.
             new_block: makes the blocks; for observers.
         """
         self.kv_cache_config = kv_cache_config
@@ -91,6 +100,10 @@ class KVCacheManager:
         self.hash_name = hash_name
         self.block_pool = BlockPool(kv_cache_config.num_blocks, enable_caching, new_block=new_block)
         self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool)
+        self.max_in_flight_tokens = max_in_flight_tokens
+        if not 0.0 <= watermark < 1.0:
+            raise ConfigError(f"watermark is {watermark}: it is a share of the pool, 0.0 to 1.0")
+        self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
         self.prefix_cache_stats = PrefixCacheStats()
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in kv_cache_config.kv_cache_groups))
         """No blocks in any group; made once, since most calls return it."""
@@ -99,8 +112,9 @@ class KVCacheManager:
         self._num_adopted_tokens: dict[str, int] = {}
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
+        self.copy_on_write = CopyOnWrite(self.coordinator, self.block_pool)
         self._block_hasher = get_request_block_hasher(
-            self.block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
+            self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
 
     @classmethod
@@ -120,8 +134,8 @@ class KVCacheManager:
 
     @property
     def block_size(self) -> int:
-        """Tokens a block."""
-        return self.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        """Tokens a block; where groups differ, from one boundary of all groups' blocks to the next."""
+        return self.coordinator.scheduler_block_size
 
     @property
     def usage(self) -> float:
@@ -173,6 +187,9 @@ class KVCacheManager:
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Give the request slots for its next tokens; return the new blocks, or `None` if there are too few.
 
@@ -184,7 +201,8 @@ class KVCacheManager:
         A first call admits the request. Its hit can be passed (`num_new_computed_tokens`, as upstream does) or have
         been adopted already (`request.num_computed_tokens`), not both; the blocks of the hit come with it.
         Full blocks enter the index at once, as a promise that this step computes them (see `withdraw_promises`).
-        Drafts that the request does not contain yet get slots but no keys.
+        Drafts that the request does not contain yet get slots but no keys. Blocks that no token reads any more, those
+        left of a window, are given back first, and their memory can be part of what is granted.
 
         Args:
             request: from `new_request`.
@@ -192,11 +210,16 @@ class KVCacheManager:
             num_new_computed_tokens: tokens of the hit, if it is not adopted yet.
             new_computed_blocks: blocks of the hit, as `get_computed_blocks` returned them.
             num_lookahead_tokens: slots beyond, for tokens that may be proposed later.
+            full_sequence_must_fit: admit the request only if all of its tokens would fit, in steps of at most
+                `max_in_flight_tokens`, not just this step's.
+            reserved_blocks: free blocks that are kept for others.
+            has_scheduled_reqs: whether others run; only then the watermark is kept when a request is admitted.
 
         Returns:
-            The blocks taken from the free queue, a list a group (often empty); `None`, with nothing changed, if the
-            new blocks and the revived blocks of the hit are more than the free blocks. A hit that was adopted before
-            is then the caller's to take back: set `request.num_computed_tokens` to 0.
+            What was added to the tables, a list a group (often empty): blocks from the free queue, and null blocks
+            where a group of states keeps none. `None`, with nothing changed, if the new blocks and the revived blocks
+            of the hit are more than the free blocks. A hit that was adopted before is then the caller's to take back:
+            set `request.num_computed_tokens` to 0.
 
         Raises:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
@@ -209,13 +232,29 @@ class KVCacheManager:
 
         num_tokens_with_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
         new_blocks = self.empty_kv_cache_blocks
-        if num_tokens_with_slots > num_slots:  # else the last block has room, as it has for most decoded tokens
+        shared = {}
+        if self.copy_on_write.forked:
+            shared = self.copy_on_write.shared_blocks(request.request_id, num_computed_tokens)
+        # Else the last block has room and is the request's own, as it is for most decoded tokens.
+        if num_tokens_with_slots > num_slots or shared:
             num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens_with_slots, hit)
+            num_needed += reserved_blocks + len(shared)
+            if request.request_id not in self.requests:
+                watermark_blocks = self.watermark_blocks if has_scheduled_reqs else 0
+                num_needed += watermark_blocks
+                if full_sequence_must_fit:
+                    num_needed = max(num_needed, self._num_blocks_of_full_sequence(request, hit) + watermark_blocks)
+            elif self.coordinator.skipping_managers:
+                num_needed -= self.coordinator.get_num_blocks_to_free(request.request_id, num_computed_tokens)
             if num_needed > self.block_pool.num_free_blocks:
                 return None
+            self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)
             if request.request_id not in self.requests:
                 self._admit(request, num_computed_tokens, hit)
+            self.copy_on_write.copy(request.request_id, num_computed_tokens, shared)
             new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(request.request_id, num_tokens_with_slots))
+        elif self.coordinator.skipping_managers:
+            self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)
         self.coordinator.cache_blocks(request, min(num_computed_tokens + num_new_tokens, request.num_tokens))
         return new_blocks
 
@@ -228,6 +267,52 @@ class KVCacheManager:
         self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
         self._num_adopted_tokens.pop(request.request_id, None)
+        self.copy_on_write.forked.discard(request.request_id)
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Admit `child` with what the parent has computed, all of it shared, a half-filled last block too.
+
+        Whoever of the two writes to that block first gets a copy of it (see `take_kv_cache_block_copies`). The caller
+        sets `child.num_computed_tokens` to the parent's. Costs O(blocks).
+
+        Args:
+            parent: an admitted request, between two steps.
+            child: from `new_request`; its tokens begin with all that the parent has computed.
+
+        Raises:
+            UnknownRequestError: the parent holds no blocks.
+            RepeatedRequestError: an admitted request has the child's id.
+            AllocationError: the child's tokens are others, or it has nothing left to compute.
+            ConfigError: a layer keeps states, which are written over at every token.
+        """
+        self._check_known(parent)
+        if child.request_id in self.requests:
+            raise RepeatedRequestError(child.request_id)
+        if self.coordinator.has_states:
+            raise ConfigError("a request with states cannot be forked: its next token would write over them")
+        num_computed_tokens = parent.num_computed_tokens
+        num_names = num_computed_tokens // self.coordinator.hash_block_size
+        if child.token_ids[:num_computed_tokens] != parent.token_ids[:num_computed_tokens] or (
+            child.block_hashes[:num_names] != parent.block_hashes[:num_names]
+        ):
+            message = f"its tokens do not begin with the {num_computed_tokens} that {parent.request_id!r} has computed"
+            raise AllocationError(child.request_id, message)
+        if child.num_tokens <= num_computed_tokens:
+            raise AllocationError(
+                child.request_id, f"all its {child.num_tokens} tokens are computed; it needs one more"
+            )
+        self.copy_on_write.fork(parent.request_id, child.request_id, num_computed_tokens)
+        self.requests[child.request_id] = child
+        self._num_adopted_tokens[child.request_id] = num_computed_tokens
+        child.num_cached_tokens = num_computed_tokens
+
+    def take_kv_cache_block_copies(self) -> list[tuple[int, int]]:
+        """Return the copies, as (source, target), that the coming step must make before it writes; each once."""
+        return self.copy_on_write.take()
+
+    def finish_kv_cache_block_copies(self) -> None:
+        """Let go of both ends of the copies that were taken: the step has run."""
+        self.copy_on_write.finish()
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
@@ -272,6 +357,21 @@ class KVCacheManager:
             if self.enable_caching:
                 self.prefix_cache_stats.record(request.num_tokens, num_hit_tokens)
 
+    def num_blocks_needed(self, num_tokens: int) -> int:
+        """Return the most blocks that a request holds at any time until it is `num_tokens` long, over all groups.
+
+        By the formula of the admission gate, so that what is promised here can be kept there.
+        """
+        return self.coordinator.get_num_blocks_to_allocate(
+            "", num_tokens, self.empty_kv_cache_blocks.blocks, self.max_in_flight_tokens or num_tokens
+        )
+
+    def _num_blocks_of_full_sequence(self, request: Request, hit: tuple[Sequence[KVCacheBlock], ...]) -> int:
+        """Return how many free blocks the request needs at most at any time until its last known token."""
+        return self.coordinator.get_num_blocks_to_allocate(
+            request.request_id, request.num_tokens, hit, self.max_in_flight_tokens or request.num_tokens
+        )
+
     def _check_known(self, request: Request) -> None:
         if self.requests.get(request.request_id) is not request:
             raise UnknownRequestError(request.request_id)
@@ -290,11 +390,13 @@ class KVCacheManager:
             message = f"num_new_tokens is {num_new_tokens} and num_lookahead_tokens {num_lookahead_tokens}: "
             raise AllocationError(request.request_id, message + "a step computes at least 1 token")
         admitted = self.requests.get(request.request_id)
+        if admitted is not request and admitted is not None:
+            raise RepeatedRequestError(request.request_id)
+        if self.coordinator.skipping_managers:
+            self._check_skipping(request, num_new_tokens + num_lookahead_tokens, num_computed_tokens)
         if admitted is None:
             self._check_hit(request, num_computed_tokens, hit)
             return
-        if admitted is not request:
-            raise RepeatedRequestError(request.request_id)
         if any(hit) or num_computed_tokens != request.num_computed_tokens:
             raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
         num_adopted = self._num_adopted_tokens.get(request.request_id, 0)
@@ -305,9 +407,23 @@ class KVCacheManager:
             )
             raise AllocationError(request.request_id, message)
 
+    def _check_skipping(self, request: Request, num_slots_wanted: int, num_computed_tokens: int) -> None:
+        """Raise if the call asks back what a window has given away, or what a state has swallowed."""
+        if self.coordinator.has_given_back(request.request_id, num_computed_tokens):
+            message = f"it goes back to {num_computed_tokens} computed tokens, behind what its window has given back"
+            raise AllocationError(request.request_id, message)
+        num_drafts = num_computed_tokens + num_slots_wanted - request.num_tokens
+        if self.coordinator.has_states and num_drafts > 0:
+            message = f"{num_drafts} tokens are drafts, which cannot be taken back out of the state of a layer"
+            raise AllocationError(request.request_id, message)
+
     def _check_hit(self, request: Request, num_computed_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
         """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
-        num_hit_tokens = self.coordinator.num_hit_tokens(hit)
+        lengths = self.coordinator.num_hit_tokens(hit)
+        num_hit_tokens = max(lengths)
+        if min(lengths) < num_hit_tokens:
+            message = f"the groups' blocks of the hit stand for {lengths} tokens, but a hit has one end for all"
+            raise AllocationError(request.request_id, message)
         if num_hit_tokens != num_computed_tokens or request.num_computed_tokens not in (0, num_hit_tokens):
             message = (
                 f"new_computed_blocks hold {num_hit_tokens} tokens, but {request.num_computed_tokens} are adopted and"
@@ -319,13 +435,28 @@ class KVCacheManager:
         if num_hit_tokens >= request.num_tokens:
             message = f"the hit covers all its {request.num_tokens} tokens; the last one is always computed"
             raise AllocationError(request.request_id, message)
+        for manager, blocks in zip(self.coordinator.single_type_managers, hit, strict=True):
+            self._check_hit_of_group(request, manager, blocks, num_hit_tokens)
+
+    def _check_hit_of_group(
+        self, request: Request, manager: SingleTypeKVCacheManager, blocks: Sequence[KVCacheBlock], num_hit_tokens: int
+    ) -> None:
+        """Raise unless each block that the next token reads is there, and carries the request's own name."""
         own = self.block_pool.blocks
-        for blocks in hit:
-            # Longest: a block beyond the request's names is another request's.
-            for block, block_hash in zip_longest(blocks, request.block_hashes[: len(blocks)]):
-                if block.block_hash is None or get_block_hash(block.block_hash) != block_hash:
-                    message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
-                    raise AllocationError(request.request_id, message)
-                if block.block_id >= len(own) or own[block.block_id] is not block:
-                    message = f"block {block.block_id} of the hit belongs to another cache"
-                    raise AllocationError(request.request_id, message)
+        first = manager.get_num_skipped_tokens(num_hit_tokens) // manager.block_size
+        names = manager.names_of(request.block_hashes)[first : len(blocks)]
+        keys = make_block_hashes_with_group_id(names, manager.kv_cache_group_id)
+        # Longest: a block beyond the request's names is another request's.
+        for block, key in zip_longest(blocks[first:], keys):
+            if block.block_hash is None or block.block_hash != key:
+                message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
+                raise AllocationError(request.request_id, message)
+            if block.block_id >= len(own) or own[block.block_id] is not block:
+                message = f"block {block.block_id} of the hit belongs to another cache"
+                raise AllocationError(request.request_id, message)
+        for block in blocks[:first]:
+            if not block.is_null:
+                message = (
+                    f"block {block.block_id} of the hit stands where group {manager.kv_cache_group_id} reads nothing"
+                )
+                raise AllocationError(request.request_id, message)

@@ -1,11 +1,26 @@
-"""The block tables of one group of layers, and the rules of its kind of attention."""
+"""The block tables of one group of layers, and the rules of its kind of attention.
 
+A kind is told apart by one question: of the tokens so far, how many does nobody read any more? Whole blocks of such
+tokens are given back while the request runs, and a null block takes their place, so that the table keeps its positions:
+
+    window of 4, blocks of 2, 9 tokens computed     [ null  null  null  b3  b4 ]      tokens 6, 7, 8 are still read
+                                                      0 1   2 3   4 5   6 7  8 .
+
+The same question decides what a hit is: all blocks that the next token reads are cached, whatever is to their left.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.block_hash import BlockHashListWithBlockSize, make_block_hash_with_group_id
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.kv_cache_interface import FullAttentionSpec
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.request import Request
 
 
@@ -14,47 +29,94 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-class FullAttentionManager:
-    """Tables for layers in which every token attends to all tokens before it: nothing is ever skipped.
+class SingleTypeKVCacheManager(ABC):
+    """The tables of one group: looked up, grown, slid, published, freed. Subclasses say what is skipped.
 
-    Source: vLLM `SingleTypeKVCacheManager` and `FullAttentionManager` (v1/core/single_type_kv_cache_manager.py).
+    Source: vLLM `SingleTypeKVCacheManager` (v1/core/single_type_kv_cache_manager.py).
     """
 
-    def __init__(self, kv_cache_spec: FullAttentionSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
+    def __init__(self, kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
+        self.kv_cache_spec = kv_cache_spec
         self.block_size = kv_cache_spec.block_size
         self.block_pool = block_pool
         self.kv_cache_group_id = kv_cache_group_id
+        self.hash_block_size = self.block_size
+        """Tokens a name in `Request.block_hashes`: fewer than a block's where another group has smaller blocks."""
+        self.cache_hit_alignment_tokens = self.block_size
+        """Hits end on multiples of this: more than a block's tokens where another group has larger blocks."""
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         """The block table of each admitted request."""
         self.num_cached_block: dict[str, int] = {}
         """How many blocks of each table, from its head, have been entered in the index."""
+        self.num_skipped_block: dict[str, int] = {}
+        """How many blocks of each table, from its head, have been given back; absent while none have."""
+
+    @abstractmethod
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Return how many tokens, from the first, are not read by the token at `num_computed_tokens` nor any later."""
+
+    @property
+    def blocks_per_boundary(self) -> int:
+        """How many of this group's blocks lie between two places where a hit can end."""
+        return self.cache_hit_alignment_tokens // self.block_size
+
+    def names_of(self, block_hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
+        """Return the names of this group's blocks: the request's own, or every so-manieth of them."""
+        if self.hash_block_size == self.block_size:
+            return block_hashes
+        return BlockHashListWithBlockSize(block_hashes, self.hash_block_size, self.block_size)
 
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
-        """Return the blocks of the longest cached prefix of at most `max_length` tokens. Changes nothing.
+        """Return the blocks of the longest hit of at most `max_length` tokens, nulls on the left. Changes nothing.
 
-        Stops at the first miss: a later block may be cached too, but a request's progress is one number, and what
-        stands before that block would be missing.
+            window of 4, blocks of 2        a  b  c  d  e          names of the prompt's blocks
+            cached                          a  -  c  d  -
+            asked from the right            e: no.  d, c: yes.     returns null null c d: b is not read any more
+
+        Goes from right to left: a block that is missing spoils every hit that ends behind it and in reach of it, so
+        the next one to try ends before it, and no block is looked up twice.
         """
         index = self.block_pool.cached_block_hash_to_block
-        hit = []
-        for block_hash in block_hashes[: max_length // self.block_size]:
-            found = index.get_one_block(make_block_hash_with_group_id(block_hash, self.kv_cache_group_id))
-            if found is None:
-                break
-            hit.append(found)
-        return hit
+        step = self.blocks_per_boundary
+        num_blocks = min(max_length // self.block_size, len(block_hashes)) // step * step
+        while True:
+            first = self.get_num_skipped_tokens(num_blocks * self.block_size) // self.block_size
+            hit: list[KVCacheBlock] = []
+            for position in range(num_blocks - 1, first - 1, -1):
+                key = make_block_hash_with_group_id(block_hashes[position], self.kv_cache_group_id)
+                found = index.get_one_block(key)
+                if found is None:
+                    num_blocks = position // step * step
+                    break
+                hit.append(found)
+            else:
+                return [self.block_pool.null_block] * first + hit[::-1]
 
     def get_num_blocks_to_allocate(
-        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[KVCacheBlock],
+        max_in_flight_tokens: int | None = None,
     ) -> int:
         """Return how many free blocks it takes to give the request slots for `num_tokens` tokens.
 
         A hit that nobody holds counts too: it needs no new memory, but it leaves the free queue all the same.
+        With `max_in_flight_tokens` the tokens come in steps of at most so many, and what falls out of reach on the
+        way is given back: never more than the spec's bound, less what the hit brings.
         """
         num_held = len(self.req_to_blocks.get(request_id, ()))
-        num_new = cdiv(num_tokens, self.block_size) - num_held - len(new_computed_blocks)
+        num_new = self.num_missing_blocks(num_tokens, num_held + len(new_computed_blocks))
+        if max_in_flight_tokens is not None:
+            bound = self.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens)
+            num_missing = cdiv(num_tokens, self.block_size) - len(new_computed_blocks)
+            num_new = min(num_missing, bound - sum(not block.is_null for block in new_computed_blocks))
         num_revived = sum(block.ref_cnt == 0 and not block.is_null for block in new_computed_blocks)
         return max(num_new, 0) + num_revived
+
+    def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
+        """Return how many new blocks a table of `num_held` needs for `num_tokens` tokens; not above 0: none."""
+        return cdiv(num_tokens, self.block_size) - num_held
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
         """Start the request's table with the blocks of its hit, one reference more on each."""
@@ -72,20 +134,68 @@ class FullAttentionManager:
         table += new_blocks
         return new_blocks
 
+    def get_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
+        """Return the blocks that the request can give back now, the last first."""
+        start = self.num_skipped_block.get(request_id, 0)
+        end = self.get_num_skipped_tokens(num_computed_tokens) // self.block_size
+        table = self.req_to_blocks.get(request_id, [])
+        return [block for block in reversed(table[start:end]) if not block.is_null]
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        """Give back the blocks that nobody reads any more, and put the null block in their places.
+
+            window of 4, blocks of 2
+            6 tokens computed       [ null  b1   b2  b3 ]       token 6 reads from token 3 on, which is in b1
+            7 tokens computed       [ null null  b2  b3 ]       b1 is free; if it has a key, it can still be hit
+
+        They go last first, as in `free`, because a hit needs what follows it more than what precedes it.
+        """
+        table = self.req_to_blocks.get(request_id, [])
+        start = self.num_skipped_block.get(request_id, 0)
+        end = min(self.get_num_skipped_tokens(num_computed_tokens) // self.block_size, len(table))
+        if start < end:
+            self.block_pool.free_blocks(self.get_skipped_blocks(request_id, num_computed_tokens))
+            table[start:end] = [self.block_pool.null_block] * (end - start)
+            self.num_skipped_block[request_id] = end
+
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the blocks that the first `num_tokens` tokens fill, and that have a name, in the index."""
+        """Enter the blocks that the first `num_tokens` tokens fill, and that have a name, in the index.
+
+        Up to the last place where a hit can end: a block behind it would be found by nobody.
+        """
         num_cached = self.num_cached_block[request.request_id]
         num_full = min(num_tokens // self.block_size, len(request.block_hashes))
         if num_full <= num_cached:
             return
+        names = self.names_of(request.block_hashes)
+        num_full = min(num_full, len(names)) // self.blocks_per_boundary * self.blocks_per_boundary
         self.block_pool.cache_full_blocks(
             self.req_to_blocks[request.request_id],
-            request.block_hashes,
+            names,
             num_cached_blocks=num_cached,
             num_full_blocks=num_full,
             kv_cache_group_id=self.kv_cache_group_id,
         )
         self.num_cached_block[request.request_id] = num_full
+
+    def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
+        """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""
+        table = self.req_to_blocks[parent_id][: cdiv(num_computed_tokens, self.block_size)]
+        self.block_pool.touch(table)
+        self.req_to_blocks[child_id] = table
+        self.num_cached_block[child_id] = min(self.num_cached_block[parent_id], num_computed_tokens // self.block_size)
+        if parent_id in self.num_skipped_block:
+            self.num_skipped_block[child_id] = self.num_skipped_block[parent_id]
+
+    def partial_block(self, request_id: str, num_computed_tokens: int) -> KVCacheBlock | None:
+        """Return the block in which the next token's slot lies, if tokens stand before it there; else `None`."""
+        if num_computed_tokens % self.block_size == 0:
+            return None
+        return self.req_to_blocks[request_id][num_computed_tokens // self.block_size]
+
+    def replace_partial_block(self, request_id: str, num_computed_tokens: int, block: KVCacheBlock) -> None:
+        """Put another block in the place of the one in which the next token's slot lies."""
+        self.req_to_blocks[request_id][num_computed_tokens // self.block_size] = block
 
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Take back the keys of blocks that were published but are not computed; return these blocks.
@@ -95,7 +205,7 @@ class FullAttentionManager:
         """
         first = num_computed_tokens // self.block_size
         num_cached = self.num_cached_block[request_id]
-        promised = self.req_to_blocks[request_id][first:num_cached]
+        promised = [block for block in self.req_to_blocks[request_id][first:num_cached] if not block.is_null]
         self.block_pool.evict_blocks(block.block_id for block in promised)
         self.num_cached_block[request_id] = min(first, num_cached)
         return promised
@@ -106,3 +216,129 @@ class FullAttentionManager:
         self.block_pool.free_blocks(reversed(table))
         del self.req_to_blocks[request_id]
         del self.num_cached_block[request_id]
+        self.num_skipped_block.pop(request_id, None)
+
+
+class FullAttentionManager(SingleTypeKVCacheManager):
+    """Tables for layers in which every token attends to all tokens before it: nothing is ever skipped.
+
+    Source: vLLM `FullAttentionManager` (v1/core/single_type_kv_cache_manager.py).
+    """
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Return 0."""
+        return 0
+
+    def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
+        """Return the blocks of the longest cached prefix of at most `max_length` tokens. Changes nothing.
+
+        Stops at the first miss: a later block may be cached too, but a request's progress is one number, and what
+        stands before that block would be missing. So here left to right costs less: a miss ends it.
+        """
+        index = self.block_pool.cached_block_hash_to_block
+        hit = []
+        for block_hash in block_hashes[: max_length // self.block_size]:
+            found = index.get_one_block(make_block_hash_with_group_id(block_hash, self.kv_cache_group_id))
+            if found is None:
+                break
+            hit.append(found)
+        return hit
+
+
+class SlidingWindowManager(SingleTypeKVCacheManager):
+    """Tables for layers in which a token attends to itself and the `sliding_window - 1` tokens before it.
+
+    Source: vLLM `SlidingWindowManager`.
+    """
+
+    def __init__(self, kv_cache_spec: SlidingWindowSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
+        super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
+        self.sliding_window = kv_cache_spec.sliding_window
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Return the tokens left of the next token's window.
+
+        window of 4     0 1 2 3 4 5 6 | 7        7 tokens are computed, token 7 is next
+                                r r r   r        its window is itself and 3 more: 4 tokens are skipped
+        """
+        return max(0, num_computed_tokens - self.sliding_window + 1)
+
+
+class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
+    """Tables for layers in which a token attends to the tokens before it in its own chunk.
+
+    Source: vLLM `ChunkedLocalAttentionManager`.
+    """
+
+    def __init__(self, kv_cache_spec: ChunkedLocalAttentionSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
+        super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
+        self.attention_chunk_size = kv_cache_spec.attention_chunk_size
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Return the tokens of all chunks before the next token's: with chunks of 8, 8 of 13 and 16 of 16."""
+        return num_computed_tokens // self.attention_chunk_size * self.attention_chunk_size
+
+
+class MambaManager(SingleTypeKVCacheManager):
+    """Tables for layers that keep a running state in place of keys and values.
+
+    A step reads one state and writes one, into the block in which its last token lies; the places between stay null.
+    A state can be shared only where a step ended exactly at a block's end, and not before that step has run:
+    attention reads a promised block layer by layer, after it was written; a state is needed before the first token.
+
+        blocks of 16        [ s16 ]  [ null ]  [ s48 ]  [ s50 ]        steps that ended at 16, 48 and 50
+        in the index          yes                yes      no
+
+    Source: vLLM `MambaManager`, its mode "align".
+    """
+
+    def __init__(self, kv_cache_spec: MambaSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
+        super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
+        self._promises: dict[str, tuple[KVCacheBlock, Request, int]] = {}
+        """The state that each request published last: its block, its writer, the tokens that make it true."""
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Return all but the last computed token: the state behind it knows the rest."""
+        return max(0, num_computed_tokens - 1)
+
+    def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
+        """Return 1 if the last token lies beyond the table: whatever a step's length, it writes one state."""
+        return min(super().num_missing_blocks(num_tokens, num_held), 1)
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[KVCacheBlock],
+        max_in_flight_tokens: int | None = None,
+    ) -> int:
+        """Return as for any group; more than there are, so "not now", for a hit that is still to be computed."""
+        for block, writer, num_tokens_of_state in self._promises.values():
+            is_hit = len(new_computed_blocks) > 0 and new_computed_blocks[-1] is block
+            if is_hit and writer.num_computed_tokens < num_tokens_of_state:
+                return len(self.block_pool.blocks) + 1
+        return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks, max_in_flight_tokens)
+
+    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
+        """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`; return both.
+
+        Whoever keeps a copy of the table appends what is returned, so the null blocks are part of it.
+        """
+        table = self.req_to_blocks[request_id]
+        gaps = [self.block_pool.null_block] * (cdiv(num_tokens, self.block_size) - len(table) - 1)
+        table += gaps
+        return gaps + super().allocate_new_blocks(request_id, num_tokens)
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Enter the state in the index if the step ends where a hit can end, which is at a block's end."""
+        if num_tokens % self.cache_hit_alignment_tokens > 0:
+            return
+        position = num_tokens // self.block_size - 1
+        self.num_cached_block[request.request_id] = position  # what stands before it is no state of a block's end
+        super().cache_blocks(request, num_tokens)
+        self._promises[request.request_id] = (self.req_to_blocks[request.request_id][position], request, num_tokens)
+
+    def free(self, request_id: str) -> None:
+        """Free as any group does, and forget the request's promise."""
+        super().free(request_id)
+        self._promises.pop(request_id, None)

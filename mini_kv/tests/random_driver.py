@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from math import lcm
 from typing import Any, ClassVar, TypeAlias
 
 from mini_kv.core.block import BlockHashWithGroupId
@@ -28,9 +29,18 @@ from mini_kv.core.errors import (
     UnknownRequestError,
 )
 from mini_kv.core.invariants import check_invariants
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-from mini_kv.tests.reference import ContentOracle, Namespace, Prefix, ReferenceCache, ReferenceRequest
+from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
 
 Op: TypeAlias = tuple[Any, ...]
 """Name of the operation, then its arguments: the arguments of the method of `World` with that name."""
@@ -62,6 +72,35 @@ class Config:
     enable_caching: bool = True
     debug: bool = False
     """Whether to drive the `DebugKVCacheManager`."""
+    groups: str = ""
+    """Groups of layers as kind:block_size:reach, such as `full:4 window:2:5`; empty: full attention alone."""
+
+    def all_groups(self) -> list[Group]:
+        """Return the groups."""
+        if not self.groups:
+            return [Group("full", self.block_size)]
+        words = [text.split(":") for text in self.groups.split()]
+        return [Group(kind, *map(int, numbers)) for kind, *numbers in words]
+
+    def make(self, **options: Any) -> KVCacheManager:
+        """Return a new cache; the options are the manager's."""
+        manager = DebugKVCacheManager if self.debug else KVCacheManager
+        specs = [spec_of(group) for group in self.all_groups()]
+        groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
+        return manager(KVCacheConfig(self.num_blocks, groups), enable_caching=self.enable_caching, **options)
+
+
+def spec_of(group: Group) -> KVCacheSpec:
+    """Return the engine's word for a group of the reference."""
+    match group.kind:
+        case "window":
+            return SlidingWindowSpec(group.block_size, sliding_window=group.reach)
+        case "chunks":
+            return ChunkedLocalAttentionSpec(group.block_size, attention_chunk_size=group.reach)
+        case "state":
+            return MambaSpec(group.block_size, shapes=((1,),), dtypes_bytes=(2,))
+        case _:
+            return FullAttentionSpec(group.block_size)
 
 
 CONFIGS = (
@@ -75,6 +114,14 @@ CONFIGS = (
     Config(block_size=16, num_blocks=8, num_documents=2),
     Config(block_size=16, num_blocks=14, num_documents=1, num_namespaces=len(NAMESPACES)),
     Config(block_size=4, num_blocks=10, enable_caching=False),
+    Config(num_blocks=24, num_documents=2, groups="full:4 window:4:6"),
+    Config(num_blocks=40, num_documents=1, num_namespaces=1, groups="full:2 window:2:3 window:2:7"),
+    Config(num_blocks=16, num_documents=1, num_namespaces=3, groups="window:3:5"),
+    Config(num_blocks=40, num_documents=2, groups="full:2 window:4:5 full:6"),
+    Config(num_blocks=30, num_documents=1, groups="chunks:2:6 full:4 window:2:4"),
+    Config(num_blocks=24, num_documents=1, num_namespaces=1, groups="full:2 state:4"),
+    Config(num_blocks=40, num_documents=1, groups="state:2 full:2 window:2:6 chunks:2:5 state:4"),
+    Config(num_blocks=24, enable_caching=False, groups="full:4 window:2:5 state:4"),
 )
 """The caches of the test: all contended, since in a roomy cache nothing happens."""
 
@@ -89,8 +136,8 @@ class Live:
 
     request: Request
     ref: ReferenceRequest
-    found: KVCacheBlocks | None = None
-    """The last lookup's hit, which may be stale by now."""
+    found: tuple[KVCacheBlocks, int] | None = None
+    """The last lookup's hit, and its tokens; it may be stale by now."""
     drafts: tuple[int, ...] = ()
     """Tokens that were proposed in the last step and wait for a verdict."""
 
@@ -100,22 +147,23 @@ class World:
     """One engine, one reference, one memory."""
 
     config: Config
+    groups: list[Group] = field(init=False)
     kv: KVCacheManager = field(init=False)
     ref: ReferenceCache = field(init=False)
     memory: ContentOracle = field(init=False)
     live: dict[str, Live] = field(default_factory=dict)
     scheduled: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """Who runs in the coming step: number of known tokens, drafts."""
-    prefix_of_key: dict[BlockHashWithGroupId, Prefix] = field(default_factory=dict)
-    key_of_prefix: dict[Prefix, BlockHashWithGroupId] = field(default_factory=dict)
+    prefix_of_key: dict[BlockHashWithGroupId, tuple[int, Prefix]] = field(default_factory=dict)
+    key_of_prefix: dict[tuple[int, Prefix], BlockHashWithGroupId] = field(default_factory=dict)
     """Every key ever seen and the prefix it stood for: one to one, or tenants share (I13) or nobody does (I12)."""
 
     def __post_init__(self) -> None:
         config = self.config
-        make = DebugKVCacheManager if config.debug else KVCacheManager
-        self.kv = make.for_full_attention(config.num_blocks, config.block_size, enable_caching=config.enable_caching)
-        self.ref = ReferenceCache(config.num_blocks, config.block_size, enable_caching=config.enable_caching)
-        self.memory = ContentOracle(config.num_blocks, config.block_size)
+        self.groups = config.all_groups()
+        self.kv = config.make()
+        self.ref = ReferenceCache(config.num_blocks, self.groups, enable_caching=config.enable_caching)
+        self.memory = ContentOracle(config.num_blocks, max(group.block_size for group in self.groups))
 
     def apply(self, op: Op) -> bool:
         """Do one operation on both sides and compare them; return whether it made sense in this state."""
@@ -164,9 +212,9 @@ class World:
         if name not in self.ref.tables and hit != "ignored":
             if hit == "stale" and live.found is None:
                 return False
-            blocks = live.found if hit == "stale" else self._look_up(live)
-            assert blocks is not None
-            num_hit = len(blocks.blocks[0]) * self.config.block_size
+            found = live.found if hit == "stale" else self._look_up(live)
+            assert found is not None
+            blocks, num_hit = found
             adopted, passed = (num_hit, 0) if hit == "adopted" else (0, num_hit)
         remaining = len(live.ref.token_ids) - live.ref.num_computed - adopted - passed
         if remaining < 1:
@@ -180,15 +228,16 @@ class World:
             live.found = None
             return True
         got = self.kv.allocate_slots(*arguments)
-        hit_ids = _ids(blocks) if blocks is not None else []
-        wanted = self.ref.allocate(live.ref, hit_ids, num_new + len(drafts), lookahead)
+        hit_ids = _ids(blocks) if blocks is not None else [[] for _ in self.groups]
+        wanted = self.ref.allocate(live.ref, hit_ids, adopted + passed, num_new + len(drafts), lookahead)
+        # Some calls give nobody a block, and return the same empty answer each time.
         self._same("new blocks", got if got is None else _ids(got), wanted)
         if wanted is None:
             live.request.num_computed_tokens -= adopted
             return True
         live.request.num_computed_tokens += passed
         live.ref.num_computed += adopted + passed
-        self.memory.take(name, wanted)
+        self.memory.take(name, (block_id for blocks in wanted for block_id in blocks if block_id))
         self.scheduled[name] = (num_new, drafts)
         return True
 
@@ -210,7 +259,8 @@ class World:
             return False
         accepted, rejected = live.drafts[:num_accepted], live.drafts[num_accepted:]
         first_rejected = live.ref.num_computed + len(accepted)
-        self.memory.forget(self.kv.get_block_ids(name)[0], range(first_rejected, first_rejected + len(rejected)))
+        for group, table in zip(self.groups, self.kv.get_block_ids(name), strict=True):
+            self.memory.forget(group, table, range(first_rejected, first_rejected + len(rejected)))
         live.drafts = ()
         live.request.append_output_token_ids(*accepted, token)
         live.ref.append([*accepted, token])
@@ -298,16 +348,15 @@ class World:
 
     # Parts of operations.
 
-    def _look_up(self, live: Live) -> KVCacheBlocks:
+    def _look_up(self, live: Live) -> tuple[KVCacheBlocks, int]:
         blocks, num_tokens = self.kv.get_computed_blocks(live.request)
-        wanted = self.ref.lookup(live.ref)
-        self._same("hit", (_ids(blocks), num_tokens), (wanted, len(wanted) * self.config.block_size))
-        return blocks
+        self._same("hit", (_ids(blocks), num_tokens), self.ref.lookup(live.ref))
+        return blocks, num_tokens
 
     def _compute(self, live: Live, num_new: int, drafts: tuple[int, ...]) -> None:
         ref = live.ref
-        table = self.kv.get_block_ids(ref.name)[0]
-        contents = ref.prefixes[ref.num_computed : ref.num_computed + num_new]
+        start = ref.num_computed
+        contents = ref.prefixes[start : start + num_new]
         if drafts:
             all_tokens = [*ref.token_ids, *drafts]
             first = len(ref.token_ids) + 1
@@ -317,13 +366,20 @@ class World:
             block_id
             for name in self.kv.requests
             if name != ref.name and name not in self.scheduled
-            for block_id in self.kv.get_block_ids(name)[0]
+            for table in self.kv.get_block_ids(name)
+            for block_id in table
         ]
-        self.memory.write(ref.name, table, ref.num_computed, contents, readers)
-        ref.num_computed += num_new
-        live.request.num_computed_tokens = ref.num_computed
+        end = start + num_new
+        for group, table in zip(self.groups, self.kv.get_block_ids(ref.name), strict=True):
+            if (
+                group.kind == "state"
+            ):  # is read before the step, and what the step leaves is written over it or beside it
+                self.memory.read(ref.name, group, table, ref.prefixes[:start], group.first_read(start))
+            self.memory.write(ref.name, group, table, start, contents, readers)
+            if group.kind != "state":
+                self.memory.read(ref.name, group, table, ref.prefixes[:end], group.first_read(start))
+        live.request.num_computed_tokens = ref.num_computed = end
         live.drafts = drafts
-        self.memory.read(ref.name, table, ref.prefixes[: ref.num_computed])
 
     def _stop(self, name: str) -> None:
         """Free a running request, and with it everybody who built on KV that it will not write now."""
@@ -359,7 +415,7 @@ class World:
             "free queue", [b.block_id for b in kv.block_pool.free_block_queue.get_all_free_blocks()], ref.free_queue
         )
         self._same("ref_cnt", [block.ref_cnt for block in blocks], ref.ref_counts())
-        self._same("tables", {name: kv.get_block_ids(name)[0] for name in kv.requests}, ref.tables)
+        self._same("tables", {name: list(kv.get_block_ids(name)) for name in kv.requests}, ref.tables)
         self._same("order of admission", list(kv.requests), list(ref.tables))
         self._same("cached blocks", {b.block_id for b in blocks if b.block_hash is not None}, set(ref.key_of))
         self._compare_keys()
@@ -377,7 +433,7 @@ class World:
     def _compare_keys(self) -> None:
         """Compare the index with the reference's, key by key: which prefix, which blocks, oldest first."""
         blocks = self.kv.block_pool.blocks
-        wanted: dict[Prefix | str, list[int]] = {}
+        wanted: dict[tuple[int, Prefix] | str, list[int]] = {}
         for block_id, prefix in self.ref.key_of.items():
             key = blocks[block_id].block_hash
             assert key is not None
@@ -387,7 +443,7 @@ class World:
             if self.key_of_prefix.setdefault(prefix, key) != key:
                 raise Mismatch(f"I12: a second key for the prefix {prefix}")
         index = self.kv.block_pool.cached_block_hash_to_block
-        found: dict[Prefix | str, list[int]] = {
+        found: dict[tuple[int, Prefix] | str, list[int]] = {
             self.prefix_of_key.get(key, key.hex()): [block.block_id for block in under] for key, under in index.items()
         }
         self._same("blocks under a key", found, wanted)
@@ -398,8 +454,8 @@ class World:
             raise Mismatch(f"{what}: the engine has {engine}, the reference {reference}")
 
 
-def _ids(blocks: KVCacheBlocks) -> list[int]:
-    return [block.block_id for block in blocks.blocks[0]]
+def _ids(blocks: KVCacheBlocks) -> Tables:
+    return list(blocks.get_block_ids())
 
 
 MISUSES = (
@@ -422,7 +478,11 @@ class Generator:
         self.rng = random.Random(seed)
         self.num_submitted = 0
         config = world.config
-        capacity = config.block_size * (config.num_blocks - 1)
+        groups = config.all_groups()
+        self.block_size = lcm(*(group.block_size for group in groups))
+        self.has_states = any(group.kind == "state" for group in groups)
+        blocks_a_boundary = sum(self.block_size // group.block_size for group in groups)
+        capacity = self.block_size * (config.num_blocks - 1) // blocks_a_boundary
         self.max_tokens = max(2, capacity * 2 // 3)
         # Documents begin alike, so that prefixes fork; tokens are few, so that different prefixes look alike.
         common = [self.rng.randrange(2) for _ in range(self.max_tokens)]
@@ -451,7 +511,7 @@ class Generator:
         self.num_submitted += 1
         length = min(self.rng.randrange(1, self.max_tokens), self.rng.randrange(1, self.max_tokens))
         if self.rng.random() < 0.3:  # aligned prompts: the cap is at work
-            length = max(1, length // self.world.config.block_size) * self.world.config.block_size
+            length = max(1, length // self.block_size) * self.block_size
         token_ids = self.rng.choice(self.documents)[:length]
         namespace = self.rng.randrange(self.world.config.num_namespaces)
         # A name that is used again must find nothing left of its first bearer.
@@ -472,10 +532,12 @@ class Generator:
         name = self._pick(names)
         if name is None:
             return None
-        size = world.config.block_size
+        size = self.block_size
         num_new = 1000 if rng.random() < 0.6 else rng.randrange(1, 2 * size + 1)  # whole, or in chunks
         drafts = tuple(rng.randrange(2) for _ in range(rng.choice((0, 0, 0, 1, 2, size))))
         lookahead = rng.choice((0, 0, 0, 1, size))
+        if self.has_states:  # no token can be taken back out of a state
+            drafts, lookahead = (), 0
         hit = rng.choices(("adopted", "passed", "stale", "ignored"), (5, 5, 2, 1))[0]
         return ("allocate", name, num_new, drafts, lookahead, hit)
 
@@ -588,7 +650,8 @@ def run(configs: Sequence[Config], seed: int, num_ops: int, shrink_s: float = 20
 def _report(config: Config, seed: int, ops: list[Op], error: Exception, shrink_s: float) -> tuple[str, list[Op]]:
     trace = shrink(ops, config, shrink_s)
     final = replay(trace, config) or error
-    options = "".join(f" {_flag(name)} {int(value)}" for name, value in asdict(config).items())
+    values = {name: repr(value) if name == "groups" else int(value) for name, value in asdict(config).items()}
+    options = "".join(f" {_flag(name)} {value}" for name, value in values.items())
     lines = [
         f"seed {seed}, operation {len(ops)}: {type(error).__name__}: {error}",
         f"again: python -m mini_kv.tests.random_driver --seed {seed} --ops {OPS_PER_EPISODE}{options}",
@@ -618,7 +681,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="the test's caches in turn, instead of one cache")
     parser.add_argument("--shrink-s", type=float, default=20.0, help="seconds to look for a shorter failing run")
     for name, value in asdict(Config()).items():
-        parser.add_argument(_flag(name), type=int, default=int(value))
+        number = name != "groups"
+        parser.add_argument(_flag(name), type=int if number else str, default=int(value) if number else value)
     options = vars(parser.parse_args(argv))
     seed, num_ops, shrink_s = options.pop("seed"), options.pop("ops"), options.pop("shrink_s")
     take_all = options.pop("all")

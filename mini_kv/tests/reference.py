@@ -8,8 +8,9 @@ tables. It is slow and short; where the two differ, one of them is wrong.
 is it the KV of exactly its own prefix?
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 from typing import TypeAlias
 
 Image: TypeAlias = tuple[str, int, int]
@@ -59,87 +60,172 @@ class ReferenceRequest:
             self.prefixes.append(self.namespace.prefix(self.token_ids[: position + 1]))
 
 
-class ReferenceCache:
-    """The cache of one full-attention group, in lists and dicts."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of layers: its kind, the tokens a block, and how far a token reads back."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool = True) -> None:
+    kind: str = "full"
+    """full, window, chunks or state."""
+    block_size: int = 4
+    reach: int = 0
+    """Tokens of a window or a chunk."""
+
+    def first_read(self, position: int) -> int:
+        """Return the first token whose KV (or, for a state, whose outcome) the token at `position` reads."""
+        match self.kind:
+            case "window":
+                return max(0, position - (self.reach - 1))
+            case "chunks":
+                return position - position % self.reach
+            case "state":
+                return max(0, position - 1)
+            case _:
+                return 0
+
+
+Tables: TypeAlias = list[list[int]]
+"""Block ids, a list a group; 0 where there is no block (any more)."""
+
+
+class ReferenceCache:
+    """The cache of any groups of layers, in lists and dicts."""
+
+    def __init__(self, num_blocks: int, groups: Sequence[Group], *, enable_caching: bool = True) -> None:
         self.num_blocks = num_blocks
-        self.block_size = block_size
+        self.groups = tuple(groups)
         self.enable_caching = enable_caching
         self.free_queue = list(range(1, num_blocks))
         """Block ids, the next to be reused first. Block 0 is the null block."""
-        self.key_of: dict[int, Prefix] = {}
-        """What each cached block holds, in the order of publication."""
-        self.tables: dict[str, list[int]] = {}
-        """The block table of each admitted request, in the order of admission."""
-        self.num_published: dict[str, int] = {}
+        self.key_of: dict[int, tuple[int, Prefix]] = {}
+        """What each cached block holds, of which group, in the order of publication."""
+        self.tables: dict[str, Tables] = {}
+        """The block tables of each admitted request, in the order of admission."""
+        self.requests: dict[str, ReferenceRequest] = {}
+        self.num_published: dict[str, list[int]] = {}
         self.num_requests = 0
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
 
     def ref_counts(self) -> list[int]:
-        """Return how many tables hold each block."""
+        """Return how many tables hold each block; nobody counts the null block."""
         counts = [0] * self.num_blocks
-        for table in self.tables.values():
-            for block_id in table:
+        for tables in self.tables.values():
+            for block_id in _real(tables):
                 counts[block_id] += 1
         return counts
 
-    def blocks_under(self, key: Prefix) -> list[int]:
-        """Return the blocks that hold exactly this prefix, oldest publication first."""
-        return [block_id for block_id, held in self.key_of.items() if held == key]
+    def blocks_under(self, group_id: int, prefix: Prefix) -> list[int]:
+        """Return the group's blocks that hold exactly this prefix, oldest publication first."""
+        return [block_id for block_id, held in self.key_of.items() if held == (group_id, prefix)]
 
-    def lookup(self, request: ReferenceRequest) -> list[int]:
-        """Return the blocks of the longest cached prefix that leaves at least one token to compute."""
-        hit: list[int] = []
-        end = self.block_size
-        while end < len(request.token_ids):
-            found = self.blocks_under(request.prefixes[end - 1])
-            if not found:
-                break
-            hit.append(found[0])
-            end += self.block_size
+    def lookup(self, request: ReferenceRequest) -> tuple[Tables, int]:
+        """Return the longest hit that leaves a token to compute: tries every end, from the last one down."""
+        for end in range(len(request.token_ids) - 1 if self.enable_caching else 0, 0, -1):
+            hit = self._hit_at(request, end)
+            if hit is not None:
+                return hit, end
+        return [[] for _ in self.groups], 0
+
+    def _hit_at(self, request: ReferenceRequest, end: int) -> Tables | None:
+        if any(end % group.block_size for group in self.groups):
+            return None
+        hit: Tables = []
+        for group_id, group in enumerate(self.groups):
+            first = group.first_read(end) // group.block_size
+            hit.append([0] * first)
+            for index in range(first, end // group.block_size):
+                found = self.blocks_under(group_id, request.prefixes[(index + 1) * group.block_size - 1])
+                if not found:
+                    return None
+                hit[-1].append(found[0])
         return hit
 
-    def is_cached(self, request: ReferenceRequest, hit: Sequence[int]) -> bool:
+    def is_cached(self, request: ReferenceRequest, hit: Tables) -> bool:
         """Return whether an older hit still stands: each of its blocks holds the request's prefix."""
-        ends = range(self.block_size, self.block_size * (len(hit) + 1), self.block_size)
         return all(
-            self.key_of.get(block_id) == request.prefixes[end - 1] for block_id, end in zip(hit, ends, strict=True)
+            self.key_of.get(block_id) == (group_id, request.prefixes[(index + 1) * group.block_size - 1])
+            for group_id, group in enumerate(self.groups)
+            for index, block_id in enumerate(hit[group_id])
+            if block_id
+        )
+
+    def is_promised_state(self, hit: Tables) -> bool:
+        """Return whether a state of the hit is still to be computed by the request that published it."""
+        states = {
+            blocks[-1] for group, blocks in zip(self.groups, hit, strict=True) if group.kind == "state" and blocks
+        }
+        return any(
+            block_id in states and self.requests[name].num_computed < (index + 1) * group.block_size
+            for name, tables in self.tables.items()
+            for group, table in zip(self.groups, tables, strict=True)
+            for index, block_id in enumerate(table)
         )
 
     def allocate(
-        self, request: ReferenceRequest, hit: Sequence[int], num_new_tokens: int, num_lookahead_tokens: int
-    ) -> list[int] | None:
+        self, request: ReferenceRequest, hit: Tables, num_hit_tokens: int, num_new_tokens: int, num_lookahead: int
+    ) -> Tables | None:
         """Give slots for the next tokens, after a hit that counts as computed; return the new blocks or `None`."""
-        num_computed = request.num_computed + len(hit) * self.block_size
-        table = [*self.tables.get(request.name, []), *hit]
-        num_slots = num_computed + num_new_tokens + num_lookahead_tokens
-        num_wanted = max(0, (num_slots + self.block_size - 1) // self.block_size - len(table))
-        revived = [block_id for block_id in hit if block_id in self.free_queue]
-        if num_wanted + len(revived) > len(self.free_queue):
+        num_computed = request.num_computed + num_hit_tokens
+        num_slots = num_computed + num_new_tokens + num_lookahead
+        tables = [list(table) for table in self.tables.get(request.name, hit)]
+        left_behind = [
+            self._left_behind(group, table, num_computed) for group, table in zip(self.groups, tables, strict=True)
+        ]
+        others = {block_id for name, held in self.tables.items() if name != request.name for block_id in _real(held)}
+        num_left_alone = sum(block_id not in others for block_id in _real(left_behind))
+        wanted = [
+            max(0, (num_slots + group.block_size - 1) // group.block_size - len(table))
+            for group, table in zip(self.groups, tables, strict=True)
+        ]
+        gaps = [max(0, n - 1) if group.kind == "state" else 0 for group, n in zip(self.groups, wanted, strict=True)]
+        revived = [block_id for block_id in _real(hit) if block_id in self.free_queue]
+        if sum(wanted) - sum(gaps) + len(revived) > len(self.free_queue) + num_left_alone or self.is_promised_state(
+            hit
+        ):
             return None
+        for blocks in left_behind:
+            self._make_free(block_id for block_id in blocks if block_id not in others)
         for block_id in revived:
             self.free_queue.remove(block_id)
-        new_blocks = [self.free_queue.pop(0) for _ in range(num_wanted)]
-        for block_id in new_blocks:
+        new_blocks = [
+            [0] * gap + [self.free_queue.pop(0) for _ in range(n - gap)] for n, gap in zip(wanted, gaps, strict=True)
+        ]
+        for block_id in _real(new_blocks):
             self.key_of.pop(block_id, None)
-        table += new_blocks
+        for table, blocks in zip(tables, new_blocks, strict=True):
+            table += blocks
         if request.name not in self.tables:
-            self.num_published[request.name] = len(hit)
-            self._count_first_admission(request, len(hit) * self.block_size)
-        self.tables[request.name] = table
+            self.requests[request.name] = request
+            self.num_published[request.name] = [len(table) for table in hit]
+            self._count_first_admission(request, num_hit_tokens)
+        self.tables[request.name] = tables
         self._publish(request, min(num_computed + num_new_tokens, len(request.token_ids)))
         return new_blocks
+
+    @staticmethod
+    def _left_behind(group: Group, table: list[int], num_computed: int) -> list[int]:
+        """Take out of the table the blocks that no token from `num_computed` on reads; return them, the last first."""
+        blocks = []
+        for index in reversed(range(min(len(table), group.first_read(num_computed) // group.block_size))):
+            if table[index]:
+                blocks.append(table[index])
+                table[index] = 0
+        return blocks
 
     def _publish(self, request: ReferenceRequest, num_tokens: int) -> None:
         if not self.enable_caching:
             return
-        num_full = num_tokens // self.block_size
-        for index in range(self.num_published[request.name], num_full):
-            last_position = (index + 1) * self.block_size - 1
-            self.key_of[self.tables[request.name][index]] = request.prefixes[last_position]
-        self.num_published[request.name] = max(num_full, self.num_published[request.name])
+        published = self.num_published[request.name]
+        boundary = lcm(*(group.block_size for group in self.groups))
+        for group_id, (group, table) in enumerate(zip(self.groups, self.tables[request.name], strict=True)):
+            num_full = num_tokens // boundary * boundary // group.block_size
+            fresh = range(published[group_id], num_full)
+            if group.kind == "state":  # the state at a block's end is known only if the step ends there
+                fresh = range(num_full - 1, num_full) if num_tokens % boundary == 0 else range(0)
+            for index in fresh:
+                if table[index]:
+                    self.key_of[table[index]] = (group_id, request.prefixes[(index + 1) * group.block_size - 1])
+            published[group_id] = max(num_full, published[group_id])
 
     def _count_first_admission(self, request: ReferenceRequest, num_hit_tokens: int) -> None:
         if request.num_cached is not None:
@@ -152,18 +238,25 @@ class ReferenceCache:
 
     def withdraw(self, request: ReferenceRequest) -> list[str]:
         """Take back the keys of blocks that are not fully computed; return who else holds one of these blocks."""
-        num_computed = request.num_computed // self.block_size
-        promised = self.tables[request.name][num_computed : self.num_published[request.name]]
+        promised = set()
+        for group_id, (group, table) in enumerate(zip(self.groups, self.tables[request.name], strict=True)):
+            num_computed = request.num_computed // group.block_size
+            promised |= set(table[num_computed : self.num_published[request.name][group_id]]) - {0}
+            self.num_published[request.name][group_id] = min(num_computed, self.num_published[request.name][group_id])
         self.evict(promised)
-        self.num_published[request.name] = min(num_computed, self.num_published[request.name])
-        return [name for name, table in self.tables.items() if name != request.name and set(promised) & set(table)]
+        return [name for name, tables in self.tables.items() if name != request.name and promised & set(_real(tables))]
 
     def release(self, request: ReferenceRequest) -> None:
-        """Drop the request's table; blocks that nobody holds any more become free, the last of the table first."""
-        table = self.tables.pop(request.name)
-        del self.num_published[request.name]
-        held = {block_id for other in self.tables.values() for block_id in other}
-        idle = [block_id for block_id in reversed(table) if block_id not in held]
+        """Drop the request's tables; blocks that nobody holds any more become free, the last of a table first."""
+        tables = self.tables.pop(request.name)
+        del self.num_published[request.name], self.requests[request.name]
+        held = {block_id for others in self.tables.values() for block_id in _real(others)}
+        for table in tables:
+            self._make_free(block_id for block_id in reversed(table) if block_id and block_id not in held)
+
+    def _make_free(self, block_ids: Iterable[int]) -> None:
+        """Put blocks that nobody holds into the queue: those without a key in front, those with one at the back."""
+        idle = list(block_ids)
         without_key = [block_id for block_id in idle if block_id not in self.key_of]
         with_key = [block_id for block_id in idle if block_id in self.key_of]
         self.free_queue = without_key + self.free_queue + with_key
@@ -175,10 +268,14 @@ class ReferenceCache:
 
     def reset(self) -> bool:
         """Forget what all blocks hold, unless a request holds a block."""
-        if any(self.tables.values()):
+        if any(any(_real(tables)) for tables in self.tables.values()):
             return False
         self.key_of.clear()
         return True
+
+
+def _real(tables: Tables) -> Iterator[int]:
+    return (block_id for table in tables for block_id in table if block_id)
 
 
 class ContentError(AssertionError):
@@ -189,10 +286,11 @@ class ContentOracle:
     """The memory itself: for each slot of each block, the prefix whose KV was written there last.
 
     It knows nothing of keys, references or queues. Blocks are pointed at by the engine's tables, as kernels do it.
+    A block that holds a state has one slot that counts, the first.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.block_size = block_size
+        """Make the memory; `block_size` is the largest block's."""
         self.phys: list[list[Prefix | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.writer: dict[int, str] = {}
         """Who took each block from the free queue; nobody else may write to it."""
@@ -200,38 +298,54 @@ class ContentOracle:
     def take(self, name: str, block_ids: Iterable[int]) -> None:
         """Note that a request was given these blocks; whatever was in them is gone."""
         for block_id in block_ids:
-            self.phys[block_id] = [None] * self.block_size
+            self.phys[block_id] = [None] * len(self.phys[block_id])
             self.writer[block_id] = name
 
     def write(
-        self, name: str, table: Sequence[int], start: int, contents: Iterable[Prefix], readers: Sequence[int]
+        self,
+        name: str,
+        group: Group,
+        table: Sequence[int],
+        start: int,
+        contents: Sequence[Prefix],
+        readers: Sequence[int],
     ) -> None:
-        """Write KV from position `start` on, through the table.
+        """Write KV from position `start` on, through the table; a state once, where the last position lies.
 
         Raises `ContentError` if the block is not the writer's, if the slot was written before, or if the block is
-        among `readers`, the blocks of requests that may have read it already (I6).
+        among `readers`, the blocks of requests that may have read it already (I6). A state is written in place.
         """
-        for position, content in enumerate(contents, start):
-            block_id, slot = table[position // self.block_size], position % self.block_size
+        is_state = group.kind == "state"
+        for position, content in list(enumerate(contents, start))[-1 if is_state else 0 :]:
+            block_id, slot = table[position // group.block_size], position % group.block_size
+            slot = 0 if is_state else slot
             where = f"I6: {name} writes position {position} to block {block_id}, slot {slot}"
             if self.writer.get(block_id) != name:
                 raise ContentError(f"{where}, which {self.writer.get(block_id, 'nobody')} took")
             if block_id in readers:
                 raise ContentError(f"{where}, which somebody else holds and may have read")
-            if self.phys[block_id][slot] is not None:
+            if self.phys[block_id][slot] is not None and not is_state:
                 raise ContentError(f"{where}, which holds {self.phys[block_id][slot]} already")
             self.phys[block_id][slot] = content
 
-    def read(self, name: str, table: Sequence[int], expected: Sequence[Prefix]) -> None:
-        """Read all KV of a request through its table; raises `ContentError` if it is not its own prefix's (I9)."""
-        size = self.block_size
-        for first in range(0, len(expected), size):
-            block_id, wanted = table[first // size], expected[first : first + size]
-            found = self.phys[block_id][: len(wanted)]
-            if found != wanted:
-                raise ContentError(f"I9: {name} reads block {block_id}: {found}, its own prefix is {wanted}")
+    def read(self, name: str, group: Group, table: Sequence[int], expected: Sequence[Prefix], first: int = 0) -> None:
+        """Read the KV of positions `first` to the end of `expected`; `ContentError` if it is not its own prefix's (I9).
 
-    def forget(self, table: Sequence[int], positions: Iterable[int]) -> None:
+        Of a state, what the last of these positions left.
+        """
+        for position in range(first, len(expected)):
+            block_id, slot = table[position // group.block_size], position % group.block_size
+            if group.kind == "state":
+                if position < len(expected) - 1:
+                    continue
+                slot = 0
+            found = self.phys[block_id][slot]
+            if block_id == 0 or found != expected[position]:
+                raise ContentError(
+                    f"I9: {name} reads block {block_id}: {found}, its own prefix is {expected[position]}"
+                )
+
+    def forget(self, group: Group, table: Sequence[int], positions: Iterable[int]) -> None:
         """Declare slots worthless, those of rejected drafts: they will be written again."""
         for position in positions:
-            self.phys[table[position // self.block_size]][position % self.block_size] = None
+            self.phys[table[position // group.block_size]][position % group.block_size] = None

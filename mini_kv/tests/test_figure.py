@@ -8,6 +8,7 @@ from importlib import resources
 import pytest
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.invariants import LEDGER
 from mini_kv.tests.story_examples import crowded_run
 from mini_kv.tests.traced_run import traced_kv
 from mini_kv.trace.edge import Edge, EdgeKind
@@ -51,7 +52,7 @@ def test_a_story_as_json():
         "num_blocks": 4,
         "block_size": 2,
         "ending": "the end",
-        "invariants": {"I7": "cap: a hit covers at most num_tokens - 1 tokens, in whole blocks"},
+        "invariants": {"I7": LEDGER["I7"]},
         "steps": [
             {
                 "do": "prefill A",

@@ -29,16 +29,20 @@ SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
 
 NOT_IN_A_TRACE = {
+    "chunks-checked",
+    "dense-retention",
     "hash-recipe",
     "hash-seed",
     "key-namespace",
     "kv-events",
+    "lookup-alone",
     "lookup-pair",
     "names",
     "no-skip-reading",
-    "one-group",
     "pool-of-one",
+    "promised-states",
     "ready-hashes",
+    "window-bound",
 }
 """Deviations that no call of a scenario can show: other signatures and names, other bytes, what is not built."""
 

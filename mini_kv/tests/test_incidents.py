@@ -5,10 +5,19 @@ The thread in each docstring is public. What the story asserts is what its users
 
 import pytest
 
+from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.debug import manager_state
 from mini_kv.core.errors import AllocationError, BlockStateError, UnknownRequestError
 from mini_kv.core.invariants import check_invariants
-from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 
 
@@ -30,6 +39,12 @@ def hit_of(kv: KVCacheManager, *token_ids: int) -> tuple[list[int], int]:
 
 def free_order(kv: KVCacheManager) -> list[int]:
     return [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()]
+
+
+def with_groups(num_blocks: int, *specs: KVCacheSpec) -> KVCacheManager:
+    """Return a cache of one group a spec."""
+    groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
+    return KVCacheManager(KVCacheConfig(num_blocks, groups))
 
 
 def test_b01_stale_key_after_reuse() -> None:
@@ -80,6 +95,43 @@ def test_b02_a_hit_from_elsewhere_is_capped_too() -> None:
     assert manager_state(kv) == before
 
 
+def test_b05_one_groups_new_block_is_not_another_groups_hit() -> None:
+    """vllm #33775, #44409: group 0 took new blocks before group 1's hit was touched, and got that hit's blocks."""
+    kv = with_groups(9, FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=5))
+    kv.free(prefill(kv, "A", 1, 1, 2, 2, 3, 3))
+    assert free_order(kv) == [7, 8, 3, 2, 1, 6, 5, 4]
+    prefill(kv, "C", 9)  # takes 7 and 8: the next in line are A's own
+    kv.evict_blocks([3, 6])
+    again = kv.new_request("B", (1, 1, 2, 2, 4))
+    blocks, num_hit = kv.get_computed_blocks(again)
+    assert (blocks.get_block_ids(), num_hit) == (([1, 2], [4, 5]), 4)
+
+    assert kv.allocate_slots(again, 1, num_hit, blocks) is not None
+
+    assert kv.get_block_ids("B") == ([1, 2, 3], [4, 5, 6])  # 3 and 6, which stood among the hits, and no hit
+    check_invariants(kv)
+
+
+def test_b06_one_reference_a_request_and_block() -> None:
+    """vllm #1556, #3347: a window's blocks were counted once an entry of the table, and freed twice after a fork."""
+    kv = with_groups(20, FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=3))
+    one = prefill(kv, "A", *range(8))
+    two = prefill(kv, "B", *range(8))
+    shared = kv.block_pool.blocks[7]
+    assert kv.get_block_ids("A")[1] == [5, 6, 7, 8]
+    assert kv.get_block_ids("B")[1] == [0, 0, 7, 10]
+    assert shared.ref_cnt == 2
+    for request, left in ((one, 1), (two, 0)):
+        request.append_output_token_ids(80)
+        assert kv.allocate_slots(request, 1) is not None  # token 8 reads from token 6 on: block 7 is left behind
+        assert shared.ref_cnt == left
+    kv.free(one)
+    kv.free(two)
+
+    assert kv.block_pool.num_free_blocks == 19
+    check_invariants(kv)
+
+
 def test_b07_double_free_is_never_silent() -> None:
     """vllm #1584: a user "fixed" the double-free error by returning early; the guard is the finding, so it raises."""
     kv = KVCacheManager.for_full_attention(num_blocks=6, block_size=4)
@@ -114,6 +166,83 @@ def test_b08_one_block_twice_in_one_free() -> None:
     check_invariants(kv)
 
 
+@pytest.mark.parametrize("step", [1, 16, 50, 400])
+def test_b09_what_was_planned_for_is_let_in(step: int) -> None:
+    """vllm #39734, #40946: one formula sized the pool, another let requests in: a legal request waited for ever."""
+    specs = (FullAttentionSpec(16), SlidingWindowSpec(16, sliding_window=100), SlidingWindowSpec(16, sliding_window=33))
+    num_planned = sum(spec.max_admission_blocks_per_request(step, 400) for spec in specs)
+    groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
+    kv = KVCacheManager(KVCacheConfig(num_planned + 1, groups), max_in_flight_tokens=step)  # and the null block
+    request = kv.new_request("A", range(400))
+
+    while request.num_computed_tokens < 400:
+        num_new = min(step, 400 - request.num_computed_tokens)
+        assert kv.allocate_slots(request, num_new, full_sequence_must_fit=True) is not None
+        request.num_computed_tokens += num_new
+
+    too_small = KVCacheManager(KVCacheConfig(num_planned, groups), max_in_flight_tokens=step)
+    waiting = too_small.new_request("A", range(400))
+    assert too_small.allocate_slots(waiting, step, full_sequence_must_fit=True) is None
+
+
+def test_b10_asking_round_after_round_loses_nothing_twice() -> None:
+    """vllm #32802, #39171, #51771: each round of the lookup took a block off again, until nothing was ever hit."""
+    windows = [SlidingWindowSpec(2, sliding_window=reach) for reach in (3, 5, 9)]
+    kv = with_groups(60, FullAttentionSpec(2), *windows, MambaSpec(2, shapes=((1,),), dtypes_bytes=(2,)))
+    request = kv.new_request("A", range(24))
+    for _ in range(12):  # a state after every block
+        assert kv.allocate_slots(request, 2) is not None
+        request.num_computed_tokens += 2
+    longest = kv.get_computed_blocks(kv.new_request("B", range(25)))
+    assert longest[1] == 24
+    # Holes: the state at 24, the window of 3 at 22, the window of 9 at 20 and 18, the state at 16: round after round.
+    holes = [(4, 11), (1, 10), (3, 8), (4, 7)]
+    keys = [make_block_hash_with_group_id(request.block_hashes[position], group) for group, position in holes]
+    kv.evict_blocks(block.block_id for block in kv.block_pool.blocks if block.block_hash in keys)
+
+    first = kv.get_computed_blocks(kv.new_request("C", range(25)))
+
+    assert first[1] == 14
+    assert kv.get_computed_blocks(kv.new_request("D", range(25))) == first
+
+
+def test_b11_all_groups_end_at_one_boundary() -> None:
+    """vllm #43559, #46281: groups came back with hits of different lengths, and one had made the others' longer."""
+    kv = with_groups(40, FullAttentionSpec(4), SlidingWindowSpec(6, sliding_window=7), FullAttentionSpec(3))
+    prefill(kv, "A", *range(36))
+    probe = kv.new_request("B", range(36))
+    blocks, num_hit = kv.get_computed_blocks(probe)
+    assert num_hit == 24
+    assert [len(group) for group in blocks.blocks] == [6, 4, 8]  # 24 tokens in blocks of 4, 6 and 3
+    before = manager_state(kv)
+
+    full, window, fine = blocks.blocks
+    for uneven in ((full, window[:2], fine), (full, window, [*fine, *kv.get_blocks("A").blocks[2][8:12]])):
+        with pytest.raises(AllocationError):
+            kv.allocate_slots(probe, 12, num_hit, KVCacheBlocks(uneven))
+
+    assert manager_state(kv) == before
+
+
+def test_b12_a_block_gets_one_key_and_once() -> None:
+    """vllm #49125: a state in mid-block had a key, and kept answering to it when the block was full."""
+    kv = with_groups(20, FullAttentionSpec(4), MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,)))
+    request = kv.new_request("A", range(16))
+    keys: list[list[int]] = []
+    for step in (6, 2, 5, 3):  # up to 6, 8, 13, 16
+        assert kv.allocate_slots(request, step) is not None
+        request.num_computed_tokens += step
+        states = kv.get_blocks("A").blocks[1]
+        keys.append([position for position, block in enumerate(states) if block.block_hash is not None])
+    assert keys == [[], [1], [1], [3]]  # at 16 the state at 8 is not read any more
+    assert kv.get_block_ids("A")[1] == [0, 0, 0, 6]
+    assert [hit_of(kv, *range(end), 99)[1] for end in (6, 8, 13, 16)] == [0, 8, 8, 16]
+
+    last = kv.get_blocks("A").blocks[1][3]
+    with pytest.raises(BlockStateError):
+        kv.block_pool.cache_full_blocks([last], request.block_hashes[3:], 0, 1, 1)
+
+
 def test_b13_nothing_counts_after_a_hole() -> None:
     """llm-d-inference-sim #705: hits were counted behind a missing block; a lookup stops at the first miss."""
     kv = KVCacheManager.for_full_attention(num_blocks=6, block_size=2)
@@ -134,6 +263,18 @@ def test_b13_equal_age_is_evicted_from_the_tail() -> None:
 
     assert kv.get_block_ids("B") == ([3],)
     assert hit_of(kv, 1, 1, 2, 2, 3, 3, 4) == ([1, 2], 4)  # two thirds of the prefix are still of use
+
+
+def test_b16_a_large_blocks_name_reaches_to_its_end() -> None:
+    """kvcached #446, #451: blocks of unequal size, and the large ones took the name of their first part."""
+    kv = with_groups(40, FullAttentionSpec(4), SlidingWindowSpec(8, sliding_window=20))
+    prefill(kv, "A", *range(17))
+
+    same_start = [*range(12), 90, 91, 92, 93, 94]  # three of four small blocks alike, the second large one is not
+    blocks, num_hit = kv.get_computed_blocks(kv.new_request("B", same_start))
+
+    assert (blocks.get_block_ids(), num_hit) == (([1, 2], [6]), 8)
+    assert kv.get_computed_blocks(kv.new_request("C", range(17)))[1] == 16
 
 
 def test_b27_two_thousand_requests_leave_nothing_held() -> None:

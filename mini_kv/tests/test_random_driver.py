@@ -29,7 +29,7 @@ from mini_kv.tests.random_driver import (
     run_episode,
     shrink,
 )
-from mini_kv.tests.reference import ContentError, ContentOracle, Namespace, ReferenceCache
+from mini_kv.tests.reference import ContentError, ContentOracle, Group, Namespace, ReferenceCache
 
 NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "100000"))
 
@@ -82,7 +82,7 @@ def test_everything_happens() -> None:
             if op[0] == "allocate":
                 first = op[1] not in running
                 admitted = op[1] in world.scheduled
-                table = set(world.ref.tables.get(op[1], ()))
+                table = {block_id for ids in world.ref.tables.get(op[1], ()) for block_id in ids} - {0}
                 seen["refused at first" if first else "refused later"] += not admitted
                 seen["revived"] += bool(first and admitted and table & free & cached & set(world.ref.key_of))
                 seen["shared"] += bool(first and table - free)
@@ -176,8 +176,8 @@ def without_salt(new_request: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments, **options: new_request(*arguments, **{**options, "cache_salt": None})
 
 
-def blocks_under_any_salt(cache: ReferenceCache, key: Any) -> list[int]:
-    return [block_id for block_id, held in cache.key_of.items() if held[1:] == key[1:]]
+def blocks_under_any_salt(cache: ReferenceCache, group_id: int, prefix: Any) -> list[int]:
+    return [block_id for block_id, held in cache.key_of.items() if held[0] == group_id and held[1][1:] == prefix[1:]]
 
 
 @pytest.mark.parametrize(
@@ -191,31 +191,31 @@ def blocks_under_any_salt(cache: ReferenceCache, key: Any) -> list[int]:
 )
 def test_each_rule_of_writing_can_be_broken(name: str, table: list[int], readers: list[int], says: str) -> None:
     """I6: another's block, nobody's block, a block that others read, a slot that is written already."""
-    memory = ContentOracle(num_blocks=3, block_size=2)
+    memory, pairs = ContentOracle(num_blocks=3, block_size=2), Group("full", 2)
     memory.take("A", [1])
     content = Namespace().prefix([7])
-    memory.write("A", [1], 0, [content], [2])
+    memory.write("A", pairs, [1], 0, [content], [2])
     with pytest.raises(ContentError, match=f"I6: .*{says}"):
-        memory.write(name, table, 0, [content], readers)
+        memory.write(name, pairs, table, 0, [content], readers)
 
 
 def test_reading_wants_exactly_the_own_prefix() -> None:
     """I9: right tokens under another salt, a slot that nobody wrote, and a block that was given to somebody else."""
-    memory = ContentOracle(num_blocks=3, block_size=2)
+    memory, pairs = ContentOracle(num_blocks=3, block_size=2), Group("full", 2)
     memory.take("A", [1])
     own = [Namespace().prefix([7]), Namespace().prefix([7, 8])]
-    memory.write("A", [1], 0, own, [])
-    memory.read("A", [1], own)
+    memory.write("A", pairs, [1], 0, own, [])
+    memory.read("A", pairs, [1], own)
     salted = Namespace(cache_salt="s")
     with pytest.raises(ContentError, match="I9: "):
-        memory.read("B", [1], [salted.prefix([7]), salted.prefix([7, 8])])
-    memory.forget([1], [1])
-    memory.read("A", [1], own[:1])
+        memory.read("B", pairs, [1], [salted.prefix([7]), salted.prefix([7, 8])])
+    memory.forget(pairs, [1], [1])
+    memory.read("A", pairs, [1], own[:1])
     with pytest.raises(ContentError, match="I9: "):
-        memory.read("A", [1], own)
+        memory.read("A", pairs, [1], own)
     memory.take("B", [1])
     with pytest.raises(ContentError, match="I9: "):
-        memory.read("A", [1], own[:1])
+        memory.read("A", pairs, [1], own[:1])
 
 
 def test_an_episode_ends_with_nothing_held() -> None:

@@ -49,7 +49,7 @@ def test_every_scenario_plays_as_it_says(name):
     player = ScenarioPlayer(scenario)
     played_steps = 0
     for number, played in enumerate(player.play(), start=1):
-        difference = first_difference(played.step.expect, story(played.spans))
+        difference = first_difference(played.step.expect, played.lines)
         assert difference is None, f"{name}, step {number}: {difference}"
         assert played.step.expect, f"{name}, step {number} expects nothing"
         assert played.frame == frame_of(player.kv.manager)

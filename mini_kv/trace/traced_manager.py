@@ -65,6 +65,7 @@ class TracedKVCacheManager:
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
+        **admission: Any,
     ) -> KVCacheBlocks | None:
         """Allocate; the span's result is the ids of the new blocks, all groups in a row, or `None`."""
         with self._span("allocate_slots", request) as span:
@@ -74,7 +75,7 @@ class TracedKVCacheManager:
             if num_lookahead_tokens:
                 span.args["num_lookahead_tokens"] = num_lookahead_tokens
             blocks = self.manager.allocate_slots(
-                request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens
+                request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens, **admission
             )
             if blocks is not None:
                 span.result = [block_id for ids in blocks.get_block_ids() for block_id in ids]
@@ -84,6 +85,18 @@ class TracedKVCacheManager:
         """Free."""
         with self._span("free", request):
             self.manager.free(request)
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Fork; the span is the child's, and names the parent."""
+        with self._span("fork", child) as span:
+            span.args["parent"] = parent.request_id
+            self.manager.fork(parent, child)
+
+    def finish_kv_cache_block_copies(self) -> None:
+        """Let go of the copies' ends; no span if there are none."""
+        if self.manager.copy_on_write.pinned:
+            with self._span("finish_kv_cache_block_copies"):
+                self.manager.finish_kv_cache_block_copies()
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Withdraw."""

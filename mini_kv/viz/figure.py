@@ -12,6 +12,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
+from mini_kv.core.request import RequestStatus
 from mini_kv.trace.frame import frames
 from mini_kv.trace.predict import Prediction
 from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
@@ -22,6 +23,8 @@ from mini_kv.viz.story_json import Data, StoryWriter
 def story_data(scenario: Scenario) -> Data:
     """Play the scenario on the real engine and return its story. Raises `ScenarioError` if it cannot be played."""
     writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
+    if len(scenario.groups) > 1:
+        writer.head["groups"] = list(scenario.groups)
     if scenario.ending:
         writer.head["ending"] = " ".join(scenario.ending.split())
     for played in ScenarioPlayer(scenario).play():
@@ -33,6 +36,8 @@ def story_data(scenario: Scenario) -> Data:
             say=step.say,
             invariant=step.invariant,
             predict=_prediction(step.predict, played),
+            lines=played.lines,
+            waiting=_waiting(played),
         )
     return writer.data()
 
@@ -51,6 +56,16 @@ def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: s
         writer.add_step(frame, told)
         told = []
     return writer.data()
+
+
+def _waiting(played: PlayedStep) -> list[str | list[str]] | None:
+    """Return who waits, as the figure reads it; those that had blocks and lost them are marked."""
+    if played.waiting is None:
+        return None
+    return [
+        [request.request_id, "preempted"] if request.status is RequestStatus.PREEMPTED else request.request_id
+        for request in played.waiting
+    ]
 
 
 def _prediction(predict: Prediction | None, played: PlayedStep) -> Data | None:

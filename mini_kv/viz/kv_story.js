@@ -419,14 +419,14 @@
     z.memory + Math.floor(id / z.perLine) * (z.small + 2),
   ];
 
-  function strays(story, state) {
+  function strays(state) {
     const free = new Set(state.free);
     return state.ref.map((_, id) => id).filter((id) => id > 0 && !state.holders.has(id) && !free.has(id));
   }
 
   /** Where each part of the picture begins: the same in every step, so that only what happens moves. */
-  function zones(story, m) {
-    const most = (height) => Math.max(...story.states.map(height));
+  function zones(story, m, states = story.states) {
+    const most = (height) => Math.max(...states.map(height));
     const z = { tables: HEAD };
     z.free =
       z.tables +
@@ -436,7 +436,7 @@
         most((state) => bands(story, state, m).reduce((sum, b) => sum + bandHeight(b, m), 0)),
       );
     let y = z.free + HEAD + most((state) => lines(state.free.length + 1, m));
-    const stray = most((state) => strays(story, state).length);
+    const stray = most((state) => strays(state).length);
     if (stray) [z.stray, y] = [y + HEAD, y + HEAD + lines(stray, m)];
     z.tiers = (story.data.tiers ?? []).map((tier) => {
       const top = y + HEAD;
@@ -487,9 +487,13 @@
         else cards.set(id, at);
       });
     row(state.free, z.free);
-    row(strays(story, state), z.stray ?? 0);
-    const end = state.free.length;
-    const last = { x: m.label + (end % m.columns) * m.px, y: z.free + Math.floor(end / m.columns) * m.py };
+    row(strays(state), z.stray ?? 0);
+    const end = state.free.length,
+      full = end > 0 && end % m.columns === 0; // then its label goes under the last card
+    const last = {
+      x: m.label + ((full ? end - 1 : end) % m.columns) * m.px + 2,
+      y: z.free + Math.floor(end / m.columns) * m.py + (full ? 10 : m.h / 2 + 4),
+    };
     return { cards, ghosts, nulls, rows, heads, last };
   }
 
@@ -599,7 +603,7 @@ svg .ref{font-size:12px;text-anchor:end}
 .icon{display:inline;width:16px;height:16px;vertical-align:-3px}
 .sel>.base{stroke:currentColor;stroke-width:3.5}
 .cell{cursor:pointer}
-.cell>*{stroke:var(--soft);stroke-width:1;fill:var(--card)}
+.cell>:first-child{stroke:var(--soft);stroke-width:1;fill:var(--card)}
 svg .cell text{font-size:11px;text-anchor:middle}
 .cell.named>:first-child{fill:var(--tag)}
 svg .cell.named text{fill:#111}
@@ -629,6 +633,7 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
  font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 .inv{border-inline-start:3px solid var(--line);padding-inline-start:.6em;font-size:14px}
 .note{font-weight:600}
+.end{white-space:pre-wrap}
 .note.right{color:var(--ok)}
 .ask{border:2px solid var(--line);border-radius:8px;padding:.6em .8em;margin:.4em 0}
 .ask[hidden],.panel[hidden],.wait[hidden]{display:none}
@@ -923,7 +928,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       this.#width = Math.round(this.clientWidth) || 720;
       p.m = metrics(this.#story, Math.min(this.#width, 960));
       p.z = zones(this.#story, p.m);
-      p.svg.setAttribute("height", p.z.height);
+      if (p.m.dense) p.memory = Math.max(...this.#story.states.map((state) => zones(this.#story, p.m, [state]).memory));
+      p.svg.setAttribute("height", p.z.height + (p.m.dense ? p.memory - p.z.memory : 0));
       p.fig.classList.toggle("narrow", this.#width < 480);
       p.fig.classList.toggle("dense", p.m.dense);
       this.#backdrop();
@@ -963,6 +969,11 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const p = this.#parts,
         story = this.#story,
         state = story.states[this.#at];
+      if (p.m.dense) {
+        // nothing moves in a picture of very many blocks, so the queue may follow the tables closely
+        p.z = { ...zones(story, p.m, [state]), memory: p.memory };
+        this.#backdrop();
+      }
       const at = places(story, state, p.m, p.z);
       let moving = 0;
       for (const [id, place] of at.cards) {
@@ -1032,7 +1043,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       }
       if (!at.rows.length) extra.push(draw("text", { class: "s", x: m.label, y: z.tables + 14 }, t.nobody));
       const end = state.free.length ? t.end : t.empty;
-      extra.push(draw("text", { class: "s", x: at.last.x + 2, y: at.last.y + m.h / 2 + 4 }, end));
+      extra.push(draw("text", { class: "s", ...at.last }, end));
       for (const element of extra) element.setAttribute("aria-hidden", "true");
       extraLayer.replaceChildren(...extra);
     }
@@ -1262,8 +1273,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
           parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
         const text = this.#story.data.invariants?.[step.invariant];
         if (text) parts.push(make("p", { class: "inv" }, make("b", {}, step.invariant), ` ${text}`));
-        if (this.#at === end && this.#story.data.ending) parts.push(make("p", {}, this.#story.data.ending));
       }
+      if (this.#at === end && this.#story.data.ending) parts.push(make("p", { class: "end" }, this.#story.data.ending));
       if (this.#asking) parts.splice(0, parts.length, make("p", {}, this.#story.states[this.#at + 1].step.predict.ask));
       p.cap.replaceChildren(...parts);
     }

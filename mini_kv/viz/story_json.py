@@ -6,7 +6,7 @@
      "invariants": {"I7": "cap: ..."},        the lines of the ledger that steps name
      "groups": ["full", "window"],            optional: a heading a group
      "tiers": [{"id": "cpu", "name": "CPU", "capacity": 4}],      optional: shelves below the free queue
-     "key": "k1",                             optional: a figure that replaces one of the same key goes on where it stood
+     "key": "k1",                             optional: a figure that replaces one of the same key goes on there
      "at": -1,                                optional: the step to open at; negative counts from the end
      "start": {...},                          optional: a step's state keys, if the story begins in the middle of a life
      "drawing": "A  [1x1#] ..."}              the last state in plain text, for where no script runs
@@ -66,7 +66,7 @@ class StoryWriter:
     def add_step(self, frame: Frame, spans: Sequence[Span], **told: Any) -> None:
         """Add the state after these calls. `told`: what the frame does not know, such as `do`, `say` or `waiting`."""
         step = {name: value for name, value in told.items() if value not in (None, "")}
-        step["lines"] = story(spans)
+        step.setdefault("lines", story(spans))
         step |= _changed_blocks(self.frame.blocks, frame.blocks, spans)
         tables = _changed_tables(self.frame.tables, frame.tables)
         if tables:

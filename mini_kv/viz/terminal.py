@@ -9,7 +9,7 @@ from typing import TextIO
 from mini_kv.trace.frame import frames
 from mini_kv.trace.predict import Prediction
 from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer, Step
-from mini_kv.trace.story import story, story_line
+from mini_kv.trace.story import story_line
 from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -52,7 +52,7 @@ def may_colour(out: TextIO) -> bool:
 def draw_step(played: PlayedStep, number: str, *, colour: bool = False) -> str:
     """Return one step as text: the caption, the calls, the drawing."""
     changed = {edge.block_id for span in played.spans for edge in span.edges}
-    calls = "\n".join(f"    {line}" for line in story(played.spans))
+    calls = "\n".join(f"    {line}" for line in played.lines)
     drawing = "\n".join(f"    {line}" for line in draw_state(played.frame, changed, colour=colour))
     heading = f"[{number}] {played.step.call} {played.step.request}"
     return f"{heading}\n{_wrap(played.step.say)}\n\n{calls}\n\n{drawing}"

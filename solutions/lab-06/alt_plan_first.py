@@ -31,7 +31,7 @@ class KVCacheManager(engine.KVCacheManager):
             missing -= self.block_size
         return num_needed
 
-    def allocate_slots(
+    def allocate_slots(  # type: ignore[override]  # the engine's has three more, for a scheduler's admission
         self,
         request: Request,
         num_new_tokens: int,

@@ -30,7 +30,7 @@ class KVCacheManager(engine.KVCacheManager):
         num_revived = sum(block.ref_cnt == 0 for block in new_computed_blocks)
         return max(num_new, 0) + num_revived
 
-    def allocate_slots(
+    def allocate_slots(  # type: ignore[override]  # the engine's has three more, for a scheduler's admission
         self,
         request: Request,
         num_new_tokens: int,

@@ -94,6 +94,14 @@ def test_data_that_was_set_before_the_script_came(open_page, tmp_path):
     assert shown.locator(".title").inner_text() == STORY["title"]
 
 
+def test_the_script_before_the_figures(open_page, tmp_path):
+    """The element is known before its story has arrived."""
+    markup = f"<!doctype html><title>T</title><script>{script()}</script>{fragment(STORY)}{fragment(EVERYTHING)}"
+    (tmp_path / "first.html").write_text(f"<meta charset=utf-8>{markup}", encoding="utf-8")
+    shown = open_page((tmp_path / "first.html").as_uri())
+    assert shown.locator(".title").all_inner_texts() == [STORY["title"], EVERYTHING["title"]]
+
+
 # The story as text, step by step ------------------------------------------------------------------------------------
 
 
@@ -388,6 +396,16 @@ def test_a_learners_mistakes_are_visible(show):
     assert [ghost.get_attribute("data-id") for ghost in shown.locator(".ghost").all()] == ["2", "1", "1"]
 
 
+def test_a_story_may_begin_in_the_middle_of_a_life(show):
+    """With a state to start from, opened at its end."""
+    start = {"say": "A is running.", "ref": {"1": "1"}, "tables": {"A": ["1"]}, "free": "2 3", "tok": {"A": 1}}
+    shown = show(story_of(4, {"events": "freed 1", "tables": {"A": None}, "free": "1 2 3"}, start=start, at=-1))
+    assert step_of(shown) == 1
+    go(shown, 0)
+    assert caption(shown) == "A is running."
+    assert shown.locator("#b1").get_attribute("aria-label") == "Block 1 \u00d71: held, being filled: 1 of 2 slots"
+
+
 # A story that grows -------------------------------------------------------------------------------------------------
 
 
@@ -513,6 +531,15 @@ def test_a_story_that_cannot_be_drawn_says_why(show, data, message):
     assert shown.get_by_role("alert").inner_text() == f"This figure cannot be drawn: {message}"
     live(shown, STORY)
     assert shown.locator(".card").count() == 10
+
+
+def test_a_run_that_stopped_before_its_first_call_says_how_it_ended(show):
+    """A learner's first attempt: no step, and a message of several lines."""
+    shown = show(story_of(3, ending="NotImplementedError:\n  lab-05"))
+    assert shown.locator(".end").inner_text() == "NotImplementedError:\n  lab-05"
+    for name in ("Step forward", "Play", "Last step"):
+        button(shown, name).click(force=True)
+    assert step_of(shown) == 0
 
 
 def test_json_that_is_no_json_says_so(open_page, tmp_path):
