@@ -4,6 +4,8 @@
 # make audit    run every lab on right, wrong and missing code
 # make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
 # make e2e      run the tests in a real browser: this system's Chromium
+# make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
+# make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make size, make constraints, make clean, make help
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
@@ -16,13 +18,14 @@ ARGS :=
 NPM := book
 LAB_PAGE := book/docs/assets/kv-lab/packed.json
 BROWSER := mini_kv/tests/browser
+unexport BROWSER # a user's variable of this name says which browser to open; it must not get our value
 
 # The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test audit e2e book site book-test book-instructor book-zensical book-pages lint size constraints clean \
-        help new-venv
+.PHONY: start test audit e2e book site book-test book-instructor book-zensical book-pages notebooks notebooks-html \
+        notebooks-test lint size constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -48,6 +51,18 @@ audit: $(VENV)/.ready
 
 e2e: $(VENV)/.e2e $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
+
+# app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.
+notebooks: $(VENV)/.notebooks
+	@$(BIN)/jupyter lab --LabApp.app_settings_dir="$(CURDIR)/notebooks/.jupyterlab" $(ARGS) \
+	  notebooks/01-blocks-and-waste.ipynb
+
+notebooks-html: $(VENV)/.notebooks
+	@$(BIN)/jupyter nbconvert --to html --execute --config notebooks/.nbconvert/offline.json \
+	  --output-dir site/notebooks notebooks/*.ipynb
+
+notebooks-test: $(VENV)/.notebooks $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m notebooks $(ARGS)
 
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
@@ -93,7 +108,7 @@ size:
 # torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml \
+	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --group nb --extra notebooks pyproject.toml \
 	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
 
@@ -115,6 +130,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.book: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group book && touch $@
+
+$(VENV)/.notebooks: $(VENV)/.ready
+	@$(PIP) -c constraints.txt -e '.[notebooks]' --group nb && touch $@
 
 $(VENV)/.e2e: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group e2e && touch $@

@@ -57,7 +57,7 @@ def library() -> Files:
     os.chdir("/course")
     sys.path[:0] = ["/course", "/course/packages"]
     lab_page = importlib.import_module("lab_page")
-    answer = json.loads(lab_page.run("lab-05", "", print))
+    answer = json.loads(lab_page.run("lab-05", "", lambda test, state: None))
     if not answer["lines"]:
         raise SystemExit(f"what was packed cannot run a lab:\n{answer['report']}")
     archive = "/lib/python314.zip/"

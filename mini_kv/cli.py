@@ -16,6 +16,7 @@ from mini_kv.labkit.progress import read_state, state_folder
 from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal
+from mini_kv.workload.plan_command import add_plan_arguments, run_plan
 from mini_kv.workload.replay_command import add_replay_arguments, run_replay
 
 
@@ -54,6 +55,10 @@ def build_parser() -> argparse.ArgumentParser:
     replay = verbs.add_parser("replay", help="run a production trace through the cache and report the hit rate")
     add_replay_arguments(replay)
     replay.set_defaults(run=run_replay)
+
+    plan = verbs.add_parser("plan", help="groups, blocks and concurrency of a model in so much memory")
+    add_plan_arguments(plan)
+    plan.set_defaults(run=run_plan)
 
     status = verbs.add_parser("status", help="how far you are in every lab")
     status.add_argument("--html", metavar="FILE", help="write a page instead")

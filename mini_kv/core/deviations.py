@@ -102,6 +102,18 @@ DEVIATIONS = (
         "mode align alone, `AllocationError` for drafts", "a rejected draft cannot be taken out of a state"),
     Deviation("no-way-back", "KVCacheManager.allocate_slots", "trusts `num_computed_tokens`",
         "raises `AllocationError` if it falls behind what a window gave back", "the block is somebody else's by now"),
+    # Planning.
+    Deviation("plan-null-block", "get_max_concurrency_for_kv_cache_config", "counts the null block in",
+        "leaves it out", "what is planned for can be let in, to the last request"),
+    Deviation("plan-states", "get_kv_cache_groups", "expects blocks that cover a state",
+        "makes blocks longer itself", "the rule stands where the groups are made, and not in each platform's code"),
+    Deviation("plan-one-type", "UniformTypeKVCacheSpecs", "puts full layers of unequal size into one group",
+        "gives them blocks of unequal length, in groups", "one rule for all mixes"),
+    Deviation("hybrid-switch", "SchedulerConfig.disable_hybrid_kv_cache_manager",
+        "`False` is refused for chunked attention without a further environment variable", "`False` means groups",
+        "there is no slower kernel here to be kept from"),
+    Deviation("fewer-specs", "KVCacheSpec", "MLA, cross attention, sinks, ring buffers, host-resident groups and more",
+        "full, window, chunks, state", "four kinds show every rule"),
     # Shape and names.
     Deviation("lookup-pair", "KVCacheManager.get_computed_blocks", "returns a triple, the third for sparse groups",
         "returns blocks and tokens", "retention is dense here: there is nothing for the third to say"),

@@ -773,11 +773,10 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const end = this.#story.states.length - 1;
       const same = old !== null && old.title === this.#story.title && old.numBlocks === this.#story.numBlocks;
       let at = data.at ?? 0;
-      if (same) at = this.#at === old.states.length - 1 ? end : this.#at;
-      else {
+      if (!same) {
         this.#answers.clear();
         this.#selected = null;
-      }
+      } else if (data.at === undefined) at = this.#at === old.states.length - 1 ? end : this.#at;
       this.#at = Math.max(0, Math.min(end, at < 0 ? end + 1 + at : at));
       this.#asking = false;
       if (this.isConnected) this.#open(same);

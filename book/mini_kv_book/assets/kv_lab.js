@@ -99,7 +99,7 @@
       if (message.type === "ready") this.ready = true;
       if (message.type === "begins") this.#running = message.test;
       if (["ready", "begins"].includes(message.type)) this.#watch();
-      else if (message.type !== "progress") clearTimeout(this.#clock);
+      else if (message.type !== "progress" && message.type !== "ended") clearTimeout(this.#clock);
       if (message.type === "broken") this.stop();
       this.hear(message);
     }
@@ -208,7 +208,8 @@
       const bar = make("div", { class: "bar", role: "group", "aria-label": `${this.lab}, commands` });
       bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, this.file);
       const all = make("div", { class: "all" });
-      const said = make("div", { class: "said" }, this.status, this.look);
+      this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
+      const said = make("div", { class: "said" }, this.status, this.look, this.strip);
       all.append(this.notice, bar, said, this.panel, this.place, this.keys, this.result, this.figure);
       all.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
@@ -265,6 +266,7 @@
       if (!this.#editor || !this.stop.disabled) return;
       this.#save();
       this.#busy(true);
+      this.strip.replaceChildren();
       this.#say(this.#python.ready ? "Running the tests." : `Loading Python (${this.#about.megabytes} MB, once).`);
       this.#python.ask({ type: "run", lab: this.lab, text: this.#editor.text });
     }
@@ -286,6 +288,7 @@
       const running = !this.stop.disabled;
       if (message.type === "progress" && running) this.#say(message.words);
       else if (message.type === "ready" && running) this.#say("Running the tests.");
+      else if (message.type === "ended") this.strip.append(make("span", { "data-state": message.state, title: message.test }));
       else if (message.type === "result") this.#show(message);
       else if (message.type === "story") this.#draw(message);
       else if (message.type === "stuck") this.#stuck(message.test);
@@ -591,6 +594,11 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 .keys { font-size: .8em; color: var(--todo); margin: .3em 0 }
 .said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
 .status { font-weight: 600; margin: 0 }
+.strip { display: flex; flex-wrap: wrap; gap: 2px; width: 100%; min-height: 8px }
+.strip span { width: 14px; height: 8px; background: var(--todo) }
+.strip [data-state=pass] { background: var(--pass) }
+.strip [data-state=fail] { background: var(--fail) }
+.strip [data-state=wait] { background: var(--wait) }
 .result.stale { opacity: .75 }
 .line { font: 13px/1.5 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .gap { height: .7em; margin: 0 }

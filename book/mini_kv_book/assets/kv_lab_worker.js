@@ -1,6 +1,7 @@
 // Python, pytest and the course, in a Web Worker: whatever the learner's code does, the page stays alive.
 //
 // Takes {type: "run", lab, text} and {type: "tell", test}; answers with {type: "progress", words}, {type: "ready"},
+// {type: "begins", test}, {type: "ended", test, state},
 // {type: "begins", test}, {type: "result", ...}, {type: "story", test, data} or {type: "broken", message}.
 import { loadPyodide } from "./pyodide.mjs";
 
@@ -37,7 +38,7 @@ onmessage = async ({ data }) => {
     const page = await python;
     if (data.type === "run") {
       const started = performance.now();
-      const result = JSON.parse(page.run(data.lab, data.text, (test) => postMessage({ type: "begins", test })));
+      const result = JSON.parse(page.run(data.lab, data.text, (test, state) => postMessage({ type: state ? "ended" : "begins", test, state })));
       postMessage({ type: "result", seconds: (performance.now() - started) / 1000, ...result });
     } else {
       postMessage({ type: "story", test: data.test, data: JSON.parse(page.tell(data.test)) });

@@ -36,11 +36,12 @@ OPTIONS = (
     "ignore::pytest.PytestAssertRewriteWarning",
 )
 
-Say = Callable[[str], None]
+Say = Callable[[str, str], None]
+"""Is told a test's name and its state: "" before it begins, the scoreboard's word when it is over."""
 
 
 class Run:
-    """pytest's hooks for one run: says which test begins, and keeps what each leaves behind."""
+    """pytest's hooks for one run: says where it is, and keeps what each leaves behind."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
@@ -59,7 +60,7 @@ class Run:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Say which test begins."""
-        self.say(_name(nodeid))
+        self.say(_name(nodeid), "")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, None, None]:
@@ -72,8 +73,10 @@ class Run:
         self.fixtures[item.name] = item.stash.get(plugin.FIXTURE, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what was printed; the last report of a test has that of all its phases."""
+        """Keep what was printed, of which a test's last report has all, and say how the test ended."""
         self.printed[_name(report.nodeid)] = report.capstdout
+        if report.when == "teardown" and self.config is not None:
+            self.say(_name(report.nodeid), self.config.stash[plugin.RESULTS][report.nodeid].state.value)
 
 
 def _name(nodeid: str) -> str:
@@ -109,7 +112,7 @@ def time_limit(seconds: float) -> Generator[None]:
         watch.free_tool_id(tool)
 
 
-_last = Run(print)
+_last = Run(lambda test, state: None)
 
 
 def run(lab_id: str, text: str, say: Say) -> str:
@@ -118,7 +121,7 @@ def run(lab_id: str, text: str, say: Say) -> str:
     Args:
         lab_id: such as `lab-05`.
         text: the learner's file.
-        say: is told the name of each test before it begins.
+        say: is told of each test before and after it.
     """
     global _last  # noqa: PLW0603  # what `tell` tells about
     lab = load_lab(Path("labs", lab_id).resolve())

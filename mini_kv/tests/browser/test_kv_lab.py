@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -22,6 +21,19 @@ COLD_S, WARM_S = 6, 0.5
 """What a reader should wait at most, on two quiet cores."""
 BUSY = 4
 """How many times longer it may take where tests run: several programs share the cores."""
+
+CLOCK = """async () => {
+    const lab = document.querySelector("kv-lab"), root = lab.shadowRoot, strip = root.querySelector(".strip");
+    const until = (done) => new Promise((resolve) => {
+        const look = () => done() ? resolve(performance.now()) : requestAnimationFrame(look);
+        look();
+    });
+    const began = performance.now();
+    root.querySelector("button.primary").click();
+    const first = await until(() => strip.childElementCount > 0);
+    const all = await until(() => !lab.hasAttribute("running"));
+    return [(first - began) / 1000, (all - began) / 1000];
+}"""
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -415,14 +427,11 @@ def test_without_the_editor_a_plain_field_does(site, serve, open_page):
 
 
 def test_the_first_result_comes_soon_and_the_next_at_once(show):
+    """The page's own clock: from the click to the first test's mark, and to the whole scoreboard."""
     page = show()
     write(page, solution())
-    seconds = []
-    for _ in range(6):
-        started = time.perf_counter()
-        run(page)
-        seconds.append(time.perf_counter() - started)
-    cold, *warm = seconds
-    print(f"click to result: {cold:.2f} s cold, then {', '.join(f'{one:.2f}' for one in warm)} s")
+    times = [page.evaluate(CLOCK) for _ in range(6)]
+    print("seconds from click to first result and to all, cold then warm:", *[f"{a:.2f}/{b:.2f}" for a, b in times])
+    (cold, _), *warm = times
     assert cold < COLD_S * BUSY
-    assert sorted(warm)[2] < WARM_S * BUSY
+    assert sorted(first for first, _ in warm)[2] < WARM_S * BUSY
