@@ -137,6 +137,8 @@ def test_a_symbol_is_shown_with_its_decorators_and_without_an_import():
     assert method.path == "mini_kv/core/block_pool.py"
     assert method.text.splitlines()[0].startswith("def touch(self, ")
     assert source_of("mini_kv.trace.scenario.Step").text.startswith("@dataclass(frozen=True, slots=True)\nclass Step:")
+    inherited = source_of("mini_kv.core.single_type_kv_cache_manager.FullAttentionManager.free")
+    assert inherited == source_of("mini_kv.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.free")
     assert source_of("mini_kv.viz.text.LEGEND").text == 'LEGEND = "#=cached  xN=ref_cnt"'
 
 
