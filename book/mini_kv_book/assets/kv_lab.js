@@ -281,7 +281,7 @@
       this.#python.stop();
       this.#python.start();
       this.#busy(false);
-      this.#say("Stopped. Python is starting anew; your text is as it was.");
+      this.#alone("Stopped. Python is starting anew; your text is as it was.");
     }
 
     #hear(message) {

@@ -258,6 +258,14 @@ def test_a_loop_that_python_cannot_leave_ends_the_worker(show):
     assert run(page, solution()).startswith("Passed: 50 of 50")
 
 
+def test_code_that_ends_python_is_told_so(show):
+    """`os._exit` takes the whole interpreter with it; the next Run has a new one."""
+    page = show()
+    assert run(page, "import os\nos._exit(3)\n").startswith("Python broke down and was ended.")
+    assert "exit(3)" in page.locator(".result pre").inner_text()
+    assert run(page, solution()).startswith("Passed: 50 of 50")
+
+
 def test_stop_ends_a_run_at_once(show):
     page = show()
     run(page)
