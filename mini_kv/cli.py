@@ -14,6 +14,7 @@ from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_lab
 from mini_kv.labkit.progress import read_state, state_folder
 from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
+from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal
 from mini_kv.workload.plan_command import add_plan_arguments, run_plan
 from mini_kv.workload.replay_command import add_replay_arguments, run_replay
@@ -48,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     story.add_argument("name", metavar="NAME", help=f"one of: {', '.join(scenario_names())}; or a lab's number")
     story.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
     story.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
+    story.add_argument("--html", metavar="FILE", help="write a page to step through instead")
     story.set_defaults(run=run_story)
 
     replay = verbs.add_parser("replay", help="run a production trace through the cache and report the hit rate")
@@ -81,8 +83,11 @@ def run_story(args: argparse.Namespace) -> int:
     """Play a scenario or a lab's test; step by step if a person is at the terminal."""
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not args.plain
     keys = sys.stdin if interactive else None
+    of_a_lab = args.test is not None or args.name.removeprefix("lab-").isdigit()
     try:
-        if args.test is not None or args.name.removeprefix("lab-").isdigit():
+        if args.html is not None:
+            write_story_page(args, of_a_lab)
+        elif of_a_lab:
             learner.tell_test(find_lab(args.name, Path.cwd()), args.test or "", sys.stdout, keys)
         else:
             play_in_terminal(load_scenario(args.name), sys.stdout, keys)
@@ -90,6 +95,19 @@ def run_story(args: argparse.Namespace) -> int:
         print(f"mini-kv story: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
+    """Write the story as a page. Raises `ValueError` if it cannot be told, or the file not be written."""
+    if of_a_lab:
+        text = learner.page_of_test(find_lab(args.name, Path.cwd()), args.test or "")
+    else:
+        text = page(story_data(load_scenario(args.name)))
+    try:
+        Path(args.html).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    print(f"open {args.html} in a browser")
 
 
 def run_status(args: argparse.Namespace) -> int:

@@ -256,6 +256,39 @@ def decode(sizes: Sizes, seed: int) -> Row:
     return Row("decode", title, figures, prepare)
 
 
+def scheduling(sizes: Sizes, seed: int) -> Row:
+    """Return the row of whole steps: plan one, and take its tokens in. Peers do `decode`, a part of that."""
+
+    def prepare(peer: Peer) -> Run:
+        rng = random.Random(seed)
+        blocks_a_request = (sizes.decode_prompt_tokens + (1 << 10)) // BLOCK_SIZE + 1
+        cache = peer.cache(sizes.decode_running * blocks_a_request + 1, BLOCK_SIZE)
+
+        def run() -> dict[str, float]:
+            prompts = [tokens(rng, sizes.decode_prompt_tokens) for _ in range(sizes.decode_running)]
+            requests = [cache.submit(f"{rng.getrandbits(64):x}", prompt) for prompt in prompts]
+            step = cache.start_scheduling(requests)
+            sampled = tokens(rng, sizes.decode_steps)
+            watch = Stopwatch()
+            watch.start()
+            for token_id in sampled:
+                step(token_id)
+            watch.lap("schedule")
+            for request in requests:
+                cache.finish(request)
+            us = watch.ns["schedule"] / sizes.decode_steps / sizes.decode_running / 1e3
+            return {"us per request": us, "steps": 1e6 / (us * sizes.decode_running)}
+
+        return run
+
+    figures = (
+        Figure("steps", "1/s", True, Target(1.0, 1.0, "vllm")),
+        Figure("us per request", "us", False),
+    )
+    title = f"a scheduler's step of {sizes.decode_running} running, plan and update; peers: their allocation path alone"
+    return Row("schedule", title, figures, prepare)
+
+
 def growth(sizes: Sizes, seed: int) -> Row:
     """Return the row that asks whether a hit costs more in a larger pool.
 
@@ -341,6 +374,7 @@ def all_rows(sizes: Sizes, seed: int) -> list[Row]:
         admission("admit-revived", sizes, seed, held=1, shared=shared, target=target),
         admission("admit-cold", sizes, seed, held=sizes.held, shared=0, target=None),
         decode(sizes, seed),
+        scheduling(sizes, seed),
         growth(sizes, seed),
         memory(sizes, seed),
     ]

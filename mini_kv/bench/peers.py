@@ -28,6 +28,7 @@ from mini_kv import __version__
 from mini_kv.core.block_hash import get_hash_function, get_request_block_hasher
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
 
 
 class PeerError(Exception):
@@ -48,6 +49,15 @@ class Cache(ABC):
     @abstractmethod
     def decode(self, requests: Sequence[Any], token_id: int) -> None:
         """Do one step of all requests; each samples `token_id`."""
+
+    def start_scheduling(self, requests: Sequence[Any]) -> Callable[[int], None]:
+        """Admit the requests; return a step, in which each samples the token that the step is given.
+
+        Ours is the whole scheduler. A peer's is its allocation path, `decode`: no peer's scheduler runs by itself.
+        """
+        for request in requests:
+            self.admit(request)
+        return lambda token_id: self.decode(requests, token_id)
 
     @abstractmethod
     def finish(self, request: Any) -> None:
@@ -129,6 +139,19 @@ class _MiniKVCache(Cache):
                 raise PeerError("the pool is too small for decoding")
             new_blocks.get_block_ids()
             request.num_computed_tokens += 1
+
+    def start_scheduling(self, requests: Sequence[Request]) -> Callable[[int], None]:
+        budget = sum(request.num_tokens for request in requests)
+        scheduler = Scheduler(self.kv, SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=len(requests)))
+        for request in requests:
+            scheduler.add_request(request, max_tokens=1 << 10)
+
+        def step(token_id: int) -> None:
+            output = scheduler.schedule()
+            scheduler.update_from_output(output, dict.fromkeys(output.num_scheduled_tokens, (token_id,)))
+
+        step(0)
+        return step
 
     def finish(self, request: Request) -> None:
         self.kv.free(request)

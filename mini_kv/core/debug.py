@@ -28,6 +28,7 @@ def manager_state(kv: KVCacheManager) -> dict[str, Any]:
         "tables": {request_id: kv.get_block_ids(request_id) for request_id in kv.requests},
         "published": [dict(manager.num_cached_block) for manager in kv.coordinator.single_type_managers],
         "skipped": [dict(manager.num_skipped_block) for manager in kv.coordinator.single_type_managers],
+        "copies": [block.block_id for block in kv.copy_on_write.pinned],
         "statistics": (kv.prefix_cache_stats.requests, kv.prefix_cache_stats.queries, kv.prefix_cache_stats.hits),
     }
 
@@ -39,7 +40,7 @@ def leak_report(kv: KVCacheManager, taken_in: Mapping[int, str]) -> str:
     return "; ".join(
         f"block {block.block_id} (ref_cnt {block.ref_cnt}), taken by {taken_in.get(block.block_id, 'no known call')}"
         for block in kv.block_pool.blocks
-        if block.ref_cnt != 0 and not block.is_null
+        if block.ref_cnt != 0 and not block.is_null and block not in kv.copy_on_write.pinned
     )
 
 
@@ -87,6 +88,16 @@ class DebugKVCacheManager(KVCacheManager):
         with self._watched(f"free({request.request_id})"):
             super().free(request)
 
+    def fork(self, parent: Request, child: Request) -> None:
+        """Fork as usual."""
+        with self._watched(f"fork({parent.request_id}, {child.request_id})"):
+            super().fork(parent, child)
+
+    def finish_kv_cache_block_copies(self) -> None:
+        """Let go as usual."""
+        with self._watched("finish_kv_cache_block_copies()"):
+            super().finish_kv_cache_block_copies()
+
     def withdraw_promises(self, request: Request) -> list[str]:
         """Withdraw as usual."""
         with self._watched(f"withdraw_promises({request.request_id})"):
@@ -133,10 +144,13 @@ class DebugKVCacheManager(KVCacheManager):
             self._fail(Violation("I11", message))
 
     def _check_append_only(self, tables: dict[str, tuple[list[int], ...]]) -> None:
+        pinned = [block.block_id for block in self.copy_on_write.pinned]
+        copies = set(zip(pinned[::2], pinned[1::2], strict=True))
         for request_id in self.requests:
             for old, new in zip(tables.get(request_id, ()), self.get_block_ids(request_id), strict=False):
-                # A window may null its head.
-                if len(new) < len(old) or any(now not in (before, 0) for before, now in zip(old, new, strict=False)):
+                # A window may null its head, and a writer gets a copy of what others read.
+                changes = [change for change in zip(old, new, strict=False) if change[0] != change[1]]
+                if len(new) < len(old) or any(now != 0 and (was, now) not in copies for was, now in changes):
                     self._fail(Violation("I8", f"the table of {request_id} was {old} and is {new}", tuple(new)))
 
     def _fail(self, violation: Violation) -> None:

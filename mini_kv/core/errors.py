@@ -67,3 +67,7 @@ class AllocationError(KVCacheError, ValueError):
 
 class ConfigError(KVCacheError, ValueError):
     """A setting that cannot work, refused when the cache is built."""
+
+
+class SchedulerError(KVCacheError, ValueError):
+    """The scheduler's turns are out of order, or results do not fit the step that they are said to come from."""

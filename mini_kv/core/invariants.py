@@ -65,8 +65,17 @@ class InvariantViolationError(KVCacheError):
 
 
 def tables_of(kv: KVCacheManager) -> dict[str, Sequence[Sequence[KVCacheBlock]]]:
-    """Return the block tables of every admitted request."""
-    return {request_id: kv.coordinator.get_blocks(request_id) for request_id in kv.requests}
+    """Return the block tables of every admitted request, and as one more the blocks that are pinned for a copy."""
+    tables: dict[str, Sequence[Sequence[KVCacheBlock]]] = {
+        request_id: kv.coordinator.get_blocks(request_id) for request_id in kv.requests
+    }
+    if kv.copy_on_write.pinned:
+        tables[PINNED] = [[block] for block in kv.copy_on_write.pinned]
+    return tables
+
+
+PINNED = "a copy under way"
+"""Who holds a pinned block, where a message names the holders."""
 
 
 def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
@@ -195,6 +204,8 @@ def check_i14_drain(kv: KVCacheManager) -> Iterator[Violation]:
         left = kept - kv.requests.keys()
         if left:
             yield Violation("I14", f"tables are left of requests that are over: {', '.join(sorted(left))}")
-    held = [block.block_id for block in kv.block_pool.blocks if block.ref_cnt > 0 and not block.is_null]
+    pinned = set(kv.copy_on_write.pinned)
+    blocks = [block for block in kv.block_pool.blocks if block not in pinned]
+    held = [block.block_id for block in blocks if block.ref_cnt > 0 and not block.is_null]
     if not kv.requests and held:
         yield Violation("I14", f"no request is left, but blocks {held} are still held: they leaked", tuple(held))

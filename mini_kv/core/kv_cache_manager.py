@@ -27,6 +27,7 @@ from mini_kv.core.block_hash import (
     make_block_hashes_with_group_id,
 )
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.copy_on_write import CopyOnWrite
 from mini_kv.core.errors import AllocationError, ConfigError, RepeatedRequestError, UnknownRequestError
 from mini_kv.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -111,6 +112,7 @@ class KVCacheManager:
         self._num_adopted_tokens: dict[str, int] = {}
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
+        self.copy_on_write = CopyOnWrite(self.coordinator, self.block_pool)
         self._block_hasher = get_request_block_hasher(
             self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
@@ -230,9 +232,13 @@ class KVCacheManager:
 
         num_tokens_with_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
         new_blocks = self.empty_kv_cache_blocks
-        if num_tokens_with_slots > num_slots:  # else the last block has room, as it has for most decoded tokens
+        shared = {}
+        if self.copy_on_write.forked:
+            shared = self.copy_on_write.shared_blocks(request.request_id, num_computed_tokens)
+        # Else the last block has room and is the request's own, as it is for most decoded tokens.
+        if num_tokens_with_slots > num_slots or shared:
             num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens_with_slots, hit)
-            num_needed += reserved_blocks
+            num_needed += reserved_blocks + len(shared)
             if request.request_id not in self.requests:
                 watermark_blocks = self.watermark_blocks if has_scheduled_reqs else 0
                 num_needed += watermark_blocks
@@ -245,6 +251,7 @@ class KVCacheManager:
             self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)
             if request.request_id not in self.requests:
                 self._admit(request, num_computed_tokens, hit)
+            self.copy_on_write.copy(request.request_id, num_computed_tokens, shared)
             new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(request.request_id, num_tokens_with_slots))
         elif self.coordinator.skipping_managers:
             self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)
@@ -260,6 +267,52 @@ class KVCacheManager:
         self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
         self._num_adopted_tokens.pop(request.request_id, None)
+        self.copy_on_write.forked.discard(request.request_id)
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Admit `child` with what the parent has computed, all of it shared, a half-filled last block too.
+
+        Whoever of the two writes to that block first gets a copy of it (see `take_kv_cache_block_copies`). The caller
+        sets `child.num_computed_tokens` to the parent's. Costs O(blocks).
+
+        Args:
+            parent: an admitted request, between two steps.
+            child: from `new_request`; its tokens begin with all that the parent has computed.
+
+        Raises:
+            UnknownRequestError: the parent holds no blocks.
+            RepeatedRequestError: an admitted request has the child's id.
+            AllocationError: the child's tokens are others, or it has nothing left to compute.
+            ConfigError: a layer keeps states, which are written over at every token.
+        """
+        self._check_known(parent)
+        if child.request_id in self.requests:
+            raise RepeatedRequestError(child.request_id)
+        if self.coordinator.has_states:
+            raise ConfigError("a request with states cannot be forked: its next token would write over them")
+        num_computed_tokens = parent.num_computed_tokens
+        num_names = num_computed_tokens // self.coordinator.hash_block_size
+        if child.token_ids[:num_computed_tokens] != parent.token_ids[:num_computed_tokens] or (
+            child.block_hashes[:num_names] != parent.block_hashes[:num_names]
+        ):
+            message = f"its tokens do not begin with the {num_computed_tokens} that {parent.request_id!r} has computed"
+            raise AllocationError(child.request_id, message)
+        if child.num_tokens <= num_computed_tokens:
+            raise AllocationError(
+                child.request_id, f"all its {child.num_tokens} tokens are computed; it needs one more"
+            )
+        self.copy_on_write.fork(parent.request_id, child.request_id, num_computed_tokens)
+        self.requests[child.request_id] = child
+        self._num_adopted_tokens[child.request_id] = num_computed_tokens
+        child.num_cached_tokens = num_computed_tokens
+
+    def take_kv_cache_block_copies(self) -> list[tuple[int, int]]:
+        """Return the copies, as (source, target), that the coming step must make before it writes; each once."""
+        return self.copy_on_write.take()
+
+    def finish_kv_cache_block_copies(self) -> None:
+        """Let go of both ends of the copies that were taken: the step has run."""
+        self.copy_on_write.finish()
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
@@ -303,6 +356,15 @@ class KVCacheManager:
             request.num_cached_tokens = num_hit_tokens
             if self.enable_caching:
                 self.prefix_cache_stats.record(request.num_tokens, num_hit_tokens)
+
+    def num_blocks_needed(self, num_tokens: int) -> int:
+        """Return the most blocks that a request holds at any time until it is `num_tokens` long, over all groups.
+
+        By the formula of the admission gate, so that what is promised here can be kept there.
+        """
+        return self.coordinator.get_num_blocks_to_allocate(
+            "", num_tokens, self.empty_kv_cache_blocks.blocks, self.max_in_flight_tokens or num_tokens
+        )
 
     def _num_blocks_of_full_sequence(self, request: Request, hit: tuple[Sequence[KVCacheBlock], ...]) -> int:
         """Return how many free blocks the request needs at most at any time until its last known token."""

@@ -4,6 +4,7 @@ import operator
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, unique
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import InvalidTokenError
@@ -27,6 +28,22 @@ class MultiModalFeature:
     """Digest of the whole content, in full width."""
     offset: int
     length: int
+
+
+@unique
+class RequestStatus(Enum):
+    """Where a request stands in its life; the finished ones carry the reason that its user is told.
+
+    Source: vLLM `RequestStatus` (v1/request.py).
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    """Waiting again: its blocks were taken for somebody else."""
+    FINISHED_STOPPED = "stop"
+    FINISHED_LENGTH_CAPPED = "length"
+    FINISHED_ABORTED = "abort"
 
 
 class Request:
@@ -79,6 +96,16 @@ class Request:
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.mm_features = tuple(mm_features)
+        # What the scheduler notes on it; see `Scheduler.add_request`.
+        self.status = RequestStatus.WAITING
+        self.priority = 0
+        self.arrival = 0
+        self.max_slots = 0
+        """How many of its tokens will ever be computed."""
+        self.stop_token_ids: frozenset[int] = frozenset()
+        self.spec_token_ids: list[int] = []
+        """Drafts: tokens that somebody proposed as the next ones."""
+        self.num_preemptions = 0
         self.block_hashes = list(block_hashes)
         """Names of the full blocks, from the first block on."""
         self._block_hasher = block_hasher

@@ -178,6 +178,25 @@ class SingleTypeKVCacheManager(ABC):
         )
         self.num_cached_block[request.request_id] = num_full
 
+    def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
+        """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""
+        table = self.req_to_blocks[parent_id][: cdiv(num_computed_tokens, self.block_size)]
+        self.block_pool.touch(table)
+        self.req_to_blocks[child_id] = table
+        self.num_cached_block[child_id] = min(self.num_cached_block[parent_id], num_computed_tokens // self.block_size)
+        if parent_id in self.num_skipped_block:
+            self.num_skipped_block[child_id] = self.num_skipped_block[parent_id]
+
+    def partial_block(self, request_id: str, num_computed_tokens: int) -> KVCacheBlock | None:
+        """Return the block in which the next token's slot lies, if tokens stand before it there; else `None`."""
+        if num_computed_tokens % self.block_size == 0:
+            return None
+        return self.req_to_blocks[request_id][num_computed_tokens // self.block_size]
+
+    def replace_partial_block(self, request_id: str, num_computed_tokens: int, block: KVCacheBlock) -> None:
+        """Put another block in the place of the one in which the next token's slot lies."""
+        self.req_to_blocks[request_id][num_computed_tokens // self.block_size] = block
+
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Take back the keys of blocks that were published but are not computed; return these blocks.
 

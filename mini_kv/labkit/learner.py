@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.progress import read_state, state_folder, write_state
 from mini_kv.labkit.scoreboard import run_command
+from mini_kv.viz.figure import page, spans_data
 from mini_kv.viz.terminal import play_spans
 
 
@@ -165,6 +166,21 @@ def run_test(lab: Lab, test: str) -> tuple[Any, Any]:
     if collector.result is None:
         raise ValueError(f"{test} could not run:\n{out.getvalue()}")
     return collector.result, collector.fixture
+
+
+def page_of_test(lab: Lab, beginning: str) -> str:
+    """Run the test on the learner's code and return a page that shows what it did to its cache, call by call.
+
+    Raises `ValueError` if the test made no cache.
+    """
+    test = find_test(lab, beginning)
+    result, fixture = run_test(lab, test)
+    if fixture is None or not fixture.kvs:
+        raise ValueError(f"{test} makes no cache, so there is nothing to draw")
+    kv = fixture.kvs[-1]
+    data = spans_data(kv.spans, kv.manager.kv_cache_config.num_blocks, kv.manager.block_size, f"{lab.lab_id}: {test}")
+    data["ending"] = result.message or f"{result.test}: {result.state}"
+    return page(data)
 
 
 def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> None:

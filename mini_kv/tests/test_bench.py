@@ -15,7 +15,7 @@ from mini_kv.bench.peers import Cache, MiniKV, PeerError, make_peer
 from mini_kv.bench.report import Result
 from mini_kv.core.request import Request
 
-ROWS = ["churn", "hash", "admit-held", "admit-revived", "admit-cold", "decode", "growth", "memory"]
+ROWS = ["churn", "hash", "admit-held", "admit-revived", "admit-cold", "decode", "schedule", "growth", "memory"]
 
 
 def run(*argv):

@@ -2,16 +2,40 @@
 
 A scenario is a TOML file in `mini_kv/trace/scenarios`:
 
-    title = "..."
-    num_blocks = 12
-    block_size = 4
+    title = "..."                 # and, if wanted: ending = "..." (told after the last step)
+    num_blocks = 12               # the null block included
+    block_size = 4                # and, if wanted: enable_caching = false
 
     [[step]]
-    call = "prefill"              # what it does: see CALLS
+    call = "prefill"              # what it does, see below
     request = "A"
     tokens = "0..31"              # runs and single tokens: "0..15 100..103 7"
-    say = "..."                   # told before the step is drawn
+    say = "..."                   # told with the step
     expect = ["lookup A: hit 0", "allocate A: allocated 1..8, cached 1..8"]
+    invariant = "I7"              # optional: which line of the ledger is at stake (core/invariants.py)
+
+    [step.predict]                # optional: what the reader is asked before the step; see trace/predict.py
+
+Several groups of layers are named from the first to the last; without them there is one, of full attention:
+
+    groups = ["full", "window 8"]  # or "chunk 8": sliding windows of 8 tokens, local attention in chunks of 8
+
+The calls, and the keys that they need or may have:
+
+    prefill   request, tokens, (salt)   look up, admit, compute the whole prompt; refused if too few blocks are free
+    lookup    request, tokens, (salt)   only look up: what would this prompt find?
+    decode    request, tokens           append these output tokens one at a time, each with its slot
+    free      request                   the request is over
+    reset                               forget every name
+
+With a table of limits (`SchedulerConfig`'s), the scheduler decides who runs, and these are the calls:
+
+    [scheduler]
+    max_num_batched_tokens = 8
+
+    arrive    request, tokens, (max_tokens, priority, salt)     a request comes and waits
+    step                                one step: plan, compute, one new token for whoever is through its prompt
+    abort     request                   its user has gone
 """
 
 import tomllib
@@ -19,13 +43,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, cast
 
 from mini_kv.core.errors import KVCacheError
+from mini_kv.core.invariants import LEDGER
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
 from mini_kv.trace.frame import Frame, frame_of
+from mini_kv.trace.predict import Prediction, parse_prediction, right_choice
 from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.story import NOTHING_CHANGED, story
 from mini_kv.trace.traced_manager import Span, TracedKVCacheManager
 
 
@@ -43,7 +81,17 @@ class Step:
     """The story lines that this step adds: what a test compares."""
     request: str = ""
     tokens: tuple[int, ...] = ()
-    """Prompt of a `prefill`, output of a `decode`."""
+    """Prompt of a `prefill` or `lookup`, output of a `decode`."""
+    salt: str | None = None
+    """The request's `cache_salt`: only requests with the same one share."""
+    max_tokens: int = 16
+    """Output tokens after which a request that arrives will end."""
+    priority: int = 0
+    """The smaller goes first, if the scheduler looks at it."""
+    invariant: str = ""
+    """Number of the invariant at stake, as in `LEDGER`; empty if none is named."""
+    predict: Prediction | None = None
+    """What the reader is asked before the step is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +105,10 @@ class Scenario:
     enable_caching: bool
     steps: tuple[Step, ...]
     ending: str
+    groups: tuple[str, ...] = ("full",)
+    """The kinds of layers, as `parse_group` reads them."""
+    limits: SchedulerConfig | None = None
+    """Limits of the scheduler that decides who runs; `None`: the steps themselves do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +120,27 @@ class PlayedStep:
     frame: Frame
     num_hits: int
     """Tokens that the request found in the cache, if the step admitted one."""
+    right_choice: int | None = None
+    """Index of the prediction's choice that came true, if the step has a prediction."""
+    scheduled: dict[str, int] | None = None
+    """Tokens of each request in a scheduler's step."""
+    preempted: tuple[str, ...] = ()
+    """Who lost its blocks in the step."""
+    waiting: tuple[Request, ...] | None = None
+    """Who waits after the step, in the order in which they will be served; `None` without a scheduler."""
+
+    @property
+    def lines(self) -> list[str]:
+        """What the step did, a line a call. With a scheduler: first who runs, last who waits, no idle calls."""
+        if self.waiting is None:
+            return story(self.spans)
+        told = [line for line in story(self.spans) if not line.endswith(NOTHING_CHANGED)]
+        if self.scheduled is not None:
+            runs = ", ".join(f"{name} {num_tokens}" for name, num_tokens in self.scheduled.items())
+            told = [f"step: {runs or 'nobody'}", *(f"preempted: {name}" for name in self.preempted), *told]
+        if self.waiting:
+            told.append(f"waiting: {', '.join(request.request_id for request in self.waiting)}")
+        return told
 
 
 def scenario_names() -> list[str]:
@@ -95,33 +168,69 @@ def parse_scenario(name: str, text: str) -> Scenario:
             block_size=values.pop("block_size"),
             enable_caching=values.pop("enable_caching", True),
             ending=values.pop("ending", ""),
+            groups=tuple(values.pop("groups", ("full",))),
+            limits=_parse_limits(values.pop("scheduler")) if "scheduler" in values else None,
             steps=tuple(_parse_step(f"{name}, step {number}", step) for number, step in enumerate(steps, start=1)),
         )
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{name}: {error}") from error
     except KeyError as error:
         raise ScenarioError(f"{name}: {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise error if isinstance(error, ScenarioError) else ScenarioError(f"{name}: {error}") from error
+
+
+def parse_group(text: str, block_size: int) -> KVCacheSpec:
+    """Return the group of layers that the text names. Raises `ScenarioError` if it names none."""
+    kind, _, size = text.partition(" ")
+    if kind == "full" and not size:
+        return FullAttentionSpec(block_size)
+    if kind == "window" and size.isdecimal():
+        return SlidingWindowSpec(block_size, sliding_window=int(size))
+    if kind == "chunk" and size.isdecimal():
+        return ChunkedLocalAttentionSpec(block_size, attention_chunk_size=int(size))
+    raise ScenarioError(f"a group is {text!r}; there are: full, window 8, chunk 8 (or other sizes)")
+
+
+def _parse_limits(values: dict[str, Any]) -> SchedulerConfig:
+    if "policy" in values:
+        values["policy"] = SchedulingPolicy(values["policy"])
+    return SchedulerConfig(**values)
 
 
 def _parse_step(where: str, values: dict[str, Any]) -> Step:
-    unknown = values.keys() - {"call", "say", "expect", "request", "tokens"}
-    if unknown:
-        raise ScenarioError(f"{where}: unknown {', '.join(sorted(unknown))}")
     if values.get("call") not in CALLS:
         raise ScenarioError(f"{where}: call is {values.get('call')!r}; there are: {', '.join(CALLS)}")
+    unknown = values.keys() - STEP_KEYS
+    if unknown:
+        raise ScenarioError(f"{where}: unknown {', '.join(sorted(unknown))}")
     if not values.get("say"):
         raise ScenarioError(f"{where}: nothing to say")
+    if values.get("invariant", "I1") not in LEDGER:
+        raise ScenarioError(f"{where}: invariant is {values['invariant']!r}; there are: {', '.join(LEDGER)}")
     try:
         tokens = parse_tokens(values.get("tokens", ""))
     except ValueError as error:
         raise ScenarioError(f"{where}: tokens are {values['tokens']!r}: {error}") from error
+    try:
+        predict = parse_prediction(values["predict"]) if "predict" in values else None
+    except ValueError as error:
+        raise ScenarioError(f"{where}, predict: {error}") from error
     return Step(
         call=values["call"],
         say=" ".join(values["say"].split()),
         expect=tuple(values.get("expect", ())),
         request=values.get("request", ""),
         tokens=tokens,
+        salt=values.get("salt"),
+        max_tokens=values.get("max_tokens", 16),
+        priority=values.get("priority", 0),
+        invariant=values.get("invariant", ""),
+        predict=predict,
     )
+
+
+STEP_KEYS = {"call", "say", "expect", "request", "tokens", "salt", "max_tokens", "priority", "invariant", "predict"}
 
 
 def parse_tokens(text: str) -> tuple[int, ...]:
@@ -154,33 +263,53 @@ class ScenarioPlayer:
         """Build the pool."""
         self.scenario = scenario
         recorder = Recorder()
-        manager = KVCacheManager.for_full_attention(
-            scenario.num_blocks,
-            scenario.block_size,
+        groups = tuple(KVCacheGroupSpec((name,), parse_group(name, scenario.block_size)) for name in scenario.groups)
+        manager = KVCacheManager(
+            KVCacheConfig(scenario.num_blocks, groups),
             enable_caching=scenario.enable_caching,
             new_block=recorder.new_block,
         )
         self.kv = TracedKVCacheManager(manager, recorder, snapshots=True)
+        # The traced manager has every method of the one that it wraps.
+        self.scheduler = Scheduler(cast(KVCacheManager, self.kv), scenario.limits) if scenario.limits else None
         self._requests: dict[str, Request] = {}
+        self._output: SchedulerOutput | None = None
 
     def play(self) -> Iterator[PlayedStep]:
         """Yield each step after it has been made."""
         for number, step in enumerate(self.scenario.steps, start=1):
             num_spans = len(self.kv.spans)
+            self._output = None
             try:
                 num_hits = CALLS[step.call](self, step)
+                spans, frame = self.kv.spans[num_spans:], frame_of(self.kv.manager)
+                right = right_choice(step.predict, spans, frame) if step.predict is not None else None
             except (KVCacheError, ValueError, KeyError) as error:
                 raise ScenarioError(f"{self.scenario.name}, step {number}: {error}") from error
-            yield PlayedStep(step, self.kv.spans[num_spans:], frame_of(self.kv.manager), num_hits)
+            yield PlayedStep(
+                step,
+                spans,
+                frame,
+                num_hits,
+                right,
+                scheduled=dict(self._output.num_scheduled_tokens) if self._output is not None else None,
+                preempted=tuple(self._output.preempted_req_ids) if self._output is not None else (),
+                waiting=tuple(self.scheduler.waiting) if self.scheduler is not None else None,
+            )
 
     def _prefill(self, step: Step) -> int:
         """Admit a request and compute its whole prompt; return its hit in tokens."""
-        request = self.kv.manager.new_request(step.request, step.tokens)
+        request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
         num_hits = prefill(self.kv, request)
         if num_hits is None:
             return 0
         self._requests[step.request] = request
         return num_hits
+
+    def _lookup(self, step: Step) -> int:
+        """Ask what a prompt would find; return it in tokens. Nothing changes."""
+        request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
+        return self.kv.get_computed_blocks(request)[1]
 
     def _decode(self, step: Step) -> int:
         """Append output tokens one at a time, each with its slot."""
@@ -197,11 +326,53 @@ class ScenarioPlayer:
         self.kv.free(self._requests.pop(step.request))
         return 0
 
+    def _reset(self, step: Step) -> int:
+        """Forget every name; refused while somebody holds a block."""
+        self.kv.reset_prefix_cache()
+        return 0
+
+    def _arrive(self, step: Step) -> int:
+        """Put a new request in the waiting line."""
+        request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
+        self._scheduler().add_request(request, max_tokens=step.max_tokens, priority=step.priority)
+        return 0
+
+    def _step(self, step: Step) -> int:
+        """Run a step of the scheduler. Every new token is another one, and none of a prompt's."""
+        scheduler = self._scheduler()
+        self._output = scheduler.schedule()
+        sampled = {}
+        for name, num_tokens in self._output.num_scheduled_tokens.items():
+            request = scheduler.requests[name]
+            if request.num_computed_tokens + num_tokens == request.num_tokens:
+                sampled[name] = [FIRST_OUTPUT_TOKEN * (request.arrival + 1) + request.num_tokens]
+        scheduler.update_from_output(self._output, sampled)
+        return 0
+
+    def _abort(self, step: Step) -> int:
+        """End a request before it is done."""
+        self._scheduler().finish_requests([step.request])
+        return 0
+
+    def _scheduler(self) -> Scheduler:
+        if self.scheduler is None:
+            raise ValueError("the scenario has no [scheduler]: its steps say who runs")
+        return self.scheduler
+
+
+FIRST_OUTPUT_TOKEN = 1_000_000
+"""Output tokens of a scheduler's steps are larger than this."""
+
 
 CALLS: dict[str, Callable[[ScenarioPlayer, Step], int]] = {
     "prefill": ScenarioPlayer._prefill,
+    "lookup": ScenarioPlayer._lookup,
     "decode": ScenarioPlayer._decode,
     "free": ScenarioPlayer._free,
+    "reset": ScenarioPlayer._reset,
+    "arrive": ScenarioPlayer._arrive,
+    "step": ScenarioPlayer._step,
+    "abort": ScenarioPlayer._abort,
 }
 """What a step can do; each returns the tokens that it found in the cache."""
 

@@ -17,11 +17,15 @@ VERBS = {
     "get_computed_blocks": "lookup",
     "allocate_slots": "allocate",
     "free": "free",
+    "fork": "fork",
+    "finish_kv_cache_block_copies": "copied",
     "withdraw_promises": "withdraw",
     "evict_blocks": "evict",
     "reset_prefix_cache": "reset",
 }
 """The word of the story for each call."""
+
+NOTHING_CHANGED = "nothing changed"
 
 
 def story(spans: Iterable[Span]) -> list[str]:
@@ -47,7 +51,7 @@ def _outcome(span: Span) -> str:
     by_kind: dict[EdgeKind, list[int]] = {}
     for edge in span.edges:
         by_kind.setdefault(edge.kind, []).append(edge.block_id)
-    return ", ".join(f"{kind} {id_runs(ids)}" for kind, ids in by_kind.items()) or "nothing changed"
+    return ", ".join(f"{kind} {id_runs(ids)}" for kind, ids in by_kind.items()) or NOTHING_CHANGED
 
 
 def id_runs(ids: Sequence[int]) -> str:

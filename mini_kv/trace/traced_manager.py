@@ -86,6 +86,18 @@ class TracedKVCacheManager:
         with self._span("free", request):
             self.manager.free(request)
 
+    def fork(self, parent: Request, child: Request) -> None:
+        """Fork; the span is the child's, and names the parent."""
+        with self._span("fork", child) as span:
+            span.args["parent"] = parent.request_id
+            self.manager.fork(parent, child)
+
+    def finish_kv_cache_block_copies(self) -> None:
+        """Let go of the copies' ends; no span if there are none."""
+        if self.manager.copy_on_write.pinned:
+            with self._span("finish_kv_cache_block_copies"):
+                self.manager.finish_kv_cache_block_copies()
+
     def withdraw_promises(self, request: Request) -> list[str]:
         """Withdraw."""
         with self._span("withdraw_promises", request):

@@ -1,0 +1,114 @@
+"""The Markdown extension of the book: includes, badges, links, formulas, and the figure's script."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from markdown import Extension, Markdown
+from markdown.inlinepatterns import InlineProcessor
+from markdown.preprocessors import Preprocessor
+from mkdocs.exceptions import BuildError
+
+from mini_kv.viz.figure import script
+from mini_kv_book.lab import SCRIPT
+from mini_kv_book.links import RepositoryLinks
+from mini_kv_book.maths import MathML
+from mini_kv_book.places import DOCS, ROOT, where
+
+BADGES = {
+    "CPU-OK": "runs on any computer, without a GPU",
+    "PyTorch": "needs PyTorch; its build for CPUs is enough",
+    "GPU": "needs a GPU, or says so where it does",
+}
+NEEDS = {"C": "[CPU-OK]", "T": "[CPU-OK] [PyTorch]", "K": "[CPU-OK] [PyTorch] [GPU]"}  # a lab.toml's word for it
+DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
+
+
+class Directives(Preprocessor):
+    """Puts a lab's README where a page says `<!-- include labs/lab-05/README.md -->`.
+
+    Where it says `<!-- instructor lab-05 -->`, the instructor's book has the solution and the notes, folded; a
+    student's book has nothing. Which book it is, the environment says: MINI_KV_BOOK=instructor.
+    """
+
+    def run(self, lines: list[str]) -> list[str]:
+        """Return the page's lines with each directive carried out."""
+        self.md.kv_included = []
+        out: list[str] = []
+        for line in lines:
+            found = DIRECTIVE.fullmatch(line.strip())
+            if found is None:
+                out.append(line)
+            elif found[1] == "include":
+                out += self.included(found[2], line)
+            elif os.environ.get("MINI_KV_BOOK") == "instructor":
+                out += for_instructors(found[2])
+        return out
+
+    def included(self, name: str, line: str) -> list[str]:
+        """Return the lines of a lab's README, with what the lab needs after its heading."""
+        path = ROOT / name
+        if not path.is_file():
+            raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
+        self.md.kv_included.append(path)
+        heading, *rest = path.read_text(encoding="utf-8").splitlines()
+        needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
+        return [heading, "", NEEDS[needs], *rest]
+
+
+def for_instructors(lab: str) -> list[str]:
+    """Return a lab's solution and notes, each behind a fold."""
+    folder = ROOT / "solutions" / lab
+    solution = (folder / "solution.py").read_text(encoding="utf-8")
+    _, *notes = (folder / "NOTES.md").read_text(encoding="utf-8").splitlines()
+    return [
+        *["", "## For the instructor", ""],
+        *['??? note "Notes"', *indented(notes), ""],
+        *['??? note "The solution"', *indented(["```python", *solution.splitlines(), "```"]), ""],
+    ]
+
+
+def indented(lines: list[str]) -> list[str]:
+    """Return the lines as the inside of a fold."""
+    return ["    " + line if line else "" for line in lines]
+
+
+class Badge(InlineProcessor):
+    """Draws [CPU-OK], [PyTorch] and [GPU] as badges, also where they are written as code."""
+
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:
+        """Return the badge, and the part of the text that it replaces."""
+        badge = ElementTree.Element("span", {"class": "kv-badge", "title": BADGES[m[1]]})
+        badge.text = m[1]
+        return badge, m.start(0), m.end(0)
+
+
+def publish(text: str, path: Path) -> None:
+    """Write what the site serves but the repository keeps elsewhere; leave a file that is right as it is.
+
+    `mkdocs serve` watches the folder: a file that is written anew each time would be built for ever.
+    """
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8", newline="\n")
+
+
+class BookExtension(Extension):
+    """All of it, under one name in mkdocs.yml."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Register the parts. The numbers order them among Markdown's own."""
+        publish(script(), DOCS / "assets" / "kv_story.js")
+        publish(SCRIPT.read_text(encoding="utf-8"), DOCS / "assets" / "kv_lab.js")
+        md.preprocessors.register(Directives(md), "kv_directives", 29)  # before fences, 25
+        badge = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
+        md.inlinePatterns.register(Badge(badge, md), "kv_badge", 195)  # before code, 190
+        md.treeprocessors.register(MathML(md), "kv_mathml", 15)  # after inline, 20
+        md.treeprocessors.register(RepositoryLinks(md), "kv_links", 10)  # before MkDocs' own, 0
+
+
+def makeExtension(**options: Any) -> BookExtension:
+    """Return the extension: how Markdown finds it by the module's name."""
+    return BookExtension(**options)

@@ -1,0 +1,89 @@
+"""The fences that chapters are written with. Whatever a fence cannot show stops the build, with file and line.
+
+kv-story    a scenario's name: the figure, played by the engine
+kv-source   a dotted symbol: its source text
+kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do
+kv-output   one `mini-kv ...` command: the command, and what it printed
+"""
+
+import functools
+import html
+from collections.abc import Callable
+from typing import Any
+
+from mkdocs.exceptions import BuildError
+from pygments import highlight
+from pygments.formatters.html import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pymdownx.superfences import SuperFencesException
+
+from mini_kv.trace.scenario import ScenarioError, load_scenario
+from mini_kv.viz.figure import fragment, story_data
+from mini_kv_book.links import link_to
+from mini_kv_book.places import where
+from mini_kv_book.runs import FenceError, run_command, run_python, source_of
+
+
+class BuildStopped(SuperFencesException, BuildError):
+    """The one exception that superfences lets through, and that MkDocs reports without a traceback."""
+
+
+def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
+    """Turn `show(body, md) -> HTML` into what superfences calls.
+
+    Superfences takes any other exception for a fence that is not its own, and goes on: so all of them are caught here.
+    """
+
+    @functools.wraps(show)
+    def formatter(source: str, _language: str, _css_class: str, _options: object, md: Any, **_: object) -> str:
+        try:
+            return show(source, md)
+        except (FenceError, ScenarioError) as error:
+            place = where(md, source, getattr(error, "offset", 0))
+            raise BuildStopped(f"{place}: {show.__name__}: {error}") from error
+        except Exception as error:
+            raise BuildStopped(f"{where(md, source)}: {show.__name__}: {error!r}") from error
+
+    return formatter
+
+
+def code(text: str, language: str) -> str:
+    """Return highlighted code, in the form that the theme gives to every other block of code."""
+    formatter = HtmlFormatter(cssclass=f"language-{language} highlight", wrapcode=True)
+    return str(highlight(text, get_lexer_by_name(language), formatter))
+
+
+@fence
+def kv_story(body: str, _md: Any) -> str:
+    """Draw the scenario of that name."""
+    return f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip())))}</div>'
+
+
+@fence
+def kv_source(body: str, md: Any) -> str:
+    """Show the source text of a symbol, and lead to its page."""
+    source = source_of(body)
+    caption = f'<a href="{html.escape(link_to(md, source.path))}"><code>{body.strip()}</code></a>'
+    return f'<figure class="kv-code">{code(source.text, "python")}<figcaption>{caption}</figcaption></figure>'
+
+
+@fence
+def kv_python(body: str, md: Any) -> str:
+    """Run the code, and show it with what it printed."""
+    if not hasattr(md, "kv_namespace"):
+        md.kv_namespace = {"__name__": "__main__"}
+    shown, output = run_python(body, md.kv_namespace)
+    return f'<div class="kv-run">{code(shown, "python")}{printed(output)}</div>'
+
+
+@fence
+def kv_output(body: str, _md: Any) -> str:
+    """Run a command, and show it with what it printed."""
+    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(run_command(body))}</div>'
+
+
+def printed(output: str) -> str:
+    """Return the block that shows what was printed; nothing for nothing."""
+    if not output:
+        return ""
+    return f'<div class="kv-printed" role="group" aria-label="what it prints">{code(output, "text")}</div>'

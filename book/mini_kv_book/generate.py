@@ -1,0 +1,108 @@
+"""Write the pages that follow from the code, one a module and one a lab, and the navigation's lines for them.
+
+    make book-pages               or: python -m mini_kv_book.generate
+
+The navigation's lines for the chapters come from the chapters' headings. A test compares what is there with what this
+would write, so that no module, no lab and no chapter is forgotten.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+from mini_kv_book.places import DOCS, ROOT
+
+PACKAGES = ("core", "trace", "viz", "attention")
+CONFIG = ROOT / "book" / "mkdocs.yml"
+
+
+def modules() -> list[str]:
+    """Return the modules that have a page, in the order of their packages."""
+    found = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / "mini_kv" / package).rglob("*.py")):
+            if path.name != "__init__.py":
+                found.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    return found
+
+
+def labs() -> list[str]:
+    """Return the labs."""
+    return sorted(path.parent.name for path in (ROOT / "labs").glob("lab-*/lab.toml"))
+
+
+def chapters() -> dict[str, str]:
+    """Return each chapter's file and its title, numbered as the file is."""
+    found = {}
+    for path in sorted((DOCS / "chapters").glob("[0-9][0-9]-*.md")):
+        heading = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if heading is None:
+            raise ValueError(f"{path.relative_to(ROOT)} has no heading")
+        found[path.name] = f"{int(path.name[:2])} {heading[1]}"
+    return found
+
+
+def lab_page(lab: str) -> str:
+    """Return the page of a lab: its README, then the lab itself, then what an instructor sees."""
+    status = "---\nstatus: gpu\n---\n\n" if lab_toml(lab)["needs"] == "K" else ""
+    return (
+        f"{status}<!-- include labs/{lab}/README.md -->\n\n"
+        f"## Run it here\n\n```kv-lab\n{lab}\n```\n\n"
+        f"<!-- instructor {lab} -->\n"
+    )
+
+
+def lab_toml(lab: str) -> dict[str, object]:
+    """Return what a lab says about itself."""
+    return tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))
+
+
+def pages() -> dict[Path, str]:
+    """Return every page that follows from the code, with its text."""
+    boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
+    api = {
+        DOCS / "api" / f"{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()
+    }
+    return api | {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()}
+
+
+def navigation() -> dict[str, list[str]]:
+    """Return the lines that stand in mkdocs.yml between `# generated: NAME` and `# end of NAME`."""
+    api = ["      - api/index.md"]
+    for package in PACKAGES:
+        names = [name for name in modules() if name.split(".")[1] == package]
+        if names:
+            api.append(f"      - {package}:")
+            api += [f"          - {'.'.join(name.split('.')[2:])}: api/{name}.md" for name in names]
+    return {
+        "chapters": [f'      - "{title}": chapters/{name}' for name, title in chapters().items()],
+        "labs": [f'      - "{lab[4:]} {lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
+        "api": api,
+    }
+
+
+def with_navigation(config: str) -> str:
+    """Return the text of mkdocs.yml with the generated lines put in."""
+    for name, lines in navigation().items():
+        block = re.compile(rf"( *# generated: {name}.*\n)(?:.*\n)*?( *# end of {name}\n)")
+        config, count = block.subn(lambda found: found[1] + "".join(f"{x}\n" for x in lines) + found[2], config)  # noqa: B023
+        if count != 1:
+            raise ValueError(f"mkdocs.yml has no lines `# generated: {name}` and `# end of {name}`")
+    return config
+
+
+def main() -> None:
+    """Write what changed, and delete pages of modules and labs that are gone."""
+    wanted = pages()
+    for folder in (DOCS / "api", DOCS / "labs"):
+        folder.mkdir(exist_ok=True)
+        for path in folder.glob("*.md"):
+            if path not in wanted and path.name != "index.md":
+                path.unlink()
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8", newline="\n")
+    CONFIG.write_text(with_navigation(CONFIG.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

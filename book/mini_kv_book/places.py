@@ -1,0 +1,57 @@
+"""Where things are: the repository, the pages, and the file and line of a fence."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "book" / "docs"
+
+
+def repository_url() -> str:
+    """Return the repository's address, which pyproject.toml alone holds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(project["project"]["urls"]["Repository"])
+
+
+def page_of(md: Any) -> str | None:
+    """Return the path, below docs, of the page that is being built.
+
+    `None` inside a docstring, which mkdocstrings builds apart. MkDocs and Zensical leave the path in different places.
+    """
+    if "relpath" in md.treeprocessors:
+        return str(md.treeprocessors["relpath"].file.src_uri)
+    if "rendering_context" in md.preprocessors:
+        return str(md.preprocessors["rendering_context"].page.path)
+    return None
+
+
+def sources_of(md: Any) -> list[Path]:
+    """Return the files whose text is on the page: the page itself, and what it includes."""
+    page = page_of(md)
+    return ([DOCS / page] if page else []) + list(getattr(md, "kv_included", []))
+
+
+def line_of(body: str, text: str) -> int | None:
+    r"""Return the number of the line where `body` begins in `text`, whatever the indentation, or `None`.
+
+    A body that is no whole lines, such as a link, is found inside a line.
+
+    >>> line_of("a = 1\nb = 2", "A list:\n\n    a = 1\n    b = 2")
+    3
+    """
+    wanted = [line.strip() for line in body.strip().splitlines()]
+    lines = [line.strip() for line in text.splitlines()]
+    for number in range(len(lines) - len(wanted) + 1):
+        if lines[number : number + len(wanted)] == wanted:
+            return number + 1
+    return next((number for number, line in enumerate(lines, 1) if wanted[0] in line), None)
+
+
+def where(md: Any, body: str, offset: int = 0) -> str:
+    """Return `file:line` of the line `offset` of a fence's body."""
+    for path in sources_of(md):
+        number = line_of(body, path.read_text(encoding="utf-8"))
+        if number is not None:
+            return f"{path.relative_to(ROOT).as_posix()}:{number + offset}"
+    return str(next(iter(sources_of(md)), "a docstring"))

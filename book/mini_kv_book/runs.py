@@ -1,0 +1,164 @@
+"""What a fence shows: code that ran, a command's output, a symbol's source. Standard library only.
+
+The book's build and `mini_kv/tests/test_book.py` call the same functions.
+"""
+
+import ast
+import io
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mini_kv_book.places import ROOT
+
+PRINTS = "# prints:"
+COMMAND_LIMIT = 60  # seconds
+
+
+class FenceError(Exception):
+    """What a fence asks for cannot be shown. `offset` is the guilty line, counted from the body's first."""
+
+    def __init__(self, message: str, offset: int = 0) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class Source(NamedTuple):
+    """The text of a symbol and where it stands."""
+
+    path: str
+    line: int
+    text: str
+
+
+def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
+    """Run the body in `namespace`; return the code to show and what it printed.
+
+    Lines `# prints: ...` promise the output, all of it, a line each. They are not shown, since the output is.
+
+    Raises:
+        FenceError: The code raised, or printed something else than it promises.
+    """
+    lines = body.splitlines()
+    promised = [line.removeprefix(PRINTS).strip() for line in lines if line.startswith(PRINTS)]
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            exec(compile(body, "<fence>", "exec"), namespace)
+    except (Exception, SystemExit) as error:
+        raise FenceError(f"{type(error).__name__}: {error}", _guilty_line(error)) from error
+    output = printed.getvalue().rstrip()
+    if promised and [line.strip() for line in output.splitlines()] != promised:
+        first = next(number for number, line in enumerate(lines) if line.startswith(PRINTS))
+        raise FenceError(f"promises {promised}, printed {output.splitlines()}", first)
+    return "\n".join(line for line in lines if not line.startswith(PRINTS)).strip(), output
+
+
+def _guilty_line(error: BaseException) -> int:
+    """Return the line of the body, counted from 0, that raised."""
+    if isinstance(error, SyntaxError):
+        return (error.lineno or 1) - 1
+    line, trace = 1, error.__traceback__
+    while trace:
+        if trace.tb_frame.f_code.co_filename == "<fence>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line - 1
+
+
+def run_command(body: str) -> str:
+    """Run one `mini-kv ...` or `python -m mini_kv...` command in the repository's root; return what it printed.
+
+    Raises:
+        FenceError: It is not such a command, it failed, it took more than a minute, or it names a path of this machine.
+    """
+    words = shlex.split(body)
+    if words[:1] == ["mini-kv"]:
+        arguments = ["-m", "mini_kv", *words[1:]]
+    elif words[:2] == ["python", "-m"] and len(words) > 2 and words[2].split(".")[0] == "mini_kv":
+        arguments = words[1:]
+    else:
+        raise FenceError(f"one `mini-kv ...` or `python -m mini_kv...` command belongs here, not {body.strip()!r}")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {key: value for key, value in os.environ.items() if key != "LAB_IMPL"}
+    env |= {"PYTHONPATH": path, "PYTHONUTF8": "1", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=COMMAND_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise FenceError(f"took longer than {COMMAND_LIMIT} s") from None
+    if done.returncode:
+        raise FenceError(f"exit status {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")
+    if str(ROOT) in done.stdout:
+        raise FenceError("prints a path of the machine that builds the book")
+    return done.stdout.strip("\n")
+
+
+def source_of(symbol: str) -> Source:
+    """Return the source text of `package.module.Class.method`. Nothing is imported, so torch need not be there.
+
+    A method may be inherited from a class of the same module.
+
+    Raises:
+        FenceError: There is no such module, or no such name in it.
+    """
+    parts = symbol.strip().split(".")
+    for cut in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:cut]).with_suffix(".py")
+        if path.is_file():
+            return _find(path, parts[cut:], symbol.strip())
+    raise FenceError(f"no module of this repository begins {symbol.strip()!r}")
+
+
+def _find(path: Path, names: list[str], symbol: str) -> Source:
+    text, file = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+    if not names:
+        return Source(file, 1, text.rstrip())
+    module = ast.parse(text).body
+    found: ast.stmt | None = None
+    for name in names:
+        found = _member(module, found, name)
+        if found is None:
+            break
+    if found is None:
+        raise FenceError(f"{file} has no {name!r} (asked for {symbol})")
+    first = min([found.lineno, *(decorator.lineno for decorator in getattr(found, "decorator_list", []))])
+    lines = text.splitlines()[first - 1 : found.end_lineno]
+    return Source(file, first, textwrap.dedent("\n".join(lines)))
+
+
+def _member(module: list[ast.stmt], owner: ast.stmt | None, name: str) -> ast.stmt | None:
+    """Return what `name` means in a class, inherited within the module or not; in the module, if `owner` is `None`."""
+    for statement in reversed(module if owner is None else getattr(owner, "body", [])):
+        if name in _names(statement):
+            return statement
+    for base in getattr(owner, "bases", []):
+        parent = _member(module, None, base.id) if isinstance(base, ast.Name) else None
+        if parent and (inherited := _member(module, parent, name)):
+            return inherited
+    return None
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines."""
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return [node.name]
+        case ast.Assign():
+            return [target.id for target in node.targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []

@@ -1,0 +1,86 @@
+"""What crosses the border between scheduler and worker: ids and numbers in one direction, tokens in the other.
+
+    Scheduler                                          worker (tensors, model)
+    schedule()        -- SchedulerOutput ------------> block tables, slots, one forward pass
+    update_from_output(output, sampled_token_ids) <--- the next token of each request that got one
+
+Nothing else crosses it, so a worker can live in another process, and what a cache outside the engine would have to
+carry (vLLM: a KV connector) is in here too: which blocks a request has, and how many of its tokens they hold already.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequestData:
+    """A request that the worker does not know, or has forgotten since it was preempted: all there is to know of it.
+
+    Source: vLLM `NewRequestData` (v1/core/sched/output.py).
+    """
+
+    request_id: str
+    token_ids: list[int]
+    """Prompt, and the output before a preemption."""
+    block_ids: tuple[list[int], ...]
+    """Its block tables, a list a group."""
+    num_computed_tokens: int
+    """Tokens whose KV its blocks hold already: the prefix hit."""
+
+
+@dataclass(slots=True)  # not frozen: there is one a request and step, and freezing triples its price
+class CachedRequestData:
+    """A request that the worker knows: what has changed since its last step.
+
+    Source: vLLM `CachedRequestData` (v1/core/sched/output.py), there one object for all of them.
+    """
+
+    request_id: str
+    new_block_ids: tuple[list[int], ...]
+    """Blocks added at the end of its tables, a list a group; empty lists nearly always while decoding."""
+    num_computed_tokens: int
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """One step: who runs, with how many tokens, on which blocks.
+
+    Source: vLLM `SchedulerOutput` (v1/core/sched/output.py).
+    """
+
+    scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
+    scheduled_cached_reqs: list[CachedRequestData] = field(default_factory=list)
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    """Tokens of each request that this step computes, drafts included, in the order of the batch."""
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+    """Drafts among them: tokens that somebody proposed and this step checks."""
+    kv_cache_block_copies: list[tuple[int, int]] = field(default_factory=list)
+    """Blocks to copy, as (source, target), before anything of the step is written: copy-on-write."""
+    preempted_req_ids: list[str] = field(default_factory=list)
+    """Who lost its blocks while this step was planned."""
+    finished_req_ids: list[str] = field(default_factory=list)
+    """Who has ended since the last step: the worker may forget them."""
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        """Tokens that this step computes."""
+        return sum(self.num_scheduled_tokens.values())
+
+    def drop(self, request_id: str) -> None:
+        """Take a request out of the step, as if it had not been scheduled."""
+        self.num_scheduled_tokens.pop(request_id, None)
+        self.scheduled_spec_decode_tokens.pop(request_id, None)
+        self.scheduled_new_reqs = [data for data in self.scheduled_new_reqs if data.request_id != request_id]
+        self.scheduled_cached_reqs = [data for data in self.scheduled_cached_reqs if data.request_id != request_id]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCoreOutput:
+    """What one step brought for one request.
+
+    Source: vLLM `EngineCoreOutput` (v1/engine/__init__.py).
+    """
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: str | None = None
+    """`"stop"`, `"length"`, or `None` while it goes on."""

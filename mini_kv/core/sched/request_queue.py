@@ -1,0 +1,108 @@
+"""The waiting line, in two orders: by arrival, or by priority and then arrival."""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum, unique
+from typing import Protocol
+
+from mini_kv.core.request import Request
+
+
+@unique
+class SchedulingPolicy(Enum):
+    """Who is served first, and who gives way last."""
+
+    FCFS = "fcfs"
+    """First come, first served."""
+    PRIORITY = "priority"
+    """The smaller `Request.priority` first; among equals, first come, first served."""
+
+
+class RequestQueue(Protocol):
+    """Requests that wait, in the order in which they will be served.
+
+    Source: vLLM `RequestQueue` (v1/core/sched/request_queue.py).
+    """
+
+    def add_request(self, request: Request) -> None:
+        """Put a request where its order says."""
+
+    def peek_request(self) -> Request:
+        """Return the next request and leave it where it is. Raises `IndexError` if nobody waits."""
+
+    def pop_request(self) -> Request:
+        """Take the next request out and return it. Raises `IndexError` if nobody waits."""
+
+    def prepend_request(self, request: Request) -> None:
+        """Put back a request that was served before: it goes before all that arrived after it."""
+
+    def remove_request(self, request: Request) -> None:
+        """Take out a request, wherever it stands. Costs O(waiting)."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Request]: ...
+
+
+class FCFSRequestQueue(deque[Request]):
+    """The line as people stand in it: newcomers at the end, whoever was sent back at the front."""
+
+    def add_request(self, request: Request) -> None:
+        """Put a request at the end."""
+        self.append(request)
+
+    def peek_request(self) -> Request:
+        """Return the first request and leave it where it is."""
+        return self[0]
+
+    def pop_request(self) -> Request:
+        """Take the first request out and return it."""
+        return self.popleft()
+
+    def prepend_request(self, request: Request) -> None:
+        """Put a request at the front."""
+        self.appendleft(request)
+
+    def remove_request(self, request: Request) -> None:
+        """Take out a request, wherever it stands."""
+        self.remove(request)
+
+
+class PriorityRequestQueue:
+    """The smallest `(priority, arrival)` first; a request that was sent back keeps both, and so its place."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Request]] = []
+
+    def add_request(self, request: Request) -> None:
+        """Put a request where its priority and arrival say."""
+        heapq.heappush(self._heap, (request.priority, request.arrival, request))
+
+    def peek_request(self) -> Request:
+        """Return the first request and leave it where it is."""
+        return self._heap[0][2]
+
+    def pop_request(self) -> Request:
+        """Take the first request out and return it."""
+        return heapq.heappop(self._heap)[2]
+
+    def prepend_request(self, request: Request) -> None:
+        """Put a request where its priority and arrival say: there is no other front."""
+        self.add_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        """Take out a request, wherever it stands."""
+        self._heap.remove((request.priority, request.arrival, request))
+        heapq.heapify(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (request for _, _, request in sorted(self._heap, key=lambda entry: entry[:2]))
+
+
+def create_request_queue(policy: SchedulingPolicy) -> RequestQueue:
+    """Return an empty line in the order of that policy."""
+    return PriorityRequestQueue() if policy is SchedulingPolicy.PRIORITY else FCFSRequestQueue()

@@ -1,0 +1,119 @@
+"""A real browser for tests: Chromium of this system, driven by Playwright, with nothing allowed to leave the machine.
+
+    def test_something(open_page):                     # open_page("file:///..."), and how the reader looks at it:
+        page = open_page(url, width=390, dark=True)    # Playwright's Page
+
+When the test is over, every page that it opened must have been silent: no error on the console, no exception, no
+request to anywhere but files and this machine. `axe(page)` returns the serious accessibility findings.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+HERE = Path(__file__).parent
+AXE = HERE / "node_modules" / "axe-core" / "axe.min.js"
+ARGS = ["--no-sandbox", "--disable-background-networking"]
+
+OpenPage = Callable[..., Any]
+
+
+def chromium_path() -> str | None:
+    """Return where this system has Chromium or Chrome."""
+    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome"))
+    return next((path for path in found if path), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, started once."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.skip("tests in a browser: Playwright is not installed; `make e2e` gets it")
+    path = chromium_path()
+    if path is None:
+        pytest.skip("tests in a browser: there is no Chromium; install your system's (Debian: apt install chromium)")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=ARGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[OpenPage]:
+    """A function that opens pages; whatever any of them complained about fails the test at its end."""
+    complaints: list[str] = []
+    contexts = []
+
+    def opener(url: str, *, width: int = 900, height: int = 900, dark: bool = False, **options: Any) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: None if stays_here(request.url) else complaints.append(request.url))
+        page.goto(url)
+        return page
+
+    yield opener
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def stays_here(url: str) -> bool:
+    """Return whether a request stays on this machine."""
+    parts = urlsplit(url)
+    return parts.scheme in ("file", "data", "blob", "about") or parts.hostname in ("127.0.0.1", "localhost")
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Path], str]]:
+    """A function that serves a folder over http and returns its address."""
+    servers = []
+
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    def server(folder: Path) -> str:
+        http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
+        thread = Thread(target=http.serve_forever)
+        thread.start()
+        servers.append((http, thread))
+        return f"http://127.0.0.1:{http.server_port}"
+
+    yield server
+    for http, thread in servers:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+@pytest.fixture
+def axe() -> Callable[[Any], list[str]]:
+    """A function that returns a page's serious accessibility findings, each with where it is."""
+    if not AXE.is_file():
+        pytest.skip("accessibility: axe-core is missing; `make e2e` gets it (or: npm ci in mini_kv/tests/browser)")
+
+    def findings(page: Any) -> list[str]:
+        # Through the debugger, which a page's own rules about scripts do not bind.
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        violations = page.evaluate("axe.run().then(result => result.violations)")
+        return [
+            f"{one['id']} ({one['impact']}): {one['help']}: {[node['target'] for node in one['nodes']]}"
+            for one in violations
+            if one["impact"] in ("serious", "critical")
+        ]
+
+    return findings

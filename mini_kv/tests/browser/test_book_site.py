@@ -1,0 +1,257 @@
+"""The built book, as MkDocs writes it and as a reader's browser shows it.
+
+Everything here needs the book's packages (make book-test installs them), and most of it a Chromium.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from mini_kv_book import leaks
+from mini_kv_book.places import ROOT
+
+pytestmark = [pytest.mark.book, pytest.mark.timeout(900)]
+
+PREFIX = "/mini_kv/"  # GitHub Pages serves a project's site below its name
+PAGE_LIMIT = 500_000  # bytes of a chapter with all that it loads, unpacked, the search index aside
+LOOKS = {"light": {"width": 1280}, "dark": {"width": 1280, "dark": True}, "phone": {"width": 390}}
+
+
+def build(site: Path, tree: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    """Build the book of `tree` into `site`, strictly. Never with -q: it silences the warnings that strict counts."""
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'book'}", **env}
+    command = [sys.executable, "-m", "mkdocs", "build", "-f", str(tree / "book/mkdocs.yml"), "-d", str(site)]
+    return subprocess.run(command, env=env, cwd=tree, capture_output=True, encoding="utf-8", check=False)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A student's book, built once."""
+    pytest.importorskip("mkdocs", reason="the book's packages are missing: make book-test")
+    folder = tmp_path_factory.mktemp("book") / PREFIX.strip("/")
+    done = build(folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture
+def book_url(site: Path, serve: Callable[[Path], str]) -> str:
+    """The address under which the book is served: below the project's name, as GitHub Pages does it."""
+    return serve(site.parent) + PREFIX
+
+
+def page_names(site: Path) -> list[str]:
+    """Return the addresses of all pages, below the site's."""
+    folders = sorted(path.parent.relative_to(site).as_posix() for path in site.rglob("index.html"))
+    return ["" if folder == "." else f"{folder}/" for folder in folders]
+
+
+# The build --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of what the build reads, to break."""
+    skip = shutil.ignore_patterns(".git", ".venv", "node_modules", "site", "site-*", "__pycache__", ".*_cache")
+    return Path(shutil.copytree(ROOT, tmp_path / "copy", ignore=skip))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```kv-story\nno-such-story\n```", "kv_story: no scenario 'no-such-story'; there are: "),
+        ("```kv-source\nmini_kv.core.block.Nothing\n```", "kv_source: mini_kv/core/block.py has no 'Nothing'"),
+        ("```kv-python\n1 / 0\n```", "kv_python: ZeroDivisionError: division by zero"),
+        ("```kv-output\nmini-kv story no-such-story\n```", "kv_output: exit status 2: "),
+        ("```kv-lab\nlab-99\n```", "fence: there is no lab 'lab-99'"),
+        ("```mermaid\nflowchart LR\n A --> B\n```", "mermaid: a diagram needs a line `accTitle: ...`"),
+    ],
+)
+def test_what_a_fence_cannot_show_stops_the_build_and_names_file_and_line(text, message, copy):
+    index = copy / "book/docs/index.md"
+    index.write_text(f"# Start\n\n{text}\n", encoding="utf-8")
+    done = build(copy / "site", copy)
+    assert done.returncode == 1
+    assert f"book/docs/index.md:4: {message}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[x](../../mini_kv/no.py)",
+            "index.md:3: the link '../../mini_kv/no.py' leads to mini_kv/no.py",
+        ),
+        (
+            "<!-- include labs/lab-99/README.md -->",
+            "book/docs/index.md:3: there is no labs/lab-99/README.md to include",
+        ),
+        ("[x](no-such-page.md)", "contains a link 'no-such-page.md', but the target is not found"),
+        ("[x](api/index.md#no-such-place)", "does not contain an anchor '#no-such-place'"),
+        ("A token $x_$ more", "book/docs/index.md:3: 'x_' is no formula: Missing"),
+        ("Half $\\frac{1}$", "book/docs/index.md:3: '\\\\frac{1}' is no formula: see mfrac"),
+        ("Two $\\twice{1}$", "book/docs/index.md:3: '\\\\twice{1}' is no formula: see \\twice"),
+    ],
+)
+def test_a_dead_link_a_missing_readme_and_a_broken_formula_stop_it_too(text, message, copy):
+    (copy / "book/docs/index.md").write_text(f"# Start\n\n{text}\n", encoding="utf-8")
+    done = build(copy / "site", copy)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+class Links(HTMLParser):
+    """The ids of a page, and where its links and files lead."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids |= {value for name in ("id", "name") if (value := values.get(name))}
+        self.links += [value for name in ("href", "src") if (value := values.get(name))]
+
+
+def target_of(link: str, path: Path, site: Path) -> Path:
+    """Return the file that a link on the page `path` leads to."""
+    link = unquote(urlsplit(link).path)
+    here = site / link.removeprefix(PREFIX) if link.startswith("/") else path.parent / link
+    return here / "index.html" if here.is_dir() else here
+
+
+def test_every_link_and_anchor_inside_the_book_leads_somewhere(site):
+    pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    dead, count = [], 0
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            count += 1
+            target = target_of(link, path, site).resolve() if parts.path else path
+            if not target.is_file() or (parts.fragment and unquote(parts.fragment) not in pages[target].ids):
+                dead.append(f"{path.relative_to(site)}: {link}")
+    assert dead == []
+    assert count > 1000  # or nothing was looked at
+
+
+def test_a_students_book_holds_no_solution_and_an_instructors_holds_all(site, tmp_path):
+    assert leaks.leaks(site) == []
+    done = build(tmp_path / "site", MINI_KV_BOOK="instructor")
+    assert done.returncode == 0, done.stderr[-3000:]
+    labs = sorted(path.name for path in (ROOT / "solutions").glob("lab-*"))
+    pages = {lab: (tmp_path / "site/labs" / lab / "index.html").read_text(encoding="utf-8") for lab in labs}
+    assert [lab for lab in labs if "For the instructor" not in pages[lab]] == []
+    found = "\n".join(leaks.leaks(tmp_path / "site"))
+    with_bodies = {body.where for lab in labs for body in leaks.bodies(ROOT / "solutions" / lab / "solution.py")}
+    assert {where for where in with_bodies if where not in found} <= engine_has_it_too()
+
+
+def engine_has_it_too() -> set[str]:
+    """Return the functions whose text is the engine's, word for word: publishing those gives nothing away."""
+    known = leaks.public()
+    bodies = [body for path in (ROOT / "solutions").glob("lab-*/solution.py") for body in leaks.bodies(path)]
+    return {body.where for body in bodies if all(run in known for run in leaks.runs(body))}
+
+
+# What a reader sees -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_is_quiet_accessible_and_as_wide_as_the_screen(look, site, book_url, open_page, axe):
+    """That it is quiet, `open_page` asserts: no error, and no request to anywhere else."""
+    page = open_page(book_url, **LOOKS[look])
+    problems = []
+    for name in page_names(site):
+        page.goto(book_url + name)
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        problems += [f"{name}: {wide} px wider than the screen"] if wide > 0 else []
+        problems += [f"{name}: {finding}" for finding in axe(page)]
+    assert problems == []
+
+
+def test_a_chapter_with_all_that_it_loads_is_small(site, book_url, open_page):
+    sizes = {}
+    for name in ["", *(name for name in page_names(site) if name.startswith("chapters/"))]:
+        page, loaded = open_page("about:blank"), list[int]()
+        page.on("response", lambda response, loaded=loaded: loaded.append(size_of(response)))
+        page.goto(book_url + name, wait_until="networkidle")
+        sizes[name] = sum(loaded)
+        page.close()
+    assert {name: size for name, size in sizes.items() if size >= PAGE_LIMIT} == {}
+
+
+def size_of(response: Any) -> int:
+    """Return the bytes of what was loaded. The search index is fetched once for all pages."""
+    return 0 if response.url.endswith("search_index.json") else len(response.body())
+
+
+@pytest.mark.parametrize("key", ["/", "s"])
+def test_search_opens_by_a_key_finds_a_page_and_closes(key, book_url, open_page):
+    page = open_page(book_url + "labs/lab-02/")
+    page.keyboard.press(key)
+    page.keyboard.type("share and evict")
+    page.wait_for_selector(".md-search-result__item a[href*='labs/lab-05/']")
+    page.keyboard.press("Escape")
+    page.wait_for_function("!document.querySelector('#__search').checked")
+
+
+def test_arrow_keys_turn_the_page_but_not_while_something_has_the_focus(book_url, open_page):
+    page = open_page(book_url + "labs/lab-05/")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**/labs/lab-06/")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url("**/labs/lab-05/")
+    page.keyboard.press("/")
+    page.keyboard.type("queue")
+    page.keyboard.press("ArrowLeft")
+    assert page.url == book_url + "labs/lab-05/"
+    page.goto(book_url)
+    page.locator("kv-story button:not([disabled])").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.url == book_url
+
+
+def test_a_question_mark_lists_the_keys_and_escape_closes_the_list(book_url, open_page):
+    page = open_page(book_url + "labs/lab-05/")
+    page.keyboard.press("?")
+    keys = [kbd.inner_text() for kbd in page.locator("dialog[open] kbd").all()]
+    assert keys == ["/", "s", "←", "→", "Tab", "?", "Esc"]
+    page.keyboard.press("ArrowRight")  # the list is open: the page stays
+    page.keyboard.press("Escape")
+    assert page.locator("dialog").count() == 0
+    assert page.url == book_url + "labs/lab-05/"
+
+
+def test_the_figure_draws_and_its_script_is_loaded_once(book_url, open_page):
+    page = open_page(book_url)
+    assert page.locator("script[src*='kv_story']").count() == 1
+    assert page.locator("kv-story").first.locator("svg").count() >= 1
+
+
+def test_formulas_are_drawn_with_the_font_that_the_book_brings(book_url, open_page):
+    page = open_page(book_url + "chapters/01-why-a-cache/")
+    assert page.locator("math").count() > 0
+    page.evaluate("document.fonts.ready")
+    assert page.evaluate("[...document.fonts].map(font => font.family + ' ' + font.status)") == [
+        "STIX Two Math subset loaded"
+    ]
+
+
+def test_on_paper_there_is_the_text_alone(book_url, open_page):
+    page = open_page(book_url + "labs/lab-05/")
+    page.emulate_media(media="print")
+    around = page.locator(".md-header, .md-tabs, .md-sidebar, .md-footer, .headerlink")
+    assert not any(element.is_visible() for element in around.all())
+    assert page.locator("h1").is_visible()

@@ -1,0 +1,584 @@
+"""The figure in a real browser: read, stepped through, asked, looked at closely, broken on purpose, timed."""
+
+import pytest
+
+from mini_kv.tests.story_examples import EVERYTHING, crowded_run, story_of
+from mini_kv.tests.traced_run import random_life
+from mini_kv.trace.frame import frames
+from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
+from mini_kv.viz.figure import fragment, page, script, spans_data, story_data
+from mini_kv.viz.text import draw_state
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+PHONE = {"width": 390, "height": 844, "has_touch": True}
+STORY = story_data(load_scenario("share-and-evict"))
+
+
+@pytest.fixture
+def show(open_page, tmp_path):
+    """A function that opens a story's page and returns the page, with the figure drawn."""
+
+    def shown(data=STORY, **options):
+        file = tmp_path / "story.html"
+        file.write_text(page(data), encoding="utf-8")
+        return open_page(file.as_uri(), **options)
+
+    return shown
+
+
+def go(shown, step):
+    """Go to a step without asking."""
+    shown.evaluate("step => { document.querySelector('kv-story').step = step }", step)
+
+
+def step_of(shown):
+    return shown.evaluate("document.querySelector('kv-story').step")
+
+
+def caption(shown):
+    return shown.locator(".cap").inner_text()
+
+
+def button(shown, name):
+    return shown.get_by_role("button", name=name, exact=True)
+
+
+def live(shown, data):
+    """Give the figure a story."""
+    shown.evaluate("data => { document.querySelector('kv-story').data = data }", data)
+
+
+# Opening ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_opens_as_a_file(show):
+    """No server: a double click on the page is enough."""
+    shown = show()
+    assert shown.locator(".title").inner_text() == "The life of a cached block"
+    assert caption(shown) == "Before the first call: every block is free, and none has a name."
+    assert shown.locator(".count").inner_text() == "step 0 of 8"
+
+
+def test_it_opens_from_a_server(open_page, serve, tmp_path):
+    """Nothing is asked for but the page, not even an icon."""
+    (tmp_path / "story.html").write_text(page(STORY), encoding="utf-8")
+    shown = open_page(f"{serve(tmp_path)}/story.html")
+    assert shown.locator(".card").count() == 10
+
+
+def test_without_scripts_the_story_is_told_in_words(show):
+    """Every step and the last drawing, in the light DOM."""
+    shown = show(java_script_enabled=False)
+    shown.locator("summary").click()
+    assert shown.locator("ol li").count() == 8
+    assert "allocate B: shared 1..7, allocated 9, cached 9" in shown.locator("ol").inner_text()
+    assert shown.locator("pre").inner_text() == STORY["drawing"]
+
+
+def test_the_script_twice_and_elements_that_come_later(show):
+    """A notebook sends the script with every figure, and puts figures in by innerHTML."""
+    shown = show()
+    shown.evaluate(script())
+    shown.evaluate("html => document.body.insertAdjacentHTML('beforeend', html)", fragment(EVERYTHING))
+    assert shown.locator(".title").all_inner_texts() == [STORY["title"], EVERYTHING["title"]]
+
+
+def test_data_that_was_set_before_the_script_came(open_page, tmp_path):
+    """The page may be quicker than its script."""
+    (tmp_path / "empty.html").write_text("<!doctype html><title>T</title><kv-story></kv-story>", encoding="utf-8")
+    shown = open_page((tmp_path / "empty.html").as_uri())
+    live(shown, STORY)
+    shown.evaluate(script())
+    assert shown.locator(".title").inner_text() == STORY["title"]
+
+
+def test_the_script_before_the_figures(open_page, tmp_path):
+    """The element is known before its story has arrived."""
+    markup = f"<!doctype html><title>T</title><script>{script()}</script>{fragment(STORY)}{fragment(EVERYTHING)}"
+    (tmp_path / "first.html").write_text(f"<meta charset=utf-8>{markup}", encoding="utf-8")
+    shown = open_page((tmp_path / "first.html").as_uri())
+    assert shown.locator(".title").all_inner_texts() == [STORY["title"], EVERYTHING["title"]]
+
+
+# The story as text, step by step ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_step_says_and_shows_what_the_engine_did(show, name):
+    """Captions, story lines and the text drawing are those of the terminal."""
+    scenario = load_scenario(name)
+    shown = show(story_data(scenario))
+    shown.locator(".text summary").click()
+    for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1):
+        go(shown, number)
+        assert shown.locator(".say").inner_text() == played.step.say
+        assert shown.locator(".lines li").all_inner_texts() == played.lines
+        assert shown.locator(".text pre").text_content() == "\n".join(draw_state(played.frame))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_run_of_the_engine_is_drawn_as_it_was(show, seed):
+    """Evictions, resets, misuse, aborts: the folded story has each step's state, cell by cell."""
+    (*_, kv) = random_life(seed, snapshots=True)
+    data = spans_data(kv.spans, 9, 2, "A random life")
+    shown = show(data)
+    shown.locator(".text summary").click()
+    told = [
+        frame
+        for index, (span, frame) in enumerate(zip(kv.spans, frames(kv.spans, 9), strict=True), start=1)
+        if span.call != "get_computed_blocks" or index == len(kv.spans)
+    ]
+    assert len(told) == len(data["steps"])
+    for number, frame in enumerate(told, start=1):
+        go(shown, number)
+        assert shown.locator(".text pre").text_content() == "\n".join(draw_state(frame))
+
+
+# Moving through it --------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_story_with_the_keyboard_alone(show):
+    """Tab to the picture, right arrow through the story, digits for the answers; what is read is what happened."""
+    shown = show()
+    shown.keyboard.press("Tab")
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.activeElement.className") == "pic"
+    heard = []
+    for step in STORY["steps"]:
+        shown.keyboard.press("ArrowRight")
+        if "predict" in step:
+            assert caption(shown) == step["predict"]["ask"]
+            shown.keyboard.press(str(step["predict"]["answer"] + 1))
+            assert "and so it is." in caption(shown)
+        assert step["say"] in caption(shown)
+        heard.append(step["do"])
+    assert heard == ["prefill A", "prefill B", "free A", "free B", "prefill C", "free C", "prefill D", "free D"]
+    assert STORY["ending"] in caption(shown)
+    shown.keyboard.press("ArrowRight")
+    assert step_of(shown) == 8
+    shown.keyboard.press("Home")
+    assert step_of(shown) == 0
+    shown.keyboard.press("End")
+    shown.keyboard.press("ArrowLeft")
+    assert step_of(shown) == 7
+
+
+def test_the_keys_of_the_page_stay_the_pages(show):
+    """Outside the figure nothing is taken, and inside only what the figure uses."""
+    shown = show()
+    shown.evaluate("window.seen = []; addEventListener('keydown', e => seen.push([e.key, e.defaultPrevented]))")
+    for key in ("ArrowRight", " ", "End"):
+        shown.keyboard.press(key)
+    assert step_of(shown) == 0
+    button(shown, "Play").focus()
+    for key in ("ArrowDown", "PageDown", "Escape", "5"):
+        shown.keyboard.press(key)
+    assert shown.evaluate("seen") == [
+        [key, False] for key in ("ArrowRight", " ", "End", "ArrowDown", "PageDown", "Escape", "5")
+    ]
+
+
+def test_buttons_and_slider(show):
+    """Each does what its name says; at the ends they are dead, and keep the focus."""
+    shown = show(crowded_run(16, 4, 12))
+    for name, step in [
+        ("Last step", 12),
+        ("Step back", 11),
+        ("Step forward", 12),
+        ("Step forward", 12),
+        ("First step", 0),
+    ]:
+        button(shown, name).click(force=True)
+        assert step_of(shown) == step
+    slider = shown.get_by_role("slider", name="Step")
+    slider.focus()
+    shown.keyboard.press("ArrowRight")
+    shown.keyboard.press("ArrowRight")
+    assert step_of(shown) == 2
+    assert slider.get_attribute("aria-valuetext") == "step 2 of 12"
+
+
+def test_play_stops_at_the_question_and_at_the_end(show):
+    """The clock is the test's: nothing is waited for."""
+    shown = show()
+    shown.clock.install()
+    button(shown, "Play").click()
+    assert step_of(shown) == 1
+    shown.clock.run_for(60_000)
+    assert step_of(shown) == 1
+    assert caption(shown) == STORY["steps"][1]["predict"]["ask"]
+    assert button(shown, "Pause").count() == 0
+    go(shown, 7)
+    button(shown, "Play").click()
+    assert step_of(shown) == 8
+    assert button(shown, "Play").count() == 1
+
+
+def test_a_swipe_is_a_step(show):
+    """To the left is onwards; up and down is scrolling."""
+    shown = show(**PHONE)
+    swipe = """([dx, dy]) => {
+      const at = (x, y) => new Touch({identifier: 1, target: document.body, clientX: x, clientY: y});
+      const pic = document.querySelector('kv-story').shadowRoot.querySelector('.pic');
+      pic.dispatchEvent(new TouchEvent('touchstart', {touches: [at(200, 200)], changedTouches: [at(200, 200)]}));
+      pic.dispatchEvent(new TouchEvent('touchend', {touches: [], changedTouches: [at(200 + dx, 200 + dy)]}));
+    }"""
+    steps = []
+    for move in ([-80, 5], [-10, 0], [-60, 90], [80, 0]):
+        shown.evaluate(swipe, move)
+        steps.append(step_of(shown))
+    assert steps == [1, 1, 1, 0]
+
+
+def test_it_tells_the_page_where_it_is(show):
+    """An event a step, and one when it asks."""
+    shown = show()
+    shown.evaluate("window.seen = []; addEventListener('kv-step', e => seen.push(e.detail))")
+    for _ in range(3):
+        button(shown, "Step forward").click()
+    assert shown.evaluate("seen") == [
+        {"step": 1, "steps": 8, "asking": False},
+        {"step": 1, "steps": 8, "asking": True},
+        {"step": 2, "steps": 8, "asking": False},
+    ]
+
+
+# Predictions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_right_answer_is_confirmed_and_drawn(show):
+    """And the question is not asked again."""
+    shown = show()
+    go(shown, 1)
+    button(shown, "Step forward").click()
+    button(shown, "1").click()
+    assert step_of(shown) == 2
+    assert caption(shown).startswith("You said \u201c1\u201d, and so it is.")
+    go(shown, 1)
+    button(shown, "Step forward").click()
+    assert step_of(shown) == 2
+
+
+def test_a_wrong_answer_shows_what_would_have_had_to_be_true(show):
+    """The reader may try again or look; either way nothing is lost."""
+    shown = show()
+    go(shown, 1)
+    button(shown, "Step forward").click()
+    button(shown, "8").click()
+    assert step_of(shown) == 1
+    assert (
+        "No. For \u201c8\u201d to be right, every request would have to own all of its blocks"
+        in shown.locator(".ask").inner_text()
+    )
+    assert button(shown, "8").get_attribute("aria-disabled") == "true"
+    button(shown, "Show what happens").click()
+    assert step_of(shown) == 2
+    assert caption(shown).startswith("You said \u201c8\u201d.")
+
+
+def test_a_question_can_be_skipped(show):
+    """By its button, by the next step, by going elsewhere."""
+    shown = show()
+    go(shown, 1)
+    button(shown, "Step forward").click()
+    button(shown, "Skip the question").click()
+    assert step_of(shown) == 2
+    for _ in range(2):
+        button(shown, "Step forward").click()
+    assert step_of(shown) == 3
+    go(shown, 4)
+    button(shown, "Step forward").click()
+    button(shown, "Step back").click()
+    assert step_of(shown) == 3
+    assert shown.locator(".ask").is_hidden()
+
+
+# The picture --------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_is_one_card_that_moves(show):
+    """Ten cards for ten blocks in every step, the same elements all the way, and a shared one is two rows tall."""
+    shown = show()
+    shown.evaluate("window.cards = new Set()")
+    heights = []
+    for step in range(9):
+        go(shown, step)
+        size = shown.evaluate("""() => {
+          const all = document.querySelector('kv-story').shadowRoot.querySelectorAll('.card');
+          all.forEach(card => cards.add(card));
+          return [all.length, cards.size];
+        }""")
+        assert size == [10, 10]
+        heights.append(
+            shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('#b1 .base').style.height")
+        )
+    assert heights == ["46px", "46px", "97px", "46px", "46px", "46px", "46px", "46px", "46px"]
+
+
+@pytest.mark.parametrize(("motion", "moving"), [("no-preference", True), ("reduce", False)])
+def test_motion_is_left_out_for_those_who_ask(show, motion, moving):
+    """A step moves cards over 0.3 s, or at once."""
+    shown = show(reduced_motion=motion)
+    running = "document.querySelector('kv-story').shadowRoot.getAnimations().length > 0"
+    shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('.pic').getBoundingClientRect()")
+    button(shown, "Step forward").click()
+    assert shown.evaluate(running) is moving
+
+
+def test_a_block_looked_at(show):
+    """What it is, who has it, what is in it, and its life so far."""
+    shown = show()
+    go(shown, 2)
+    shown.locator("#b7").click()
+    assert shown.locator(".panel").inner_text().split("\n") == [
+        "Block 7", "\u00d7", "held and cached: it can be found", "ref_cnt 2", "held by A, B", "tokens 24..27 of A, B",
+        "name 7569", "So far:", "step 1: allocated, cached", "step 2: shared",
+    ]  # fmt: skip
+    go(shown, 5)
+    shown.locator(".pic").focus()
+    for _ in range(3):
+        shown.keyboard.press("ArrowDown")
+    assert shown.locator(".panel").inner_text().split("\n") == [
+        "Block 10", "\u00d7", "held and cached: it can be found", "ref_cnt 1", "held by C", "tokens 0..3 of C",
+        "name 3847", "So far:", "step 5: allocated, cached",
+    ]  # fmt: skip
+    shown.keyboard.press("Escape")
+    assert shown.locator(".panel").is_hidden()
+
+
+def test_names_that_are_gone_and_names_that_two_blocks_have(show):
+    """The index shows duplicates, and strikes out what this step evicted."""
+    shown = show()
+    go(shown, 2)
+    assert shown.locator(".index li.chg").all_inner_texts() == ["ab86 8 9"]
+    go(shown, 5)
+    assert shown.locator(".index li.gone").all_inner_texts() == ["ab86 8 9"]
+    assert shown.locator("#b9").get_attribute("aria-label") == (
+        "Block 9 \u00d71 0d25: held and cached: it can be found, evicted, allocated, cached"
+    )
+
+
+def test_windows_tiers_and_a_scheduler_in_the_same_notation(show):
+    """A row a group, null blocks hatched, who waits and why, a shelf."""
+    shown = show(EVERYTHING)
+    go(shown, 2)
+    labels = shown.locator(".row .l").all_text_contents()
+    assert labels == ["A.0", "A.1"]
+    assert shown.locator(".row .s").all_text_contents() == ["+1", ""]
+    assert shown.locator(".nul").count() == 1
+    assert shown.locator(".wait li").all_inner_texts() == ["B", "C"]
+    go(shown, 3)
+    assert shown.locator(".wait li").all_inner_texts() == ["A (preempted)", "B", "C"]
+    assert shown.locator(".shelf").all_text_contents() == ["aa11", "bb22"]
+    go(shown, 4)
+    assert shown.evaluate("""() => document.querySelector('kv-story').shadowRoot.getAnimations()
+      .some(one => one.effect.target.matches('.flying'))""")
+    assert shown.locator(".shelf").count() == 1
+    go(shown, 3)
+    assert "CPU: 2 of 4" in shown.locator("svg .tierhead").all_text_contents()
+
+
+def test_a_learners_mistakes_are_visible(show):
+    """A block in no table and not in the queue has a place of its own; one in two places has a ghost."""
+    shown = show(
+        story_of(
+            5,
+            {"ref": {"1": "1 2"}, "tables": {"A": ["1 2"], "B": ["2 1"]}, "free": "3 4"},
+            {"ref": {"1": "3"}, "tables": {}, "free": "4 1"},
+        )
+    )
+    go(shown, 1)
+    assert [ghost.get_attribute("data-id") for ghost in shown.locator(".ghost").all()] == ["2", "1"]
+    go(shown, 2)
+    assert "In no table and not in the queue" in shown.locator("svg .h").all_text_contents()
+    assert shown.locator("#b3").count() == 1
+    assert [ghost.get_attribute("data-id") for ghost in shown.locator(".ghost").all()] == ["2", "1", "1"]
+
+
+def test_a_story_may_begin_in_the_middle_of_a_life(show):
+    """With a state to start from, opened at its end."""
+    start = {"say": "A is running.", "ref": {"1": "1"}, "tables": {"A": ["1"]}, "free": "2 3", "tok": {"A": 1}}
+    shown = show(story_of(4, {"events": "freed 1", "tables": {"A": None}, "free": "1 2 3"}, start=start, at=-1))
+    assert step_of(shown) == 1
+    go(shown, 0)
+    assert caption(shown) == "A is running."
+    assert shown.locator("#b1").get_attribute("aria-label") == "Block 1 \u00d71: held, being filled: 1 of 2 slots"
+
+
+# A story that grows -------------------------------------------------------------------------------------------------
+
+
+def test_a_live_story_is_followed_to_its_end(show):
+    """Who watches the end sees the new step; who looks back is left in peace."""
+    data = crowded_run(16, 4, 12)
+    shown = show({**data, "steps": data["steps"][:5]})
+    go(shown, 5)
+    live(shown, {**data, "steps": data["steps"][:6]})
+    assert step_of(shown) == 6
+    go(shown, 3)
+    live(shown, data)
+    assert step_of(shown) == 3
+    live(shown, STORY)
+    assert step_of(shown) == 0
+
+
+def test_a_figure_that_replaces_another_goes_on_where_it_stood(show):
+    """A notebook's live player puts a new element in the old one's place; blocks move from where they were."""
+    data = {**crowded_run(16, 4, 12), "key": "live"}
+    shown = show({**data, "steps": data["steps"][:5]})
+    go(shown, 5)
+    shown.evaluate(
+        "html => { document.querySelector('main').innerHTML = html }", fragment(data | {"steps": data["steps"][:6]})
+    )
+    assert step_of(shown) == 6
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.getAnimations().length > 0")
+
+
+# How it looks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [STORY, EVERYTHING, crowded_run(64)], ids=["story", "everything", "64 blocks"])
+def test_a_phone_shows_it_without_scrolling_sideways(show, data):
+    """390 px wide, and no text under 11 px."""
+    shown = show(data, **PHONE)
+    for step in (0, 1, 2, 3):
+        go(shown, step)
+        assert shown.evaluate("document.documentElement.scrollWidth") <= 390
+        smallest = shown.evaluate("""() => Math.min(...[...document.querySelector('kv-story').shadowRoot
+          .querySelectorAll('text, p, li, button, span, summary, code, pre')]
+          .filter(one => one.textContent.trim()).map(one => parseFloat(getComputedStyle(one).fontSize)))""")
+        assert smallest >= 11
+        outside = shown.evaluate("""() => [...document.querySelector('kv-story').shadowRoot
+          .querySelectorAll('.card, .cell, button, li')]
+          .filter(one => one.getBoundingClientRect().right > 390.5).length""")
+        assert outside == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dark": True}, PHONE, {**PHONE, "dark": True}], ids=["light", "dark", "phone", "phone, dark"]
+)
+def test_nothing_serious_for_those_who_cannot_see_or_point(show, axe, options):
+    """axe-core, on the picture, on a question, on a wrong answer, on a block looked at."""
+    shown = show(reduced_motion="reduce", **options)
+    assert axe(shown) == []
+    go(shown, 1)
+    button(shown, "Step forward").click()
+    assert axe(shown) == []
+    button(shown, "8").click()
+    assert axe(shown) == []
+    go(shown, 5)
+    shown.locator("#b9").click()
+    for box in ("how", "text"):
+        shown.locator(f".{box} summary").click()
+    assert axe(shown) == []
+
+
+def test_it_is_dark_where_the_page_is_dark(show):
+    """The page's own theme counts: Material's, Jupyter's, or just light text."""
+    shown = show()
+    is_dark = "document.querySelector('kv-story').shadowRoot.querySelector('.fig').classList.contains('dark')"
+    assert shown.evaluate(is_dark) is False
+    for change, dark in [
+        ("document.body.setAttribute('data-md-color-scheme', 'slate')", True),
+        ("document.body.setAttribute('data-md-color-scheme', 'default')", False),
+        ("document.body.removeAttribute('data-md-color-scheme')", False),
+        ("document.body.setAttribute('data-jp-theme-light', 'false')", True),
+        ("document.body.removeAttribute('data-jp-theme-light')", False),
+        ("document.body.style.color = '#eee'", True),
+    ]:
+        shown.evaluate(change)
+        shown.wait_for_function(f"() => ({is_dark}) === {str(dark).lower()}")
+
+
+def test_on_paper_it_is_the_step_that_is_shown(show):
+    """Without buttons."""
+    shown = show()
+    go(shown, 2)
+    shown.emulate_media(media="print")
+    assert shown.locator(".bar").is_hidden()
+    assert shown.locator(".say").is_visible()
+
+
+def test_in_chinese(show):
+    """The interface follows the story's language, or the page's."""
+    shown = show({**STORY, "lang": "zh"})
+    assert button(shown, "播放").count() == 1
+    assert shown.locator(".count").inner_text() == "第 0 步\uff0c共 8 步"
+
+
+# Broken on purpose --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "the data is no JSON object"),
+        (None, "the data is no JSON object"),
+        ({"version": 2}, "it has version 2, and this script reads version 1"),
+        ({**STORY, "num_blocks": -1}, "num_blocks is -1"),
+        ({**STORY, "steps": "none"}, "steps is none"),
+        ({**STORY, "steps": [None]}, "steps[0] is null"),
+        ({**STORY, "steps": [{"free": "1 12"}]}, "step 1 speaks of block 12, and there are 11"),
+        ({**STORY, "steps": [{"free": "1 x"}]}, "ids is 1 x"),
+        ({**STORY, "steps": [{"predict": {"ask": "?"}}]}, 'steps[0] is {"predict":{"ask":"?"}}'),
+    ],
+)
+def test_a_story_that_cannot_be_drawn_says_why(show, data, message):
+    """In the figure, without an exception; and a good story afterwards is drawn."""
+    shown = show()
+    live(shown, data)
+    assert shown.get_by_role("alert").inner_text() == f"This figure cannot be drawn: {message}"
+    live(shown, STORY)
+    assert shown.locator(".card").count() == 10
+
+
+def test_a_run_that_stopped_before_its_first_call_says_how_it_ended(show):
+    """A learner's first attempt: no step, and a message of several lines."""
+    shown = show(story_of(3, ending="NotImplementedError:\n  lab-05"))
+    assert shown.locator(".end").inner_text() == "NotImplementedError:\n  lab-05"
+    for name in ("Step forward", "Play", "Last step"):
+        button(shown, name).click(force=True)
+    assert step_of(shown) == 0
+
+
+def test_json_that_is_no_json_says_so(open_page, tmp_path):
+    """A cut-off file."""
+    file = tmp_path / "bad.html"
+    file.write_text(page(STORY).replace('"drawing"', "drawing"), encoding="utf-8")
+    shown = open_page(file.as_uri())
+    assert shown.get_by_role("alert").inner_text().startswith("This figure cannot be drawn: ")
+
+
+@pytest.mark.parametrize("num_blocks", [0, 1, 2, 1000])
+def test_pools_of_any_size(show, num_blocks):
+    """Nothing at all, the null block alone, one block, very many."""
+    shown = show(story_of(num_blocks, {"do": "nothing"}))
+    button(shown, "Step forward").click()
+    assert shown.locator(".card").count() == max(0, num_blocks - 1)
+    assert shown.locator(".cell").count() == (num_blocks if num_blocks < 150 else 2)  # the null block's, and the rest
+    shown.locator(".pic").focus()
+    shown.keyboard.press("ArrowDown")
+
+
+# How fast -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_blocks", "budget_ms"), [(64, 16), (1000, 50)])
+def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
+    """Script and layout of a step: of each the best of eight, since machines have other work; of these the worst."""
+    shown = show(crowded_run(num_blocks))
+    times = shown.evaluate("""() => {
+      const story = document.querySelector('kv-story'), best = Array(60).fill(Infinity);
+      for (let round = 0; round < 8; round++) {
+        story.step = 0;
+        for (let step = 1; step <= 60; step++) {
+          const start = performance.now();
+          story.step = step;
+          document.documentElement.getBoundingClientRect();
+          best[step - 1] = Math.min(best[step - 1], performance.now() - start);
+        }
+      }
+      return best;
+    }""")
+    print(f"{num_blocks} blocks: a step takes {max(times):.1f} ms at most, {sorted(times)[30]:.1f} ms usually")
+    assert max(times) < budget_ms

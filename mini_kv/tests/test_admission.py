@@ -1,0 +1,131 @@
+"""When a newcomer may enter: each strategy's own rule, and what they cost on one workload."""
+
+from pathlib import Path
+
+import pytest
+
+import mini_kv.workload
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.admission import AdmissionPolicy
+from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
+from mini_kv.tests.scheduler_driver import CONFIGS, Config, run
+from mini_kv.workload.mooncake import TraceRequest, read_trace
+from mini_kv.workload.serve import main, serve, strategies
+
+TRACE = Path(mini_kv.workload.__file__).with_name("small.jsonl")
+
+
+def admitted(policy: AdmissionPolicy, prompts: dict[str, int], num_blocks: int = 11) -> list[str]:
+    """Return who runs after two steps: the first prompt alone, then all others at once. Blocks hold one token."""
+    kv = KVCacheManager.for_full_attention(num_blocks, 1, enable_caching=False)
+    scheduler = Scheduler(kv, admission=policy)
+    for turn in ([*prompts][:1], [*prompts][1:]):
+        for name in turn:
+            scheduler.add_request(kv.new_request(name, range(prompts[name])), max_tokens=3)
+        output = scheduler.schedule()
+        scheduler.update_from_output(output, {name: [0] for name in output.num_scheduled_tokens})
+    return [request.request_id for request in scheduler.running]
+
+
+def test_greedy_stops_at_the_first_that_does_not_fit_and_jumping_goes_on():
+    prompts = {"A": 4, "B": 7, "C": 2}  # A's second token takes a fifth block: 5 are left
+    assert admitted(Greedy(), prompts) == ["A"]
+    assert admitted(Greedy(may_jump=True), prompts) == ["A", "C"]
+
+
+def test_reserved_blocks_stay_free():
+    assert admitted(ReservedBlocks(2), {"A": 4, "B": 3}) == ["A", "B"]
+    assert admitted(ReservedBlocks(3), {"A": 4, "B": 3}) == ["A"]
+
+
+def test_a_watermark_is_a_share_of_all_blocks_rounded_down():
+    assert admitted(Watermark(0.29), {"A": 4, "B": 3}) == ["A", "B"]
+    assert admitted(Watermark(0.3), {"A": 4, "B": 3}) == ["A"]
+
+
+def test_nobody_is_kept_out_of_an_idle_engine():
+    closed = Hysteresis(high=0.1, low=0.05)
+    assert admitted(closed, {"A": 8}) == ["A"]
+    assert admitted(ReservedBlocks(1000), {"A": 8}) == ["A"]
+
+
+def test_hysteresis_keeps_its_mind_between_the_marks():
+    pool = KVCacheManager.for_full_attention(11, 1).block_pool
+    policy = Hysteresis(high=0.8, low=0.3)
+    held = pool.get_new_blocks(8)
+    assert policy.reserved_blocks(pool) == 0
+    held += pool.get_new_blocks(1)
+    assert policy.reserved_blocks(pool) is None
+    pool.free_blocks(held[:6])
+    assert pool.num_free_blocks == 7
+    assert policy.reserved_blocks(pool) is None
+    pool.free_blocks(held[6:7])
+    assert policy.reserved_blocks(pool) == 0
+
+
+def test_what_is_only_remembered_is_not_held():
+    """The seeds' watermark counted cached blocks, closed an idle engine, and never opened it again."""
+    kv = KVCacheManager.for_full_attention(11, 1)
+    scheduler = Scheduler(kv, admission=Hysteresis(high=0.5, low=0.4))
+    for name in ("A", "B"):
+        scheduler.add_request(kv.new_request(name, [ord(name)] * 9), max_tokens=1)
+        output = scheduler.schedule()
+        assert list(output.num_scheduled_tokens) == [name]
+        scheduler.update_from_output(output, {name: [0]})
+    assert kv.usage == 0.0
+    assert sum(block.block_hash is not None for block in kv.block_pool.blocks) == 10
+
+
+@pytest.mark.parametrize("policy", strategies().values(), ids=strategies().keys())
+def test_everybody_ends_under_every_strategy(policy: AdmissionPolicy):
+    run(Config(num_blocks=14, admission=policy, limits=CONFIGS[0].limits), 50, 400)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ReservedBlocks(-1), "num_blocks is -1"),
+        (lambda: Watermark(1.0), "fraction is 1.0"),
+        (lambda: Hysteresis(high=0.2, low=0.5), "low is 0.5 and high 0.2"),
+    ],
+)
+def test_strategies_that_make_no_sense_are_refused(make, says: str):
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+def test_serving_a_trace_counts_every_step_and_every_token():
+    trace = [
+        TraceRequest(timestamp=0, input_length=600, output_length=3, hash_ids=(1, 2)),
+        TraceRequest(timestamp=0, input_length=600, output_length=2, hash_ids=(1, 3)),
+        TraceRequest(timestamp=1000, input_length=9000, output_length=2, hash_ids=tuple(range(10, 28))),
+    ]
+    report = serve(trace, 5, SchedulerConfig(max_num_batched_tokens=512), ms_per_step=100)
+    # Step 1: 512 tokens of the first. 2: its other 88, and 88 of the second, which found 512: that is its prompt too.
+    # 3, 4: a token each; the second is done after its second token, the first after its third.
+    assert (report.requests, report.requests_refused, report.steps, report.preemptions) == (2, 1, 4, 0)
+    assert (report.tokens_computed, report.tokens_recomputed) == (512 + 88 + 88 + 1 + 1 + 1, 0)
+    assert (report.mean_wait, report.longest_wait) == (0.5, 1)
+
+
+def test_jumping_the_queue_halves_the_mean_wait_and_lengthens_the_longest():
+    """The chapter's figures: who is fast for most is unfair to some."""
+    trace = read_trace(TRACE)
+    greedy = serve(trace, 60, admission=Greedy(), ms_per_step=50)
+    jumping = serve(trace, 60, admission=Greedy(may_jump=True), ms_per_step=50)
+    assert (greedy.requests, jumping.requests) == (200, 200)
+    assert jumping.mean_wait < greedy.mean_wait / 2
+    assert jumping.longest_wait > 2 * greedy.longest_wait
+
+
+def test_the_command_compares_all_strategies(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    small = tmp_path / "two.jsonl"
+    small.write_text("".join(TRACE.read_text().splitlines(keepends=True)[:2]))
+    assert main([str(small), "--num-blocks", "9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 requests, 0 of them larger than the pool of 8 blocks"
+    assert [line[:20].strip() for line in lines[3:]] == list(strategies())
+    assert main([str(tmp_path / "none.jsonl")]) == 1
+    assert "none.jsonl" in capsys.readouterr().err

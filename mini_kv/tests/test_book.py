@@ -1,0 +1,214 @@
+"""The book without a browser, and without MkDocs: its fences run, its lists are whole, its leak check finds leaks.
+
+The build itself, and what a reader sees of it, are in `browser/test_book_site.py`.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from mini_kv_book import generate, leaks, places
+from mini_kv_book.docstrings import with_drawings
+from mini_kv_book.places import DOCS, ROOT, line_of
+from mini_kv_book.runs import FenceError, run_command, run_python, source_of
+
+from mini_kv.trace.scenario import scenario_names
+
+FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+class Fence(NamedTuple):
+    """A fence of the book."""
+
+    where: str
+    kind: str
+    body: str
+
+
+def fences(path: Path) -> list[Fence]:
+    """Return the fences of a page, in order."""
+    text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+    found = []
+    for match in FENCE.finditer(text):
+        body = re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE)
+        found.append(Fence(f"{name}:{text.count(chr(10), 0, match.start()) + 2}", match[2], body))
+    return found
+
+
+def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
+    """Show the fence as the build would; return what is wrong with it, or nothing."""
+    try:
+        match fence.kind:
+            case "kv-python":
+                run_python(fence.body, namespace)
+            case "kv-output":
+                run_command(fence.body)
+            case "kv-source":
+                source_of(fence.body)
+            case "kv-story":
+                return "" if fence.body.strip() in scenario_names() else "no such scenario"
+            case "kv-lab":
+                return "" if fence.body.strip() in generate.labs() else "no such lab"
+            case _:
+                return "no such fence"
+    except FenceError as error:
+        return str(error)
+    return ""
+
+
+# The book as it stands --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_every_fence_of_every_page_can_be_shown():
+    problems = []
+    for page in sorted(DOCS.rglob("*.md")):
+        namespace: dict[str, Any] = {"__name__": "__main__"}  # the fences of a page share it, as in the build
+        problems += [f"{fence.where}: {said}" for fence in fences(page) if (said := wrong(fence, namespace))]
+    assert problems == []
+
+
+def test_no_module_no_lab_and_no_chapter_is_forgotten():
+    """When this fails: make book-pages."""
+    wanted = generate.pages()
+    there = {path: path.read_text(encoding="utf-8") for path in DOCS.glob("api/mini_kv.*.md")}
+    there |= {path: path.read_text(encoding="utf-8") for path in DOCS.glob("labs/lab-*.md")}
+    assert there == wanted
+    config = generate.CONFIG.read_text(encoding="utf-8")
+    assert config == generate.with_navigation(config)
+
+
+def test_the_address_stands_in_pyproject_alone_and_the_site_is_its_owners():
+    owner, name = places.repository_url().removeprefix("https://github.com/").split("/")
+    config = generate.CONFIG.read_text(encoding="utf-8")
+    assert re.findall(r"^site_url: (\S+)", config, re.MULTILINE) == [f"https://{owner}.github.io/{name}/"]
+    assert "github.com" not in re.sub(r"#.*", "", config)  # the theme would ask GitHub for stars, on every page
+
+
+# What fences do ---------------------------------------------------------------------------------------------------
+
+
+def test_python_shows_the_code_and_what_it_printed_without_the_promise():
+    namespace: dict[str, Any] = {}
+    assert run_python("x = 41\nprint(x + 1)\n# prints: 42", namespace) == ("x = 41\nprint(x + 1)", "42")
+    assert run_python("print(x)", namespace) == ("print(x)", "41")  # the next cell of the page
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "offset"),
+    [
+        ("print(1)\nprint(2)\n# prints: 1\n# prints: 3", "promises ['1', '3'], printed ['1', '2']", 2),
+        ("print(1)\n# prints: 1\nprint(2)", "promises ['1'], printed ['1', '2']", 1),
+        ("x = 1\n\nx.touch()", "AttributeError: 'int' object has no attribute 'touch'", 2),
+        ("x = 1\nx = = 2", "SyntaxError: invalid syntax (<fence>, line 2)", 1),
+        ("raise SystemExit(3)", "SystemExit: 3", 0),
+    ],
+)
+def test_python_that_does_not_keep_its_word_is_an_error_at_the_guilty_line(body, message, offset):
+    with pytest.raises(FenceError) as error:
+        run_python(body, {})
+    assert (str(error.value), error.value.offset) == (message, offset)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("rm -rf /", "one `mini-kv ...` or `python -m mini_kv...` command belongs here, not 'rm -rf /'"),
+        ("python -m this", "one `mini-kv ...` or `python -m mini_kv...` command belongs here, not 'python -m this'"),
+        ("mini-kv story no-such-story", "exit status 2: "),
+    ],
+)
+def test_only_commands_of_this_project_run_and_a_failing_one_is_an_error(command, message):
+    with pytest.raises(FenceError) as error:
+        run_command(command)
+    assert str(error.value).startswith(message)
+
+
+def test_a_command_prints_what_a_terminal_without_colours_would_show():
+    printed = run_command("mini-kv story share-and-evict")
+    assert printed.splitlines()[0] == "The life of a cached block"
+    assert "\x1b" not in printed
+
+
+def test_a_symbol_is_shown_with_its_decorators_and_without_an_import():
+    method = source_of("mini_kv.core.block_pool.BlockPool.touch")
+    assert method.path == "mini_kv/core/block_pool.py"
+    assert method.text.splitlines()[0].startswith("def touch(self, ")
+    assert source_of("mini_kv.trace.scenario.Step").text.startswith("@dataclass(frozen=True, slots=True)\nclass Step:")
+    inherited = source_of("mini_kv.core.single_type_kv_cache_manager.FullAttentionManager.free")
+    assert inherited == source_of("mini_kv.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.free")
+    assert source_of("mini_kv.viz.text.LEGEND").text == 'LEGEND = "#=cached  xN=ref_cnt"'
+
+
+@pytest.mark.parametrize(
+    ("symbol", "message"),
+    [
+        ("mini_kv.core.block_pool.BlockPool.tuch", "mini_kv/core/block_pool.py has no 'tuch' (asked for "),
+        ("vllm.v1.core.block_pool", "no module of this repository begins 'vllm.v1.core.block_pool'"),
+    ],
+)
+def test_an_unknown_symbol_is_an_error(symbol, message):
+    with pytest.raises(FenceError) as error:
+        source_of(symbol)
+    assert str(error.value).startswith(message)
+
+
+def test_a_fence_is_found_in_its_file_though_it_is_indented_there():
+    assert (
+        line_of("print(1)\nprint(2)\n", "# A page\n\n!!! note\n    ```kv-python\n    print(1)\n    print(2)\n    ```")
+        == 5
+    )
+    assert line_of("../x.py", "One\n\nSee [x](../x.py).") == 3
+    assert line_of("print(3)", "print(1)") is None
+
+
+# The leak check ---------------------------------------------------------------------------------------------------
+
+
+def solution_text(lab: str) -> str:
+    return (ROOT / "solutions" / lab / "solution.py").read_text(encoding="utf-8")
+
+
+def as_page(code: str) -> str:
+    """Code as a highlighter leaves it: a tag around every word."""
+    escaped = code.replace("<", "&lt;").replace(">", "&gt;")
+    return f"<html><pre><code>{re.sub('[A-Za-z_]+', lambda word: f'<i>{word[0]}</i>', escaped)}</code></pre></html>"
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("labs/lab-05/index.html", as_page),
+        ("search/search_index.json", lambda code: json.dumps({"docs": [{"text": code}]})),
+        ("assets/lab.js", lambda code: "const files = `" + code + "`;"),
+    ],
+)
+def test_a_solution_is_found_wherever_it_leaks(name, make, tmp_path):
+    file = tmp_path / name
+    file.parent.mkdir(parents=True)
+    file.write_text(make(solution_text("lab-05")), encoding="utf-8")
+    assert leaks.leaks(tmp_path) == [f"{file}: solutions/lab-05/solution.py: prefill"]
+
+
+def test_half_a_solution_is_a_leak_too(tmp_path):
+    body = next(
+        body for body in leaks.bodies(ROOT / "solutions/lab-07/solution.py") if body.where.endswith("cache_full_blocks")
+    )
+    lines = solution_text("lab-07").splitlines()
+    code = [line for line in lines if leaks.bare(line) in body.lines]
+    start = code.index(next(line for line in code if leaks.bare(line) == body.lines[1]))
+    (tmp_path / "index.html").write_text(as_page("\n".join(code[start : start + 6])), encoding="utf-8")
+    assert leaks.leaks(tmp_path) == [f"{tmp_path}/index.html: {body.where}"]
+
+
+def test_what_every_learner_has_is_no_leak(tmp_path):
+    engine = (ROOT / "mini_kv/core/kv_cache_manager.py").read_text(encoding="utf-8")
+    starter = (ROOT / "labs/lab-05/starter.py").read_text(encoding="utf-8")
+    (tmp_path / "index.html").write_text(as_page(engine + starter), encoding="utf-8")
+    assert leaks.leaks(tmp_path) == []
+
+
+def test_a_drawing_in_a_docstring_keeps_its_columns():
+    assert with_drawings("Drawn.\n\nA   [1]\nB   [2]\n\nDone.") == "Drawn.\n\n    A   [1]\n    B   [2]\n\nDone."

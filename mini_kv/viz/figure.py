@@ -1,0 +1,148 @@
+"""The figure `<kv-story>` from Python: a story's data, the one script that draws it, and HTML to put them in.
+
+data = story_data(load_scenario("share-and-evict"))        # played on the real engine
+page(data)                    # a page that needs nothing else
+fragment(data), script()      # for a page that has many figures: the script once, a fragment a figure
+"""
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from string import Template
+
+from mini_kv.core.request import RequestStatus
+from mini_kv.trace.frame import frames
+from mini_kv.trace.predict import Prediction
+from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
+from mini_kv.trace.traced_manager import Span
+from mini_kv.viz.story_json import Data, StoryWriter
+
+
+def story_data(scenario: Scenario) -> Data:
+    """Play the scenario on the real engine and return its story. Raises `ScenarioError` if it cannot be played."""
+    writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
+    if len(scenario.groups) > 1:
+        writer.head["groups"] = list(scenario.groups)
+    if scenario.ending:
+        writer.head["ending"] = " ".join(scenario.ending.split())
+    for played in ScenarioPlayer(scenario).play():
+        step = played.step
+        writer.add_step(
+            played.frame,
+            played.spans,
+            do=f"{step.call} {step.request}".strip(),
+            say=step.say,
+            invariant=step.invariant,
+            predict=_prediction(step.predict, played),
+            lines=played.lines,
+            waiting=_waiting(played),
+        )
+    return writer.data()
+
+
+def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: str) -> Data:
+    """Return the story of any traced run, such as a learner's. The spans must carry snapshots.
+
+    A lookup changes nothing, so it is told together with the call that follows it.
+    """
+    writer = StoryWriter(title, num_blocks, block_size)
+    told: list[Span] = []
+    for number, (span, frame) in enumerate(zip(spans, frames(spans, num_blocks), strict=True), start=1):
+        told.append(span)
+        if span.call == "get_computed_blocks" and span.error is None and number < len(spans):
+            continue
+        writer.add_step(frame, told)
+        told = []
+    return writer.data()
+
+
+def _waiting(played: PlayedStep) -> list[str | list[str]] | None:
+    """Return who waits, as the figure reads it; those that had blocks and lost them are marked."""
+    if played.waiting is None:
+        return None
+    return [
+        [request.request_id, "preempted"] if request.status is RequestStatus.PREEMPTED else request.request_id
+        for request in played.waiting
+    ]
+
+
+def _prediction(predict: Prediction | None, played: PlayedStep) -> Data | None:
+    if predict is None:
+        return None
+    choices = [
+        {"text": choice.text, "if_true": choice.if_true} if choice.if_true else {"text": choice.text}
+        for choice in predict.choices
+    ]
+    return {"ask": predict.ask, "choices": choices, "answer": played.right_choice}
+
+
+@cache
+def script() -> str:
+    """Return the JavaScript that defines `<kv-story>`; a page needs it once, and twice does no harm.
+
+    It comes without its indentation, which only those need who read the file.
+    """
+    text = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
+    return "".join(line.lstrip() for line in text.splitlines(keepends=True))
+
+
+def fragment(data: Data) -> str:
+    """Return a figure without its script. Where no script runs, the reader finds the story in words.
+
+    The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
+    """
+    return (
+        '<div class="kv-story"><kv-story>'
+        f'<script type="application/json">{_inert(data)}</script>{_in_words(data)}'
+        "</kv-story></div>"
+    )
+
+
+def page(data: Data) -> str:
+    """Return a page with the figure and its script. It asks nobody for anything, and is forbidden to."""
+    return PAGE.substitute(
+        lang=escape(data.get("lang", "en")), title=escape(data["title"]), fragment=fragment(data), script=script()
+    )
+
+
+def _inert(data: Data) -> str:
+    """Return the data as JSON in which no character can end or open an element."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _in_words(data: Data) -> str:
+    steps = []
+    for step in data["steps"]:
+        told = " ".join(step[name] for name in ("do", "say") if name in step)
+        lines = "".join(f"<br><code>{escape(line)}</code>" for line in step["lines"])
+        steps.append(f"<li>{escape(told)}{lines}</li>")
+    return (
+        f"<details><summary>{escape(data['title'])}: the story in words</summary>"
+        f"<ol>{''.join(steps)}</ol><pre>{escape(data['drawing'])}</pre></details>"
+    )
+
+
+PAGE = Template("""<!doctype html>
+<html lang="$lang">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>$title</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1.5rem auto; padding: 0 1rem }
+@media (max-width: 480px) { body { margin: .5rem auto; padding: 0 .6rem } }
+</style>
+<main>
+$fragment
+</main>
+<script>
+$script
+</script>
+</html>
+""")

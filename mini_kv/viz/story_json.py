@@ -1,0 +1,176 @@
+"""A story as JSON: what the figure `<kv-story>` reads. Only differences are written, so that sixty steps stay small.
+
+    {"version": 1, "title": "...", "num_blocks": 11, "block_size": 4, "steps": [...],
+     "lang": "en",                            optional: the language of the interface; else the page's
+     "ending": "...",                         optional: told after the last step
+     "invariants": {"I7": "cap: ..."},        the lines of the ledger that steps name
+     "groups": ["full", "window"],            optional: a heading a group
+     "tiers": [{"id": "cpu", "name": "CPU", "capacity": 4}],      optional: shelves below the free queue
+     "key": "k1",                             optional: a figure that replaces one of the same key goes on there
+     "at": -1,                                optional: the step to open at; negative counts from the end
+     "start": {...},                          optional: a step's state keys, if the story begins in the middle of a life
+     "drawing": "A  [1x1#] ..."}              the last state in plain text, for where no script runs
+
+A step says what is different after it. Ids are runs, "1..7 9 8", or arrays.
+
+    "do": "prefill B", "say": "...", "lines": ["lookup B: hit 28", ...], "invariant": "I7"       what is told
+    "events": "shared 1..7, allocated 9, cached 9"     what happened to blocks; counts and names follow from it
+    "names": "ab12"                           the names of the blocks that were cached, in the order of the events
+    "ref": {"2": "1..7", "1": "9"}            reference count -> blocks that have it now; beats what events say
+    "name": {"9": "ab12", "8": ""}            block -> its name in the index; "" if it lost it; beats what events say
+    "tables": {"B": ["1..7 9"], "A": null}    block tables, a run list a group; null: the request is gone; 0: null block
+    "free": "10 8"                            the free queue, head first
+    "tok": {"B": 32}                          tokens that have a slot, so that a block can be seen filling
+    "scheduled": {"B": 4}                     tokens computed in this step
+    "waiting": ["C", ["D", "preempted"]]      who waits, from here on
+    "tiers": {"cpu": "ab12 77c0"}             which names a tier keeps, from here on
+    Without "events" the figure compares the two states and finds out itself.
+    "predict": {"ask": "...", "choices": [{"text": "8", "if_true": "..."}, {"text": "1"}], "answer": 1}
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mini_kv.core.invariants import LEDGER
+from mini_kv.trace.edge import Edge, EdgeKind
+from mini_kv.trace.frame import BlockView, Frame
+from mini_kv.trace.story import id_runs, story
+from mini_kv.trace.traced_manager import Span
+from mini_kv.viz.text import draw_state
+
+VERSION = 1
+GROUP_DIGITS = 8
+"""Hex digits at the end of a key that name its group."""
+
+COUNTS = {
+    EdgeKind.ALLOCATED: 1,
+    EdgeKind.REVIVED: 1,
+    EdgeKind.SHARED: 1,
+    EdgeKind.UNSHARED: -1,
+    EdgeKind.FREED: -1,
+}
+"""What an event adds to the reference count."""
+
+Data = dict[str, Any]
+
+
+class StoryWriter:
+    """Turns frames into a story, step by step; `data` may be asked for after any of them, for a live figure."""
+
+    def __init__(self, title: str, num_blocks: int, block_size: int, **head: Any) -> None:
+        """Begin with an untouched pool. `head`: further keys of the story, such as `groups` or `tiers`."""
+        self.head = {"version": VERSION, "title": title, "num_blocks": num_blocks, "block_size": block_size, **head}
+        self.steps: list[Data] = []
+        self.frame = Frame(tuple(BlockView(block_id) for block_id in range(num_blocks)), {}, [*range(1, num_blocks)])
+
+    def add_step(self, frame: Frame, spans: Sequence[Span], **told: Any) -> None:
+        """Add the state after these calls. `told`: what the frame does not know, such as `do`, `say` or `waiting`."""
+        step = {name: value for name, value in told.items() if value not in (None, "")}
+        step.setdefault("lines", story(spans))
+        step |= _changed_blocks(self.frame.blocks, frame.blocks, spans)
+        tables = _changed_tables(self.frame.tables, frame.tables)
+        if tables:
+            step["tables"] = tables
+        if frame.free_order != self.frame.free_order:
+            step["free"] = id_runs(frame.free_order)
+        step |= _tokens(spans)
+        self.steps.append(step)
+        self.frame = frame
+
+    def data(self) -> Data:
+        """Return the story so far. Names are cut to as few hex digits as tell all of them apart, four at least."""
+        short = _short_names({key for step in self.steps for key in _keys(step)})
+        steps = [_shortened(step, short) for step in self.steps]
+        named = {step["invariant"]: LEDGER[step["invariant"]] for step in steps if "invariant" in step}
+        invariants = {"invariants": named} if named else {}
+        return {**self.head, **invariants, "steps": steps, "drawing": "\n".join(draw_state(self.frame))}
+
+
+def _changed_blocks(before: Sequence[BlockView], after: Sequence[BlockView], spans: Sequence[Span]) -> Data:
+    """Return the events, and beside them the counts and names that do not follow from them."""
+    by_kind: dict[EdgeKind, list[Edge]] = {}
+    for span in spans:
+        for edge in span.edges:
+            by_kind.setdefault(edge.kind, []).append(edge)
+    told = ", ".join(f"{kind} {id_runs([edge.block_id for edge in edges])}" for kind, edges in by_kind.items())
+    changed: Data = {"events": told}
+    cached = [edge.block_hash or "" for edge in by_kind.get(EdgeKind.CACHED, [])]
+    if cached:
+        changed["names"] = cached
+    refs: dict[str, list[int]] = {}
+    names: dict[str, str] = {}
+    for expected, new in zip(_after(before, by_kind), after, strict=True):
+        if expected[0] != new.ref_cnt:
+            refs.setdefault(str(new.ref_cnt), []).append(new.block_id)
+        if expected[1] != new.block_hash:
+            names[str(new.block_id)] = new.block_hash or ""
+    if refs:
+        changed["ref"] = {count: id_runs(ids) for count, ids in refs.items()}
+    if names:
+        changed["name"] = names
+    return changed
+
+
+def _after(before: Sequence[BlockView], by_kind: Mapping[EdgeKind, list[Edge]]) -> list[tuple[int, str | None]]:
+    """Return count and name of each block as the figure concludes them from the events."""
+    counts = [block.ref_cnt for block in before]
+    names = [block.block_hash for block in before]
+    for kind, edges in by_kind.items():
+        for edge in edges:
+            counts[edge.block_id] += COUNTS.get(kind, 0)
+            if kind is EdgeKind.CACHED:
+                names[edge.block_id] = edge.block_hash
+            elif kind in (EdgeKind.EVICTED, EdgeKind.UNCACHED):
+                names[edge.block_id] = None
+    return list(zip(counts, names, strict=True))
+
+
+def _keys(step: Data) -> list[str]:
+    return [key for key in (*step.get("names", ()), *step.get("name", {}).values()) if key]
+
+
+def _shortened(step: Data, short: Mapping[str, str]) -> Data:
+    """Return the step with short names instead of keys."""
+    step = dict(step)
+    if "names" in step:
+        step["names"] = " ".join(short[key] for key in step["names"])
+    if "name" in step:
+        step["name"] = {block_id: short.get(key, "") for block_id, key in step["name"].items()}
+    return step
+
+
+def _changed_tables(before: Mapping[str, list[list[int]]], after: Mapping[str, list[list[int]]]) -> Data:
+    gone: Data = {request_id: None for request_id in before if request_id not in after}
+    changed = {
+        request_id: [id_runs(group) for group in groups]
+        for request_id, groups in after.items()
+        if before.get(request_id) != groups
+    }
+    return gone | changed
+
+
+def _tokens(spans: Sequence[Span]) -> Data:
+    """Return the tokens that have a slot now, and those computed in this step, by request."""
+    with_slots: dict[str, int] = {}
+    scheduled: dict[str, int] = {}
+    for span in spans:
+        if span.call != "allocate_slots" or span.result is None or span.request_id is None:
+            continue
+        counts = [span.args.get(name) for name in ("num_computed_tokens", "num_new_computed_tokens", "num_new_tokens")]
+        computed, adopted, new = (count if isinstance(count, int) else 0 for count in counts)
+        with_slots[span.request_id] = computed + adopted + new
+        scheduled[span.request_id] = scheduled.get(span.request_id, 0) + new
+    return {"tok": with_slots, "scheduled": scheduled} if with_slots else {}
+
+
+def _short_names(keys: set[str]) -> dict[str, str]:
+    """Return a short name for each key: the start of its digest, and its group unless that is group 0."""
+    digests = {key: key[:-GROUP_DIGITS] or key for key in keys}
+    digits = 4
+    while len({digest[:digits] for digest in digests.values()}) < len(set(digests.values())):
+        digits += 1
+    names = {}
+    for key, digest in digests.items():
+        group = int(key[len(digest) :] or "0", 16)
+        names[key] = digest[:digits] + (f".{group}" if group else "")
+    return names
