@@ -13,7 +13,7 @@ import tokenize
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE_BUDGETS = {"core": 1600, "labkit": 1200}  # code lines, the package's tests and benchmarks aside
+PACKAGE_BUDGETS = {"core": 2100, "labkit": 1200}  # code lines, the package's tests and benchmarks aside
 FILE_BUDGET = 400
 FUNCTION_BUDGET = 60  # one screen
 

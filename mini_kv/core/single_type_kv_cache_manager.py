@@ -169,6 +169,8 @@ class SingleTypeKVCacheManager(ABC):
             return
         names = self.names_of(request.block_hashes)
         num_full = min(num_full, len(names)) // self.blocks_per_boundary * self.blocks_per_boundary
+        if num_full <= num_cached:
+            return
         self.block_pool.cache_full_blocks(
             self.req_to_blocks[request.request_id],
             names,

@@ -260,6 +260,19 @@ def test_blocks_of_different_sizes_end_together() -> None:
     assert hits[97][0].get_block_ids() == ([1, 2, 3, 4, 5, 6], [0, 0, 10, 11])
 
 
+def test_who_took_promises_back_and_goes_on_publishes_each_block_once() -> None:
+    """Withdrawn within a boundary: the block that keeps its key is not named a second time."""
+    kv = make(60, FullAttentionSpec(8), SlidingWindowSpec(2, sliding_window=30))
+    request = kv.new_request("A", range(20))
+    assert kv.allocate_slots(request, 8) is not None
+    request.num_computed_tokens = 3  # the step was cut short
+    assert kv.withdraw_promises(request) == []
+    for num_tokens in (2, 2, 3):
+        assert kv.allocate_slots(request, num_tokens) is not None
+        request.num_computed_tokens += num_tokens
+    assert [sum(block.block_hash is not None for block in table) for table in kv.get_blocks("A").blocks] == [1, 4]
+
+
 # Admission.
 
 
