@@ -37,6 +37,11 @@ def dequantize(x: Tensor, scales: Tensor) -> Tensor:
     return x.float() * scales.unsqueeze(-1)
 
 
+def to_fp8(x: Tensor, scale: float) -> Tensor:
+    """Return `x / scale` as float8_e4m3fn; what is too large becomes the largest number, not NaN."""
+    return (x.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+
+
 def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
     """Write each token's key and value to its slot, in whatever form the cache keeps them; slot -1 is not written.
 
@@ -53,7 +58,7 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
         if kv_cache.scales is not None:
             x, kv_cache.scales[blocks, plane, offsets] = quantize_per_token_head(x)
         elif kv_cache.data.dtype == torch.float8_e4m3fn:
-            x = (x.float() / kv_cache.tensor_scales[plane]).clamp(-FP8_MAX, FP8_MAX)
+            x = to_fp8(x, kv_cache.tensor_scales[plane])
         kv_cache.data[blocks, plane, offsets] = x.to(kv_cache.data.dtype)
 
 

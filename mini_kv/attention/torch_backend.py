@@ -13,6 +13,8 @@ but the causal one.
     q          [num_kv_heads, group, query_len, head_size]: the group of heads that share one head of keys
 """
 
+import math
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -27,6 +29,8 @@ CHUNK_TOKENS = 256
 QUERIES_AT_ONCE = 16
 """Queries whose scores are held at a time, so that a long prompt does not need all of them."""
 
+_fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+"""Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. A private operation of torch: it may go."""
 _Part = tuple[Tensor, Tensor]
 """Result `[num_kv_heads, group, query_len, head_size]` and log-sum-exp `[num_kv_heads, group, query_len]`."""
 
@@ -45,7 +49,7 @@ def attend(
     """
     lse = query.new_full(query.shape[:2], -torch.inf, dtype=torch.float32)
     starts, seq_lens = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
-    reader = _Reader(kv_cache, metadata.block_tables.to(torch.int64))
+    reader = _Reader(kv_cache, metadata.block_tables)
     for request, seq_len in enumerate(seq_lens):
         tokens = slice(starts[request], starts[request + 1])
         query_len = tokens.stop - tokens.start
@@ -61,54 +65,86 @@ def attend(
     return lse
 
 
-class _Reader:
-    """Copies stretches of requests out of their blocks, into memory that is allocated once a call.
+class _Workspace(threading.local):
+    """Memory that the calls of a thread use again: page by page, fresh memory costs more than the attention in it."""
 
-    A stretch is `[num_kv_heads, tokens, head_size]`, and is overwritten by the next one of the same plane.
+    def __init__(self) -> None:
+        self._memory: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return a tensor of this shape with anything in it; it is the next taker's, too, who says the same name."""
+        if like.device.type != "cpu":
+            return like.new_empty(shape)  # torch keeps a GPU's memory by itself
+        key, num_elements = (name, like.dtype), math.prod(shape)
+        if key not in self._memory or self._memory[key].numel() < num_elements:
+            self._memory[key] = like.new_empty(num_elements)
+        return self._memory[key][:num_elements].view(shape)
+
+
+_workspace = _Workspace()
+
+
+class _Reader:
+    """Copies stretches of requests out of their blocks, with as few operations as can be: each costs microseconds.
+
+    A stretch is `[num_kv_heads, tokens, head_size]`, and is overwritten by the next one of the same name.
     """
 
     def __init__(self, kv_cache: PagedKVCache, block_tables: Tensor) -> None:
         self.kv_cache = kv_cache
-        self.block_tables = block_tables  # int64, or each read would convert its ids
-        data = kv_cache.data
-        self.is_nhd, self.is_hnd = data.is_contiguous(), data.transpose(2, 3).is_contiguous()
+        self.block_tables = block_tables.to(torch.int64)
+        data, num_kv_heads = kv_cache.data, kv_cache.num_kv_heads
         # Whatever is copied as one piece is a row: a block's keys (NHD), or its keys of one head (HND).
-        self.rows = data.flatten(0, 1).flatten(1) if self.is_nhd else data.transpose(2, 3).flatten(0, 2).flatten(1)
-        self._buffers = [self.rows.new_empty(0), self.rows.new_empty(0)]
+        self.row_ids = torch.stack([2 * self.block_tables, 2 * self.block_tables + 1])  # [2, num_reqs, num_blocks]
+        self.is_nhd = data.is_contiguous()
+        if self.is_nhd:
+            self.rows = data.flatten(0, 1).flatten(1)
+        else:
+            self.rows = data.transpose(2, 3).flatten(0, 2).flatten(1)
+            heads = torch.arange(num_kv_heads, device=data.device).unsqueeze(1)
+            self.row_ids = num_kv_heads * self.row_ids.unsqueeze(2) + heads  # [2, num_reqs, num_kv_heads, num_blocks]
+        self._views: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
-    def stretches(self, plane: int, request: int, first: int, end: int) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield positions `first` to `end` piece by piece, as (begin, end, keys or values)."""
-        for aligned in range(first // CHUNK_TOKENS * CHUNK_TOKENS, end, CHUNK_TOKENS):
-            begin, stop = max(first, aligned), min(end, aligned + CHUNK_TOKENS)
-            yield begin, stop, self.read(plane, request, begin, stop)
-
-    def read(self, plane: int, request: int, begin: int, end: int) -> Tensor:
+    def read(self, plane: int, request: int, begin: int, end: int, name: str) -> Tensor:
         """Return keys (plane 0) or values (1) of these positions; of a quantised cache in float32."""
         kv_cache, block_size = self.kv_cache, self.kv_cache.block_size
-        block_ids = self.block_tables[request, begin // block_size : -(-end // block_size)]
-        tokens = slice(begin % block_size, begin % block_size + end - begin)
-        if self.is_nhd:
-            rows = self._copy(plane, 2 * block_ids + plane)
-            x = rows.view(-1, kv_cache.num_kv_heads, kv_cache.head_size).transpose(0, 1)[:, tokens]
-        elif self.is_hnd:
-            heads = torch.arange(kv_cache.num_kv_heads, device=block_ids.device)
-            ids = (2 * block_ids + plane) * kv_cache.num_kv_heads + heads.unsqueeze(1)
-            x = self._copy(plane, ids.flatten()).view(kv_cache.num_kv_heads, -1, kv_cache.head_size)[:, tokens]
-        else:
-            x = kv_cache.data[block_ids, plane].flatten(0, 1).transpose(0, 1)[:, tokens]
+        first_block, end_block = begin // block_size, -(-end // block_size)
+        ids = self.row_ids[plane, request, ..., first_block:end_block]
+        buffer, x = self._buffer(name, end_block - first_block)
+        torch.index_select(self.rows, 0, ids if self.is_nhd else ids.flatten(), out=buffer)
+        tokens = slice(begin - first_block * block_size, end - first_block * block_size)
+        if tokens.stop - tokens.start < x.shape[1]:
+            x = x[:, tokens]
         if kv_cache.scales is not None:
+            block_ids = self.block_tables[request, first_block:end_block]
             scales = kv_cache.scales[block_ids, plane].flatten(0, 1)[tokens]
             return x.to(torch.float32) * scales.T.unsqueeze(-1)
         if kv_cache.is_quantized:
             return x.to(torch.float32) * kv_cache.tensor_scales[plane]
         return x
 
-    def _copy(self, plane: int, ids: Tensor) -> Tensor:
-        num_elements = len(ids) * self.rows.shape[1]
-        if self._buffers[plane].numel() < num_elements:
-            self._buffers[plane] = self.rows.new_empty(num_elements)
-        buffer = self._buffers[plane][:num_elements].view(len(ids), -1)
-        return torch.index_select(self.rows, 0, ids, out=buffer)
+    def both(self, request: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values of these positions."""
+        return self.read(0, request, begin, end, "keys"), self.read(1, request, begin, end, "values")
+
+    def _buffer(self, name: str, num_blocks: int) -> tuple[Tensor, Tensor]:
+        """Return memory for so many blocks, seen as rows to copy to, and seen as `read` returns it."""
+        if (name, num_blocks) not in self._views:
+            num_kv_heads, head_size = self.kv_cache.num_kv_heads, self.kv_cache.head_size
+            num_rows = num_blocks if self.is_nhd else num_blocks * num_kv_heads
+            buffer = _workspace.take(name, (num_rows, self.rows.shape[1]), self.rows)
+            if self.is_nhd:
+                x = buffer.view(-1, num_kv_heads, head_size).transpose(0, 1)
+            else:
+                x = buffer.view(num_kv_heads, -1, head_size)
+            self._views[name, num_blocks] = buffer, x
+        return self._views[name, num_blocks]
+
+
+def _stretches(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield positions `first` to `end` piece by piece, as (begin, end)."""
+    for aligned in range(first // CHUNK_TOKENS * CHUNK_TOKENS, end, CHUNK_TOKENS):
+        yield max(first, aligned), min(end, aligned + CHUNK_TOKENS)
 
 
 def _scores(q: Tensor, reader: _Reader, request: int, seq_len: int, options: AttentionOptions) -> _Part:
@@ -129,20 +165,24 @@ def _scores_of_a_few(q: Tensor, reader: _Reader, request: int, position: int, op
     num_kv_heads, group, num_queries, head_size = q.shape
     first, end = options.first_visible(position), position + num_queries
     rows = q.reshape(num_kv_heads, group * num_queries, head_size)
-    scores = q.new_empty((num_kv_heads, group * num_queries, end - first))
-    for begin, stop, keys in reader.stretches(0, request, first, end):
-        torch.bmm(rows, keys.to(q.dtype).transpose(1, 2), out=scores[:, :, begin - first : stop - first])
+    scores = _workspace.take("scores", (num_kv_heads, group * num_queries, end - first), q)
+    for begin, stop in _stretches(first, end):
+        keys = reader.read(0, request, begin, stop, "stretch").to(q.dtype)
+        torch.bmm(rows, keys.transpose(1, 2), out=scores[:, :, begin - first : stop - first])
     if options.logits_soft_cap is not None:
         scores.div_(options.logits_soft_cap).tanh_().mul_(options.logits_soft_cap)
     if num_queries > 1:
         hidden = _hidden(range(position, end), first, options).to(scores.device)
         scores.view(num_kv_heads, group, num_queries, -1).masked_fill_(hidden, -torch.inf)
-    lse = torch.logsumexp(scores, dim=-1)
-    weights = scores.sub_(lse.unsqueeze(-1)).exp_()
+    largest = scores.amax(dim=-1, keepdim=True)  # finite: everybody sees at least itself
+    weights = scores.sub_(largest).exp_()
+    total = weights.sum(dim=-1, keepdim=True)
     out = torch.zeros_like(rows)
-    for begin, stop, values in reader.stretches(1, request, first, end):
-        out.baddbmm_(weights[:, :, begin - first : stop - first], values.to(q.dtype))
-    return out.view(q.shape), lse.view(q.shape[:3])
+    for begin, stop in _stretches(first, end):
+        values = reader.read(1, request, begin, stop, "stretch").to(q.dtype)
+        out.baddbmm_(weights[:, :, begin - first : stop - first], values)
+    out, lse = out.div_(total), total.log_().add_(largest)
+    return out.reshape(q.shape), lse.reshape(q.shape[:3])
 
 
 def _hidden(positions: range, first: int, options: AttentionOptions) -> Tensor:
@@ -155,10 +195,8 @@ def _hidden(positions: range, first: int, options: AttentionOptions) -> Tensor:
 
 def _can_flash(q: Tensor, kv_cache: PagedKVCache, seq_len: int, options: AttentionOptions) -> bool:
     """Return whether torch's fused attention can do this request, and does it faster."""
-    if options.logits_soft_cap is not None or q.device.type != "cpu":
+    if _fused is None or options.logits_soft_cap is not None or q.device.type != "cpu":
         return False
-    if not hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
-        return False  # a private operation: it may go
     if q.shape[2] == 1:
         return q.dtype in (torch.float16, torch.bfloat16) and not kv_cache.is_quantized
     return options.first_visible(seq_len - 1) == 0
@@ -171,35 +209,24 @@ def _flash(q: Tensor, reader: _Reader, request: int, seq_len: int, options: Atte
                    | context: all see all |  tail: causal   |           a single query has no tail: it sees itself, too
     """
     query_len = q.shape[2]
+    if reader.kv_cache.is_quantized:
+        q = q.to(torch.float32)
     first = options.first_visible(seq_len - 1)
-    if query_len == 1:
-        pieces = zip(
-            reader.stretches(0, request, first, seq_len), reader.stretches(1, request, first, seq_len), strict=True
-        )
-        return _combine([_fused(q, keys, values, False, options) for (_, _, keys), (_, _, values) in pieces])
-    context = seq_len - query_len
+    context = seq_len if query_len == 1 else seq_len - query_len
+    # A single query is cheap beside the copy, which has to stay small; a prompt reads what it copies many times.
+    stretches = _stretches(first, context) if query_len == 1 else [(first, context)][: context > first]
+    scale = options.scale_for(q.shape[3])
+    rows = q.flatten(1, 2).unsqueeze(0)  # the group as more queries of one head
     parts = []
-    if context > first:
-        keys, values = (reader.read(plane, request, first, context) for plane in (0, 1))
-        parts.append(_fused(q, keys, values, False, options))
-    keys, values = (reader.read(plane, request, context, seq_len) for plane in (0, 1))
-    parts.append(_fused(q, keys, values, True, options))
-    return _combine(parts)
-
-
-def _fused(q: Tensor, keys: Tensor, values: Tensor, is_causal: bool, options: AttentionOptions) -> _Part:
-    """Return result and log-sum-exp of all queries over these keys, `[num_kv_heads, tokens, head_size]`."""
-    num_kv_heads, group, _, head_size = q.shape
-    if is_causal:  # heads of keys as the batch, and the group as heads that all read the same memory
-        rows = q
-        keys, values = (x.unsqueeze(1).expand(-1, group, -1, -1) for x in (keys, values))
-    else:  # the group as more queries of one head
-        rows = q.reshape(1, num_kv_heads, -1, head_size)
-        keys, values = keys.unsqueeze(0), values.unsqueeze(0)
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        rows.to(keys.dtype), keys, values, is_causal=is_causal, scale=options.scale_for(head_size)
-    )
-    return out.view(q.shape), lse.view(q.shape[:3])
+    for begin, end in stretches:
+        keys, values = reader.both(request, begin, end)
+        parts.append(_fused(rows, keys.unsqueeze(0), values.unsqueeze(0), scale=scale))
+    if query_len > 1:  # heads of keys as the batch, and the group as heads that all read the same memory
+        keys, values = (x.unsqueeze(1).expand(-1, q.shape[1], -1, -1) for x in reader.both(request, context, seq_len))
+        out, lse = _fused(q, keys, values, is_causal=True, scale=scale)
+        parts.append((out.reshape(rows.shape), lse.reshape(rows.shape[:3])))
+    out, lse = _combine(parts)
+    return out.reshape(q.shape), lse.reshape(q.shape[:3])
 
 
 def _combine(parts: list[_Part]) -> _Part:
@@ -208,8 +235,9 @@ def _combine(parts: list[_Part]) -> _Part:
         return parts[0]
     outs = torch.stack([out for out, _ in parts])
     lses = torch.stack([lse for _, lse in parts])
-    lse = torch.logsumexp(lses, dim=0)
-    return (outs * torch.exp(lses - lse).unsqueeze(-1)).sum(dim=0), lse
+    shares = torch.softmax(lses, dim=0)
+    lse = lses.amax(dim=0) - shares.amax(dim=0).log()  # the largest part's share of the whole
+    return (outs * shares.unsqueeze(-1)).sum(dim=0), lse
 
 
 def _add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> _Part:
