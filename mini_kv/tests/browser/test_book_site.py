@@ -193,7 +193,7 @@ def test_a_chapter_with_all_that_it_loads_is_small(site, book_url, open_page):
 
 
 def size_of(response: Any) -> int:
-    """Return the bytes of what was loaded, but for the search index and the labs' script, which are not the chapter's."""
+    """Return the bytes of what was loaded, without the search index and the labs' script: no part of a chapter."""
     return 0 if response.url.endswith(("search_index.json", "kv_lab.js")) else len(response.body())
 
 
