@@ -147,9 +147,7 @@ def test_8_back_with_a_hit(lab: LabUnderTest) -> None:
     lab.expect("requests that are not finished", [], list(play.scheduler.requests))
 
 
-@points(
-    2, f"Scheduler.{PREEMPT}", after="test_5_what_is_lost_and_what_is_kept", why="it comes back as if new, knowing all"
-)
+@points(2, f"Scheduler.{PREEMPT}", why="it comes back as if new, knowing all")
 def test_9_the_whole_story(lab: LabUnderTest) -> None:
     """All eight steps, with your `_preempt_request` in the middle."""
     play = the_figure(lab, PREEMPT)
@@ -320,14 +318,16 @@ def test_two_give_way_in_one_step(lab: LabUnderTest) -> None:
 
 @points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="whoever was thrown out would come straight back in")
 def test_nobody_enters_when_somebody_left(lab: LabUnderTest) -> None:
-    """A takes one of the two blocks that B gave up. The other one is free, and C would fit."""
-    play = Play(lab, SCHEDULE, 6)
-    play.arrive("A", range(12), max_tokens=3)
-    play.arrive("B", range(100, 105), max_tokens=3)
-    play.step()
-    play.arrive("C", [1], max_tokens=2)
-    got = [play.step(), *play.drain(20)]
-    lab.expect("all steps but the first", ["A 1", "A 1", "B 2, C 1", "B 1, C 1"], got)
+    """A and B bring the same words and say the same. A needs the last block, and B gives up two: one is left over.
+
+    B would find all that it lost, in A's blocks, and the block that is left over is all it needs. Not in this step.
+    """
+    play = Play(lab, SCHEDULE, 7)
+    play.arrive("A", range(9), max_tokens=10)
+    play.arrive("B", range(9), max_tokens=10)
+    lab.expect("the first eight steps", ["A 9, B 1"] + ["A 1, B 1"] * 7, play.steps(8))
+    lab.expect("tables of A and B", [[1, 2, 3, 5], [1, 2, 4, 6]], [play.table("A"), play.table("B")])
+    lab.expect("the other steps", ["A 1", "A 1, B 1", "B 1"], play.drain(9))
 
 
 @points(
@@ -433,9 +433,10 @@ def test_abort_of_whoever_gave_way(lab: LabUnderTest) -> None:
     play.arrive("C", [1], max_tokens=4)
     play.arrive("B", range(100, 120), max_tokens=4)
     play.steps(2)
-    for name in "BC":
-        play.preempt(name)
-    lab.expect("those who wait", ["C", "B"], play.line)
+    play.preempt("C")
+    lab.expect("those who run", ["A", "B"], play.batch, why="C gave way, from the middle of the batch")
+    play.preempt("B")
+    lab.expect("those who wait", ["B", "C"], play.line)
     for name in "BC":
         play.abort(name)
     lab.expect("free blocks", 9, play.kv.block_pool.num_free_blocks)
@@ -842,8 +843,10 @@ class Worker:
             row = self.rows[name]
             spans[name] = range(row.num_computed_tokens, row.num_computed_tokens + num_tokens)
             if spans[name].stop > len(row.tokens):
-                what = f"tokens of {name} that this step computes, from token {spans[name].start} on"
-                self.lab.fail(what, len(row.tokens) - spans[name].start, num_tokens, "it has no more to compute")
+                known = f"{row.num_computed_tokens} of {len(row.tokens)} tokens are computed"
+                what = f"tokens of {name} that the step computes; the worker is told that {known}"
+                why = "a hit is computed already; what the step itself computes counts only when it is done"
+                self.lab.fail(what, f"at most {len(row.tokens) - row.num_computed_tokens}", num_tokens, why)
             if spans[name].stop > len(row.table) * self.block_size:
                 want = f"enough for {spans[name].stop} tokens"
                 self.lab.fail(f"blocks that the worker knows of {name}", want, row.table)
@@ -943,10 +946,11 @@ class Play:
             self.lab.fail(what, want, step.total_num_scheduled_tokens, "the budget is what a step may compute in all")
         if len(self.batch) > limits.max_num_seqs:
             self.lab.fail("those who run", f"at most {limits.max_num_seqs}", self.batch)
-        for name in step.num_scheduled_tokens:
-            if name not in self.batch or name in self.line:
-                who = f"run {', '.join(self.batch) or 'nobody'}; wait {', '.join(self.line) or 'nobody'}"
-                self.lab.fail(f"who is in the step {told(step)}", f"nobody but those who run ({who})", name)
+        strangers = [name for name in step.num_scheduled_tokens if name not in self.batch or name in self.line]
+        what = f"who is in the step {told(step)}, but not in the batch ({self.who})"
+        self.lab.expect(
+            what, [], strangers, why="who has given way has no blocks; it is not asked again, nor is it in the step"
+        )
         return step
 
     def finish(self, step: SchedulerOutput) -> list[EngineCoreOutput]:
@@ -979,8 +983,8 @@ class Play:
             file = self.lab.implementation.file
             if any(frame.filename == file for frame in traceback.extract_tb(error.__traceback__)):
                 raise  # it happened in the learner's own lines
-            who = f"run {', '.join(self.batch) or 'nobody'}; wait {', '.join(self.line) or 'nobody'}"
-            self.lab.fail(f"{what}, on what your method left behind ({who})", "no exception", error)
+            why = "where a request stands is written in its status, and in the batch or the line: they must agree"
+            self.lab.fail(f"{what}, on what your method left behind ({self.who})", "no exception", error, why)
 
     def step(self) -> str:
         """Run a step; return it as in "A 11, B 3"."""
@@ -998,7 +1002,7 @@ class Play:
         steps: list[str] = []
         while self.scheduler.requests:
             if len(steps) == bound:
-                what = f"requests that are not done after {bound} steps, the last of them: {steps[-1] or 'nobody'}"
+                what = f"requests that are not done after {bound} steps (the last step: {steps[-1] or 'nobody'})"
                 self.lab.fail(what, [], list(self.scheduler.requests))
             steps.append(self.step())
         return steps
@@ -1006,6 +1010,11 @@ class Play:
     def request(self, name: str) -> Request:
         """Return a request that is not finished."""
         return self.scheduler.requests[name]
+
+    @property
+    def who(self) -> str:
+        """Who runs and who waits, in words."""
+        return f"running: {', '.join(self.batch) or 'nobody'}; waiting: {', '.join(self.line) or 'nobody'}"
 
     @property
     def batch(self) -> list[str]:
