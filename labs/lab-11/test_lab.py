@@ -38,9 +38,7 @@ METHODS = (SCHEDULE, PREEMPT, UPDATE)
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(
-    2, f"Scheduler.{SCHEDULE}", why="the budget is handed out from the front; who comes last gets what is left of it"
-)
+@points(2, f"Scheduler.{SCHEDULE}", why="handed out from the front; whoever comes last gets what is left")
 def test_1_the_budget_is_handed_out_from_the_front(lab: LabUnderTest) -> None:
     """A and B wait with 11 tokens each, and a step may compute 14. B begins with the 3 that are left."""
     play = the_figure(lab, SCHEDULE)
@@ -129,9 +127,7 @@ def test_7_the_last_word(lab: LabUnderTest) -> None:
     lab.expect("free queue", [6, 5, 4, 7, 3, 2, 1], play.free_queue(), why="B's blocks went first, then A's")
 
 
-@points(
-    3, f"Scheduler.{SCHEDULE}", why="a hit is a head start: computed when it enters, and only the rest is asked for"
-)
+@points(3, f"Scheduler.{SCHEDULE}", why="a hit is a head start: it is computed, and only the rest is lacking")
 def test_8_back_with_a_hit(lab: LabUnderTest) -> None:
     """A is done. B comes back with 13 tokens and finds 12 of them where it left them. C enters behind it."""
     play = the_figure(lab, SCHEDULE)
@@ -176,9 +172,7 @@ def test_11_so_many_seats(lab: LabUnderTest) -> None:
     lab.expect("four steps", ["A 1, B 1", "A 1, B 1", "C 1, D 1", "C 1, D 1"], play.steps(4))
 
 
-@points(
-    2, f"Scheduler.{SCHEDULE}", why="what is kept back protects those who run from a newcomer; an idle engine has none"
-)
+@points(2, f"Scheduler.{SCHEDULE}", why="what is kept back protects those who run, if anybody does")
 def test_12_kept_back_for_those_who_run(lab: LabUnderTest) -> None:
     """Eight blocks of 4, two of them kept back while anybody runs. A takes four, B would take three, or two."""
     for num_tokens, want in ((9, "A 1"), (8, "A 1, B 8")):
@@ -193,26 +187,16 @@ def test_12_kept_back_for_those_who_run(lab: LabUnderTest) -> None:
     lab.expect("the step in which A, alone, needs all eight blocks", "A 30", play.step(), why)
 
 
-@points(
-    2,
-    f"Scheduler.{SCHEDULE}",
-    why="the first of the batch can be thrown out by nobody else, so it gets on, step by step",
-)
+@points(2, f"Scheduler.{SCHEDULE}", why="nobody else can throw out the first, so it gets on, step by step")
 def test_13_everybody_ends(lab: LabUnderTest) -> None:
     """Six requests that each grow to four blocks, in a pool of seven. Who ends when?"""
     play = Play(lab, SCHEDULE, 8)
     for number, name in enumerate("ABCDEF"):
         play.arrive(name, range(100 * number, 100 * number + 5), max_tokens=11)
     steps = play.drain(66)
-    lab.expect(
-        "who has ended, in this order", list("ABCDEF"), play.ended, why="first come, first served, and so also done"
-    )
-    lab.expect(
-        "preemptions",
-        4,
-        play.scheduler.num_preemptions,
-        why="whoever gives way waits until there is room for all of it",
-    )
+    lab.expect("who has ended, in this order", list("ABCDEF"), play.ended, why="first come, first served")
+    why = "whoever gives way waits until there is room for all of it"
+    lab.expect("preemptions", 4, play.scheduler.num_preemptions, why)
     lab.expect("steps", 33, len(steps))
 
 
@@ -231,9 +215,7 @@ def test_14_a_word_that_ends(lab: LabUnderTest) -> None:
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(
-    1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a step of the size of the budget, no token more; 0 left is full"
-)
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a step has room for its budget, and for no token more")
 def test_edges_of_the_budget(lab: LabUnderTest) -> None:
     """A decodes, B has 6 tokens, C has 1. Steps of 1, of 6, 7 and 8 tokens."""
     got = []
@@ -247,9 +229,7 @@ def test_edges_of_the_budget(lab: LabUnderTest) -> None:
     lab.expect("the second step, for budgets of 1, 6, 7, 8", ["A 1", "A 1, B 5", "A 1, B 6", "A 1, B 6, C 1"], got)
 
 
-@points(
-    1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a prompt in pieces never keeps those before it from their token"
-)
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="a prompt in pieces takes what those before it leave")
 def test_a_long_prompt_among_answers(lab: LabUnderTest) -> None:
     """Three tokens a step. A and B bring 4 tokens, C brings 1; each wants three."""
     play = Play(lab, SCHEDULE, max_num_batched_tokens=3)
@@ -260,9 +240,7 @@ def test_a_long_prompt_among_answers(lab: LabUnderTest) -> None:
     lab.expect("all steps", want, play.drain(9))
 
 
-@points(
-    1, f"Scheduler.{SCHEDULE}", stage="adversary", why="who enters needs blocks for all it knows, not for a first piece"
-)
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="who enters needs blocks for all that it knows")
 def test_no_foot_in_the_door(lab: LabUnderTest) -> None:
     """Five blocks are free, and a step computes 4 tokens. B has 20 tokens, 21, or 24; C behind it has 4."""
     got = []
@@ -276,12 +254,7 @@ def test_no_foot_in_the_door(lab: LabUnderTest) -> None:
     lab.expect("the step in which B could enter, with 20, 21, 24 tokens", ["A 1, B 4", "A 1", "A 1"], got)
 
 
-@points(
-    1,
-    f"Scheduler.{SCHEDULE}",
-    stage="adversary",
-    why="one block less than needed is too few, and one more is none too many",
-)
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="one block less than needed is too few")
 def test_exact_pools(lab: LabUnderTest) -> None:
     """A and B need 3 blocks each, C needs 1. Pools of 5, 6, 7 and 8 blocks."""
     got = []
@@ -309,9 +282,7 @@ def test_two_give_way_in_one_step(lab: LabUnderTest) -> None:
     lab.expect("the second step", "A 1, B 1", told(step))
     lab.expect("who gave way, in this order", ["D", "C"], step.preempted_req_ids)
     lab.expect("those who run", ["A", "B"], play.batch)
-    lab.expect(
-        "those who wait", ["C", "D", "E"], play.line, why="each goes to the front, so who came first stands first"
-    )
+    lab.expect("those who wait", ["C", "D", "E"], play.line, why="each goes to the front, so C stands before D")
     play.finish(step)
     lab.expect("the other steps", ["A 1, B 1", "C 2, D 2, E 1", "C 1, D 1, E 1", "E 1"], play.drain(9))
 
@@ -330,12 +301,7 @@ def test_nobody_enters_when_somebody_left(lab: LabUnderTest) -> None:
     lab.expect("the other steps", ["A 1", "A 1, B 1", "B 1"], play.drain(9))
 
 
-@points(
-    1,
-    f"Scheduler.{SCHEDULE}",
-    stage="adversary",
-    why="blocks are named when they are asked for, so the second finds them",
-)
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="what the first is about to compute, the second finds")
 def test_sharing_within_a_step(lab: LabUnderTest) -> None:
     """A and B bring the same 9 tokens and wait side by side. C's first block is the same as theirs."""
     play = Play(lab, SCHEDULE)
@@ -372,9 +338,7 @@ def test_a_closed_door(lab: LabUnderTest) -> None:
     play = Play(lab, SCHEDULE, 9, admission=Hysteresis(high=0.5, low=0.25))
     play.arrive("A", range(17), max_tokens=3)
     play.arrive("B", [1], max_tokens=2)
-    lab.expect(
-        "all steps", ["A 17", "A 1", "A 1", "B 1", "B 1"], play.drain(9), why="an idle engine admits whoever fits"
-    )
+    lab.expect("all steps", ["A 17", "A 1", "A 1", "B 1", "B 1"], play.drain(9), why="the door opens when A is gone")
 
 
 @points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="lengths around the edges of blocks and of the budget")
@@ -391,9 +355,7 @@ def test_ragged_lengths(lab: LabUnderTest) -> None:
                 lab.expect(what, want, play.drain(99), why="A computes all of it, B what is behind the hit")
 
 
-@points(
-    1, f"Scheduler.{SCHEDULE}", stage="adversary", why="who enters is running, and the engine must be able to see it"
-)
+@points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="who enters is running, and can be seen to be")
 def test_abort_of_whoever_runs(lab: LabUnderTest) -> None:
     """A answers, B is in its prompt, C waits. They are aborted between two steps, and all blocks are free."""
     for order in ("ABC", "CBA", "BAC"):
@@ -423,9 +385,7 @@ def test_shared_blocks_stay_with_the_others(lab: LabUnderTest) -> None:
     lab.expect("the next step", "A 2, B 3", play.step(), why="each finds the two blocks that both of them wrote")
 
 
-@points(
-    1, f"Scheduler.{PREEMPT}", stage="adversary", why="who waits is not running, and the engine must be able to see it"
-)
+@points(1, f"Scheduler.{PREEMPT}", stage="adversary", why="who waits is not running, and can be seen not to be")
 def test_abort_of_whoever_gave_way(lab: LabUnderTest) -> None:
     """B is preempted in the middle of its prompt, C in its answer. They are aborted; A goes on."""
     play = Play(lab, PREEMPT, 12, max_num_batched_tokens=8)
@@ -443,12 +403,7 @@ def test_abort_of_whoever_gave_way(lab: LabUnderTest) -> None:
     lab.expect("the other steps", ["A 1", "A 1"], play.drain(9))
 
 
-@points(
-    1,
-    f"Scheduler.{UPDATE}",
-    stage="adversary",
-    why="all questions first: results that do not fit change nothing at all",
-)
+@points(1, f"Scheduler.{UPDATE}", stage="adversary", why="all questions first; then nothing can go wrong")
 def test_results_that_do_not_fit(lab: LabUnderTest) -> None:
     """A is through, B is not. Results: one for B as well, none for A, two for A; then the right ones."""
     play = the_figure(lab, UPDATE)
@@ -473,9 +428,8 @@ def test_some_end_in_the_middle_of_the_batch(lab: LabUnderTest) -> None:
     lab.expect("those who run", ["A", "D"], play.batch)
     step = play.plan()
     lab.expect("whom the worker may forget", ["B", "C", "E"], step.finished_req_ids)
-    lab.expect(
-        "what the second step brought", ["A says [2], length", "D says [2], length"], play.said(play.finish(step))
-    )
+    want = ["A says [2], length", "D says [2], length"]
+    lab.expect("what the second step brought", want, play.said(play.finish(step)))
 
 
 # The property -------------------------------------------------------------------------------------------------------
@@ -499,12 +453,7 @@ def test_random_lives_of_update_from_output(lab: LabUnderTest) -> None:
     compare_random_lives(lab, UPDATE)
 
 
-@points(
-    1,
-    f"Scheduler.{SCHEDULE}",
-    stage="property",
-    why="your three methods by themselves, as a user of your class meets them",
-)
+@points(1, f"Scheduler.{SCHEDULE}", stage="property", why="your three methods, by themselves")
 def test_random_lives_of_your_scheduler(lab: LabUnderTest) -> None:
     """The same, with all three."""
     compare_random_lives(lab, "")
@@ -948,9 +897,7 @@ class Play:
             self.lab.fail("those who run", f"at most {limits.max_num_seqs}", self.batch)
         strangers = [name for name in step.num_scheduled_tokens if name not in self.batch or name in self.line]
         what = f"who is in the step {told(step)}, but not in the batch ({self.who})"
-        self.lab.expect(
-            what, [], strangers, why="who has given way has no blocks; it is not asked again, nor is it in the step"
-        )
+        self.lab.expect(what, [], strangers, why="whoever has given way is not asked again, and is not in the step")
         return step
 
     def finish(self, step: SchedulerOutput) -> list[EngineCoreOutput]:
