@@ -3,6 +3,9 @@
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code
 # make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
+# make e2e      run the tests in a real browser: this system's Chromium
+# make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
+# make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make size, make constraints, make clean, make help
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
@@ -12,13 +15,17 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
 ARGS :=
-PYODIDE := mini_kv/tests/pyodide
+NPM := book
+LAB_PAGE := book/docs/assets/kv-lab/packed.json
+BROWSER := mini_kv/tests/browser
+unexport BROWSER # a user's variable of this name says which browser to open; it must not get our value
 
 # The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test audit book site book-instructor book-zensical book-pages lint size constraints clean help new-venv
+.PHONY: start test audit e2e book site book-test book-instructor book-zensical book-pages notebooks notebooks-html \
+        notebooks-test lint size constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -36,31 +43,51 @@ start: $(VENV)/.ready
 	esac
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
-test: $(VENV)/.ready $(PYODIDE)/node_modules/.ready
+test: $(VENV)/.ready $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
 
 audit: $(VENV)/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
 
+e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
+
+# app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.
+notebooks: $(VENV)/.notebooks
+	@$(BIN)/jupyter lab --LabApp.app_settings_dir="$(CURDIR)/notebooks/.jupyterlab" $(ARGS) \
+	  notebooks/01-blocks-and-waste.ipynb
+
+notebooks-html: $(VENV)/.notebooks
+	@$(BIN)/jupyter nbconvert --to html --execute --config notebooks/.nbconvert/offline.json \
+	  --output-dir site/notebooks notebooks/*.ipynb
+
+notebooks-test: $(VENV)/.notebooks $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m notebooks $(ARGS)
+
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
 
-# The book. book-instructor: with solutions and notes behind folds, into book/site-instructor. book-zensical: the same
-# pages by MkDocs' successor. book-pages: the pages and the navigation that follow from modules and labs.
+# The book. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind
+# folds, into book/site-instructor. book-pages: the pages and the navigation that follow from modules, labs and headings.
+# book-zensical: the same book by MkDocs' successor, which still reports links that our extension rewrites: a look ahead.
+# No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 book: site
 	$(MKDOCS) serve -f book/mkdocs.yml $(ARGS)
 
-site: $(VENV)/.book
-	$(MKDOCS) build -q -f book/mkdocs.yml
+site: $(VENV)/.book $(LAB_PAGE)
+	$(MKDOCS) build -f book/mkdocs.yml
 	@$(BIN)/python -m mini_kv_book.leaks book/site
 
-book-instructor: $(VENV)/.book
-	MINI_KV_BOOK=instructor $(MKDOCS) build -q -f book/mkdocs.yml -d site-instructor
+book-instructor: $(VENV)/.book $(LAB_PAGE)
+	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
+
+book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
 
 book-zensical: $(VENV)/.book
-	@$(PIP) --group zensical && cd book && ../$(BIN)/zensical build --strict
+	@$(PIP) --group zensical && cd book && $(abspath $(BIN))/zensical build
 
 book-pages: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.generate
@@ -72,6 +99,7 @@ lint: $(VENV)/.lint
 	@for lab in $(wildcard labs/lab-* solutions/lab-*); do \
 	  echo "mypy $$lab"; $(BIN)/mypy $$lab/*.py || exit 1; done
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 	@$(BIN)/python .ci/size.py
 
 size:
@@ -80,13 +108,13 @@ size:
 # torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml \
+	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --group nb --extra notebooks pyproject.toml \
 	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf $(PYODIDE)/node_modules
+	rm -rf $(NPM)/node_modules $(BROWSER)/node_modules $(dir $(LAB_PAGE))
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:
@@ -103,15 +131,31 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.book: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group book && touch $@
 
+$(VENV)/.notebooks: $(VENV)/.ready
+	@$(PIP) -c constraints.txt -e '.[notebooks]' --group nb && touch $@
+
+$(VENV)/.e2e: $(VENV)/.ready
+	@$(PIP) -c constraints.txt --group e2e && touch $@
+
 $(VENV)/.lint: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
-# A browser's Python, and pytest for it. Whoever has no npm, or cannot reach its registry, loses these tests alone:
-# they are skipped and say what is missing. Inside node_modules, so that whatever empties it has this done again.
-$(PYODIDE)/node_modules/.ready: $(PYODIDE)/package.json $(PYODIDE)/package-lock.json constraints.txt | $(VENV)/.ready
-	@! command -v npm >/dev/null || { cd $(PYODIDE) && npm ci --loglevel=error >/dev/null \
+# A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
+# in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside
+# node_modules, so that whatever empties it has this done again.
+$(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
+	@! command -v npm >/dev/null || { cd $(NPM) && npm ci --loglevel=error >/dev/null \
 	  && PATH="$(abspath $(BIN)):$$PATH" npm run --silent wheels && touch node_modules/.ready; } \
-	  || echo "the browser's Python could not be installed: see above; its tests are left out" >&2
+	  || echo "the browser's Python could not be installed: see above; what needs it is left out" >&2
+
+# The same with mini_kv and the labs, packed for the pages that run them.
+$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
+  mini_kv/core/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/labkit/*.py labs/lab-*/*)
+	@[ ! -f $< ] || (cd $(NPM) && npm run --silent labs) || echo "the labs could not be packed for their pages: see above" >&2
+
+$(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
+	@! command -v npm >/dev/null || { cd $(BROWSER) && npm ci --loglevel=error >/dev/null && touch node_modules/.ready; } \
+	  || echo "the accessibility checker could not be installed: see above; its tests are left out" >&2
 
 new-venv:
 	@[ -n "$(PY)" ] || { echo "mini_kv needs Python 3.11 or newer and found none: install one (macOS: brew install" \

@@ -16,6 +16,7 @@ from mini_kv.labkit.progress import read_state, state_folder
 from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal
+from mini_kv.workload.plan_command import add_plan_arguments, run_plan
 from mini_kv.workload.replay_command import add_replay_arguments, run_replay
 
 
@@ -55,6 +56,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_replay_arguments(replay)
     replay.set_defaults(run=run_replay)
 
+    plan = verbs.add_parser("plan", help="groups, blocks and concurrency of a model in so much memory")
+    add_plan_arguments(plan)
+    plan.set_defaults(run=run_plan)
+
     status = verbs.add_parser("status", help="how far you are in every lab")
     status.add_argument("--html", metavar="FILE", help="write a page instead")
     status.set_defaults(run=run_status)
@@ -86,19 +91,22 @@ def run_story(args: argparse.Namespace) -> int:
             learner.tell_test(find_lab(args.name, Path.cwd()), args.test or "", sys.stdout, keys)
         else:
             play_in_terminal(load_scenario(args.name), sys.stdout, keys)
-    except (ScenarioError, ValueError, OSError) as error:
+    except (ScenarioError, ValueError) as error:
         print(f"mini-kv story: {error}", file=sys.stderr)
         return 2
     return 0
 
 
 def write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
-    """Write the story as a page; nothing is written if it cannot be told."""
+    """Write the story as a page. Raises `ValueError` if it cannot be told, or the file not be written."""
     if of_a_lab:
-        text = learner.test_page(find_lab(args.name, Path.cwd()), args.test or "")
+        text = learner.page_of_test(find_lab(args.name, Path.cwd()), args.test or "")
     else:
         text = page(story_data(load_scenario(args.name)))
-    Path(args.html).write_text(text, encoding="utf-8")
+    try:
+        Path(args.html).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(str(error)) from error
     print(f"open {args.html} in a browser")
 
 

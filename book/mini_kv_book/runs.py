@@ -110,6 +110,8 @@ def run_command(body: str) -> str:
 def source_of(symbol: str) -> Source:
     """Return the source text of `package.module.Class.method`. Nothing is imported, so torch need not be there.
 
+    A method may be inherited from a class of the same module.
+
     Raises:
         FenceError: There is no such module, or no such name in it.
     """
@@ -125,15 +127,29 @@ def _find(path: Path, names: list[str], symbol: str) -> Source:
     text, file = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
     if not names:
         return Source(file, 1, text.rstrip())
-    statements: list[ast.stmt] = ast.parse(text).body
+    module = ast.parse(text).body
+    found: ast.stmt | None = None
     for name in names:
-        found = [statement for statement in statements if name in _names(statement)]
-        if not found:
-            raise FenceError(f"{file} has no {name!r} (asked for {symbol})")
-        statements = getattr(found[-1], "body", [])
-    first = min([found[-1].lineno, *(decorator.lineno for decorator in getattr(found[-1], "decorator_list", []))])
-    lines = text.splitlines()[first - 1 : found[-1].end_lineno]
+        found = _member(module, found, name)
+        if found is None:
+            break
+    if found is None:
+        raise FenceError(f"{file} has no {name!r} (asked for {symbol})")
+    first = min([found.lineno, *(decorator.lineno for decorator in getattr(found, "decorator_list", []))])
+    lines = text.splitlines()[first - 1 : found.end_lineno]
     return Source(file, first, textwrap.dedent("\n".join(lines)))
+
+
+def _member(module: list[ast.stmt], owner: ast.stmt | None, name: str) -> ast.stmt | None:
+    """Return what `name` means in a class, inherited within the module or not; in the module, if `owner` is `None`."""
+    for statement in reversed(module if owner is None else getattr(owner, "body", [])):
+        if name in _names(statement):
+            return statement
+    for base in getattr(owner, "bases", []):
+        parent = _member(module, None, base.id) if isinstance(base, ast.Name) else None
+        if parent and (inherited := _member(module, parent, name)):
+            return inherited
+    return None
 
 
 def _names(node: ast.stmt) -> list[str]:

@@ -165,6 +165,11 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
         hit = manager.find_longest_cache_hit(block_hashes, max_cache_hit_length)
         return (hit,), len(hit) * manager.block_size
 
+    def num_token_slots(self, request_id: str) -> int:
+        """Return the same without a loop: this is asked for every token."""
+        (manager,) = self.single_type_managers
+        return manager.block_size * len(manager.req_to_blocks.get(request_id, ()))
+
 
 class HybridKVCacheCoordinator(KVCacheCoordinator):
     """Several groups, of any kinds: a hit must end where every group's does."""

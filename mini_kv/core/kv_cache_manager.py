@@ -216,9 +216,10 @@ class KVCacheManager:
             has_scheduled_reqs: whether others run; only then the watermark is kept when a request is admitted.
 
         Returns:
-            The blocks taken from the free queue, a list a group (often empty); `None`, with nothing changed, if the
-            new blocks and the revived blocks of the hit are more than the free blocks. A hit that was adopted before
-            is then the caller's to take back: set `request.num_computed_tokens` to 0.
+            What was added to the tables, a list a group (often empty): blocks from the free queue, and null blocks
+            where a group of states keeps none. `None`, with nothing changed, if the new blocks and the revived blocks
+            of the hit are more than the free blocks. A hit that was adopted before is then the caller's to take back:
+            set `request.num_computed_tokens` to 0.
 
         Raises:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.

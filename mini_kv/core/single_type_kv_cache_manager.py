@@ -43,7 +43,7 @@ class SingleTypeKVCacheManager(ABC):
         self.hash_block_size = self.block_size
         """Tokens a name in `Request.block_hashes`: fewer than a block's where another group has smaller blocks."""
         self.cache_hit_alignment_tokens = self.block_size
-        """A hit ends on a multiple of this: more than a block's tokens where another group has larger blocks."""
+        """Hits end on multiples of this: more than a block's tokens where another group has larger blocks."""
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         """The block table of each admitted request."""
         self.num_cached_block: dict[str, int] = {}
@@ -54,6 +54,11 @@ class SingleTypeKVCacheManager(ABC):
     @abstractmethod
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return how many tokens, from the first, are not read by the token at `num_computed_tokens` nor any later."""
+
+    @property
+    def blocks_per_boundary(self) -> int:
+        """How many of this group's blocks lie between two places where a hit can end."""
+        return self.cache_hit_alignment_tokens // self.block_size
 
     def names_of(self, block_hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
         """Return the names of this group's blocks: the request's own, or every so-manieth of them."""
@@ -72,7 +77,7 @@ class SingleTypeKVCacheManager(ABC):
         the next one to try ends before it, and no block is looked up twice.
         """
         index = self.block_pool.cached_block_hash_to_block
-        step = self.cache_hit_alignment_tokens // self.block_size
+        step = self.blocks_per_boundary
         num_blocks = min(max_length // self.block_size, len(block_hashes)) // step * step
         while True:
             first = self.get_num_skipped_tokens(num_blocks * self.block_size) // self.block_size
@@ -154,13 +159,18 @@ class SingleTypeKVCacheManager(ABC):
             self.num_skipped_block[request_id] = end
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the blocks that the first `num_tokens` tokens fill, and that have a name, in the index."""
+        """Enter the blocks that the first `num_tokens` tokens fill, and that have a name, in the index.
+
+        Up to the last place where a hit can end: a block behind it would be found by nobody.
+        """
         num_cached = self.num_cached_block[request.request_id]
         num_full = min(num_tokens // self.block_size, len(request.block_hashes))
         if num_full <= num_cached:
             return
         names = self.names_of(request.block_hashes)
-        num_full = min(num_full, len(names))
+        num_full = min(num_full, len(names)) // self.blocks_per_boundary * self.blocks_per_boundary
+        if num_full <= num_cached:
+            return
         self.block_pool.cache_full_blocks(
             self.req_to_blocks[request.request_id],
             names,
@@ -312,15 +322,18 @@ class MambaManager(SingleTypeKVCacheManager):
         return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks, max_in_flight_tokens)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
-        """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`."""
+        """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`; return both.
+
+        Whoever keeps a copy of the table appends what is returned, so the null blocks are part of it.
+        """
         table = self.req_to_blocks[request_id]
-        num_gaps = cdiv(num_tokens, self.block_size) - len(table) - 1
-        table += [self.block_pool.null_block] * num_gaps
-        return super().allocate_new_blocks(request_id, num_tokens)
+        gaps = [self.block_pool.null_block] * (cdiv(num_tokens, self.block_size) - len(table) - 1)
+        table += gaps
+        return gaps + super().allocate_new_blocks(request_id, num_tokens)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the state in the index if the step ends at a block's end: a block within it holds no block's state."""
-        if num_tokens % self.block_size > 0:
+        """Enter the state in the index if the step ends where a hit can end, which is at a block's end."""
+        if num_tokens % self.cache_hit_alignment_tokens > 0:
             return
         position = num_tokens // self.block_size - 1
         self.num_cached_block[request.request_id] = position  # what stands before it is no state of a block's end

@@ -168,7 +168,7 @@ def run_test(lab: Lab, test: str) -> tuple[Any, Any]:
     return collector.result, collector.fixture
 
 
-def test_page(lab: Lab, beginning: str) -> str:
+def page_of_test(lab: Lab, beginning: str) -> str:
     """Run the test on the learner's code and return a page that shows what it did to its cache, call by call.
 
     Raises `ValueError` if the test made no cache.

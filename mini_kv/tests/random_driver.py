@@ -82,14 +82,12 @@ class Config:
         words = [text.split(":") for text in self.groups.split()]
         return [Group(kind, *map(int, numbers)) for kind, *numbers in words]
 
-    def make(self) -> KVCacheManager:
-        """Return a new cache."""
+    def make(self, **options: Any) -> KVCacheManager:
+        """Return a new cache; the options are the manager's."""
         manager = DebugKVCacheManager if self.debug else KVCacheManager
-        if not self.groups:
-            return manager.for_full_attention(self.num_blocks, self.block_size, enable_caching=self.enable_caching)
         specs = [spec_of(group) for group in self.all_groups()]
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
-        return manager(KVCacheConfig(self.num_blocks, groups), enable_caching=self.enable_caching)
+        return manager(KVCacheConfig(self.num_blocks, groups), enable_caching=self.enable_caching, **options)
 
 
 def spec_of(group: Group) -> KVCacheSpec:
@@ -239,7 +237,7 @@ class World:
             return True
         live.request.num_computed_tokens += passed
         live.ref.num_computed += adopted + passed
-        self.memory.take(name, (block_id for blocks in wanted for block_id in blocks))
+        self.memory.take(name, (block_id for blocks in wanted for block_id in blocks if block_id))
         self.scheduled[name] = (num_new, drafts)
         return True
 

@@ -10,6 +10,7 @@ is it the KV of exactly its own prefix?
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 from typing import TypeAlias
 
 Image: TypeAlias = tuple[str, int, int]
@@ -186,11 +187,13 @@ class ReferenceCache:
             self._make_free(block_id for block_id in blocks if block_id not in others)
         for block_id in revived:
             self.free_queue.remove(block_id)
-        new_blocks = [[self.free_queue.pop(0) for _ in range(n - gap)] for n, gap in zip(wanted, gaps, strict=True)]
+        new_blocks = [
+            [0] * gap + [self.free_queue.pop(0) for _ in range(n - gap)] for n, gap in zip(wanted, gaps, strict=True)
+        ]
         for block_id in _real(new_blocks):
             self.key_of.pop(block_id, None)
-        for table, gap, blocks in zip(tables, gaps, new_blocks, strict=True):
-            table += [0] * gap + blocks
+        for table, blocks in zip(tables, new_blocks, strict=True):
+            table += blocks
         if request.name not in self.tables:
             self.requests[request.name] = request
             self.num_published[request.name] = [len(table) for table in hit]
@@ -213,11 +216,12 @@ class ReferenceCache:
         if not self.enable_caching:
             return
         published = self.num_published[request.name]
+        boundary = lcm(*(group.block_size for group in self.groups))
         for group_id, (group, table) in enumerate(zip(self.groups, self.tables[request.name], strict=True)):
-            num_full = num_tokens // group.block_size
+            num_full = num_tokens // boundary * boundary // group.block_size
             fresh = range(published[group_id], num_full)
             if group.kind == "state":  # the state at a block's end is known only if the step ends there
-                fresh = range(num_full - 1, num_full) if num_tokens % group.block_size == 0 else range(0)
+                fresh = range(num_full - 1, num_full) if num_tokens % boundary == 0 else range(0)
             for index in fresh:
                 if table[index]:
                     self.key_of[table[index]] = (group_id, request.prefixes[(index + 1) * group.block_size - 1])

@@ -1,4 +1,4 @@
-"""Stories for the tests of the figure: a real run of any size, and one made by hand with everything that a story may say."""
+"""Stories for the tests of the figure: a real run of any size, and one by hand with all that a story may say."""
 
 import random
 from typing import Any
@@ -66,6 +66,16 @@ EVERYTHING = story_of(
         "free": "6 5 7 3 4 2 1",
         "waiting": [["A", "preempted"], "B", "C"],
         "tiers": {"cpu": "aa11 bb22"},
+    },
+    {
+        "do": "schedule",
+        "say": "What B needs comes back from the CPU, into block 6.",
+        "ref": {"1": "6"},
+        "name": {"6": "aa11"},
+        "tables": {"B": ["6"]},
+        "free": "5 7 3 4 2 1",
+        "waiting": [["A", "preempted"], "C"],
+        "tiers": {"cpu": "bb22"},
     },
     title="A window slides, a tier demotes, a scheduler preempts",
     groups=["full attention", "window of 4"],

@@ -81,7 +81,7 @@ def test_no_module_no_lab_and_no_chapter_is_forgotten():
 
 
 def test_the_address_stands_in_pyproject_alone_and_the_site_is_its_owners():
-    owner, name = re.fullmatch(r"https://github\.com/(\w+)/(\w+)", places.repository_url()).groups()
+    owner, name = places.repository_url().removeprefix("https://github.com/").split("/")
     config = generate.CONFIG.read_text(encoding="utf-8")
     assert re.findall(r"^site_url: (\S+)", config, re.MULTILINE) == [f"https://{owner}.github.io/{name}/"]
     assert "github.com" not in re.sub(r"#.*", "", config)  # the theme would ask GitHub for stars, on every page
@@ -137,6 +137,8 @@ def test_a_symbol_is_shown_with_its_decorators_and_without_an_import():
     assert method.path == "mini_kv/core/block_pool.py"
     assert method.text.splitlines()[0].startswith("def touch(self, ")
     assert source_of("mini_kv.trace.scenario.Step").text.startswith("@dataclass(frozen=True, slots=True)\nclass Step:")
+    inherited = source_of("mini_kv.core.single_type_kv_cache_manager.FullAttentionManager.free")
+    assert inherited == source_of("mini_kv.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.free")
     assert source_of("mini_kv.viz.text.LEGEND").text == 'LEGEND = "#=cached  xN=ref_cnt"'
 
 

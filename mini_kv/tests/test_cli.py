@@ -13,6 +13,7 @@ import pytest
 from mini_kv import __version__, cli
 from mini_kv.cli import main
 from mini_kv.trace.scenario import load_scenario, scenario_names
+from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +89,27 @@ def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch)
         monkeypatch.setattr(sys, "stdout", stdout)
         assert main(["story", "share-and-evict", *argv]) == 0
     assert given == [True, False, False, False, False]
+
+
+def test_a_story_as_a_page(capsys, tmp_path):
+    """A file that needs nothing else; where it cannot be written, a line and status 2."""
+    file = tmp_path / "story.html"
+    assert main(["story", "sharing", "--html", str(file)]) == 0
+    assert file.read_text(encoding="utf-8") == page(story_data(load_scenario("sharing")))
+    assert capsys.readouterr().out == f"open {file} in a browser\n"
+    assert main(["story", "sharing", "--html", str(tmp_path / "none" / "story.html")]) == 2
+    assert capsys.readouterr().err.startswith("mini-kv story: ")
+
+
+def test_a_labs_test_as_a_page(tmp_path):
+    """What a test did to the cache, and how it ended; a test that has no cache says so."""
+    file = tmp_path / "story.html"
+    environment = {**os.environ, "LAB_IMPL": "solution"}
+    done = run("story", "05", "test_2", "--html", str(file), stdout=subprocess.PIPE, env=environment)
+    assert (done.returncode, done.stdout) == (0, f"open {file} in a browser\n")
+    text = file.read_text(encoding="utf-8")
+    assert "lab-05: test_2_identical_prompt_shares_all_but_the_tail_block" in text
+    assert "allocate B: shared 1..7, allocated 9, cached 9" in text
 
 
 def test_an_unknown_story(capsys):

@@ -27,7 +27,7 @@ class Mutant(NamedTuple):
 
 
 POOL, QUEUE, HASH = "block_pool.py", "free_queue.py", "block_hash.py"
-GROUP, MANAGER = "single_type_kv_cache_manager.py", "kv_cache_manager.py"
+GROUP, GROUPS, MANAGER = "single_type_kv_cache_manager.py", "kv_cache_coordinator.py", "kv_cache_manager.py"
 
 MUTANTS = (
     Mutant(
@@ -79,7 +79,47 @@ MUTANTS = (
     Mutant(
         "partial block published", GROUP, "min(num_tokens // self.block_size,", "min(cdiv(num_tokens, self.block_size),"
     ),
-    Mutant("hit goes on after a miss", GROUP, "                break\n", "                continue\n"),
+    Mutant("window a token too short", GROUP, "- self.sliding_window + 1)", "- self.sliding_window + 2)"),
+    Mutant("window a token too long", GROUP, "- self.sliding_window + 1)", "- self.sliding_window)"),
+    Mutant("slides head first", GROUP, "in reversed(table[start:end])", "in table[start:end]"),
+    Mutant("nulls withdrawn too", GROUP, "[first:num_cached] if not block.is_null]", "[first:num_cached]]"),
+    Mutant(
+        "state within a block published", GROUP, "if num_tokens % self.cache_hit_alignment_tokens > 0:", "if False:"
+    ),
+    Mutant(
+        "states passed by published",
+        GROUP,
+        "        self.num_cached_block[request.request_id] = position  #",
+        "        _ = position  #",
+    ),
+    Mutant("promised state adopted", GROUP, "if is_hit and writer", "if False and writer"),
+    Mutant(
+        "window looked up in group 0",
+        GROUP,
+        "block_hashes[position], self.kv_cache_group_id)",
+        "block_hashes[position], 0)",
+    ),
+    Mutant("miss forgets the end", GROUP, "num_blocks = position // step * step", "num_blocks = position"),
+    Mutant("shortest answer not asked again", GROUPS, "if num_agreed == len(", "if len(hits) == len("),
+    Mutant("shared blocks counted as given back", GROUPS, "block.ref_cnt == 1\n", "block.ref_cnt > 0\n"),
+    Mutant(
+        "what slides does not count", MANAGER, "num_needed -= self.coordinator", "num_needed -= 0 * self.coordinator"
+    ),
+    Mutant(
+        "slides although refused",
+        MANAGER,
+        "            num_needed += reserved_blocks + len(shared)\n",
+        "            self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)\n",
+    ),
+    Mutant(
+        "large block by its first part", HASH, "* self.scale_factor + self.scale_factor - 1]", "* self.scale_factor]"
+    ),
+    Mutant(
+        "hit goes on after a miss",
+        GROUP,
+        "            if found is None:\n                break\n",
+        "            if found is None:\n                continue\n",
+    ),
     Mutant(
         "withdraw forgets the keys",
         GROUP,
@@ -117,9 +157,7 @@ MUTANTS = (
         "                self._admit(request, num_computed_tokens, hit)\n"
         "                self.block_pool.free_blocks(early)\n",
     ),
-    Mutant(
-        "stale hit accepted", MANAGER, "if block.block_hash is None or get_block_hash(", "if False and get_block_hash("
-    ),
+    Mutant("stale hit accepted", MANAGER, "if block.block_hash is None or block.block_hash != key:", "if False:"),
     Mutant(
         "namesake accepted", MANAGER, ".get(request.request_id) is not request:", ".get(request.request_id) is None:"
     ),

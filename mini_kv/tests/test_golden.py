@@ -29,16 +29,25 @@ SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
 
 NOT_IN_A_TRACE = {
+    "chunks-checked",
+    "dense-retention",
+    "fewer-specs",
     "hash-recipe",
     "hash-seed",
+    "hybrid-switch",
     "key-namespace",
     "kv-events",
+    "lookup-alone",
     "lookup-pair",
     "names",
     "no-skip-reading",
-    "one-group",
+    "plan-null-block",
+    "plan-one-type",
+    "plan-states",
     "pool-of-one",
+    "promised-states",
     "ready-hashes",
+    "window-bound",
 }
 """Deviations that no call of a scenario can show: other signatures and names, other bytes, what is not built."""
 

@@ -18,7 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PYODIDE = Path(__file__).with_name("pyodide")
-WHEELS = PYODIDE / "node_modules" / ".wheels"
+BOOK = ROOT / "book"
+"""Its npm package brings Pyodide, for the labs in its pages."""
+WHEELS = BOOK / "node_modules" / ".wheels"
 
 PAGE = (
     "conftest.py",
@@ -65,7 +67,7 @@ def browser(tree: Path) -> Answers:
     if missing():
         pytest.skip(
             f"mini_kv in a browser's Python: {missing()}. With Node 18 or newer and npm, `make test` gets what it "
-            "needs; without make: run `npm ci` and `npm run wheels` in mini_kv/tests/pyodide"
+            "needs; without make: run `npm ci` and `npm run wheels` in book"
         )
     page = shutil.make_archive(str(tree.parent / "page"), "zip", tree)
     wheels = [str(wheel) for wheel in sorted(WHEELS.glob("*.whl"))]
@@ -89,7 +91,7 @@ def missing() -> str:
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     if not re.match(r"v(1[89]|[2-9]\d)\.", version):
         return f"Node {version or '(of no version)'} is too old"
-    if not (PYODIDE / "node_modules" / "pyodide").is_dir():
+    if not (BOOK / "node_modules" / "pyodide").is_dir():
         return "the npm package pyodide is not installed"
     if not any(WHEELS.glob("pytest-*.whl")):
         return "the wheels of pytest are not there"
@@ -212,9 +214,9 @@ def test_the_learners_commands_say_the_same(browser: Answers, here: Answers, com
 
 def test_the_lock_pins_versions_and_names_no_registry() -> None:
     """Whoever installs it asks the registry of their own settings; checksums say that the files are the same."""
-    text = (PYODIDE / "package-lock.json").read_text(encoding="utf-8")
+    text = (BOOK / "package-lock.json").read_text(encoding="utf-8")
     lock = json.loads(text)
-    package = json.loads((PYODIDE / "package.json").read_text(encoding="utf-8"))
+    package = json.loads((BOOK / "package.json").read_text(encoding="utf-8"))
     wanted = package["devDependencies"]["pyodide"]
     assert lock["packages"]["node_modules/pyodide"]["version"] == wanted
     assert all("integrity" in entry for name, entry in lock["packages"].items() if name)

@@ -96,6 +96,32 @@ def test_a_step_carries_its_calls_its_state_and_its_hit():
     assert [one.frame.free_order for one in played] == [[3, 4], [4], [], [], [3]]
 
 
+def test_a_lookup_changes_nothing_and_a_reset_forgets():
+    """Asking is free; after a reset, and under another salt, nobody finds anything."""
+    text = (
+        HEAD
+        + A
+        + step(call="lookup", request="B", tokens="1..5", say="b")
+        + step(call="lookup", request="B", tokens="1..5", salt="other", say="b")
+        + step(call="reset", say="r")
+        + step(call="free", request="A", say="f")
+        + step(call="reset", say="r", invariant="I14")
+        + step(call="lookup", request="B", tokens="1..5", say="b")
+    )
+    played = list(ScenarioPlayer(parse_scenario("name", text)).play())
+    assert [story(one.spans) for one in played[1:]] == [
+        ["lookup B: hit 2"],
+        ["lookup B: hit 0"],
+        ["reset: refused"],
+        ["free A: freed 2 1"],
+        ["reset: evicted 1"],
+        ["lookup B: hit 0"],
+    ]
+    assert [one.num_hits for one in played] == [0, 2, 0, 0, 0, 0, 0]
+    assert played[0].frame == played[1].frame
+    assert played[5].step.invariant == "I14"
+
+
 def test_without_caching_nothing_is_found():
     """The switch in the file reaches the manager."""
     text = f"{HEAD}enable_caching = false\n{A}{step(call='prefill', request='B', tokens='1..3', say='b')}"
@@ -137,6 +163,7 @@ def test_an_unknown_name_lists_the_choices():
         (HEAD + A + step(call="free", request="A"), "bad, step 2: nothing to say"),
         (HEAD + A + step(call="free", say="x", who="A", why="B"), "bad, step 2: unknown who, why"),
         (HEAD + step(call="prefill", say="x", tokens="1..b"), "bad, step 1: tokens are '1..b': invalid literal"),
+        (HEAD + step(call="reset", say="x", invariant="I77"), "bad, step 1: invariant is 'I77'; there are: I1, I2, "),
         (HEAD, "bad: 'step' is missing"),
         (A, "bad: 'title' is missing"),
         (HEAD.replace("block_size", "size") + A, "bad: 'block_size' is missing"),

@@ -15,9 +15,7 @@ from mini_kv.viz.terminal import play_in_terminal
 ROOT = Path(__file__).resolve().parents[2]
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals like these")
 
-SCENARIO = parse_scenario(
-    "short",
-    """
+TEXT = """
 title = "Short"
 num_blocks = 4
 block_size = 2
@@ -39,8 +37,8 @@ say = "B asks the same, and there is one block left for its tail, which is all i
 call = "free"
 request = "A"
 say = "A leaves."
-""",
-)
+"""
+SCENARIO = parse_scenario("short", TEXT)
 
 STEP_1 = """\
 Short
@@ -147,6 +145,43 @@ def played(keys=None, scenario=SCENARIO):
 def test_without_a_keyboard_all_of_it_at_once():
     """Title, legend, each step with caption, calls and drawing, the last word."""
     assert played() == STEP_1 + STEP_2 + STEP_3 + ENDING
+
+
+QUESTION = """
+[step.predict]
+ask = "How many?"
+measure = "new_blocks"
+choice = [{ value = 7, text = "seven", if_true = "so" }, { value = RIGHT }]
+"""
+
+
+def asking_before(number, right):
+    """Return the scenario with a question before that step."""
+    parts = TEXT.split("[[step]]")
+    parts[number] += QUESTION.replace("RIGHT", right)
+    return parse_scenario("asking", "[[step]]".join(parts))
+
+
+def test_a_question_stands_before_its_step():
+    """So that a reader can think before looking; there is no other way in plain text."""
+    told = played(scenario=asking_before(1, "2"))
+    question = "\nBefore you look: How many?\n    - seven\n    - 2\n"
+    assert told == STEP_1.replace("\n\n[1/3]", f"\n{question}\n[1/3]") + STEP_2 + STEP_3 + ENDING
+
+
+@needs_pty
+def test_a_question_costs_no_further_key(press):
+    """It is read with the drawing before it."""
+    question = "\nBefore you look: How many?\n    - seven\n    - 1\n"
+    keyboard = press(b" ", b" ")
+    told = played(keyboard, asking_before(2, "1"))
+    assert told == STEP_1 + question + PROMPT + GONE + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
+
+
+@needs_pty
+def test_a_question_before_the_first_step_waits(press):
+    """Nothing is on the screen yet that it could be read with."""
+    assert played(press(b"q"), asking_before(1, "2")).endswith("    - 2\n" + PROMPT + GONE)
 
 
 @needs_pty

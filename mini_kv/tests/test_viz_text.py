@@ -2,10 +2,13 @@
 
 import pytest
 
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.tests.traced_run import random_life
-from mini_kv.trace.frame import BlockView, Frame, frame_of
+from mini_kv.trace.frame import BlockView, Frame, frame_of, frames
+from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.story import story
+from mini_kv.trace.traced_manager import TracedKVCacheManager
 from mini_kv.viz.text import BOLD, PLAIN, draw_state, elide
 
 SHARED = Frame(
@@ -54,6 +57,30 @@ def test_a_row_a_group_if_there_are_several():
     kv = KVCacheManager(KVCacheConfig(9, groups), enable_caching=False)
     kv.allocate_slots(kv.new_request("A", [1, 2, 3]), 3)
     assert drawn(frame_of(kv)) == ("A.0   [1x1 ] [2x1 ]\nA.1   [3x1 ] [4x1 ]\nfree  next-> 5 6 7 8 <-last")
+
+
+def test_what_left_a_window_is_a_null_block():
+    """Two groups, a window of 3: its first two blocks were given back, and wait with their keys."""
+    specs = (FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=3))
+    groups = tuple(KVCacheGroupSpec((f"layers {n}",), spec) for n, spec in enumerate(specs))
+    recorder = Recorder()
+    traced = TracedKVCacheManager(
+        KVCacheManager(KVCacheConfig(10, groups), new_block=recorder.new_block), recorder, snapshots=True
+    )
+    request = traced.new_request("A", range(6))
+    traced.allocate_slots(request, 6)
+    request.num_computed_tokens = 6
+    request.append_output_token_ids(6)
+    traced.allocate_slots(request, 1)
+    assert story(traced.spans) == [
+        "allocate A: allocated 1..6, cached 1..6",
+        "allocate A: freed 5 4, allocated 7 8",
+    ]
+    last = frames(traced.spans, 10)[-1]
+    assert last == frame_of(traced.manager)
+    assert drawn(last) == (
+        "A.0   [1x1#] [2x1#] [3x1#] [7x1 ]\nA.1   [null] [null] [6x1#] [8x1 ]\nfree  next-> 9 5# 4# <-last"
+    )
 
 
 def test_long_rows_lose_their_middle():

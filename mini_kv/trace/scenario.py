@@ -16,6 +16,10 @@ A scenario is a TOML file in `mini_kv/trace/scenarios`:
 
     [step.predict]                # optional: what the reader is asked before the step; see trace/predict.py
 
+Several groups of layers are named from the first to the last; without them there is one, of full attention:
+
+    groups = ["full", "window 8"]  # or "chunk 8": sliding windows of 8 tokens, local attention in chunks of 8
+
 The calls, and the keys that they need or may have:
 
     prefill   request, tokens, (salt)   look up, admit, compute the whole prompt; refused if too few blocks are free
@@ -43,6 +47,14 @@ from typing import Any, cast
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import SchedulerOutput
@@ -93,6 +105,8 @@ class Scenario:
     enable_caching: bool
     steps: tuple[Step, ...]
     ending: str
+    groups: tuple[str, ...] = ("full",)
+    """The kinds of layers, as `parse_group` reads them."""
     limits: SchedulerConfig | None = None
     """Limits of the scheduler that decides who runs; `None`: the steps themselves do."""
 
@@ -154,6 +168,7 @@ def parse_scenario(name: str, text: str) -> Scenario:
             block_size=values.pop("block_size"),
             enable_caching=values.pop("enable_caching", True),
             ending=values.pop("ending", ""),
+            groups=tuple(values.pop("groups", ("full",))),
             limits=_parse_limits(values.pop("scheduler")) if "scheduler" in values else None,
             steps=tuple(_parse_step(f"{name}, step {number}", step) for number, step in enumerate(steps, start=1)),
         )
@@ -163,6 +178,18 @@ def parse_scenario(name: str, text: str) -> Scenario:
         raise ScenarioError(f"{name}: {error} is missing") from error
     except (TypeError, ValueError) as error:
         raise error if isinstance(error, ScenarioError) else ScenarioError(f"{name}: {error}") from error
+
+
+def parse_group(text: str, block_size: int) -> KVCacheSpec:
+    """Return the group of layers that the text names. Raises `ScenarioError` if it names none."""
+    kind, _, size = text.partition(" ")
+    if kind == "full" and not size:
+        return FullAttentionSpec(block_size)
+    if kind == "window" and size.isdecimal():
+        return SlidingWindowSpec(block_size, sliding_window=int(size))
+    if kind == "chunk" and size.isdecimal():
+        return ChunkedLocalAttentionSpec(block_size, attention_chunk_size=int(size))
+    raise ScenarioError(f"a group is {text!r}; there are: full, window 8, chunk 8 (or other sizes)")
 
 
 def _parse_limits(values: dict[str, Any]) -> SchedulerConfig:
@@ -236,9 +263,9 @@ class ScenarioPlayer:
         """Build the pool."""
         self.scenario = scenario
         recorder = Recorder()
-        manager = KVCacheManager.for_full_attention(
-            scenario.num_blocks,
-            scenario.block_size,
+        groups = tuple(KVCacheGroupSpec((name,), parse_group(name, scenario.block_size)) for name in scenario.groups)
+        manager = KVCacheManager(
+            KVCacheConfig(scenario.num_blocks, groups),
             enable_caching=scenario.enable_caching,
             new_block=recorder.new_block,
         )

@@ -23,6 +23,8 @@ from mini_kv.viz.story_json import Data, StoryWriter
 def story_data(scenario: Scenario) -> Data:
     """Play the scenario on the real engine and return its story. Raises `ScenarioError` if it cannot be played."""
     writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
+    if len(scenario.groups) > 1:
+        writer.head["groups"] = list(scenario.groups)
     if scenario.ending:
         writer.head["ending"] = " ".join(scenario.ending.split())
     for played in ScenarioPlayer(scenario).play():
@@ -78,8 +80,12 @@ def _prediction(predict: Prediction | None, played: PlayedStep) -> Data | None:
 
 @cache
 def script() -> str:
-    """Return the JavaScript that defines `<kv-story>`; a page needs it once, and twice does no harm."""
-    return resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
+    """Return the JavaScript that defines `<kv-story>`; a page needs it once, and twice does no harm.
+
+    It comes without its indentation, which only those need who read the file.
+    """
+    text = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
+    return "".join(line.lstrip() for line in text.splitlines(keepends=True))
 
 
 def fragment(data: Data) -> str:

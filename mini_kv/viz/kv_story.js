@@ -21,27 +21,75 @@
 
   const WORDS = {
     en: {
-      figure: "Figure: {0}", blocks: "Blocks: arrow keys up and down choose one", steps: "Step",
-      first: "First step", back: "Step back", play: "Play", pause: "Pause", forward: "Step forward", last: "Last step",
-      at: "step {0} of {1}", start: "Before the first call: every block is free, and none has a name.",
-      tables: "Block tables", nobody: "no request holds a block", free: "Free queue", next: "next", end: "last",
-      empty: "empty: no block is free", memory: "Memory: a block never moves, only its holders change",
-      stray: "In no table and not in the queue", index: "Index: name \u2192 block", nameless: "no block has a name",
-      more: "and {0} more", waiting: "Waiting", preempted: "preempted", none: "nobody", tokens: "{0} tokens",
-      predict: "What do you expect?", yes: "You said \u201c{0}\u201d, and so it is.", said: "You said \u201c{0}\u201d.",
-      look: "Show what happens", skip: "Skip the question", wrong: "No. For \u201c{0}\u201d to be right,",
-      how: "How to read this", text: "The state as text", block: "Block {0}", close: "Close",
-      null: "the null block: stands where nothing is kept, never handed out", never: "free, never used",
-      filling: "held, being filled: {0} of {1} slots", held: "held, not cached", heldNamed: "held and cached: it can be found",
-      freeNamed: "free and still cached: a hit revives it", freeNameless: "free, not cached",
-      ref: "ref_cnt {0}", by: "held by {0}", name: "name {0}", noName: "no name", same: "same name as block {0}",
-      place: "number {0} of {1} in the free queue", holds: "tokens {0} of {1}", bio: "So far", stepN: "step {0}: {1}",
-      unused: "nothing has happened to it", wentWrong: "This figure cannot be drawn: {0}",
-      notStory: "the data is no JSON object", version: "it has version {0}, and this script reads version 1",
-      badBlock: "step {0} speaks of block {1}, and there are {2}", badField: "{0} is {1}", tier: "{0}: {1} of {2}",
+      figure: "Figure: {0}",
+      blocks: "Blocks: arrow keys up and down choose one",
+      steps: "Step",
+      first: "First step",
+      back: "Step back",
+      play: "Play",
+      pause: "Pause",
+      forward: "Step forward",
+      last: "Last step",
+      at: "step {0} of {1}",
+      start: "Before the first call: every block is free, and none has a name.",
+      tables: "Block tables",
+      nobody: "no request holds a block",
+      free: "Free queue",
+      next: "next",
+      end: "last",
+      empty: "empty: no block is free",
+      memory: "Memory: a block never moves, only its holders change",
+      stray: "In no table and not in the queue",
+      index: "Index: name \u2192 block",
+      nameless: "no block has a name",
+      more: "and {0} more",
+      waiting: "Waiting",
+      preempted: "preempted",
+      none: "nobody",
+      tokens: "{0} tokens",
+      predict: "What do you expect?",
+      yes: "You said \u201c{0}\u201d, and so it is.",
+      said: "You said \u201c{0}\u201d.",
+      look: "Show what happens",
+      skip: "Skip the question",
+      wrong: "No. For \u201c{0}\u201d to be right,",
+      how: "How to read this",
+      text: "The state as text",
+      block: "Block {0}",
+      close: "Close",
+      null: "the null block: stands where nothing is kept, never handed out",
+      never: "free, never used",
+      filling: "held, being filled: {0} of {1} slots",
+      held: "held, not cached",
+      heldNamed: "held and cached: it can be found",
+      freeNamed: "free and still cached: a hit revives it",
+      freeNameless: "free, not cached",
+      ref: "ref_cnt {0}",
+      by: "held by {0}",
+      name: "name {0}",
+      noName: "no name",
+      same: "same name as block {0}",
+      place: "number {0} of {1} in the free queue",
+      holds: "tokens {0} of {1}",
+      bio: "So far",
+      stepN: "step {0}: {1}",
+      unused: "nothing has happened to it",
+      wentWrong: "This figure cannot be drawn: {0}",
+      notStory: "the data is no JSON object",
+      version: "it has version {0}, and this script reads version 1",
+      badBlock: "step {0} speaks of block {1}, and there are {2}",
+      badField: "{0} is {1}",
+      tier: "{0}: {1} of {2}",
       kinds: {
-        allocated: "allocated", revived: "revived", shared: "shared", unshared: "unshared", freed: "freed",
-        cached: "cached", evicted: "evicted", uncached: "uncached", illegal: "ILLEGAL",
+        allocated: "allocated",
+        revived: "revived",
+        shared: "shared",
+        unshared: "unshared",
+        freed: "freed",
+        cached: "cached",
+        evicted: "evicted",
+        uncached: "uncached",
+        illegal: "ILLEGAL",
       },
       legend: [
         "A card is a block: its number, and how many tables hold it (\u00d72).",
@@ -54,32 +102,84 @@
       ],
     },
     zh: {
-      figure: "图：{0}", blocks: "块：用上下方向键选择", steps: "步骤",
-      first: "第一步", back: "上一步", play: "播放", pause: "暂停", forward: "下一步", last: "最后一步",
-      at: "第 {0} 步，共 {1} 步", start: "第一次调用之前：所有块都空闲，都没有名字。",
-      tables: "块表", nobody: "没有请求持有块", free: "空闲队列", next: "下一个", end: "末尾",
-      empty: "空：没有空闲块", memory: "显存：块从不移动，变的只是持有者",
-      stray: "既不在块表中，也不在队列中", index: "索引：名字 \u2192 块", nameless: "没有块有名字",
-      more: "还有 {0} 个", waiting: "等待", preempted: "被抢占", none: "无", tokens: "{0} 个 token",
-      predict: "你预计会怎样？", yes: "你答“{0}”，正是如此。", said: "你答“{0}”。",
-      look: "看看会发生什么", skip: "跳过此题", wrong: "不对。若“{0}”成立，则：",
-      how: "怎样读这张图", text: "文字形式的状态", block: "块 {0}", close: "关闭",
-      null: "空块：占位用，从不分配", never: "空闲，从未使用",
-      filling: "被持有，填充中：{0} / {1} 个槽", held: "被持有，没有名字", heldNamed: "被持有，可被找到",
-      freeNamed: "空闲，仍可被找到：命中即复活", freeNameless: "空闲，无法被找到",
-      ref: "ref_cnt {0}", by: "持有者：{0}", name: "名字 {0}", noName: "没有名字", same: "与块 {0} 同名",
-      place: "空闲队列第 {0} 位，共 {1} 位", holds: "{1} 的 token {0}", bio: "经历", stepN: "第 {0} 步：{1}",
-      unused: "尚未发生任何事", wentWrong: "无法画出此图：{0}",
-      notStory: "数据不是 JSON 对象", version: "数据版本为 {0}，此脚本只读版本 1",
-      badBlock: "第 {0} 步提到块 {1}，而总共只有 {2} 块", badField: "{0} 为 {1}", tier: "{0}：{1} / {2}",
+      figure: "图：{0}",
+      blocks: "块：用上下方向键选择",
+      steps: "步骤",
+      first: "第一步",
+      back: "上一步",
+      play: "播放",
+      pause: "暂停",
+      forward: "下一步",
+      last: "最后一步",
+      at: "第 {0} 步，共 {1} 步",
+      start: "第一次调用之前：所有块都空闲，都没有名字。",
+      tables: "块表",
+      nobody: "没有请求持有块",
+      free: "空闲队列",
+      next: "下一个",
+      end: "末尾",
+      empty: "空：没有空闲块",
+      memory: "显存：块从不移动，变的只是持有者",
+      stray: "既不在块表中，也不在队列中",
+      index: "索引：名字 \u2192 块",
+      nameless: "没有块有名字",
+      more: "还有 {0} 个",
+      waiting: "等待",
+      preempted: "被抢占",
+      none: "无",
+      tokens: "{0} 个 token",
+      predict: "你预计会怎样？",
+      yes: "你答“{0}”，正是如此。",
+      said: "你答“{0}”。",
+      look: "看看会发生什么",
+      skip: "跳过此题",
+      wrong: "不对。若“{0}”成立，则：",
+      how: "怎样读这张图",
+      text: "文字形式的状态",
+      block: "块 {0}",
+      close: "关闭",
+      null: "空块：占位用，从不分配",
+      never: "空闲，从未使用",
+      filling: "被持有，填充中：{0} / {1} 个槽",
+      held: "被持有，没有名字",
+      heldNamed: "被持有，可被找到",
+      freeNamed: "空闲，仍可被找到：命中即复活",
+      freeNameless: "空闲，无法被找到",
+      ref: "ref_cnt {0}",
+      by: "持有者：{0}",
+      name: "名字 {0}",
+      noName: "没有名字",
+      same: "与块 {0} 同名",
+      place: "空闲队列第 {0} 位，共 {1} 位",
+      holds: "{1} 的 token {0}",
+      bio: "经历",
+      stepN: "第 {0} 步：{1}",
+      unused: "尚未发生任何事",
+      wentWrong: "无法画出此图：{0}",
+      notStory: "数据不是 JSON 对象",
+      version: "数据版本为 {0}，此脚本只读版本 1",
+      badBlock: "第 {0} 步提到块 {1}，而总共只有 {2} 块",
+      badField: "{0} 为 {1}",
+      tier: "{0}：{1} / {2}",
       kinds: {
-        allocated: "分配", revived: "复活", shared: "共享", unshared: "取消共享", freed: "释放",
-        cached: "得名", evicted: "逐出", uncached: "失名", illegal: "非法",
+        allocated: "分配",
+        revived: "复活",
+        shared: "共享",
+        unshared: "取消共享",
+        freed: "释放",
+        cached: "得名",
+        evicted: "逐出",
+        uncached: "失名",
+        illegal: "非法",
       },
       legend: [
-        "一张卡片是一个块：编号，以及有几张块表持有它（\u00d72）。", "跨多行的高卡片：同一个块被共享，没有任何复制。",
-        "编号下的标签是名字：可以按内容找到该块。", "有色：被持有，按填充程度着色。空心：空闲。虚线：从未使用。",
-        "队列从“下一个”读起：最先被取走。", "按键：左右换步，空格播放，上下选块，1 到 9 作答。", "粗框加符号：这一步改变了它：",
+        "一张卡片是一个块：编号，以及有几张块表持有它（\u00d72）。",
+        "跨多行的高卡片：同一个块被共享，没有任何复制。",
+        "编号下的标签是名字：可以按内容找到该块。",
+        "有色：被持有，按填充程度着色。空心：空闲。虚线：从未使用。",
+        "队列从“下一个”读起：最先被取走。",
+        "按键：左右换步，空格播放，上下选块，1 到 9 作答。",
+        "粗框加符号：这一步改变了它：",
       ],
     },
   };
@@ -126,17 +226,21 @@
   }
 
   function eventsOf(text) {
-    return text.split(", ").filter(Boolean).flatMap((part) => {
-      const space = part.indexOf(" ");
-      return ids(part.slice(space + 1)).map((id) => ({ kind: part.slice(0, space), id }));
-    });
+    return text
+      .split(", ")
+      .filter(Boolean)
+      .flatMap((part) => {
+        const space = part.indexOf(" ");
+        return ids(part.slice(space + 1)).map((id) => ({ kind: part.slice(0, space), id }));
+      });
   }
 
   /** How many leading blocks two requests have in common, in the group where it is most. */
   function common(a, b) {
     let most = 0;
     a.forEach((table, g) => {
-      let n = 0, real = 0;
+      let n = 0,
+        real = 0;
       while (n < table.length && b[g] && table[n] === b[g][n]) real = Math.max(real, table[n++]);
       if (real) most = Math.max(most, n);
     });
@@ -162,11 +266,21 @@
   function apply(before, step, number) {
     const { ref, name, tables, free, tok, used, tiers } = before;
     const next = {
-      ...before, step, number, ref: ref.slice(), name: name.slice(), tables: new Map(tables), free, tok: { ...tok },
-      tiers: { ...tiers }, waiting: step.waiting ?? before.waiting, scheduled: step.scheduled ?? {},
+      ...before,
+      step,
+      number,
+      ref: ref.slice(),
+      name: name.slice(),
+      tables: new Map(tables),
+      free,
+      tok: { ...tok },
+      tiers: { ...tiers },
+      waiting: step.waiting ?? before.waiting,
+      scheduled: step.scheduled ?? {},
     };
     const known = (list) => {
-      for (const id of list) if (!(id >= 0 && id < ref.length)) throw new StoryError("badBlock", number, id, ref.length);
+      for (const id of list)
+        if (!(id >= 0 && id < ref.length)) throw new StoryError("badBlock", number, id, ref.length);
       return list;
     };
     next.events = eventsOf(step.events ?? "");
@@ -181,7 +295,11 @@
     for (const [id, text] of Object.entries(step.name ?? {})) next.name[known([+id])[0]] = text ?? "";
     for (const [request, groups] of Object.entries(step.tables ?? {})) {
       if (groups === null) next.tables.delete(request);
-      else next.tables.set(request, groups.map((group) => known(ids(group))));
+      else
+        next.tables.set(
+          request,
+          groups.map((group) => known(ids(group))),
+        );
     }
     Object.assign(next.tok, step.tok);
     for (const [tier, names] of Object.entries(step.tiers ?? {})) next.tiers[tier] = words(names);
@@ -192,10 +310,12 @@
     next.order = rowOrder(before.order, next.tables);
     next.holders = new Map();
     for (const request of next.order) {
-      next.tables.get(request).forEach((table, group) => table.forEach((id, column) => {
-        if (!next.holders.has(id)) next.holders.set(id, []);
-        next.holders.get(id).push({ request, group, column });
-      }));
+      next.tables.get(request).forEach((table, group) =>
+        table.forEach((id, column) => {
+          if (!next.holders.has(id)) next.holders.set(id, []);
+          next.holders.get(id).push({ request, group, column });
+        }),
+      );
     }
     return next;
   }
@@ -208,19 +328,33 @@
     }
     if (!Array.isArray(data.steps)) throw new StoryError("badField", "steps", data.steps);
     data.steps.forEach((step, i) => {
-      const bad = typeof step !== "object" || step === null || (step.lines && !Array.isArray(step.lines)) ||
+      const bad =
+        typeof step !== "object" ||
+        step === null ||
+        (step.lines && !Array.isArray(step.lines)) ||
         (step.predict && !(Array.isArray(step.predict.choices) && step.predict.choices[step.predict.answer]));
       if (bad) throw new StoryError("badField", `steps[${i}]`, JSON.stringify(step).slice(0, 60));
     });
     const n = data.num_blocks;
     const blank = {
-      ref: Array(n).fill(0), name: Array(n).fill(""), tables: new Map(), tok: {}, used: Array(n).fill(false), order: [],
-      free: Array.from({ length: Math.max(0, n - 1) }, (_, i) => i + 1), tiers: {}, waiting: [],
+      ref: Array(n).fill(0),
+      name: Array(n).fill(""),
+      tables: new Map(),
+      tok: {},
+      used: Array(n).fill(false),
+      order: [],
+      free: Array.from({ length: Math.max(0, n - 1) }, (_, i) => i + 1),
+      tiers: {},
+      waiting: [],
     };
     const states = [apply(blank, { ...data.start, events: "" }, 0)];
     for (const step of data.steps) states.push(apply(states[states.length - 1], step, states.length));
     return {
-      data, states, title: String(data.title ?? ""), blockSize: data.block_size, numBlocks: n,
+      data,
+      states,
+      title: String(data.title ?? ""),
+      blockSize: data.block_size,
+      numBlocks: n,
       numGroups: Math.max(1, ...states.flatMap((state) => [...state.tables.values()].map((table) => table.length))),
     };
   }
@@ -237,15 +371,28 @@
   // ---- Places: a state to coordinates -------------------------------------------------------------------------------
 
   function metrics(story, width) {
-    const dense = story.numBlocks > 150, narrow = width < 480;
-    const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2); // the count has no room beside the number
+    const dense = story.numBlocks > 150,
+      narrow = width < 480;
+    // A count that has no room beside the number goes under it.
+    const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
     const [w, low, gap] = dense ? [14, 14, 2] : narrow ? [36, 44, 3] : [50, 46, 5];
     const h = low + (under ? 10 : 0);
     const names = story.states.flatMap((state) => state.order);
     const suffix = story.numGroups > 1 ? 2 : 0;
     const longest = Math.min(10, suffix + Math.max(1, ...names.map((name) => name.length)));
     const label = Math.max(narrow ? 38 : 46, 9 * longest + 8);
-    return { dense, under, w, h, gap, label, px: w + gap, py: h + gap, width, columns: Math.max(1, Math.floor((width - label) / (w + gap))) };
+    return {
+      dense,
+      under,
+      w,
+      h,
+      gap,
+      label,
+      px: w + gap,
+      py: h + gap,
+      width,
+      columns: Math.max(1, Math.floor((width - label) / (w + gap))),
+    };
   }
 
   /** The lines of the tables: per group and band of columns, the rows that reach there. */
@@ -261,26 +408,42 @@
     return out;
   }
 
-  const HEAD = 28, SHELF = 24;
+  const HEAD = 28,
+    SHELF = 24;
   const bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
   const lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
 
-  function strays(story, state) {
+  /** Where a block's cell of memory is. */
+  const cellAt = (z, id) => [
+    (id % z.perLine) * (z.small + 2) + 1,
+    z.memory + Math.floor(id / z.perLine) * (z.small + 2),
+  ];
+
+  function strays(state) {
     const free = new Set(state.free);
     return state.ref.map((_, id) => id).filter((id) => id > 0 && !state.holders.has(id) && !free.has(id));
   }
 
   /** Where each part of the picture begins: the same in every step, so that only what happens moves. */
-  function zones(story, m) {
-    const most = (height) => Math.max(...story.states.map(height));
+  function zones(story, m, states = story.states) {
+    const most = (height) => Math.max(...states.map(height));
     const z = { tables: HEAD };
-    z.free = z.tables + HEAD + Math.max(m.py, most((state) => bands(story, state, m).reduce((sum, b) => sum + bandHeight(b, m), 0)));
+    z.free =
+      z.tables +
+      HEAD +
+      Math.max(
+        m.py,
+        most((state) => bands(story, state, m).reduce((sum, b) => sum + bandHeight(b, m), 0)),
+      );
     let y = z.free + HEAD + most((state) => lines(state.free.length + 1, m));
-    const stray = most((state) => strays(story, state).length);
+    const stray = most((state) => strays(state).length);
     if (stray) [z.stray, y] = [y + HEAD, y + HEAD + lines(stray, m)];
     z.tiers = (story.data.tiers ?? []).map((tier) => {
       const top = y + HEAD;
-      const room = Math.max(tier.capacity ?? 0, most((state) => (state.tiers[tier.id] ?? []).length));
+      const room = Math.max(
+        tier.capacity ?? 0,
+        most((state) => (state.tiers[tier.id] ?? []).length),
+      );
       y = top + Math.max(1, Math.ceil(room / m.columns)) * SHELF;
       return { ...tier, y: top };
     });
@@ -293,14 +456,19 @@
 
   /** Coordinates of everything in one state. `cards`: block id to {x, y, h}; a block's further places are `ghosts`. */
   function places(story, state, m, z) {
-    const cards = new Map(), ghosts = [], nulls = [], rows = [], heads = [];
+    const cards = new Map(),
+      ghosts = [],
+      nulls = [],
+      rows = [],
+      heads = [];
     let y = z.tables;
     for (const band of bands(story, state, m)) {
       if (band.head) heads.push({ x: 0, y: (y += 18) - 6, text: story.data.groups?.[band.group] ?? `${band.group}` });
       band.rows.forEach(({ request, group, table }, line) => {
         rows.push({ key: `${request} ${group} ${band.from}`, request, group, y, first: band.from === 0 });
         table.slice(band.from, band.from + m.columns).forEach((id, i) => {
-          const x = m.label + i * m.px, card = cards.get(id);
+          const x = m.label + i * m.px,
+            card = cards.get(id);
           if (id === 0) nulls.push({ x, y });
           else if (!card) cards.set(id, { x, y, h: m.h, line, group, column: band.from + i });
           else if (card.group === group && card.column === band.from + i && card.line === line - 1) {
@@ -312,15 +480,20 @@
       });
       y += 4;
     }
-    const row = (list, top) => list.forEach((id, i) => {
-      const at = { x: m.label + (i % m.columns) * m.px, y: top + Math.floor(i / m.columns) * m.py, h: m.h };
-      if (cards.has(id)) ghosts.push({ id, ...at });
-      else cards.set(id, at);
-    });
+    const row = (list, top) =>
+      list.forEach((id, i) => {
+        const at = { x: m.label + (i % m.columns) * m.px, y: top + Math.floor(i / m.columns) * m.py, h: m.h };
+        if (cards.has(id)) ghosts.push({ id, ...at });
+        else cards.set(id, at);
+      });
     row(state.free, z.free);
-    row(strays(story, state), z.stray ?? 0);
-    const end = state.free.length;
-    const last = { x: m.label + (end % m.columns) * m.px, y: z.free + Math.floor(end / m.columns) * m.py };
+    row(strays(state), z.stray ?? 0);
+    const end = state.free.length,
+      full = end > 0 && end % m.columns === 0; // then its label goes under the last card
+    const last = {
+      x: m.label + ((full ? end - 1 : end) % m.columns) * m.px + 2,
+      y: z.free + Math.floor(end / m.columns) * m.py + (full ? 10 : m.h / 2 + 4),
+    };
     return { cards, ghosts, nulls, rows, heads, last };
   }
 
@@ -341,7 +514,17 @@
         rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(cells, 10)]);
       });
     }
-    rows.push(["free", ["next->", ...elide(state.free.map((id) => id + mark(id, "")), 12), "<-last"]]);
+    rows.push([
+      "free",
+      [
+        "next->",
+        ...elide(
+          state.free.map((id) => id + mark(id, "")),
+          12,
+        ),
+        "<-last",
+      ],
+    ]);
     const width = Math.max(...rows.map(([name]) => name.length));
     return rows.map(([name, cells]) => `${name.padEnd(width)}  ${cells.join(" ")}`.trimEnd()).join("\n");
   }
@@ -349,14 +532,24 @@
   // ---- The element --------------------------------------------------------------------------------------------------
 
   const ICONS = {
-    first: "M6 5h2v14H6zM20 5v14l-10-7z", back: "M17 5v14L7 12z", play: "M7 4v16l13-8z", pause: "M6 5h4v14H6zM14 5h4v14h-4z",
-    forward: "M7 5v14l10-7z", last: "M16 5h2v14h-2zM4 5v14l10-7z",
+    first: "M6 5h2v14H6zM20 5v14l-10-7z",
+    back: "M17 5v14L7 12z",
+    play: "M7 4v16l13-8z",
+    pause: "M6 5h4v14H6zM14 5h4v14h-4z",
+    forward: "M7 5v14l10-7z",
+    last: "M16 5h2v14h-2zM4 5v14l10-7z",
   };
   // Signs in a box of 16, drawn as strokes: what happened to a block, told without colour.
   const SIGNS = {
-    allocated: "M8 3v10M3 8h10", revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3", shared: "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
-    unshared: "M3 8h5M9.5 6.2l2-1.4v6.6", freed: "M8 3v9M4 8.5l4 4 4-4", cached: "M4 4h5l4 4-4 4H4z", evicted: "M4 4l8 8M12 4l-8 8",
-    uncached: "M4 4l8 8M12 4l-8 8", illegal: "M8 3v6M8 12v1",
+    allocated: "M8 3v10M3 8h10",
+    revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3",
+    shared: "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
+    unshared: "M3 8h5M9.5 6.2l2-1.4v6.6",
+    freed: "M8 3v9M4 8.5l4 4 4-4",
+    cached: "M4 4h5l4 4-4 4H4z",
+    evicted: "M4 4l8 8M12 4l-8 8",
+    uncached: "M4 4l8 8M12 4l-8 8",
+    illegal: "M8 3v6M8 12v1",
   };
   const IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "revived", "shared", "cached", "illegal"];
   const inLife = (kinds) => (kinds.length ? IN_LIFE.filter((kind) => kinds.includes(kind)) : kinds);
@@ -367,8 +560,10 @@
 :host([hidden]){display:none}
 *{box-sizing:border-box}
 .fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#e69f00;--new:#b64500;
- --ok:#00694c;--btn:#f2f2f2;font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:960px}
-.fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;--new:#ffa25c;--ok:#3fd6a8;
+ --ok:#00694c;--btn:#f2f2f2;
+ font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:960px}
+.fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
+ --new:#ffa25c;--ok:#3fd6a8;
  --btn:#333}
 .title{font-weight:650;margin:0 0 .4em}
 .pic{touch-action:pan-y;outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
@@ -389,9 +584,17 @@ svg .s{fill:currentColor;font-size:11px}
 .base{fill:var(--card);stroke:var(--soft);stroke-width:1.2}
 .never .base{stroke-dasharray:3 3}
 .held .base{stroke:var(--line);stroke-width:2}
+rect.card{fill:var(--card);stroke:var(--soft)}
+rect.card.never{stroke-dasharray:2 2}
+rect.card.held{fill:var(--held);stroke:var(--line);stroke-width:1.5}
+rect.card.filling{fill:var(--card)}
+rect.card.sel{stroke:currentColor;stroke-width:3}
+.through{pointer-events:none}
+.dense .ring{stroke-width:2}
 .lvl{fill:var(--held)}
 .tag{fill:var(--tag)}
-svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;fill:#111;transition:transform .3s ease-in-out}
+svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;
+ fill:#111;transition:transform .3s ease-in-out}
 svg .id{font-size:14px;font-weight:700}
 svg .ref{font-size:12px;text-anchor:end}
 .ring{fill:none;stroke:var(--new);stroke-width:2.5}
@@ -400,19 +603,19 @@ svg .ref{font-size:12px;text-anchor:end}
 .icon{display:inline;width:16px;height:16px;vertical-align:-3px}
 .sel>.base{stroke:currentColor;stroke-width:3.5}
 .cell{cursor:pointer}
-.cell rect{stroke:var(--soft);stroke-width:1;fill:var(--card)}
+.cell>:first-child{stroke:var(--soft);stroke-width:1;fill:var(--card)}
 svg .cell text{font-size:11px;text-anchor:middle}
-.cell.named rect{fill:var(--tag)}
+.cell.named>:first-child{fill:var(--tag)}
 svg .cell.named text{fill:#111}
-.cell.held rect{fill:var(--held);stroke:var(--line)}
+.cell.held>:first-child{fill:var(--held);stroke:var(--line)}
 svg .cell.held text{fill:var(--ink)}
-.cell.never rect{stroke-dasharray:2 2}
-.cell.null rect{fill:url(#hatch)}
-.cell.chg rect{stroke:var(--new);stroke-width:2}
-.cell.sel rect{stroke:currentColor;stroke-width:3}
+.cell.never>:first-child{stroke-dasharray:2 2}
+.cell.null>:first-child{fill:url(#hatch)}
+.cell.chg>:first-child{stroke:var(--new);stroke-width:2}
+.cell.sel>:first-child{stroke:currentColor;stroke-width:3}
 .nul{fill:url(#hatch);stroke:var(--soft);stroke-dasharray:2 2}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
-.shelf rect{fill:var(--tag)}
+.shelf rect,.flying rect{fill:var(--tag)}
 .place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
 .bar{display:flex;flex-wrap:wrap;align-items:center;gap:4px;margin:.6em 0}
 button{font:inherit;color:inherit;background:var(--btn);border:1px solid var(--soft);border-radius:6px;cursor:pointer;
@@ -426,9 +629,11 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .asking .cap{min-height:0;font-weight:600}
 .cap p,.ask p{margin:.2em 0 .5em}
 .do{font-weight:650}
-.lines{margin:.2em 0 .5em;padding:0;list-style:none;font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
+.lines{margin:.2em 0 .5em;padding:0;list-style:none;
+ font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 .inv{border-inline-start:3px solid var(--line);padding-inline-start:.6em;font-size:14px}
 .note{font-weight:600}
+.end{white-space:pre-wrap}
 .note.right{color:var(--ok)}
 .ask{border:2px solid var(--line);border-radius:8px;padding:.6em .8em;margin:.4em 0}
 .ask[hidden],.panel[hidden],.wait[hidden]{display:none}
@@ -438,8 +643,10 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .panel ul,.how ul{margin:.2em 0;padding-inline-start:1.2em}
 .panel button{position:absolute;top:4px;inset-inline-end:4px}
 .index ul,.wait ul{display:flex;flex-wrap:wrap;gap:4px 6px;list-style:none;margin:.3em 0;padding:0}
-.index li,.wait li{border:1px solid var(--soft);border-radius:5px;padding:0 6px;font-size:13px;font-variant-numeric:tabular-nums}
-.index code{font:600 12px ui-monospace,Menlo,Consolas,monospace;background:var(--tag);color:#111;border-radius:3px;padding:1px 4px}
+.index li,.wait li{border:1px solid var(--soft);border-radius:5px;padding:0 6px;font-size:13px;
+ font-variant-numeric:tabular-nums}
+.index code{font:600 12px ui-monospace,Menlo,Consolas,monospace;background:var(--tag);color:#111;
+ border-radius:3px;padding:1px 4px}
 .index li.chg{border:2px solid var(--new);padding:0 5px}
 .index li.gone{border:2px dashed var(--new);text-decoration:line-through}
 .wait li.preempted{border:2px dashed var(--new)}
@@ -465,14 +672,30 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     return element;
   }
 
-  const move = (element, x, y) => { element.style.transform = `translate(${x}px,${y}px)`; };
+  const move = (element, x, y) => {
+    element.style.transform = `translate(${x}px,${y}px)`;
+  };
 
   /** The round sign of a kind of event. */
-  const sign = (kind, x = 0, y = 0) => draw("g", { class: "sign", transform: `translate(${x} ${y})` },
-    draw("circle", { cx: 8, cy: 8, r: 8 }), draw("path", { d: SIGNS[kind] ?? SIGNS.illegal }));
+  const sign = (kind, x = 0, y = 0) =>
+    draw(
+      "g",
+      { class: "sign", transform: `translate(${x} ${y})` },
+      draw("circle", { cx: 8, cy: 8, r: 8 }),
+      draw("path", { d: SIGNS[kind] ?? SIGNS.illegal }),
+    );
+
+  /** The signs over a card: the two that say most. */
+  function signsAbove(kinds, middle, y) {
+    const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
+    if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
+    return shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+  }
 
   /** Text that fits where labels go. */
   const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
+
+  const kept = new Map(); // key of a story -> where its reader stood
 
   class KvStory extends HTMLElement {
     #root = this.attachShadow({ mode: "open" });
@@ -491,7 +714,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     // -- Life --
 
     connectedCallback() {
-      if (Object.hasOwn(this, "data")) { // set before the script was there
+      if (Object.hasOwn(this, "data")) {
+        // set before the script was there
         const data = this.data;
         delete this.data;
         this.data = data;
@@ -501,12 +725,24 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         this.#cleanup.push(() => observer.disconnect());
       };
       watch(new ResizeObserver(() => this.#resized()), this);
-      watch(new MutationObserver(() => this.#readChild()), this, { childList: true, subtree: true, characterData: true });
-      const theme = new MutationObserver(() => { this.#theme(); setTimeout(() => this.#theme(), 400); });
+      watch(new MutationObserver(() => this.#readChild()), this, {
+        childList: true,
+        subtree: true,
+        characterData: true,
+      });
+      const theme = new MutationObserver(() => {
+        this.#theme();
+        setTimeout(() => this.#theme(), 400);
+      });
       for (const element of [document.documentElement, document.body]) {
-        if (element) watch(theme, element, { attributes: true, attributeFilter: ["class", "style", "data-md-color-scheme", "data-jp-theme-light", "data-theme"] });
+        if (element)
+          watch(theme, element, {
+            attributes: true,
+            attributeFilter: ["class", "style", "data-md-color-scheme", "data-jp-theme-light", "data-theme"],
+          });
       }
-      const dark = matchMedia("(prefers-color-scheme: dark)"), themed = () => this.#theme();
+      const dark = matchMedia("(prefers-color-scheme: dark)"),
+        themed = () => this.#theme();
       dark.addEventListener("change", themed);
       this.#cleanup.push(() => dark.removeEventListener("change", themed));
       if (this.#story) this.#open();
@@ -519,30 +755,48 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     /** The story, as JSON would give it. */
-    get data() { return this.#story?.data ?? null; }
+    get data() {
+      return this.#story?.data ?? null;
+    }
 
     set data(data) {
-      const old = this.#story;
+      let story;
       try {
-        this.#story = decode(data);
+        story = decode(data);
       } catch (error) {
         this.#fail(error);
         return;
       }
+      if (!this.#story && this.isConnected && kept.has(data.key)) this.#goOn(kept.get(data.key));
+      const old = this.#story;
+      this.#story = story;
       const end = this.#story.states.length - 1;
       const same = old !== null && old.title === this.#story.title && old.numBlocks === this.#story.numBlocks;
       let at = data.at ?? 0;
-      if (same) at = this.#at === old.states.length - 1 ? end : this.#at;
-      else { this.#answers.clear(); this.#selected = null; }
+      if (!same) {
+        this.#answers.clear();
+        this.#selected = null;
+      } else if (data.at === undefined) at = this.#at === old.states.length - 1 ? end : this.#at;
       this.#at = Math.max(0, Math.min(end, at < 0 ? end + 1 + at : at));
       this.#asking = false;
       if (this.isConnected) this.#open(same);
     }
 
-    /** The step that is shown; 0 is the state before the first. */
-    get step() { return this.#at; }
+    /** Begin as the figure of the same key that this one replaces, as notebooks do: blocks move from there. */
+    #goOn({ story, at, answers }) {
+      [this.#story, this.#at, this.#answers] = [story, at, answers];
+      this.#open();
+      this.#parts.svg.getBoundingClientRect(); // let the browser see where the cards start
+    }
 
-    set step(number) { this.#go(number); }
+    /** The step that is shown; 0 is the state before the first. */
+    get step() {
+      return this.#at;
+    }
+
+    set step(number) {
+      this.#go(number);
+    }
 
     #readChild() {
       const script = this.querySelector('script[type="application/json"]');
@@ -553,7 +807,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         this.data = data;
       } catch (error) {
         if (document.readyState !== "loading") this.#fail(error);
-        else document.addEventListener("DOMContentLoaded", () => this.#readChild(), { once: true }); // half of it is here
+        else document.addEventListener("DOMContentLoaded", () => this.#readChild(), { once: true }); // half is here
       }
     }
 
@@ -561,7 +815,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       this.pause();
       this.#story = this.#parts = null;
       const t = this.#words();
-      const why = error instanceof StoryError ? fill(t[error.message], ...error.values) : String(error.message ?? error);
+      const why =
+        error instanceof StoryError ? fill(t[error.message], ...error.values) : String(error.message ?? error);
       const box = make("div", { class: "fig" }, make("p", { class: "error", role: "alert" }, fill(t.wentWrong, why)));
       this.#root.replaceChildren(make("style", {}, STYLE), box);
     }
@@ -574,7 +829,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     #theme() {
       if (!this.#parts) return;
       const of = (name) => document.body?.getAttribute(name) ?? document.documentElement.getAttribute(name);
-      const md = of("data-md-color-scheme"), jp = of("data-jp-theme-light");
+      const md = of("data-md-color-scheme"),
+        jp = of("data-jp-theme-light");
       const [r, g, b] = (getComputedStyle(this).color.match(/[\d.]+/g) ?? [0, 0, 0]).map(Number);
       const dark = md ? md === "slate" : jp ? jp === "false" : 0.299 * r + 0.587 * g + 0.114 * b > 140;
       this.#parts.fig.classList.toggle("dark", dark);
@@ -598,7 +854,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     #build() {
-      const t = this.#words(), p = (this.#parts = { t, cards: new Map(), rows: new Map(), cells: [], shelves: new Map() });
+      const t = this.#words(),
+        p = (this.#parts = { t, cards: new Map(), rows: new Map(), cells: [], shelves: new Map() });
       const button = (name, act) => {
         const element = make("button", { type: "button", "aria-label": t[name], title: t[name] });
         element.append(draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, draw("path", { d: ICONS[name] })));
@@ -608,9 +865,17 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       p.range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
       p.range.addEventListener("input", () => this.#go(+p.range.value));
       p.count = make("span", { class: "count" });
-      p.bar = make("div", { class: "bar" }, button("first", () => this.#go(0)), button("back", () => this.#go(this.#at - 1)),
-        button("play", () => this.#toggle()), button("forward", () => this.#forward()),
-        button("last", () => this.#go(Infinity)), p.range, p.count);
+      p.bar = make(
+        "div",
+        { class: "bar" },
+        button("first", () => this.#go(0)),
+        button("back", () => this.#go(this.#at - 1)),
+        button("play", () => this.#toggle()),
+        button("forward", () => this.#forward()),
+        button("last", () => this.#go(Infinity)),
+        p.range,
+        p.count,
+      );
       p.layers = ["back", "rows", "extra", "cards", "signs", "memory"].map((name) => (p[`${name}Layer`] = draw("g")));
       p.svg = draw("svg", { role: "none" }, draw("defs", {}, hatch()), ...p.layers);
       p.pic = make("div", { class: "pic", role: "listbox", tabindex: 0, "aria-label": t.blocks }, p.svg);
@@ -623,13 +888,24 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       p.textBox = make("details", { class: "text" }, make("summary", {}, t.text), p.pre);
       p.textBox.addEventListener("toggle", () => this.#showText());
       p.how = make("details", { class: "how" }, make("summary", {}, t.how), this.#legend(t));
-      p.fig = make("div", { class: "fig", role: "group", "aria-label": fill(t.figure, this.#story.title) },
-        make("div", { class: "title" }, this.#story.title), p.wait, p.pic, p.bar, p.cap, p.ask, p.panel,
-        make("details", { class: "index", open: "" }, make("summary", {}, t.index), p.index), p.how, p.textBox);
+      p.fig = make(
+        "div",
+        { class: "fig", role: "group", "aria-label": fill(t.figure, this.#story.title) },
+        make("div", { class: "title" }, this.#story.title),
+        p.wait,
+        p.pic,
+        p.bar,
+        p.cap,
+        p.ask,
+        p.panel,
+        make("details", { class: "index", open: "" }, make("summary", {}, t.index), p.index),
+        p.how,
+        p.textBox,
+      );
       p.fig.addEventListener("keydown", (event) => this.#key(event));
       p.pic.addEventListener("click", (event) => {
-        const at = event.target.closest("[data-id]");
-        if (at) this.#select(+at.dataset.id === this.#selected ? null : +at.dataset.id);
+        const id = this.#blockAt(event);
+        if (id !== undefined) this.#select(id === this.#selected ? null : id);
       });
       this.#swipes(p.pic);
       this.#root.replaceChildren(make("style", {}, STYLE), p.fig);
@@ -646,12 +922,15 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     #layout() {
-      const p = this.#parts, before = p.m;
+      const p = this.#parts,
+        before = p.m;
       this.#width = Math.round(this.clientWidth) || 720;
       p.m = metrics(this.#story, Math.min(this.#width, 960));
       p.z = zones(this.#story, p.m);
-      p.svg.setAttribute("height", p.z.height);
+      if (p.m.dense) p.memory = Math.max(...this.#story.states.map((state) => zones(this.#story, p.m, [state]).memory));
+      p.svg.setAttribute("height", p.z.height + (p.m.dense ? p.memory - p.z.memory : 0));
       p.fig.classList.toggle("narrow", this.#width < 480);
+      p.fig.classList.toggle("dense", p.m.dense);
       this.#backdrop();
       if (before?.w === p.m.w && before.h === p.m.h) return;
       for (const map of [p.cards, p.rows, p.shelves]) {
@@ -662,33 +941,45 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
 
     /** What is the same in every step: headings, and a cell of memory a block. */
     #backdrop() {
-      const { t, m, z, backLayer, memoryLayer } = this.#parts, story = this.#story;
+      const { t, m, z, backLayer, memoryLayer } = this.#parts,
+        story = this.#story;
       const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
       const parts = [head(z.tables, t.tables), head(z.free, t.free), head(z.memory, t.memory)];
       if (z.stray) parts.push(head(z.stray, t.stray));
-      parts.push(draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
-        draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" }));
+      parts.push(
+        draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
+        draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" }),
+      );
       backLayer.replaceChildren(...parts);
-      this.#parts.cells = story.states[0].ref.map((_, id) => {
-        const x = (id % z.perLine) * (z.small + 2) + 1, y = z.memory + Math.floor(id / z.perLine) * (z.small + 2);
-        const g = draw("g", { "data-id": id, "aria-hidden": "true" }, draw("rect", { x, y, width: z.small, height: z.small, rx: 2 }));
-        if (!m.dense) g.append(draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`));
-        return { g, look: "" };
-      });
+      this.#parts.cells = m.dense
+        ? []
+        : story.states[0].ref.map((_, id) => {
+            const [x, y] = cellAt(z, id),
+              rect = draw("rect", { x, y, width: z.small, height: z.small, rx: 2 });
+            const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
+            return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
+          });
       memoryLayer.replaceChildren(...this.#parts.cells.map((cell) => cell.g));
     }
 
     // -- Drawing a step --
 
     #show(animate) {
-      const p = this.#parts, story = this.#story, state = story.states[this.#at];
+      const p = this.#parts,
+        story = this.#story,
+        state = story.states[this.#at];
+      if (p.m.dense) {
+        // nothing moves in a picture of very many blocks, so the queue may follow the tables closely
+        p.z = { ...zones(story, p.m, [state]), memory: p.memory };
+        this.#backdrop();
+      }
       const at = places(story, state, p.m, p.z);
       let moving = 0;
       for (const [id, place] of at.cards) {
         const card = p.cards.get(id);
         if (card && (card.x !== place.x || card.y !== place.y)) moving++;
       }
-      p.fig.classList.toggle("still", !animate || moving > 200);
+      p.fig.classList.toggle("still", !animate || p.m.dense || moving > 200);
       const signs = new Map(); // block id -> what happened to it
       for (const { kind, id } of state.events) signs.set(id, [...(signs.get(id) ?? []), kind]);
       this.#showRows(state, at);
@@ -704,6 +995,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     #announce() {
+      const key = this.#story.data.key;
+      if (key !== undefined) kept.set(key, { story: this.#story, at: this.#at, answers: this.#answers });
       const detail = { step: this.#at, steps: this.#story.states.length - 1, asking: this.#asking };
       this.dispatchEvent(new CustomEvent("kv-step", { bubbles: true, composed: true, detail }));
     }
@@ -711,13 +1004,22 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     #showRows(state, at) {
       const { m, z, rows, rowsLayer, extraLayer, t } = this.#parts;
       const keys = new Set(at.rows.map((row) => row.key));
-      for (const [key, g] of rows) if (!keys.has(key)) { g.remove(); rows.delete(key); }
+      for (const [key, g] of rows)
+        if (!keys.has(key)) {
+          g.remove();
+          rows.delete(key);
+        }
       for (const row of at.rows) {
         let g = rows.get(row.key);
         if (!g) {
           const text = short(this.#story.numGroups > 1 ? `${row.request}.${row.group}` : row.request);
-          g = draw("g", { class: "row", "aria-hidden": "true" }, draw("rect", { class: "rowbg", height: m.h, rx: 4 }),
-            draw("text", { class: "l", x: 4, y: m.dense ? 12 : m.h / 2 }, text), draw("text", { class: "s", x: 4, y: m.h / 2 + 15 }));
+          g = draw(
+            "g",
+            { class: "row", "aria-hidden": "true" },
+            draw("rect", { class: "rowbg", height: m.h, rx: 4 }),
+            draw("text", { class: "l", x: 4, y: m.dense ? 12 : m.h / 2 }, text),
+            draw("text", { class: "s", x: 4, y: m.h / 2 + 15 }),
+          );
           rows.set(row.key, g);
           rowsLayer.append(g);
         }
@@ -729,98 +1031,181 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const extra = at.heads.map((head) => draw("text", { class: "s", x: head.x, y: head.y }, head.text));
       for (const { x, y } of at.nulls) extra.push(draw("rect", { class: "nul", x, y, width: m.w, height: m.h, rx: 4 }));
       for (const { id, x, y } of at.ghosts) {
-        extra.push(draw("g", { class: "ghost", "data-id": id }, draw("rect", { x, y, width: m.w, height: m.h, rx: 5 }),
-          draw("text", { x: x + 5, y: y + 16 }, m.dense ? "" : `${id}`)));
+        extra.push(
+          draw(
+            "g",
+            { class: "ghost", "data-id": id },
+            draw("rect", { x, y, width: m.w, height: m.h, rx: 5 }),
+            draw("text", { x: x + 5, y: y + 16 }, m.dense ? "" : `${id}`),
+          ),
+        );
       }
       if (!at.rows.length) extra.push(draw("text", { class: "s", x: m.label, y: z.tables + 14 }, t.nobody));
       const end = state.free.length ? t.end : t.empty;
-      extra.push(draw("text", { class: "s", x: at.last.x + 2, y: at.last.y + m.h / 2 + 4 }, end));
+      extra.push(draw("text", { class: "s", ...at.last }, end));
       for (const element of extra) element.setAttribute("aria-hidden", "true");
       extraLayer.replaceChildren(...extra);
     }
 
     #newCard(id) {
-      const { m, cardsLayer } = this.#parts, [w, h] = [m.w, m.h];
-      const card = { g: draw("g", { class: "card", role: "option", id: `b${id}`, "data-id": id, "aria-selected": "false" }), look: "" };
-      card.base = draw("rect", { class: "base", width: w, height: h, rx: m.dense ? 2 : 5 });
-      card.level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: m.dense ? 1 : 3 });
-      card.tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: m.dense ? 4 : 15, rx: m.dense ? 1 : 4 });
-      card.g.append(card.base, card.level, card.tag);
-      if (!m.dense) {
-        card.ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
-        card.tagText = draw("text", { class: "tagtext", x: w / 2 });
-        card.g.append(draw("text", { class: "id", x: 5, y: 17 }, `${id}`), " ", card.ref, " ", card.tagText);
+      const { m, cardsLayer } = this.#parts,
+        [w, h] = [m.w, m.h];
+      const names = { class: "card", role: "option", id: `b${id}`, "data-id": id, "aria-selected": "false" };
+      if (m.dense) {
+        const rect = draw("rect", { ...names, width: w, rx: 2 });
+        cardsLayer.append(rect);
+        return { g: rect, look: "" };
       }
+      const card = { g: draw("g", names), look: "" };
+      card.base = draw("rect", { class: "base", width: w, height: h, rx: 5 });
+      card.level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
+      card.tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
+      card.ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
+      card.tagText = draw("text", { class: "tagtext", x: w / 2 });
+      const number = draw("text", { class: "id", x: 5, y: 17 }, `${id}`);
+      card.g.append(card.base, card.level, card.tag, number, " ", card.ref, " ", card.tagText);
       cardsLayer.append(card.g);
       return card;
     }
 
     #showCards(state, at, signs) {
-      const { m, cards, t, signsLayer } = this.#parts, above = [];
-      for (const [id, card] of cards) if (!at.cards.has(id)) { card.g.remove(); cards.delete(id); }
+      const { m, cards, t, signsLayer } = this.#parts,
+        above = [];
+      for (const [id, card] of cards)
+        if (!at.cards.has(id)) {
+          card.g.remove();
+          cards.delete(id);
+        }
       for (const [id, place] of at.cards) {
         let card = cards.get(id);
         if (!card) cards.set(id, (card = this.#newCard(id)));
-        if (card.x !== place.x || card.y !== place.y) move(card.g, (card.x = place.x), (card.y = place.y));
-        const [ref, name, kinds] = [state.ref[id], state.name[id], inLife(signs.get(id) ?? [])];
+        const ref = state.ref[id],
+          name = state.name[id],
+          kinds = inLife(signs.get(id) ?? []);
         const tokens = ref > 0 ? tokensIn(this.#story, state, id) : 0;
-        const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
-        if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
-        if (!m.dense) shown.forEach((kind, i) => above.push(sign(kind, place.x + m.w / 2 + 17 * i - 8.5 * shown.length, place.y - 9)));
+        if (card.x !== place.x || card.y !== place.y) {
+          [card.x, card.y] = [place.x, place.y];
+          if (m.dense) {
+            card.g.setAttribute("x", place.x);
+            card.g.setAttribute("y", place.y);
+          } else move(card.g, place.x, place.y);
+        }
+        if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9));
         const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
         if (look === card.look) continue;
         card.look = look;
-        card.g.setAttribute("class", `card ${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${id === this.#selected ? "sel" : ""}`);
+        const filling = tokens < this.#story.blockSize ? "filling" : "";
+        card.g.setAttribute(
+          "class",
+          [
+            "card",
+            ref > 0 ? `held ${filling}` : "",
+            state.used[id] ? "" : "never",
+            id === this.#selected ? "sel" : "",
+          ].join(" "),
+        );
         // The name begins with what is seen, so that a voice can say it.
-        card.g.setAttribute("aria-label", `${fill(t.block, [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" "))}: ${this.#stateWords(state, id)}${kinds.map((kind) => `, ${t.kinds[kind] ?? kind}`).join("")}`);
+        const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
+        const what = [this.#stateWords(state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
+        card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
         card.g.setAttribute("aria-selected", String(id === this.#selected));
-        card.base.style.height = `${place.h}px`;
-        card.level.style.height = `${Math.max(0, place.h - 3)}px`;
-        card.level.style.width = `${((m.w - 3) * tokens) / Math.max(1, this.#story.blockSize)}px`;
-        card.tag.style.y = `${place.h - (m.dense ? 5 : 18)}px`;
-        card.tag.style.display = name ? "" : "none";
-        if (card.ref) {
-          card.ref.textContent = ref ? `\u00d7${ref}` : "";
-          card.tagText.textContent = name.slice(0, 4);
-          move(card.tagText, 0, place.h - 6);
-        }
-        card.ring?.remove();
-        card.ring = null;
-        if (!kinds.length) continue;
-        const out = m.dense ? 0.5 : 1.5;
-        card.ring = draw("rect", { class: "ring", x: -out, y: -out, width: m.w + 2 * out, height: place.h + 2 * out, rx: m.dense ? 3 : 6 });
-        card.g.append(card.ring);
+        if (m.dense) card.g.setAttribute("height", place.h);
+        else this.#showCard(card, place, { ref, name, kinds, tokens });
       }
-      signsLayer.replaceChildren(...above); // above all cards, and after they have moved
+      signsLayer.replaceChildren(...(m.dense ? this.#shapes(state, at, signs) : above)); // above all cards
     }
 
-    #showCells(state, signs) {
-      this.#parts.cells.forEach((cell, id) => {
-        const held = state.ref[id] > 0 ? "held " : "", never = state.used[id] ? "" : "never ";
-        const look = `cell ${id === 0 ? "null " : held + never}${state.name[id] ? "named " : ""}${signs.has(id) ? "chg " : ""}${id === this.#selected ? "sel" : ""}`;
-        if (look !== cell.look) cell.g.setAttribute("class", (cell.look = look));
+    /** What is inside a card of the full size, and the frame around it if this step changed it. */
+    #showCard(card, place, { ref, name, kinds, tokens }) {
+      const { m } = this.#parts,
+        out = 1.5;
+      card.base.style.height = `${place.h}px`;
+      card.level.style.height = `${place.h - 3}px`;
+      card.level.style.width = `${((m.w - 3) * tokens) / Math.max(1, this.#story.blockSize)}px`;
+      card.tag.style.y = `${place.h - 18}px`;
+      card.tag.style.display = name ? "" : "none";
+      card.ref.textContent = ref ? `\u00d7${ref}` : "";
+      card.tagText.textContent = name.slice(0, 4);
+      move(card.tagText, 0, place.h - 6);
+      card.ring?.remove();
+      card.ring = null;
+      if (!kinds.length) return;
+      card.ring = draw("rect", {
+        class: "ring",
+        x: -out,
+        y: -out,
+        width: m.w + 2 * out,
+        height: place.h + 2 * out,
+        rx: 6,
       });
+      card.g.append(card.ring);
+    }
+
+    /** In a picture of very many blocks: all tags as one shape, and all frames as another. */
+    #shapes(state, at, signs) {
+      const { w } = this.#parts.m;
+      let tags = "",
+        rings = "";
+      for (const [id, { x, y, h }] of at.cards) {
+        if (state.name[id]) tags += `M${x + 3} ${y + h - 5}h${w - 6}v3h-${w - 6}z`;
+        if (signs.has(id)) rings += `M${x} ${y}h${w}v${h}h-${w}z`;
+      }
+      return [draw("path", { class: "tag through", d: tags }), draw("path", { class: "ring through", d: rings })];
+    }
+
+    /** The memory: a cell a block, or, if they are very many, all cells of one look as one shape. */
+    #showCells(state, signs) {
+      const { m, z, cells, memoryLayer } = this.#parts,
+        shapes = new Map();
+      state.ref.forEach((ref, id) => {
+        const kind =
+          id === 0
+            ? "null"
+            : `${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${state.name[id] ? "named" : ""}`;
+        const look = `cell ${kind} ${signs.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""}`;
+        if (m.dense) {
+          const [x, y] = cellAt(z, id);
+          shapes.set(look, `${shapes.get(look) ?? ""}M${x} ${y}h${z.small}v${z.small}h-${z.small}z`);
+        } else if (look !== cells[id].look) cells[id].g.setAttribute("class", (cells[id].look = look));
+      });
+      if (m.dense)
+        memoryLayer.replaceChildren(...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
     }
 
     /** Shelves below the queue. A content's tag comes from the block that carried it, and goes to the one that will. */
     #showTiers(state) {
       const { m, z, shelves, backLayer, cardsLayer, cards, t } = this.#parts;
       backLayer.querySelectorAll(".tierhead").forEach((element) => element.remove());
-      const there = new Set(), before = this.#story.states[Math.max(0, this.#at - 1)];
+      const there = new Set(),
+        before = this.#story.states[Math.max(0, this.#at - 1)];
       for (const tier of z.tiers) {
         const names = state.tiers[tier.id] ?? [];
         const title = fill(t.tier, tier.name ?? tier.id, names.length, tier.capacity ?? names.length);
         backLayer.append(draw("text", { class: "h tierhead", x: 0, y: tier.y - 13, "aria-hidden": "true" }, title));
         for (let i = 0; i < Math.min(tier.capacity ?? 0, 96); i++) {
-          backLayer.append(draw("rect", { class: "tierhead place", x: m.label + (i % m.columns) * m.px,
-            y: tier.y + Math.floor(i / m.columns) * SHELF, width: m.w, height: 17, rx: 4 }));
+          backLayer.append(
+            draw("rect", {
+              class: "tierhead place",
+              x: m.label + (i % m.columns) * m.px,
+              y: tier.y + Math.floor(i / m.columns) * SHELF,
+              width: m.w,
+              height: 17,
+              rx: 4,
+            }),
+          );
         }
         names.forEach((name, i) => {
-          const key = `${tier.id} ${name}`, x = m.label + (i % m.columns) * m.px, y = tier.y + Math.floor(i / m.columns) * SHELF;
+          const key = `${tier.id} ${name}`,
+            x = m.label + (i % m.columns) * m.px,
+            y = tier.y + Math.floor(i / m.columns) * SHELF;
           there.add(key);
           let g = shelves.get(key);
           if (!g) {
-            g = draw("g", { class: "shelf", "aria-hidden": "true" }, draw("rect", { width: m.w, height: m.dense ? 6 : 17, rx: 4 }));
+            g = draw(
+              "g",
+              { class: "shelf", "aria-hidden": "true" },
+              draw("rect", { width: m.w, height: m.dense ? 6 : 17, rx: 4 }),
+            );
             if (!m.dense) g.append(draw("text", { class: "tagtext", x: m.w / 2, y: 13 }, name.slice(0, 4)));
             const from = cards.get(before.name.indexOf(name));
             if (from) move(g, from.x, from.y);
@@ -831,37 +1216,71 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
           move(g, x, y);
         });
       }
-      for (const [key, g] of shelves) if (!there.has(key)) { g.remove(); shelves.delete(key); }
+      if (before !== state) this.#promote(state, before);
+      for (const [key, g] of shelves)
+        if (!there.has(key)) {
+          g.remove();
+          shelves.delete(key);
+        }
+    }
+
+    /** A block that is cached under a name that a shelf had: the tag comes from there. */
+    #promote(state, before) {
+      const { fig, shelves, cards, signsLayer } = this.#parts;
+      if (fig.classList.contains("still") || matchMedia("(prefers-reduced-motion:reduce)").matches) return;
+      for (const { kind, id } of state.events) {
+        const tier = this.#parts.z.tiers.find((one) => before.tiers[one.id]?.includes(state.name[id]));
+        const g = tier && shelves.get(`${tier.id} ${state.name[id]}`),
+          card = cards.get(id);
+        if (kind !== "cached" || !g || !card) continue;
+        const tag = g.cloneNode(true),
+          to = `translate(${card.x}px,${card.y}px)`;
+        tag.setAttribute("class", "flying");
+        signsLayer.append(tag);
+        tag.animate([{ transform: g.style.transform }, { transform: to }, { transform: to, opacity: 0 }], {
+          duration: 600,
+          fill: "forwards",
+        });
+      }
     }
 
     #showWords(state) {
-      const p = this.#parts, { t } = p, { step } = state, end = this.#story.states.length - 1;
+      const p = this.#parts,
+        { t } = p,
+        { step } = state,
+        end = this.#story.states.length - 1;
       p.count.textContent = fill(t.at, this.#at, end);
       p.range.value = this.#at;
       p.range.setAttribute("aria-valuetext", p.count.textContent);
       for (const name of ["first", "back"]) p[name].setAttribute("aria-disabled", String(this.#at === 0));
       for (const name of ["forward", "last"]) p[name].setAttribute("aria-disabled", String(this.#at === end));
       this.#showPlaying();
-      const answer = this.#answers.get(this.#at), told = [state, this.#asking, answer];
+      const answer = this.#answers.get(this.#at),
+        told = [state, this.#asking, answer];
       if (p.told?.every((one, i) => one === told[i])) return; // a live region must not say the same twice
       p.told = told;
       const parts = [];
-      if (answer) parts.push(make("p", { class: `note ${answer.right ? "right" : ""}` }, fill(answer.right ? t.yes : t.said, answer.text)));
+      if (answer)
+        parts.push(
+          make("p", { class: `note ${answer.right ? "right" : ""}` }, fill(answer.right ? t.yes : t.said, answer.text)),
+        );
       if (this.#at === 0) parts.push(make("p", {}, this.#story.data.start?.say ?? t.start));
       else {
         if (step.do) parts.push(make("p", { class: "do" }, step.do));
         if (step.say) parts.push(make("p", { class: "say" }, step.say));
-        if (step.lines?.length) parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
+        if (step.lines?.length)
+          parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
         const text = this.#story.data.invariants?.[step.invariant];
         if (text) parts.push(make("p", { class: "inv" }, make("b", {}, step.invariant), ` ${text}`));
-        if (this.#at === end && this.#story.data.ending) parts.push(make("p", {}, this.#story.data.ending));
       }
+      if (this.#at === end && this.#story.data.ending) parts.push(make("p", { class: "end" }, this.#story.data.ending));
       if (this.#asking) parts.splice(0, parts.length, make("p", {}, this.#story.states[this.#at + 1].step.predict.ask));
       p.cap.replaceChildren(...parts);
     }
 
     #showPlaying() {
-      const { play, t } = this.#parts, name = this.#timer ? "pause" : "play";
+      const { play, t } = this.#parts,
+        name = this.#timer ? "pause" : "play";
       play.setAttribute("aria-label", (play.title = t[name]));
       play.querySelector("path").setAttribute("d", ICONS[name]);
     }
@@ -949,7 +1368,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const tick = () => {
         this.#forward();
         if (this.#at === end) this.pause();
-        else if (this.#timer) this.#timer = setTimeout(tick, 1500 + Math.min(7000, 30 * this.#parts.cap.textContent.length));
+        else if (this.#timer)
+          this.#timer = setTimeout(tick, 1500 + Math.min(7000, 30 * this.#parts.cap.textContent.length));
       };
       this.#timer = -1;
       tick();
@@ -962,17 +1382,26 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       if (was && this.#parts) this.#showPlaying();
     }
 
-    #toggle() { if (this.#timer) this.pause(); else this.play(); }
+    #toggle() {
+      if (this.#timer) this.pause();
+      else this.play();
+    }
 
     #key(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const at = event.composedPath()[0], range = at === this.#parts.range, pic = at === this.#parts.pic;
-      const keys = { // a key, whether it is ours here, and what it does
-        ArrowRight: [!range, () => this.#forward()], ArrowLeft: [!range, () => this.#go(this.#at - 1)],
-        Home: [!range, () => this.#go(0)], End: [!range, () => this.#go(Infinity)],
+      const at = event.composedPath()[0],
+        range = at === this.#parts.range,
+        pic = at === this.#parts.pic;
+      const keys = {
+        // a key, whether it is ours here, and what it does
+        ArrowRight: [!range, () => this.#forward()],
+        ArrowLeft: [!range, () => this.#go(this.#at - 1)],
+        Home: [!range, () => this.#go(0)],
+        End: [!range, () => this.#go(Infinity)],
         " ": [!at.closest("button,summary"), () => this.#toggle()],
         Escape: [this.#selected !== null, () => this.#select(null)],
-        ArrowUp: [pic, () => this.#choose(-1)], ArrowDown: [pic, () => this.#choose(1)],
+        ArrowUp: [pic, () => this.#choose(-1)],
+        ArrowDown: [pic, () => this.#choose(1)],
       };
       if (this.#asking && /^[1-9]$/.test(event.key)) keys[event.key] = [true, () => this.#answer(+event.key - 1)];
       const [ours, act] = keys[event.key] ?? [false];
@@ -984,17 +1413,39 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
 
     #swipes(element) {
       let from = null;
-      element.addEventListener("touchstart", (event) => { from = event.touches.length === 1 ? event.touches[0] : null; }, { passive: true });
-      element.addEventListener("touchend", (event) => {
-        const to = event.changedTouches[0];
-        const dx = from ? to.clientX - from.clientX : 0, dy = from ? to.clientY - from.clientY : 0;
-        if (Math.abs(dx) < 40 || Math.abs(dx) < 2 * Math.abs(dy)) return;
-        if (dx < 0) this.#forward();
-        else this.#go(this.#at - 1);
-      }, { passive: true });
+      element.addEventListener(
+        "touchstart",
+        (event) => {
+          from = event.touches.length === 1 ? event.touches[0] : null;
+        },
+        { passive: true },
+      );
+      element.addEventListener(
+        "touchend",
+        (event) => {
+          const to = event.changedTouches[0];
+          const dx = from ? to.clientX - from.clientX : 0,
+            dy = from ? to.clientY - from.clientY : 0;
+          if (Math.abs(dx) < 40 || Math.abs(dx) < 2 * Math.abs(dy)) return;
+          if (dx < 0) this.#forward();
+          else this.#go(this.#at - 1);
+        },
+        { passive: true },
+      );
     }
 
     // -- One block, looked at --
+
+    #blockAt(event) {
+      const { m, z, svg } = this.#parts,
+        at = event.target.closest("[data-id]");
+      if (at) return +at.dataset.id;
+      const box = svg.getBoundingClientRect();
+      const column = Math.floor((event.clientX - box.x) / (z.small + 2)),
+        line = Math.floor((event.clientY - box.y - z.memory) / (z.small + 2));
+      const id = line * z.perLine + column; // very many cells of memory are one shape
+      return m.dense && line >= 0 && column < z.perLine && id < this.#story.numBlocks ? id : undefined;
+    }
 
     #choose(by) {
       const n = this.#story.numBlocks;
@@ -1021,46 +1472,72 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     #showPanel(state) {
-      const { panel, t } = this.#parts, id = this.#selected;
+      const { panel, t } = this.#parts,
+        id = this.#selected;
       panel.hidden = id === null || id >= this.#story.numBlocks;
       if (panel.hidden) return;
       const facts = [this.#stateWords(state, id), fill(t.ref, state.ref[id])];
-      const holders = id === 0 ? [] : state.holders.get(id) ?? [];
+      const holders = id === 0 ? [] : (state.holders.get(id) ?? []);
       if (holders.length) {
         facts.push(fill(t.by, holders.map((holder) => holder.request).join(", ")));
-        const tokens = tokensIn(this.#story, state, id), first = holders[0].column * this.#story.blockSize;
-        if (tokens) facts.push(fill(t.holds, tokens > 1 ? `${first}..${first + tokens - 1}` : first, holders.map((holder) => holder.request).join(", ")));
+        const tokens = tokensIn(this.#story, state, id),
+          first = holders[0].column * this.#story.blockSize;
+        if (tokens)
+          facts.push(
+            fill(
+              t.holds,
+              tokens > 1 ? `${first}..${first + tokens - 1}` : first,
+              holders.map((holder) => holder.request).join(", "),
+            ),
+          );
       }
       if (state.name[id]) {
         facts.push(fill(t.name, state.name[id]));
-        const twins = state.name.map((name, other) => (name === state.name[id] && other !== id ? other : -1)).filter((other) => other >= 0);
+        const twins = state.name
+          .map((name, other) => (name === state.name[id] && other !== id ? other : -1))
+          .filter((other) => other >= 0);
         if (twins.length) facts.push(fill(t.same, twins.join(" ")));
       } else if (id > 0) facts.push(t.noName);
       const place = state.free.indexOf(id);
       if (place >= 0) facts.push(fill(t.place, place + 1, state.free.length));
       const life = this.#story.states.slice(1, this.#at + 1).flatMap((one) => {
-        const kinds = inLife(one.events.filter((event) => event.id === id).map((event) => event.kind)).map((kind) => t.kinds[kind]);
+        const kinds = inLife(one.events.filter((event) => event.id === id).map((event) => event.kind)).map(
+          (kind) => t.kinds[kind],
+        );
         return kinds.length ? [make("li", {}, fill(t.stepN, one.number, kinds.join(", ")))] : [];
       });
       const close = make("button", { type: "button", "aria-label": t.close }, "\u00d7");
-      close.addEventListener("click", () => { this.#select(null); this.#parts.pic.focus(); });
-      panel.replaceChildren(make("b", {}, fill(t.block, id)), close, make("ul", {}, ...facts.map((fact) => make("li", {}, fact))),
-        make("span", {}, `${t.bio}: ${life.length ? "" : t.unused}`), make("ul", {}, ...life));
+      close.addEventListener("click", () => {
+        this.#select(null);
+        this.#parts.pic.focus();
+      });
+      panel.replaceChildren(
+        make("b", {}, fill(t.block, id)),
+        close,
+        make("ul", {}, ...facts.map((fact) => make("li", {}, fact))),
+        make("span", {}, `${t.bio}: ${life.length ? "" : t.unused}`),
+        make("ul", {}, ...life),
+      );
     }
 
     #showIndex(state) {
-      const { index, t } = this.#parts, before = this.#at ? this.#story.states[this.#at - 1] : state;
+      const { index, t } = this.#parts,
+        before = this.#at ? this.#story.states[this.#at - 1] : state;
       const entries = (one) => {
         const map = new Map();
         one.name.forEach((name, id) => name && map.set(name, [...(map.get(name) ?? []), id]));
         return map;
       };
-      const now = entries(state), old = entries(before), items = [];
+      const now = entries(state),
+        old = entries(before),
+        items = [];
       const item = (name, list, look) => make("li", { class: look }, make("code", {}, name), ` ${list.join(" ")}`);
       for (const [name, list] of old) if (!now.has(name)) items.push(item(name, list, "gone"));
-      for (const [name, list] of now) items.push(item(name, list, (old.get(name) ?? []).join() === list.join() ? "" : "chg"));
+      for (const [name, list] of now)
+        items.push(item(name, list, (old.get(name) ?? []).join() === list.join() ? "" : "chg"));
       items.sort((a, b) => (b.className !== "") - (a.className !== ""));
-      const most = 48, rest = items.length - most;
+      const most = 48,
+        rest = items.length - most;
       if (rest > 0) items.splice(most, rest, make("li", {}, fill(t.more, rest)));
       if (!items.length) items.push(make("li", {}, t.nameless));
       index.replaceChildren(make("ul", {}, ...items));
@@ -1072,9 +1549,16 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       if (wait.hidden) return;
       const items = state.waiting.map((one) => {
         const [name, how] = Array.isArray(one) ? one : [one, ""];
-        return make("li", { class: how }, how === "preempted" ? `${name} (${t.preempted})` : how ? `${name} (${how})` : name);
+        return make(
+          "li",
+          { class: how },
+          how === "preempted" ? `${name} (${t.preempted})` : how ? `${name} (${how})` : name,
+        );
       });
-      wait.replaceChildren(make("span", { class: "do" }, t.waiting), make("ul", {}, ...(items.length ? items : [make("li", {}, t.none)])));
+      wait.replaceChildren(
+        make("span", { class: "do" }, t.waiting),
+        make("ul", {}, ...(items.length ? items : [make("li", {}, t.none)])),
+      );
     }
 
     #showText() {
@@ -1083,8 +1567,17 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
   }
 
   function hatch() {
-    const pattern = draw("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
-    pattern.append(draw("rect", { width: 6, height: 6, style: "fill:var(--card)" }), draw("line", { y2: 6, style: "stroke:var(--soft);stroke-width:2" }));
+    const pattern = draw("pattern", {
+      id: "hatch",
+      width: 6,
+      height: 6,
+      patternUnits: "userSpaceOnUse",
+      patternTransform: "rotate(45)",
+    });
+    pattern.append(
+      draw("rect", { width: 6, height: 6, style: "fill:var(--card)" }),
+      draw("line", { y2: 6, style: "stroke:var(--soft);stroke-width:2" }),
+    );
     return pattern;
   }
 

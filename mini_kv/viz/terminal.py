@@ -8,7 +8,7 @@ from typing import TextIO
 
 from mini_kv.trace.frame import frames
 from mini_kv.trace.predict import Prediction
-from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
+from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer, Step
 from mini_kv.trace.story import story_line
 from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.text import LEGEND, draw_state
@@ -22,12 +22,11 @@ def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None
     steps = len(scenario.steps)
     out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
     out.write(f"{scenario.num_blocks - 1} blocks of {scenario.block_size} tokens.   {LEGEND}\n")
+    if ask_before(scenario.steps[:1], out) and keys is not None and not _wait(out, keys):
+        return
     for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1):
-        if played.step.predict is not None:
-            out.write(f"\n{draw_question(played.step.predict)}\n")
-            if keys is not None and not _wait(out, keys):
-                return
         out.write(f"\n{draw_step(played, f'{number}/{steps}', colour=colour)}\n")
+        ask_before(scenario.steps[number : number + 1], out)
         if keys is not None and number < steps and not _wait(out, keys):
             return
     out.write(f"\n{_wrap(scenario.ending)}\n")
@@ -59,8 +58,16 @@ def draw_step(played: PlayedStep, number: str, *, colour: bool = False) -> str:
     return f"{heading}\n{_wrap(played.step.say)}\n\n{calls}\n\n{drawing}"
 
 
+def ask_before(steps: Sequence[Step], out: TextIO) -> bool:
+    """Write the questions that are asked before these steps; return whether there are any."""
+    asked = [step.predict for step in steps if step.predict is not None]
+    for predict in asked:
+        out.write(f"\n{draw_question(predict)}\n")
+    return bool(asked)
+
+
 def draw_question(predict: Prediction) -> str:
-    """Return the question before a step, and what there is to choose from."""
+    """Return a question and what there is to choose from."""
     choices = "\n".join(f"    - {choice.text}" for choice in predict.choices)
     return f"{_wrap(f'Before you look: {predict.ask}')}\n{choices}"
 

@@ -2,6 +2,7 @@
 
 A     [1x2#] [2x2#] [8x1#]        a block table: block 1, held twice (x2), can be found by its content (#)
 B     [1x2#] [2x2#] [9x1 ]        block 9 has no name: nobody else can find it
+W     [null] [3x1 ]               a null block: what stood here left the window, and is nobody's concern any more
 free  next-> 10 7# <-last         the free queue: 10 is reused next; 7 can still be revived
 """
 
@@ -46,6 +47,8 @@ def elide(cells: Sequence[str], max_cells: int) -> list[str]:
 
 
 def _held(block: BlockView) -> str:
+    if block.block_id == 0:
+        return "[null]"
     return f"[{block.block_id}x{block.ref_cnt}{'#' if block.block_hash else ' '}]"
 
 

@@ -53,6 +53,9 @@
     event.preventDefault();
   });
 
+  // The theme forgets to say what its search dialog is.
+  document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+
   // What scrolls sideways must be reachable without a mouse.
   function reachable() {
     for (const box of document.querySelectorAll(".highlight code, .md-typeset__scrollwrap, .kv-diagram, math[display=block]")) {

@@ -3,8 +3,8 @@
     def test_something(open_page):                     # open_page("file:///..."), and how the reader looks at it:
         page = open_page(url, width=390, dark=True)    # Playwright's Page
 
-When the test is over, every page that it opened must have been silent: no error on the console, no exception, no request
-to anywhere but files and this machine. `axe(page)` returns the serious accessibility findings; there must be none.
+When the test is over, every page that it opened must have been silent: no error on the console, no exception, no
+request to anywhere but files and this machine. `axe(page)` returns the serious accessibility findings.
 """
 
 import shutil

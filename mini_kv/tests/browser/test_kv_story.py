@@ -6,7 +6,6 @@ from mini_kv.tests.story_examples import EVERYTHING, crowded_run, story_of
 from mini_kv.tests.traced_run import random_life
 from mini_kv.trace.frame import frames
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.trace.story import story
 from mini_kv.viz.figure import fragment, page, script, spans_data, story_data
 from mini_kv.viz.text import draw_state
 
@@ -94,6 +93,14 @@ def test_data_that_was_set_before_the_script_came(open_page, tmp_path):
     assert shown.locator(".title").inner_text() == STORY["title"]
 
 
+def test_the_script_before_the_figures(open_page, tmp_path):
+    """The element is known before its story has arrived."""
+    markup = f"<!doctype html><title>T</title><script>{script()}</script>{fragment(STORY)}{fragment(EVERYTHING)}"
+    (tmp_path / "first.html").write_text(f"<meta charset=utf-8>{markup}", encoding="utf-8")
+    shown = open_page((tmp_path / "first.html").as_uri())
+    assert shown.locator(".title").all_inner_texts() == [STORY["title"], EVERYTHING["title"]]
+
+
 # The story as text, step by step ------------------------------------------------------------------------------------
 
 
@@ -106,7 +113,7 @@ def test_every_step_says_and_shows_what_the_engine_did(show, name):
     for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1):
         go(shown, number)
         assert shown.locator(".say").inner_text() == played.step.say
-        assert shown.locator(".lines li").all_inner_texts() == story(played.spans)
+        assert shown.locator(".lines li").all_inner_texts() == played.lines
         assert shown.locator(".text pre").text_content() == "\n".join(draw_state(played.frame))
 
 
@@ -174,7 +181,13 @@ def test_the_keys_of_the_page_stay_the_pages(show):
 def test_buttons_and_slider(show):
     """Each does what its name says; at the ends they are dead, and keep the focus."""
     shown = show(crowded_run(16, 4, 12))
-    for name, step in [("Last step", 12), ("Step back", 11), ("Step forward", 12), ("Step forward", 12), ("First step", 0)]:
+    for name, step in [
+        ("Last step", 12),
+        ("Step back", 11),
+        ("Step forward", 12),
+        ("Step forward", 12),
+        ("First step", 0),
+    ]:
         button(shown, name).click(force=True)
         assert step_of(shown) == step
     slider = shown.get_by_role("slider", name="Step")
@@ -254,7 +267,7 @@ def test_a_wrong_answer_shows_what_would_have_had_to_be_true(show):
     button(shown, "8").click()
     assert step_of(shown) == 1
     assert (
-        "No. For \u201c8\u201d to be right, every request would have to own all of its blocks: the world without sharing."
+        "No. For \u201c8\u201d to be right, every request would have to own all of its blocks"
         in shown.locator(".ask").inner_text()
     )
     assert button(shown, "8").get_attribute("aria-disabled") == "true"
@@ -296,7 +309,9 @@ def test_a_block_is_one_card_that_moves(show):
           return [all.length, cards.size];
         }""")
         assert size == [10, 10]
-        heights.append(shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('#b1 .base').style.height"))
+        heights.append(
+            shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('#b1 .base').style.height")
+        )
     assert heights == ["46px", "46px", "97px", "46px", "46px", "46px", "46px", "46px", "46px"]
 
 
@@ -355,6 +370,11 @@ def test_windows_tiers_and_a_scheduler_in_the_same_notation(show):
     go(shown, 3)
     assert shown.locator(".wait li").all_inner_texts() == ["A (preempted)", "B", "C"]
     assert shown.locator(".shelf").all_text_contents() == ["aa11", "bb22"]
+    go(shown, 4)
+    assert shown.evaluate("""() => document.querySelector('kv-story').shadowRoot.getAnimations()
+      .some(one => one.effect.target.matches('.flying'))""")
+    assert shown.locator(".shelf").count() == 1
+    go(shown, 3)
     assert "CPU: 2 of 4" in shown.locator("svg .tierhead").all_text_contents()
 
 
@@ -375,6 +395,16 @@ def test_a_learners_mistakes_are_visible(show):
     assert [ghost.get_attribute("data-id") for ghost in shown.locator(".ghost").all()] == ["2", "1", "1"]
 
 
+def test_a_story_may_begin_in_the_middle_of_a_life(show):
+    """With a state to start from, opened at its end."""
+    start = {"say": "A is running.", "ref": {"1": "1"}, "tables": {"A": ["1"]}, "free": "2 3", "tok": {"A": 1}}
+    shown = show(story_of(4, {"events": "freed 1", "tables": {"A": None}, "free": "1 2 3"}, start=start, at=-1))
+    assert step_of(shown) == 1
+    go(shown, 0)
+    assert caption(shown) == "A is running."
+    assert shown.locator("#b1").get_attribute("aria-label") == "Block 1 \u00d71: held, being filled: 1 of 2 slots"
+
+
 # A story that grows -------------------------------------------------------------------------------------------------
 
 
@@ -392,6 +422,18 @@ def test_a_live_story_is_followed_to_its_end(show):
     assert step_of(shown) == 0
 
 
+def test_a_figure_that_replaces_another_goes_on_where_it_stood(show):
+    """A notebook's live player puts a new element in the old one's place; blocks move from where they were."""
+    data = {**crowded_run(16, 4, 12), "key": "live"}
+    shown = show({**data, "steps": data["steps"][:5]})
+    go(shown, 5)
+    shown.evaluate(
+        "html => { document.querySelector('main').innerHTML = html }", fragment(data | {"steps": data["steps"][:6]})
+    )
+    assert step_of(shown) == 6
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.getAnimations().length > 0")
+
+
 # How it looks -------------------------------------------------------------------------------------------------------
 
 
@@ -407,7 +449,8 @@ def test_a_phone_shows_it_without_scrolling_sideways(show, data):
           .filter(one => one.textContent.trim()).map(one => parseFloat(getComputedStyle(one).fontSize)))""")
         assert smallest >= 11
         outside = shown.evaluate("""() => [...document.querySelector('kv-story').shadowRoot
-          .querySelectorAll('.card, .cell, button, li')].filter(one => one.getBoundingClientRect().right > 390.5).length""")
+          .querySelectorAll('.card, .cell, button, li')]
+          .filter(one => one.getBoundingClientRect().right > 390.5).length""")
         assert outside == 0
 
 
@@ -460,7 +503,7 @@ def test_in_chinese(show):
     """The interface follows the story's language, or the page's."""
     shown = show({**STORY, "lang": "zh"})
     assert button(shown, "播放").count() == 1
-    assert shown.locator(".count").inner_text() == "第 0 步，共 8 步"
+    assert shown.locator(".count").inner_text() == "第 0 步\uff0c共 8 步"
 
 
 # Broken on purpose --------------------------------------------------------------------------------------------------
@@ -489,6 +532,15 @@ def test_a_story_that_cannot_be_drawn_says_why(show, data, message):
     assert shown.locator(".card").count() == 10
 
 
+def test_a_run_that_stopped_before_its_first_call_says_how_it_ended(show):
+    """A learner's first attempt: no step, and a message of several lines."""
+    shown = show(story_of(3, ending="NotImplementedError:\n  lab-05"))
+    assert shown.locator(".end").inner_text() == "NotImplementedError:\n  lab-05"
+    for name in ("Step forward", "Play", "Last step"):
+        button(shown, name).click(force=True)
+    assert step_of(shown) == 0
+
+
 def test_json_that_is_no_json_says_so(open_page, tmp_path):
     """A cut-off file."""
     file = tmp_path / "bad.html"
@@ -503,7 +555,7 @@ def test_pools_of_any_size(show, num_blocks):
     shown = show(story_of(num_blocks, {"do": "nothing"}))
     button(shown, "Step forward").click()
     assert shown.locator(".card").count() == max(0, num_blocks - 1)
-    assert shown.locator(".cell").count() == num_blocks
+    assert shown.locator(".cell").count() == (num_blocks if num_blocks < 150 else 2)  # the null block's, and the rest
     shown.locator(".pic").focus()
     shown.keyboard.press("ArrowDown")
 
@@ -513,11 +565,11 @@ def test_pools_of_any_size(show, num_blocks):
 
 @pytest.mark.parametrize(("num_blocks", "budget_ms"), [(64, 16), (1000, 50)])
 def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
-    """Script and layout of a step, onwards and back; of each step the best of five, of these the worst."""
+    """Script and layout of a step: of each the best of eight, since machines have other work; of these the worst."""
     shown = show(crowded_run(num_blocks))
     times = shown.evaluate("""() => {
       const story = document.querySelector('kv-story'), best = Array(60).fill(Infinity);
-      for (let round = 0; round < 5; round++) {
+      for (let round = 0; round < 8; round++) {
         story.step = 0;
         for (let step = 1; step <= 60; step++) {
           const start = performance.now();

@@ -1,12 +1,12 @@
 """Golden scenarios: their little language, and a player that two engines understand.
 
-A scenario is a pool and a list of calls, one a line:
+A scenario is a pool, its groups of layers, and a list of calls, one a line:
 
     new A 0..7 100 salt=t image=cat@2+3     make request A; also lora=name:path, id=NAME if its id is not its handle
     lookup A                                get_computed_blocks; the player keeps the hit
     allocate A rest hit=pass                allocate_slots for `rest` or a number of tokens; hit=adopt: counted in
                                             num_computed_tokens before the call, hit=both: twice, of=B: the hit of B's
-                                            lookup; lookahead=N; gate: the whole sequence must fit (vLLM only)
+                                            lookup; lookahead=N; gate: the whole sequence must fit
     compute A                               the step ran: counts the tokens granted, or as many as are given
     reject A 2                              drafts are turned down: num_computed_tokens goes back
     append A 100..101                       output tokens
@@ -37,12 +37,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mini_kv.core.debug import DebugKVCacheManager
-from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature
+from mini_kv.tests.random_driver import Config
 
 FOLDER = Path(__file__).parent
-SCENARIO_FILES = (FOLDER / "scenarios.toml", FOLDER / "scenarios-random.toml")
+SCENARIO_FILES = (FOLDER / "scenarios.toml", FOLDER / "scenarios-random.toml", FOLDER / "scenarios-groups.toml")
 RECORDING = FOLDER / "vllm-0.33.json"
 
 State: TypeAlias = dict[str, str]
@@ -85,10 +84,12 @@ DEFAULTS: dict[str, Any] = {
     "num_blocks": 10,
     "block_size": 4,
     "enable_caching": True,
-    "max_model_len": 1_000_000,
+    "groups": "",
+    "max_in_flight_tokens": 1_000_000,
     "watermark": 0.0,
+    "max_model_len": 1_000_000,
 }
-"""Settings of a scenario that names none; the last two only vLLM has."""
+"""Settings of a scenario that names none; the last only vLLM has. Groups: as in `random_driver.Config`."""
 
 
 def load_scenarios(paths: Sequence[Path] = SCENARIO_FILES) -> list[Scenario]:
@@ -176,6 +177,15 @@ def format_numbers(numbers: Sequence[int]) -> str:
     return " ".join(words)
 
 
+def format_groups(tables: Sequence[Sequence[int]]) -> str:
+    """Return the numbers of each group's blocks; 0 is the null block.
+
+    >>> format_groups([[1, 2, 3], [], [0, 0, 7]])
+    '1..3 / - / 0 0 7'
+    """
+    return " / ".join(format_numbers(ids) or "-" for ids in tables) if len(tables) > 1 else format_numbers(tables[0])
+
+
 class Engine(ABC):
     """A manager under test, seen through what vLLM's and mini_kv's have in common."""
 
@@ -246,7 +256,7 @@ class Engine(ABC):
         """Ask for the longest cached prefix, and keep the answer."""
         blocks, num_tokens = self.get_computed_blocks(self.requests[call.handle])
         self.hits[call.handle] = blocks, num_tokens
-        return f"hit {num_tokens}: {format_numbers(blocks.get_block_ids()[0])}".rstrip(": ")
+        return f"hit {num_tokens}: {format_groups(blocks.get_block_ids())}".rstrip(": ")
 
     def allocate(self, call: Call) -> str:
         """Ask for slots."""
@@ -271,14 +281,19 @@ class Engine(ABC):
             return "refused"
         request.num_computed_tokens += num_passed
         self.granted[call.handle] = num_new
-        return f"new {format_numbers(new_blocks.get_block_ids()[0])}".strip()
+        return f"new {format_groups(new_blocks.get_block_ids())}".strip()
 
     def compute(self, call: Call) -> str:
         """Count what the step computed."""
         granted = self.granted.pop(call.handle, 0)
         request = self.requests[call.handle]
         request.num_computed_tokens += parse_numbers(call.numbers)[0] if call.numbers else granted
+        self.step_is_done()
         return f"computed {request.num_computed_tokens}"
+
+    @abstractmethod
+    def step_is_done(self) -> None:
+        """Tell the engine, if it wants to know, that a step ran."""
 
     def reject(self, call: Call) -> str:
         """Count drafts back."""
@@ -345,9 +360,9 @@ class Engine(ABC):
             if hashes.count(key) > 1 or found is None or found.block_hash != key:
                 answers[self.labels[key]] = "nobody" if found is None else found.block_id
         stats = self.manager.prefix_cache_stats
-        tables = {name: self.manager.get_block_ids(request.request_id)[0] for name, request in self.requests.items()}
+        tables = {name: self.manager.get_block_ids(request.request_id) for name, request in self.requests.items()}
         return {
-            "tables": "; ".join(f"{name}: {format_numbers(ids)}" for name, ids in tables.items() if ids),
+            "tables": "; ".join(f"{name}: {format_groups(ids)}" for name, ids in tables.items() if any(ids)),
             "refs": " ".join(str(block.ref_cnt) for block in pool.blocks),
             "free": format_numbers([block.block_id for block in pool.free_block_queue.get_all_free_blocks()]),
             "keys": " ".join(str(self.labels[key]) if key is not None else "-" for key in hashes),
@@ -394,9 +409,9 @@ class MiniKV(Engine):
     def __init__(self, settings: dict[str, Any], *, debug: bool = False) -> None:
         """Build the manager; `debug` checks the ledger of invariants after every call."""
         super().__init__(settings)
-        manager_type = DebugKVCacheManager if debug else KVCacheManager
-        self.manager: KVCacheManager = manager_type.for_full_attention(
-            settings["num_blocks"], settings["block_size"], enable_caching=settings["enable_caching"]
+        chosen = {name: settings[name] for name in ("num_blocks", "block_size", "enable_caching", "groups")}
+        self.manager = Config(**chosen, debug=debug).make(
+            max_in_flight_tokens=settings["max_in_flight_tokens"], watermark=settings["watermark"]
         )
 
     def new_request(
@@ -418,18 +433,29 @@ class MiniKV(Engine):
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         """Return the hit."""
-        return self.manager.get_computed_blocks(request)
+        blocks, num_tokens = self.manager.get_computed_blocks(request)
+        return blocks, num_tokens
 
     def allocate_slots(self, call: Call, request: Any, num_new_tokens: int, num_hit: int, blocks: Any) -> Any:
         """Allocate; the manager itself notes a first admission."""
         lookahead = int(call.option("lookahead") or 0)
-        return self.manager.allocate_slots(request, num_new_tokens, num_hit, blocks, lookahead)
+        return self.manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_hit,
+            blocks,
+            lookahead,
+            full_sequence_must_fit=call.option("gate") is not None,
+        )
 
     def abort(self, request: Any) -> str:
         """Withdraw the promises, then free."""
         adopters = self.manager.withdraw_promises(request)
         self.manager.free(request)
         return f"ok, adopted by {' '.join(adopters)}" if adopters else "ok"
+
+    def step_is_done(self) -> None:
+        """Do nothing: mini_kv looks at its requests' computed tokens."""
 
     def preempted(self, request: Any) -> None:
         """Do nothing: mini_kv counts a request's first admission only."""

@@ -13,6 +13,7 @@ list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is need
 """
 
 import json
+import math
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -35,40 +36,62 @@ from vllm.v1.core.single_type_kv_cache_manager import (  # type: ignore[import-n
     register_all_kvcache_specs,
 )
 from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unused-ignore]
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
 )
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 
 from mini_kv.tests.golden.play import RECORDING, Call, Engine, Scenario, State, load_scenarios, perform
+from mini_kv.tests.random_driver import Config
+from mini_kv.tests.reference import Group
 
 COMMAND = "python -m mini_kv.tests.golden.record"
+
+
+def spec_of(group: Group) -> Any:
+    """Return vLLM's spec of a group."""
+    if group.kind == "state":
+        return MambaSpec(group.block_size, shapes=((1,),), dtypes=(torch.bfloat16,), mamba_cache_mode="align")
+    shape = {"block_size": group.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.bfloat16}
+    match group.kind:
+        case "window":
+            return SlidingWindowSpec(**shape, sliding_window=group.reach)
+        case "chunks":
+            return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group.reach)
+        case _:
+            return FullAttentionSpec(**shape)
 
 
 class VLLM(Engine):
     """vLLM's manager, called in the order in which vLLM's scheduler calls it."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """Build the manager of one full-attention group."""
+        """Build the manager, with dense retention: every full block gets its key, as before sparse retention came."""
         super().__init__(settings)
-        block_size, self.enable_caching = settings["block_size"], settings["enable_caching"]
-        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.bfloat16)
+        self.enable_caching = settings["enable_caching"]
+        groups = Config(block_size=settings["block_size"], groups=settings["groups"]).all_groups()
         config = KVCacheConfig(
             num_blocks=settings["num_blocks"],
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=[KVCacheGroupSpec([f"layer {i}"], spec_of(group)) for i, group in enumerate(groups)],
+            prefix_cache_retention_interval=None,
         )
+        hash_block_size = math.gcd(*(group.block_size for group in groups))
         self.manager = KVCacheManager(
             config,
             max_model_len=settings["max_model_len"],
-            scheduler_block_size=block_size,
-            hash_block_size=block_size,
+            scheduler_block_size=math.lcm(*(group.block_size for group in groups)),
+            hash_block_size=hash_block_size,
+            max_in_flight_tokens=settings["max_in_flight_tokens"],
             enable_caching=self.enable_caching,
             log_stats=True,
             watermark=settings["watermark"],
         )
-        self.block_hasher = get_request_block_hasher(block_size, sha256) if self.enable_caching else None
+        self.block_hasher = get_request_block_hasher(hash_block_size, sha256) if self.enable_caching else None
 
     def new_request(
         self,
@@ -95,10 +118,8 @@ class VLLM(Engine):
         )
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
-        """Return the hit; the third value concerns sparse groups only."""
-        blocks, num_tokens, shared_prefix_boundary = self.manager.get_computed_blocks(request)
-        if shared_prefix_boundary != 0:
-            raise RuntimeError("a shared prefix boundary, with full attention alone?")
+        """Return the hit; the third value says where a sparse retention would have to keep more."""
+        blocks, num_tokens, _ = self.manager.get_computed_blocks(request)
         return blocks, num_tokens
 
     def allocate_slots(self, call: Call, request: Any, num_new_tokens: int, num_hit: int, blocks: Any) -> Any:
@@ -116,6 +137,10 @@ class VLLM(Engine):
             if blocks is not None:
                 self.manager.record_prefix_cache_stats(request, num_hit or request.num_computed_tokens)
         return new_blocks
+
+    def step_is_done(self) -> None:
+        """Let states that were published in this step be adopted in the next."""
+        self.manager.new_step_starts()
 
     def abort(self, request: Any) -> str:
         """Free: vLLM takes no promise back."""

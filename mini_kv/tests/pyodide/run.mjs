@@ -12,7 +12,7 @@ const seconds = () => performance.now() / 1000;
 const bytes = (file) => new Uint8Array(readFileSync(file)); // Pyodide takes no Buffer
 
 async function main(tree, ...wheels) {
-  const { loadPyodide } = await import("pyodide");
+  const { loadPyodide } = await import("../../../book/node_modules/pyodide/pyodide.mjs");
   // What Python prints must neither mix with the answer nor get lost.
   const python = await loadPyodide({ stdout: console.error, stderr: console.error });
   const started = seconds();

@@ -1,0 +1,87 @@
+// The editor of <kv-lab>: CodeMirror with Python and little else, bundled into one file by pack_labs.mjs.
+
+import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
+import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
+import { python } from "@codemirror/lang-python";
+import { bracketMatching, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
+import { EditorState, StateEffect, StateField } from "@codemirror/state";
+import { Decoration, drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
+import { tags } from "@lezer/highlight";
+
+const colours = HighlightStyle.define(
+  [
+    [tags.keyword, "keyword"],
+    [[tags.string, tags.special(tags.string)], "string"],
+    [tags.comment, "comment"],
+    [[tags.number, tags.bool, tags.null], "number"],
+    [[tags.function(tags.definition(tags.variableName)), tags.definition(tags.className)], "function"],
+  ].map(([tag, name]) => ({ tag, color: `var(--kv-code-${name})` })),
+);
+
+const mark = StateEffect.define();
+const marked = StateField.define({
+  create: () => Decoration.none,
+  update(lines, transaction) {
+    for (const effect of transaction.effects) {
+      if (effect.is(mark)) return Decoration.set(effect.value.map((at) => line.range(at)));
+    }
+    return transaction.docChanged ? Decoration.none : lines;
+  },
+  provide: (field) => EditorView.decorations.from(field),
+});
+const line = Decoration.line({ class: "marked" });
+
+/** Make an editor in `parent`; returns {text, focus, mark}. `run` is called on Ctrl+Enter, `changed` on every edit. */
+export function makeEditor({ parent, root, text, label, run, changed }) {
+  const view = new EditorView({
+    parent,
+    root,
+    state: EditorState.create({
+      doc: text,
+      extensions: [
+        lineNumbers(),
+        history(),
+        drawSelection(),
+        highlightActiveLine(),
+        indentUnit.of("    "),
+        EditorState.tabSize.of(4),
+        indentOnInput(),
+        bracketMatching(),
+        closeBrackets(),
+        python(),
+        syntaxHighlighting(colours),
+        marked,
+        EditorView.lineWrapping, // a contract is read whole
+        keymap.of([
+          { key: "Mod-Enter", run: () => (run(), true) },
+          ...closeBracketsKeymap,
+          ...defaultKeymap,
+          ...historyKeymap,
+          indentWithTab,
+        ]),
+        EditorView.contentAttributes.of({
+          "aria-label": label,
+          "aria-describedby": "keys",
+          spellcheck: "false",
+          tabindex: "0",
+        }),
+        EditorView.updateListener.of((update) => update.docChanged && changed()),
+      ],
+    }),
+  });
+  return {
+    get text() {
+      return view.state.doc.toString();
+    },
+    set text(value) {
+      view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: value } });
+    },
+    focus: () => view.focus(),
+    /** Mark a line and put the cursor there. */
+    goTo(number) {
+      const { from } = view.state.doc.line(Math.min(number, view.state.doc.lines));
+      view.dispatch({ effects: [mark.of([from]), EditorView.scrollIntoView(from, { y: "center" })], selection: { anchor: from } });
+      view.focus();
+    },
+  };
+}

@@ -1,0 +1,173 @@
+"""Runs a lab's tests in the reader's page: the real tests, with the real pytest, again and again in one interpreter.
+
+`kv_lab_worker.js` loads this file into Pyodide, in the folder of the course, and calls `run` and `tell`. Answers are
+JSON: what the terminal's scoreboard says, line by line, with what each test found behind its line.
+"""
+
+import contextlib
+import io
+import json
+import linecache
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_kv.labkit import plugin
+from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.misconception import name_misconception
+from mini_kv.labkit.scoreboard import draw_scoreboard
+from mini_kv.viz.figure import spans_data
+
+ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
+"""A line of the scoreboard that is about one test."""
+
+OPTIONS = (
+    "--assert=plain",  # a lab's tests hold no bare assertion, so there is nothing to rewrite
+    "--color=no",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+)
+
+Say = Callable[[str, str], None]
+"""Is told a test's name and its state: "" before it begins, the scoreboard's word when it is over."""
+
+
+class Run:
+    """pytest's hooks for one run: says where it is, and keeps what each leaves behind."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.config: pytest.Config | None = None
+        self.about: dict[str, str] = {}
+        self.printed: dict[str, str] = {}
+        self.fixtures: dict[str, Any] = {}
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Keep the run's configuration: the plugin's results are in it."""
+        self.config = config
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
+        """Keep what each test says of itself."""
+        self.about = {item.name: " ".join((item.function.__doc__ or "").split()) for item in items}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Say which test begins."""
+        self.say(_name(nodeid), "")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        """Give the test its time, and no more."""
+        with time_limit(plugin.TIME_LIMIT_S):
+            return (yield)
+
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Keep the test's caches."""
+        self.fixtures[item.name] = item.stash.get(plugin.FIXTURE, None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what was printed, of which a test's last report has all, and say how the test ended."""
+        self.printed[_name(report.nodeid)] = report.capstdout
+        if report.when == "teardown" and self.config is not None:
+            self.say(_name(report.nodeid), self.config.stash[plugin.RESULTS][report.nodeid].state.value)
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.rpartition("::")[2]
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Generator[None]:
+    """Fail, as pytest-timeout does in the terminal, if the learner's own lines still go round after `seconds`.
+
+    A page has no signals and no threads, but Python can watch for jumps: every loop has one. Only the learner's files
+    are watched; each place in other files is asked about once and then left alone. What goes round without a jump of
+    theirs, in C or in the engine, is ended by the page, worker and all.
+    """
+    watch: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]  # Python 3.12 and up, as in every page
+    tool = watch.DEBUGGER_ID
+    ends = time.monotonic() + seconds
+
+    def on_jump(code: Any, *_: int) -> Any:
+        if not code.co_filename.endswith("/starter.py"):
+            return watch.DISABLE
+        if time.monotonic() > ends:
+            pytest.fail(f"Timeout (>{seconds:.1f}s) from pytest-timeout.")
+        return None
+
+    watch.use_tool_id(tool, "a lab's time limit")
+    watch.register_callback(tool, watch.events.JUMP, on_jump)
+    watch.set_events(tool, watch.events.JUMP)
+    try:
+        yield
+    finally:
+        watch.set_events(tool, watch.events.NO_EVENTS)
+        watch.free_tool_id(tool)
+
+
+_last = Run(lambda test, state: None)
+
+
+def run(lab_id: str, text: str, say: Say) -> str:
+    """Run the lab's tests on `text` as its starter; return the scoreboard and the tests as JSON.
+
+    Args:
+        lab_id: such as `lab-05`.
+        text: the learner's file.
+        say: is told of each test before and after it.
+    """
+    global _last  # noqa: PLW0603  # what `tell` tells about
+    lab = load_lab(Path("labs", lab_id).resolve())
+    lab.starter.write_text(text, encoding="utf-8")
+    linecache.clearcache()
+    os.environ |= {"LAB_IMPL": "starter", "COLUMNS": "100"}
+    _last = this = Run(say)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        pytest.main([f"labs/{lab_id}", *OPTIONS], plugins=[this])
+    stash = this.config.stash if this.config is not None else pytest.Stash()
+    results = list(stash.get(plugin.RESULTS, {}).values())
+    answer: dict[str, Any] = {"report": out.getvalue(), "lines": [], "tests": {}}
+    if results:
+        lines = draw_scoreboard(stash[plugin.IMPLEMENTATIONS][lab_id], results)
+        answer |= {
+            "lines": [{"text": line, "test": row[1] if (row := ROW.match(line)) else None} for line in lines],
+            "idea": name_misconception(lab, results),
+            "tests": {result.test: _shown(result, this) for result in results},
+            "score": sum(result.score for result in results),
+            "points": lab.points,
+        }
+    return json.dumps(answer)
+
+
+def _shown(result: Any, this: Run) -> dict[str, Any]:
+    return {
+        "state": result.state.value,
+        "points": f"{result.score}/{result.points}",
+        "stage": result.stage,
+        "function": result.short_function,
+        "about": this.about.get(result.test, ""),
+        "message": result.message,
+        "printed": this.printed.get(result.test, ""),
+        "calls": len(kv.spans) if (kv := _told(result.test, this)) else 0,
+    }
+
+
+def _told(test: str, this: Run) -> Any:
+    """Return the last cache that the test made and called, if any: the one that a failure draws."""
+    fixture = this.fixtures.get(test)
+    return next((kv for kv in reversed(fixture.kvs) if kv.spans), None) if fixture is not None else None
+
+
+def tell(test: str) -> str:
+    """Return what the last run's test did to its last cache, as the data of the figure."""
+    kv = _told(test, _last)
+    title = f"What your code did: {test.removeprefix('test_').replace('_', ' ')}"
+    return json.dumps(spans_data(kv.spans, kv.manager.kv_cache_config.num_blocks, kv.manager.block_size, title))

@@ -1,0 +1,177 @@
+"""The coverage index: from each idea of the course to its homes, as data/coverage.toml names them, each looked up."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.runs import FenceError, source_of
+
+DATA = ROOT / "book" / "data" / "coverage.toml"
+PACKAGES_WITH_PAGES = ("core", "trace", "viz", "attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One idea: where it lives, and what it still waits for."""
+
+    number: int
+    idea: str
+    homes: tuple[str, ...]
+    """Pages below docs (with an anchor), labs, dotted symbols, notebooks."""
+    waits_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that belong together."""
+
+    title: str
+    intro: str
+    rows: tuple[Row, ...]
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """Return the index. Raises `KeyError` for a row that waits for something unnamed."""
+    data = tomllib.loads(DATA.read_text(encoding="utf-8"))
+    waiting = {None: None} | data["waits_for"]
+    return tuple(
+        Group(
+            group["title"],
+            group["intro"],
+            tuple(
+                Row(row["number"], row["idea"], tuple(row["in"]), waiting[row.get("waits_for")]) for row in group["row"]
+            ),
+        )
+        for group in data["group"]
+    )
+
+
+def rows() -> list[Row]:
+    """Return all rows, in the order of the page."""
+    return [row for group in groups() for row in group.rows]
+
+
+def kind_of(home: str) -> str:
+    """Return what kind of home it is: `page`, `lab`, `notebook` or `symbol`."""
+    if home.split("#", maxsplit=1)[0].endswith(".md"):
+        return "page"
+    if re.fullmatch(r"lab-\d\d", home):
+        return "lab"
+    return "notebook" if home.startswith("notebooks/") else "symbol"
+
+
+def problem_with(home: str) -> str | None:
+    """Return what is wrong with a home; `None` if it is there."""
+    kind = kind_of(home)
+    if kind == "lab":
+        return None if (ROOT / "labs" / home / "lab.toml").is_file() else "no such lab"
+    if kind == "notebook":
+        return None if (ROOT / home).is_file() else "no such notebook"
+    if kind == "symbol":
+        return None if find_symbol(home) else "no such symbol"
+    page, _, anchor = home.partition("#")
+    if not (DOCS / page).is_file():
+        return "no such page"
+    return None if not anchor or anchor in anchors_of(DOCS / page) else "no such anchor"
+
+
+def find_symbol(symbol: str) -> tuple[str, list[str]] | None:
+    """Return the module of a dotted symbol and the names inside it; `None` if there is none such. Imports nothing."""
+    try:
+        module = source_of(symbol).path.removesuffix(".py").replace("/", ".")
+    except FenceError:
+        return None
+    return module, symbol.split(".")[len(module.split(".")) :]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of a page: those written as `{ #name }`, and those that its headings get by themselves."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    anchors = set()
+    for heading in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE):
+        named = re.search(r"\{[^}]*#([\w-]+)[^}]*\}\s*$", heading)
+        anchors.add(named[1] if named else slug(heading))
+    return anchors
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that Python-Markdown makes of a heading.
+
+    >>> slug("Hits, evictions & `allocate_slots`")
+    'hits-evictions-allocate_slots'
+    """
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+
+
+def link_to(home: str) -> str:
+    """Return a Markdown link, seen from a page in docs/reference."""
+    kind = kind_of(home)
+    if kind == "page":
+        return f"[{label_of(home)}](../{home})"
+    if kind == "lab":
+        return f"[{home}](../labs/{home}.md)"
+    if kind == "notebook":
+        return f"[{Path(home).stem}](../../../{home})"
+    module, names = find_symbol(home) or (home, [])
+    text = f"`{'.'.join(names) or module.removeprefix('mini_kv.')}`"
+    if module.split(".")[1] not in PACKAGES_WITH_PAGES:
+        return f"[{text}](../../../{module.replace('.', '/')}.py)"
+    anchored = names and not names[-1].startswith("_")
+    return f"[{text}](../api/{module}.md{'#' + home if anchored else ''})"
+
+
+def label_of(page: str) -> str:
+    """Return a short name for a page: `chapter 7`, `errata E6`, `benefits`.
+
+    >>> label_of("chapters/07-share-free-revive-evict.md"), label_of("reference/errata.md#n08"), label_of("index.md")
+    ('chapter 7', 'errata N08', 'start')
+    """
+    path, _, anchor = page.partition("#")
+    if chapter := re.fullmatch(r"chapters/(\d\d)-.*", path):
+        return f"chapter {int(chapter[1])}"
+    if path == "index.md":
+        return "start"
+    stem = Path(path).stem.replace("-", " ")
+    return f"{stem} {anchor.upper()}" if stem == "errata" else stem
+
+
+def as_markdown() -> str:
+    """Return a section with a table for each group."""
+    sections = []
+    for group in groups():
+        lines = [f"## {group.title}", "", group.intro, "", "| | idea | where |", "|---|---|---|"]
+        for row in group.rows:
+            where = ", ".join(link_to(home) for home in row.homes)
+            waiting = f"*not built yet ({row.waits_for})*" if row.waits_for else ""
+            lines.append(f"| {row.number} | {row.idea} | {'<br>'.join(filter(None, (where, waiting)))} |")
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections)
+
+
+def waiting_as_markdown() -> str:
+    """Return a table of what is not built yet, and which rows wait for it wholly or in part."""
+    waiting: dict[str, list[Row]] = {}
+    for row in rows():
+        if row.waits_for:
+            waiting.setdefault(row.waits_for, []).append(row)
+    lines = ["| waits for | rows without a home yet | rows with a part of it |", "|---|---|---|"]
+    for what, its_rows in waiting.items():
+        bare = ", ".join(str(row.number) for row in its_rows if not row.homes)
+        begun = ", ".join(str(row.number) for row in its_rows if row.homes)
+        lines.append(f"| {what} | {bare} | {begun} |")
+    return "\n".join(lines)
+
+
+def summary() -> str:
+    """Return one sentence: how many ideas, how many with a home."""
+    whole = [row for row in rows() if not row.waits_for]
+    bare = [row for row in rows() if not row.homes]
+    begun = len(rows()) - len(whole) - len(bare)
+    return (
+        f"Of {len(rows())} ideas, {len(whole)} have all of their homes, {begun} have a part and wait for the rest,"
+        f" and {len(bare)} have none yet."
+    )

@@ -1,0 +1,122 @@
+"""Which test catches which belief: runs every lab's mutants and writes down who caught them.
+
+    PYTHONPATH=book python -m mini_kv_book.kill_matrix
+
+A quarter of a second a mutant, so it is not part of a build: the result is kept, and a test compares it with the labs'
+mutants and tests. It holds what a mutant's author believes and the names of the tests, no line of anybody's code, so a
+student's book may show it.
+"""
+
+import ast
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TypedDict
+
+from mini_kv.labkit.audit import audit_lab, load_mutants
+from mini_kv.labkit.lab import Lab, load_lab
+
+RECORDING = Path(__file__).parents[1] / "data" / "kill_matrix.json"
+LABS = Path(__file__).parents[2] / "labs"
+
+
+class Kill(TypedDict):
+    """A belief and the tests that refute it."""
+
+    idea: str
+    in_engine: bool
+    """Whether it is a bug of the engine, put in to see whether the lab's story notices, and no learner's mistake."""
+    caught_by: list[str]
+
+
+def load() -> dict[str, dict[str, Kill]]:
+    """Return the matrix as it was recorded: lab, mutant, what is believed and who refutes it."""
+    matrix: dict[str, dict[str, Kill]] = json.loads(RECORDING.read_text(encoding="utf-8"))
+    return matrix
+
+
+def kills_of(folder: Path) -> dict[str, Kill]:
+    """Run the lab's audit and return its part of the matrix. Raises `ValueError` for a lab that is not sound."""
+    audit = audit_lab(folder)
+    if audit.findings:
+        raise ValueError(f"{folder.name} is not sound: {'; '.join(audit.findings)}")
+    return {
+        mutant.id: Kill(idea=mutant.idea, in_engine=mutant.module is not None, caught_by=audit.kills[mutant.id])
+        for mutant in load_mutants(load_lab(folder))
+    }
+
+
+def as_markdown() -> str:
+    """Return a section a lab: what each test refutes, and behind a fold what each belief runs into."""
+    return "\n\n".join(section(load_lab(LABS / lab), kills) for lab, kills in load().items() if (LABS / lab).is_dir())
+
+
+def section(lab: Lab, kills: dict[str, Kill]) -> str:
+    """Return one lab's section."""
+    learners = [kill for kill in kills.values() if not kill["in_engine"]]
+    bugs = len(kills) - len(learners)
+    engine = (
+        f" {bugs} more are bugs of the engine, put there to see whether the lab's story notices them." if bugs else ""
+    )
+    first = Counter(kill["caught_by"][0] for kill in kills.values())
+    alone = Counter(kill["caught_by"][0] for kill in kills.values() if len(kill["caught_by"]) == 1)
+    every = Counter(test for kill in kills.values() for test in kill["caught_by"])
+    in_order = sorted(every, key=order_of(lab).index)
+    table = [f"| {sentence(test)} | {every[test]} | {first[test]} | {alone[test]} |" for test in in_order]
+    beliefs = [
+        f"    | {plain(kill['idea'])} | {sentence(kill['caught_by'][0])} | {len(kill['caught_by'])} |"
+        for kill in learners
+    ]
+    return "\n".join(
+        [
+            f"## {lab.lab_id}: {lab.title} {{ #{lab.lab_id} }}",
+            "",
+            f"{len(learners)} beliefs.{engine} [The lab](../labs/{lab.lab_id}.md)",
+            "",
+            "| test | refutes | as the first | alone |",
+            "|---|---:|---:|---:|",
+            *table,
+            "",
+            f'??? note "All {len(learners)} beliefs, and the test that each meets first"',
+            "",
+            "    | who believes | meets first | and in all |",
+            "    |---|---|---:|",
+            *beliefs,
+        ]
+    )
+
+
+def plain(text: str) -> str:
+    """Return the text so that Markdown leaves it alone inside a table."""
+    return re.sub(r"([*_|<])", r"\\\1", text)
+
+
+def sentence(test: str) -> str:
+    """Return a test's name as the sentence that it is.
+
+    >>> sentence("test_3_reference_counts_show_the_sharing")
+    '3 reference counts show the sharing'
+    """
+    return test.removeprefix("test_").partition("[")[0].replace("_", " ")
+
+
+def order_of(lab: Lab) -> list[str]:
+    """Return the lab's tests in the order in which they stand in its file."""
+    tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def main() -> None:
+    """Audit every lab and write the matrix, a line a mutant."""
+    labs = []
+    for folder in sorted(LABS.glob("lab-[0-9][0-9]")):
+        kills = kills_of(folder)
+        lines = ",\n".join(f"  {json.dumps(mutant)}: {json.dumps(kill)}" for mutant, kill in kills.items())
+        labs.append(f" {json.dumps(folder.name)}: {{\n{lines}\n }}")
+        print(f"{folder.name}: {len(kills)} mutants")
+    RECORDING.write_text("{\n" + ",\n".join(labs) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Writes down which names and which defaults vLLM has, so that the book's tables can be checked without vLLM.
+
+A tool for maintainers, never part of CI. It reads vLLM's source files and imports none of them, so any Python will do
+and vLLM needs no dependencies. From the top folder:
+
+    pip download --no-deps vllm==0.33.0 -d /tmp/vllm && unzip -q /tmp/vllm/*.whl -d /tmp/vllm
+    PYTHONPATH=book python -m mini_kv_book.record_vllm /tmp/vllm/vllm
+
+What is kept is names alone, and the defaults of the settings: no text, no code.
+"""
+
+import argparse
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
+
+MODULES = (
+    "config/cache.py",
+    "config/scheduler.py",
+    "utils/hashing.py",
+    "utils/math_utils.py",
+    "utils/mem_utils.py",
+    "utils/argparse_utils.py",
+    "transformers_utils/model_arch_config_convertor.py",
+    "lora/request.py",
+    "multimodal/inputs.py",
+    "v1/request.py",
+    "v1/kv_cache_interface.py",
+    "v1/kv_cache_spec_registry.py",
+    "v1/kv_cache_layout.py",
+    "v1/outputs.py",
+    "v1/engine/__init__.py",
+    "v1/core/*.py",
+    "v1/core/sched/*.py",
+    "v1/metrics/stats.py",
+    "v1/metrics/loggers.py",
+    "v1/metrics/perf.py",
+    "v1/worker/block_table.py",
+    "v1/worker/gpu/block_table.py",
+    "v1/kv_offload/base.py",
+    "v1/kv_offload/factory.py",
+    "v1/kv_offload/tiering/fs/io.py",
+    "v1/kv_offload/tiering/fs/manager.py",
+    "v1/attention/ops/triton_unified_attention.py",
+    "v1/attention/ops/merge_attn_states.py",
+    "v1/attention/ops/triton_merge_attn_states.py",
+    "v1/attention/ops/triton_reshape_and_cache_flash.py",
+    "distributed/kv_events.py",
+    "distributed/kv_transfer/kv_connector/v1/base.py",
+)
+"""Where the names are that this project speaks of."""
+
+CONFIGS = tuple(f"config/{name}.py" for name in ("cache", "scheduler", "kv_transfer", "kv_events", "observability"))
+
+
+def main() -> None:
+    """Read vLLM's sources and write the recording."""
+    parser = argparse.ArgumentParser(description="Record the names and defaults of an unpacked vLLM.")
+    parser.add_argument("vllm", type=Path, help="the folder vllm/ of the unpacked wheel")
+    root: Path = parser.parse_args().vllm
+    files = sorted(file for pattern in MODULES for file in root.glob(pattern) if file.stat().st_size)
+    symbols = {file.relative_to(root).as_posix(): sorted(names_in(file)) for file in files}
+    recording = {
+        "version": "0.33.0",
+        "command": "python -m mini_kv_book.record_vllm",
+        "symbols": symbols,
+        "bases": {cls: bases for file in files for cls, bases in bases_in(file).items()},
+        "config": {cls: fields for name in CONFIGS for cls, fields in settings_in(root / name).items()},
+        "literals": {name: values for file in CONFIGS for name, values in literals_in(root / file).items()},
+        "flags": strings_in(root / "engine/arg_utils.py", "--[a-z-]+"),
+        "metrics": strings_in(root / "v1/metrics/loggers.py", "vllm:[a-z_]+"),
+    }
+    RECORDING.write_text(a_line_each(recording), encoding="utf-8")
+    print(f"{sum(map(len, symbols.values()))} names in {len(files)} files")
+
+
+def a_line_each(recording: dict[str, Any]) -> str:
+    """Return the recording as JSON with a line for each file and class, so that a new version can be compared."""
+    lines = []
+    for name, value in recording.items():
+        if isinstance(value, dict):
+            inner = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value[key])}" for key in value)
+            lines.append(f" {json.dumps(name)}: {{\n{inner}\n }}")
+        else:
+            lines.append(f" {json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def parse(file: Path) -> ast.Module:
+    """Return the file's syntax tree."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def names_in(file: Path) -> Iterator[str]:
+    """Yield the names of a module: its classes, their methods and attributes, its functions and constants."""
+    for node in parse(file).body:
+        yield from assigned(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+            yield from (f"{node.name}.{name}" for name in members(node))
+
+
+def bases_in(file: Path) -> dict[str, list[str]]:
+    """Return the base classes of each class, by their plain names."""
+    classes = [node for node in parse(file).body if isinstance(node, ast.ClassDef) and node.bases]
+    return {cls.name: [base.id for base in cls.bases if isinstance(base, ast.Name)] for cls in classes}
+
+
+def members(cls: ast.ClassDef) -> set[str]:
+    """Return a class's methods and attributes, those that `__init__` sets included."""
+    names: set[str] = set()
+    for node in cls.body:
+        names.update(assigned(node))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+            if node.name == "__init__":
+                names.update(
+                    target.attr
+                    for target in ast.walk(node)
+                    if isinstance(target, ast.Attribute)
+                    and isinstance(target.ctx, ast.Store)
+                    and isinstance(target.value, ast.Name)
+                    and target.value.id == "self"
+                )
+    return names
+
+
+def assigned(node: ast.stmt) -> list[str]:
+    """Return the plain names that a statement assigns to."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def settings_in(file: Path) -> dict[str, dict[str, str]]:
+    """Return the default of every setting, as its source text, by class."""
+    return {
+        cls.name: {
+            node.target.id: default_of(node.value)
+            for node in cls.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+        }
+        for cls in parse(file).body
+        if isinstance(cls, ast.ClassDef) and cls.name.endswith("Config")
+    }
+
+
+def default_of(value: ast.expr) -> str:
+    """Return the default's text: of `Field(default=0.92, gt=0)`, that is `0.92`."""
+    if isinstance(value, ast.Call):
+        for keyword in value.keywords:
+            if keyword.arg in ("default", "default_factory"):
+                return ast.unparse(keyword.value)
+    return ast.unparse(value)
+
+
+def literals_in(file: Path) -> dict[str, list[str]]:
+    """Return the choices of every `Name = Literal[...]`."""
+    return {
+        name: [str(constant.value) for constant in ast.walk(node.value) if isinstance(constant, ast.Constant)]
+        for node in parse(file).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal[")
+        for name in assigned(node)
+    }
+
+
+def strings_in(file: Path, pattern: str) -> list[str]:
+    """Return the strings of a file that the pattern matches as a whole: the flags of the server, or its metrics."""
+    strings = {node.value for node in ast.walk(parse(file)) if isinstance(node, ast.Constant)}
+    return sorted(text for text in strings if isinstance(text, str) and re.fullmatch(pattern, text))
+
+
+if __name__ == "__main__":
+    main()

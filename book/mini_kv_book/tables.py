@@ -1,0 +1,68 @@
+"""Tables that are made from code and data, where a page says so.
+
+    <!-- table coverage -->
+
+The table's Markdown takes the place of that line before the page is read, so that its headings, links and words are the
+page's own: in the contents, in the search, and checked like any other.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from markdown import Extension, Markdown
+from markdown.preprocessors import Preprocessor
+from mkdocs.exceptions import BuildError
+
+from mini_kv.core import deviations
+from mini_kv_book import coverage, kill_matrix, names, serving
+from mini_kv_book.places import where
+
+TABLES: dict[str, Callable[..., str]] = {
+    "coverage": coverage.as_markdown,
+    "coverage-summary": coverage.summary,
+    "coverage-waiting": coverage.waiting_as_markdown,
+    "deviations": deviations.as_markdown,
+    "kills": kill_matrix.as_markdown,
+    "names": names.as_markdown,
+    "serving": serving.as_markdown,
+}
+"""What a page may ask for; words after the name are passed on."""
+
+REQUEST = re.compile(r"<!-- table (.+) -->")
+
+
+def made(request: str) -> str:
+    """Return the Markdown of a table, such as `coverage` or `serving memory`. Raises `ValueError` if unknown."""
+    name, *arguments = request.split()
+    if name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; there are: {', '.join(TABLES)}")
+    return TABLES[name](*arguments)
+
+
+class Tables(Preprocessor):
+    """Puts the tables in."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """Return the page's lines with every request answered. An unknown table stops the build, with file and line."""
+        out: list[str] = []
+        for line in lines:
+            request = REQUEST.fullmatch(line)
+            try:
+                out += made(request[1]).split("\n") if request else [line]
+            except (TypeError, ValueError) as error:
+                raise BuildError(f"{where(self.md, line)}: {error}") from error
+        return out
+
+
+class TablesExtension(Extension):
+    """The name for mkdocs.yml: `mini_kv_book.tables`."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Register the preprocessor, before fences (25) are read."""
+        md.preprocessors.register(Tables(md), "kv_tables", 30)
+
+
+def makeExtension(**options: Any) -> TablesExtension:
+    """Return the extension: how Markdown finds it by the module's name."""
+    return TablesExtension(**options)

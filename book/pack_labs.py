@@ -1,0 +1,103 @@
+"""Packs, inside Pyodide: its library (stdlib.zip); mini_kv, the labs and pytest (course.zip); with their bytecode.
+
+Nothing of solutions/ is read: what goes in is named here, one by one.
+"""
+
+import importlib._bootstrap_external as bootstrap
+import importlib.util
+import json
+import os
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+REPO = Path("/repo")
+PYTHON_OF_THE_PAGE = ("lab_page.py",)
+PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/tests/skips.py")
+PACKAGES = ("core", "trace", "viz", "labkit")
+OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
+"""No starter: the page brings the learner's text."""
+OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
+"""pytest imports Pygments, to colour what a page shows without colours: most of its languages can stay away."""
+
+Files = dict[str, bytes]
+
+
+def course() -> Files:
+    """Return the course's files: those of mini_kv, and of every lab that needs nothing but Python and pytest."""
+    paths = [Path(part) for part in PARTS]
+    for package in PACKAGES:
+        paths += [path.relative_to(REPO) for path in (REPO / "mini_kv" / package).rglob("*.py")]
+    for toml in REPO.glob("labs/lab-*/lab.toml"):
+        if tomllib.loads(toml.read_text(encoding="utf-8"))["needs"] == "C":
+            paths += [toml.relative_to(REPO).with_name(name) for name in OF_A_LAB]
+    files = {str(path): (REPO / path).read_bytes() for path in paths}
+    for name in PYTHON_OF_THE_PAGE:
+        files[name] = (REPO / "book/mini_kv_book/assets" / name).read_bytes()
+    for name in [name for name in files if name.endswith(".py")]:
+        cached = Path(importlib.util.cache_from_source(name))
+        files[str(cached)] = bytecode(files[name], "/course/" + name)
+    return files
+
+
+def wheels() -> Files:
+    """Return what pip downloaded, without sources: nobody reads pytest in a page."""
+    files: Files = {}
+    for wheel in (REPO / "book/node_modules/.wheels").glob("*-none-any.whl"):
+        files |= {f"packages/{name}": data for name, data in unpacked(wheel) if not OF_NO_USE.search(name)}
+    return compiled(files, "/course/", set(files))
+
+
+def library() -> Files:
+    """Return Python's library: what a run of a lab imports as bytecode, the rest as source, which is smaller."""
+    zipfile.ZipFile("/out/course.zip").extractall("/course")
+    os.chdir("/course")
+    sys.path[:0] = ["/course", "/course/packages"]
+    lab_page = importlib.import_module("lab_page")
+    answer = json.loads(lab_page.run("lab-05", "", lambda test, state: None))
+    if not answer["lines"]:
+        raise SystemExit(f"what was packed cannot run a lab:\n{answer['report']}")
+    archive = "/lib/python314.zip/"
+    origins = [module.__spec__.origin or "" for module in sys.modules.values() if module.__spec__ is not None]
+    used = {origin.removeprefix(archive) for origin in origins if origin.startswith(archive)}
+    return compiled(dict(unpacked(Path("/stdlib.zip"))), "", used)
+
+
+def unpacked(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of a zip archive."""
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            if not info.is_dir():
+                yield info.filename, opened.read(info)
+
+
+def compiled(files: Files, root: str, chosen: set[str]) -> Files:
+    """Return the files, with bytecode in place of the chosen sources."""
+    out: Files = {}
+    for name, data in files.items():
+        if name.endswith(".py") and name in chosen:
+            out[name + "c"] = bytecode(data, root + name)
+        else:
+            out[name] = data
+    return out
+
+
+def bytecode(source: bytes, path: str) -> bytes:
+    """Return a .pyc that is never compared with its source: the two come out of one archive."""
+    code = compile(source, path, "exec", dont_inherit=True)
+    return bytes(bootstrap._code_to_hash_pyc(code, importlib.util.source_hash(source), checked=False))
+
+
+def write(name: str, files: Files) -> None:
+    """Write the archive; the same files give the same bytes."""
+    Path("/out").mkdir(exist_ok=True)
+    with zipfile.ZipFile(f"/out/{name}", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for file in sorted(files):
+            archive.writestr(zipfile.ZipInfo(file), files[file], zipfile.ZIP_DEFLATED, 9)
+
+
+write("course.zip", course() | wheels())
+write("stdlib.zip", library())

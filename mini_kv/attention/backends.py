@@ -1,0 +1,155 @@
+"""The two calls of a layer: write keys and values, then attend. Who does it is named, or chosen for a reason.
+
+reference     one query and head at a time, float64          the oracle
+torch         CPU, or wherever torch runs
+triton        CUDA; on a CPU under TRITON_INTERPRET=1
+flashinfer    CUDA, where the package is installed
+flash_attn    CUDA, where the package is installed
+"""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.checks import check_attention, check_write
+from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.metadata import AttentionMetadata
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.attention.quantized import write_kv_torch
+from mini_kv.core.errors import ConfigError
+
+PACKAGES = {"triton": "triton", "flashinfer": "flashinfer", "flash_attn": "flash_attn"}
+"""What a backend needs beside torch."""
+MODULES = {
+    "reference": "reference",
+    "torch": "torch_backend",
+    "triton": "triton_backend",
+    "flashinfer": "flashinfer_backend",
+    "flash_attn": "flash_attn_backend",
+}
+
+
+class Backend(Protocol):
+    """What the module of a backend defines."""
+
+    def obstacle(self, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
+        """Return why the backend cannot do the call, in words; `None` if it can."""
+
+    def attend(
+        self, query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
+    ) -> Tensor:
+        """Write the result of `paged_attention` to `out` and return the log-sum-exp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A backend and why it was chosen."""
+
+    name: str
+    reason: str
+
+
+def paged_attention(
+    query: Tensor,
+    kv_cache: PagedKVCache,
+    metadata: AttentionMetadata,
+    options: AttentionOptions | None = None,
+    *,
+    backend: str = "auto",
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return what each query makes of the keys and values that it sees, and its log-sum-exp.
+
+    Reads the visible tokens' slots; what lies in other blocks, or behind the end of a half-filled one, changes nothing.
+
+    Args:
+        query: `[num_tokens, num_heads, head_size]`, the requests' new tokens packed one after the other. A head of the
+            queries reads the head of the keys with its number divided by how many share one: 0 1 2 3 read 0 0 1 1.
+        kv_cache: holds all keys and values of the batch, the new ones included (`write_kv` first). In the query's
+            dtype, or int8 or fp8.
+        metadata: whose queries these are.
+        options: the kind of attention; `None` is causal and full.
+        backend: which implementation. "auto" takes what `choose_backend` says.
+        out: written and returned, if given; tokens behind those of the last request are left as they are.
+
+    Returns:
+        `[num_tokens, num_heads, head_size]` in the query's dtype, and `[num_tokens, num_heads]` in float32, natural
+        logarithm, minus infinity where nothing is seen.
+
+    Raises:
+        ConfigError: shapes, dtypes or devices that cannot work, or a backend that cannot do this; nothing has run.
+    """
+    options = options or AttentionOptions()
+    check_attention(query, kv_cache, metadata, options, out)
+    if backend == "auto":
+        backend = choose_backend(query, kv_cache, options).name
+    _refuse(obstacle(backend, query, kv_cache, options), backend)
+    if out is None:
+        out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+    return out, load(backend).attend(query, kv_cache, metadata, options, out)
+
+
+def write_kv(
+    key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor, *, backend: str = "auto"
+) -> None:
+    """Write each token's key and value to its slot, in whatever form the cache keeps them; slot -1 is not written.
+
+    Args:
+        key: `[num_tokens, num_kv_heads, head_size]`.
+        value: the same shape.
+        kv_cache: written in place, scales included.
+        slot_mapping: `[num_tokens]`, int64.
+        backend: "triton" is one kernel; every other name writes with torch; "auto" is triton on CUDA.
+
+    Raises:
+        ConfigError: shapes that cannot work; nothing has been written.
+    """
+    check_write(key, value, kv_cache, slot_mapping)
+    if backend == "auto":
+        backend = choose_backend(key, kv_cache, AttentionOptions()).name
+    if backend == "triton":
+        _refuse(obstacle(backend, key, kv_cache, AttentionOptions()), backend)
+        from mini_kv.attention.triton_backend import write_kv_triton
+
+        write_kv_triton(key, value, kv_cache, slot_mapping)
+    else:
+        write_kv_torch(key, value, kv_cache, slot_mapping)
+
+
+def choose_backend(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> Choice:
+    """Return what "auto" takes for such a call, and why.
+
+    >>> from mini_kv.attention.kv_cache import allocate_kv_cache
+    >>> choose_backend(torch.zeros(3, 4, 8), allocate_kv_cache(2, 4, 4, 8), AttentionOptions())
+    Choice(name='torch', reason='the tensors are on cpu, where torch is the fastest')
+    """
+    device = query.device.type
+    if device != "cuda":
+        return Choice("torch", f"the tensors are on {device}, where torch is the fastest")
+    reason = obstacle("triton", query, kv_cache, options)
+    if reason is None:
+        return Choice("triton", "the tensors are on cuda, where our kernels read each block in place")
+    return Choice("torch", f"triton cannot do this: {reason}")
+
+
+def obstacle(name: str, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
+    """Return why the backend cannot do the call, in words; `None` if it can."""
+    if name not in MODULES:
+        return f"there is no such backend; there are {', '.join(MODULES)}"
+    if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
+        return f"the package {PACKAGES[name]} is not installed"
+    return load(name).obstacle(query, kv_cache, options)
+
+
+def _refuse(reason: str | None, backend: str) -> None:
+    if reason is not None:
+        raise ConfigError(f"backend {backend!r} cannot do this: {reason}")
+
+
+def load(name: str) -> Backend:
+    """Import the backend's module. Its package must be installed."""
+    return cast(Backend, importlib.import_module(f"mini_kv.attention.{MODULES[name]}"))

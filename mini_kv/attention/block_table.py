@@ -1,0 +1,81 @@
+"""Block tables as a tensor, and the way from a token's position to its slot."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mini_kv.core.errors import ConfigError
+
+
+class BlockTable:
+    """A row of block ids a request, in memory that is allocated once.
+
+        row 0    7  3  9  .  .        the third block of request 0 is physical block 9
+        row 1    4  .  .  .  .        what stands behind a request's last block means nothing
+
+    Source: vLLM `BlockTable` (v1/worker/block_table.py).
+    """
+
+    def __init__(
+        self, max_num_reqs: int, max_num_blocks_per_req: int, block_size: int, device: torch.device | str = "cpu"
+    ) -> None:
+        """Allocate the rows, `[max_num_reqs, max_num_blocks_per_req]`, int32."""
+        for name, value in (
+            ("max_num_reqs", max_num_reqs),
+            ("max_num_blocks_per_req", max_num_blocks_per_req),
+            ("block_size", block_size),
+        ):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}, it must be at least 1")
+        self.block_size = block_size
+        self.block_table = torch.zeros((max_num_reqs, max_num_blocks_per_req), dtype=torch.int32, device=device)
+        self.num_blocks_per_row = [0] * max_num_reqs
+
+    def add_row(self, block_ids: Sequence[int], row: int) -> None:
+        """Start the row anew with these blocks."""
+        self._check_room(row, len(block_ids))
+        self.num_blocks_per_row[row] = 0
+        self.append_row(block_ids, row)
+
+    def append_row(self, block_ids: Sequence[int], row: int) -> None:
+        """Add blocks at the end of the row. Raises `ConfigError`, and adds none, if they do not fit."""
+        start = self.num_blocks_per_row[row]
+        self._check_room(row, start + len(block_ids))
+        if block_ids:
+            new = torch.tensor(block_ids, dtype=torch.int32)
+            self.block_table[row, start : start + len(block_ids)] = new
+            self.num_blocks_per_row[row] = start + len(block_ids)
+
+    def move_row(self, source: int, target: int) -> None:
+        """Copy a row over another, as when a batch closes the gap that a finished request leaves."""
+        num_blocks = self.num_blocks_per_row[source]
+        self.block_table[target, :num_blocks] = self.block_table[source, :num_blocks]
+        self.num_blocks_per_row[target] = num_blocks
+
+    def _check_room(self, row: int, num_blocks: int) -> None:
+        if num_blocks > self.block_table.shape[1]:
+            message = f"row {row} would have {num_blocks} blocks; the table is {self.block_table.shape[1]} wide"
+            raise ConfigError(message)
+
+
+def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table: Tensor, block_size: int) -> Tensor:
+    """Return the slot of each token: where in the cache its key and value lie.
+
+        slot = block_table[request, position // block_size] * block_size + position % block_size
+
+    Args:
+        query_start_loc: `[num_reqs + 1]`, int32: the tokens of request i are `[start_loc[i], start_loc[i + 1])`.
+        positions: `[num_tokens]`: each token's place in its own request.
+        block_table: `[num_reqs, max_num_blocks]`, int32.
+        block_size: tokens a block.
+
+    Returns:
+        `[num_tokens]`, int64: a cache of 4 GB has more slots times elements than 32 bits can count.
+    """
+    num_tokens_per_req = query_start_loc[1:] - query_start_loc[:-1]
+    rows = torch.arange(len(num_tokens_per_req), device=positions.device)
+    rows = torch.repeat_interleave(rows, num_tokens_per_req.to(rows.dtype))
+    positions = positions.to(torch.int64)
+    block_ids = block_table[rows, positions // block_size].to(torch.int64)
+    return block_ids * block_size + positions % block_size

@@ -1,0 +1,75 @@
+"""Keys and values in 8 bits.
+
+int8    a scale for each token and head: the largest of its numbers becomes 127. The scales lie beside the block and
+        travel with it.
+fp8     a scale for all keys and one for all values, fixed beforehand; each number has its own exponent, so this
+        matters less.
+"""
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.kv_cache import PagedKVCache
+
+INT8_MAX = 127.0
+FP8_MAX = 448.0
+"""Largest number of float8_e4m3fn."""
+
+
+def quantize_per_token_head(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `x` in int8 and the scales that undo it; `x` is within half a scale of what comes back.
+
+    Args:
+        x: `[..., head_size]`; one scale a row.
+
+    Returns:
+        int8 of the same shape, -127 to 127 (-128 has no opposite, so it is not used); float32 scales `[...]`, 0.0 for a
+        row of zeros.
+    """
+    x = x.float()
+    scales = x.abs().amax(dim=-1) / INT8_MAX
+    divisor = torch.where(scales == 0, torch.ones_like(scales), scales)
+    return torch.round(x / divisor.unsqueeze(-1)).clamp(-INT8_MAX, INT8_MAX).to(torch.int8), scales
+
+
+def dequantize(x: Tensor, scales: Tensor) -> Tensor:
+    """Return the numbers that int8 `[..., head_size]` with its scales `[...]` stands for, in float32."""
+    return x.float() * scales.unsqueeze(-1)
+
+
+def to_fp8(x: Tensor, scale: float) -> Tensor:
+    """Return `x / scale` as float8_e4m3fn; what is too large becomes the largest number, not NaN."""
+    return (x.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+
+
+def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
+    """Write each token's key and value to its slot, in whatever form the cache keeps them; slot -1 is not written.
+
+    Args:
+        key: `[num_tokens, num_kv_heads, head_size]`.
+        value: the same shape.
+        kv_cache: written in place, scales included.
+        slot_mapping: `[num_tokens]`, int64.
+    """
+    slots = slot_mapping[slot_mapping >= 0]
+    blocks, offsets = slots // kv_cache.block_size, slots % kv_cache.block_size
+    for plane, x in enumerate((key, value)):
+        x = x[slot_mapping >= 0]
+        if kv_cache.scales is not None:
+            x, kv_cache.scales[blocks, plane, offsets] = quantize_per_token_head(x)
+        elif kv_cache.data.dtype == torch.float8_e4m3fn:
+            x = to_fp8(x, kv_cache.tensor_scales[plane])
+        kv_cache.data[blocks, plane, offsets] = x.to(kv_cache.data.dtype)
+
+
+def dequantize_rows(kv_cache: PagedKVCache, blocks: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values of these slots as float64, `[num_slots, num_kv_heads, head_size]` each."""
+    planes = []
+    for plane in (0, 1):
+        x = kv_cache.data[blocks, plane, offsets].double()
+        if kv_cache.scales is not None:
+            x = x * kv_cache.scales[blocks, plane, offsets].double().unsqueeze(-1)
+        elif kv_cache.data.dtype == torch.float8_e4m3fn:
+            x = x * kv_cache.tensor_scales[plane]
+        planes.append(x)
+    return planes[0], planes[1]

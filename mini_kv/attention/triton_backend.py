@@ -1,0 +1,250 @@
+"""Attention over blocks with our own kernels: plans, checks and launches them. Import needs triton."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.metadata import AttentionMetadata
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.attention.quantized import to_fp8
+from mini_kv.attention.triton_kernels import attend_kernel, merge_kernel, write_kv_kernel
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Read by triton when the kernels above were defined; from then on it cannot change."""
+
+PROGRAMS_PER_SM = 3
+"""How many programs of a decode run on one multiprocessor at a time: 72 KB of shared memory each, of 227."""
+MIN_SPLIT_TOKENS = 256
+"""Shorter splits write more partial results than is worth the company."""
+ROWS_PER_WRITE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How `attend_kernel` cuts up a call."""
+
+    block_m: int
+    """Rows of a program: queries times the heads that share a head of keys."""
+    tile: int
+    """Positions a step."""
+    num_splits: int
+    split_tokens: int
+    """Positions a split, a multiple of `tile`."""
+    num_warps: int
+    num_stages: int
+
+
+def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
+    """Return why the kernels cannot do the call, in words; `None` if they can."""
+    if query.device.type != "cuda" and not IS_INTERPRETED:
+        return f"the tensors are on {query.device}; without a GPU set TRITON_INTERPRET=1 before Python starts"
+    if query.dtype == torch.float64 or kv_cache.data.dtype == torch.float64:
+        return "the kernels compute in float32, so a float64 result would lie"
+    if kv_cache.head_size > 256:
+        return f"head size {kv_cache.head_size}: a tile of more than 256 does not fit in shared memory"
+    if query.shape[1] // kv_cache.num_kv_heads > 128:
+        return "more than 128 heads share a head of keys"
+    if query.stride(-1) != 1 or kv_cache.data.stride(-1) != 1:
+        return "the elements of a head must lie side by side"
+    if kv_cache.data.dtype == torch.float8_e4m3fn and query.device.type == "cuda":
+        capability = torch.cuda.get_device_capability(query.device)
+        if capability < (8, 9):
+            return f"fp8 needs compute capability 8.9; this GPU has {capability[0]}.{capability[1]}"
+    return None
+
+
+def attend(
+    query: Tensor,
+    kv_cache: PagedKVCache,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
+    out: Tensor,
+    plan: Plan | None = None,
+) -> Tensor:
+    """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp.
+
+    Arguments as in `paged_attention`, and a plan if it shall not be `make_plan`'s.
+    """
+    num_tokens, num_heads, head_size = query.shape
+    lse = query.new_full((num_tokens, num_heads), -torch.inf, dtype=torch.float32)
+    if metadata.max_query_len == 0:
+        return lse
+    plan = plan or make_plan(query, kv_cache, metadata, options)
+    if plan.num_splits == 1:
+        _launch_attend(query, kv_cache, metadata, options, plan, out.unsqueeze(0), lse.unsqueeze(0))
+        return lse
+    parts = query.new_empty((plan.num_splits, *query.shape), dtype=torch.float32)
+    part_lses = lse.new_empty((plan.num_splits, *lse.shape))
+    _launch_attend(query, kv_cache, metadata, options, plan, parts, part_lses)
+    merge_kernel[(num_tokens, num_heads)](
+        out,
+        lse,
+        parts,
+        part_lses,
+        lse if options.sinks is None else options.sinks,
+        metadata.query_start_loc,
+        metadata.num_reqs,
+        plan.num_splits,
+        *out.stride()[:2],
+        *parts.stride()[:2],
+        *part_lses.stride()[:2],
+        HEAD_SIZE=head_size,
+        BLOCK_D=triton.next_power_of_2(head_size),
+        BLOCK_S=triton.next_power_of_2(plan.num_splits),
+        HAS_SINKS=options.sinks is not None,
+    )
+    return lse
+
+
+def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions) -> Plan:
+    """Return how to cut up the call, from what the host knows: nothing waits for the device."""
+    group = query.shape[1] // kv_cache.num_kv_heads
+    rows = max(metadata.max_query_len, 1) * group
+    if IS_INTERPRETED:  # a program and a tile cost milliseconds each, whatever their size
+        return Plan(max(16, triton.next_power_of_2(group)), 32, 1, 0, 4, 1)
+    wide = query.element_size() * kv_cache.head_size > 256  # bytes a row: more than 128 numbers of 16 bits
+    block_m = max(16, min(triton.next_power_of_2(rows), 64 if wide else 128), triton.next_power_of_2(group))
+    tile = 32 if wide else 64
+    num_warps = 8 if block_m >= 128 else 4
+    num_splits, split_tokens = 1, 0
+    if metadata.max_query_len == 1:
+        slots = PROGRAMS_PER_SM * torch.cuda.get_device_properties(query.device).multi_processor_count
+        length = metadata.max_seq_len
+        for limit in (options.sliding_window, options.chunk_size):
+            length = length if limit is None else min(length, limit + tile)
+        num_splits, split_tokens = pick_splits(metadata.num_reqs * kv_cache.num_kv_heads, length, slots, tile)
+    return Plan(block_m, tile, num_splits, split_tokens, num_warps, num_stages=2 if wide else 3)
+
+
+def pick_splits(num_programs: int, length: int, slots: int, tile: int) -> tuple[int, int]:
+    """Return in how many splits of how many positions to cut each program, so that the GPU is full to the end.
+
+    Programs run in waves of `slots`; what counts is how full the last one is. The fewest splits that fill the waves to
+    nine tenths win, else the fullest.
+
+    >>> pick_splits(num_programs=256, length=4096, slots=396, tile=64)  # 768 programs: 1.94 waves
+    (3, 1408)
+    >>> pick_splits(num_programs=8, length=4096, slots=396, tile=64)  # cannot be filled: as many as make sense
+    (16, 256)
+    """
+    best, best_fill = 1, 0.0
+    for num_splits in range(1, max(length // MIN_SPLIT_TOKENS, 1) + 1):
+        waves = num_programs * num_splits / slots
+        fill = waves / -(-num_programs * num_splits // slots)
+        if fill > best_fill:
+            best, best_fill = num_splits, fill
+        if fill >= 0.9:
+            break
+    split_tokens = -(-length // (best * tile)) * tile
+    return -(-length // split_tokens), split_tokens
+
+
+def _launch_attend(
+    query: Tensor,
+    kv_cache: PagedKVCache,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
+    plan: Plan,
+    out: Tensor,
+    lse: Tensor,
+) -> None:
+    num_tokens, num_heads, head_size = query.shape
+    group = num_heads // kv_cache.num_kv_heads
+    is_decode = metadata.max_query_len == 1
+    block_q = plan.block_m // group
+    num_tiles = metadata.num_reqs if is_decode else num_tokens // block_q + metadata.num_reqs
+    scales = kv_cache.scales
+    k_scales, v_scales = (lse, lse) if scales is None else (scales[:, 0], scales[:, 1])
+    k_scale, v_scale = kv_cache.tensor_scales
+    attend_kernel[(num_tiles, kv_cache.num_kv_heads, plan.num_splits)](
+        out,
+        lse,
+        query,
+        kv_cache.k_cache,
+        kv_cache.v_cache,
+        k_scales,
+        v_scales,
+        lse if options.sinks is None else options.sinks,
+        metadata.block_tables,
+        metadata.seq_lens,
+        metadata.query_start_loc,
+        metadata.num_reqs,
+        options.scale_for(head_size) * k_scale,
+        v_scale,
+        options.logits_soft_cap or 1.0,
+        plan.split_tokens,
+        *out.stride()[:3],
+        *lse.stride()[:2],
+        *query.stride()[:2],
+        *kv_cache.k_cache.stride()[:3],
+        *((0, 0, 0) if scales is None else k_scales.stride()),
+        metadata.block_tables.stride(0),
+        BLOCK_SIZE=kv_cache.block_size,
+        HEAD_SIZE=head_size,
+        BLOCK_D=max(16, triton.next_power_of_2(head_size)),
+        GROUP=group,
+        BLOCK_M=plan.block_m,
+        TILE=plan.tile,
+        WINDOW=options.sliding_window or 0,
+        CHUNK=options.chunk_size or 0,
+        HAS_SOFT_CAP=options.logits_soft_cap is not None,
+        HAS_SINKS=options.sinks is not None,
+        HAS_SCALES=scales is not None,
+        IS_SPLIT=plan.num_splits > 1,
+        ONE_QUERY_EACH=is_decode,
+        COMPUTE=compute_dtype(query.dtype),
+        num_warps=plan.num_warps,
+        num_stages=plan.num_stages,
+    )
+
+
+def compute_dtype(dtype: torch.dtype) -> tl.dtype:
+    """Return the dtype of the products' operands; they are always summed up in float32.
+
+    The interpreter multiplies the bit patterns of 16-bit numbers, so under it everything is float32.
+    """
+    if IS_INTERPRETED or dtype == torch.float32:
+        return tl.float32
+    return tl.bfloat16 if dtype == torch.bfloat16 else tl.float16
+
+
+def write_kv_triton(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
+    """Write each token's key and value to its slot, in whatever form the cache keeps them; see `write_kv`.
+
+    Numbers become fp8 before the kernel, by torch: compute capability 8.0 cannot, and the interpreter rounds wrongly.
+    """
+    num_tokens, num_kv_heads, head_size = key.shape
+    if num_tokens == 0:
+        return
+    data, scales = kv_cache.data, kv_cache.scales
+    if data.dtype == torch.float8_e4m3fn:
+        key, value = (to_fp8(x, s).view(torch.uint8) for x, s in zip((key, value), kv_cache.tensor_scales, strict=True))
+        data = data.view(torch.uint8)
+    k_scales, v_scales = (slot_mapping, slot_mapping) if scales is None else (scales[:, 0], scales[:, 1])
+    num_rows = num_tokens * num_kv_heads
+    write_kv_kernel[(triton.cdiv(num_rows, ROWS_PER_WRITE), 2)](
+        key,
+        value,
+        data[:, 0],
+        data[:, 1],
+        k_scales,
+        v_scales,
+        slot_mapping,
+        num_rows,
+        *key.stride()[:2],
+        *value.stride()[:2],
+        *data[:, 0].stride()[:3],
+        *((0, 0, 0) if scales is None else k_scales.stride()),
+        NUM_KV_HEADS=num_kv_heads,
+        BLOCK_SIZE=kv_cache.block_size,
+        HEAD_SIZE=head_size,
+        BLOCK_D=triton.next_power_of_2(head_size),
+        ROWS=ROWS_PER_WRITE,
+        HAS_SCALES=scales is not None,
+        num_warps=4,
+    )

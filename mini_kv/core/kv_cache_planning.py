@@ -1,0 +1,152 @@
+"""Before the first request: which layers share a block table, and how many blocks the memory holds.
+
+All groups take their blocks from one pool, so a block must be as large for each: the same number of layers, the same
+bytes a layer. Where a model does not come like that, layers are padded, blocks made longer, states rounded up:
+
+    10 full + 52 window layers      a group of 10, four of 9 and two of 8: 8 of 70 places stay empty
+    half as many heads              blocks of twice as many tokens
+    a state of 304 KiB              attention's blocks grow to 320 KiB, and the state is padded to that
+
+Source: vLLM (v1/core/kv_cache_planning.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+)
+
+
+def get_kv_cache_groups(
+    kv_cache_spec: Mapping[str, KVCacheSpec], *, disable_hybrid_kv_cache_manager: bool | None = None
+) -> tuple[KVCacheGroupSpec, ...]:
+    """Return the groups of the layers that own KV.
+
+    Args:
+        kv_cache_spec: the shape of each such layer, by its name, in the model's order.
+        disable_hybrid_kv_cache_manager: `True`: every layer keeps all tokens, in one group. `False`: groups.
+            `None`: groups, unless layers attend in chunks, which vLLM turns off by default because it is slower.
+    """
+    specs = dict(kv_cache_spec)
+    if not specs:
+        raise ConfigError("no layer owns any KV: there is nothing to plan")
+    if disable_hybrid_kv_cache_manager is None:
+        disable_hybrid_kv_cache_manager = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs.values())
+    if disable_hybrid_kv_cache_manager:
+        specs = unify_hybrid_kv_cache_specs(specs)
+    specs = unify_kv_cache_spec_page_size(specs)
+    by_spec: dict[KVCacheSpec, list[str]] = {}
+    for name, spec in specs.items():
+        by_spec.setdefault(spec, []).append(name)
+    return tuple(
+        KVCacheGroupSpec(tuple(names), spec)
+        for spec, layers in by_spec.items()
+        for names in split_layers(layers, group_size([len(layers) for layers in by_spec.values()]))
+    )
+
+
+def group_size(num_layers: Sequence[int]) -> int:
+    """Return how many layers a group has room for, given how many there are of each kind.
+
+    As many as of the rarest kind, so that there are few groups and little padding. But if there are nearly as many of
+    the most frequent one (less than 1.5 times), as many as of that: 13 + 12 is two groups of 13, with one place empty,
+    and not three of 12, with eleven.
+    """
+    return max(num_layers) if max(num_layers) < 1.5 * min(num_layers) else min(num_layers)
+
+
+def split_layers(layers: Sequence[str], size: int) -> list[Sequence[str]]:
+    """Deal the layers out, like cards, to as few groups of at most `size` as they need: 52 by 10 are 9 9 9 9 8 8."""
+    num_groups = -(-len(layers) // size)
+    return [layers[i::num_groups] for i in range(num_groups)]
+
+
+def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
+    """Return the specs with every window and chunk kept in full, if there is full attention beside them.
+
+    What a layer computes stays as it is; it only keeps more than it reads. Raises `ConfigError` for states, which
+    cannot be kept token by token.
+    """
+    if any(isinstance(spec, MambaSpec) for spec in specs.values()) and len(set(specs.values())) > 1:
+        raise ConfigError("state layers beside others need groups: they cannot be treated as full attention")
+    if not any(isinstance(spec, FullAttentionSpec) for spec in specs.values()):
+        return dict(specs)
+    shape = ("block_size", "num_kv_heads", "head_size", "dtype_bytes")
+    return {name: FullAttentionSpec(*(getattr(spec, field) for field in shape)) for name, spec in specs.items()}
+
+
+def unify_kv_cache_spec_page_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
+    """Return the specs with equally large blocks: more tokens a block for small layers, padding where that fails.
+
+    A state has one size, whatever the block, so all blocks grow first until attention's cover the largest state.
+    """
+    attention = [spec for spec in specs.values() if isinstance(spec, AttentionSpec)]
+    states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
+    if attention and states:
+        largest = max(spec.page_size_bytes for spec in attention)
+        factor = -(-max(spec.page_size_bytes for spec in states) // largest)
+        specs = {name: replace(spec, block_size=spec.block_size * factor) for name, spec in specs.items()}
+    page_size = max(spec.page_size_bytes for spec in specs.values())
+    return {name: _with_page_size(spec, page_size) for name, spec in specs.items()}
+
+
+def _with_page_size(spec: KVCacheSpec, page_size: int) -> KVCacheSpec:
+    if spec.page_size_bytes == page_size:
+        return spec
+    if isinstance(spec, AttentionSpec) and page_size % spec.page_size_bytes == 0:
+        return replace(spec, block_size=spec.block_size * (page_size // spec.page_size_bytes))
+    return replace(spec, page_size_padded=page_size)  # type: ignore[call-arg]  # states and attention have it
+
+
+def get_kv_cache_config(groups: Sequence[KVCacheGroupSpec], available_memory: int) -> KVCacheConfig:
+    """Return the groups with as many blocks as the memory, in bytes, holds. Raises `ConfigError` if it holds none."""
+    num_blocks = available_memory // bytes_per_block(groups)
+    if num_blocks < 2:
+        need = f"a block takes {bytes_per_block(groups):,} bytes, and the null block is one"
+        raise ConfigError(f"{available_memory:,} bytes hold {num_blocks} blocks: {need}")
+    return KVCacheConfig(num_blocks, tuple(groups))
+
+
+def bytes_per_block(groups: Sequence[KVCacheGroupSpec]) -> int:
+    """Return the bytes of one block: a page in the tensor of each layer of the largest group."""
+    return max(len(group.layer_names) * group.kv_cache_spec.page_size_bytes for group in groups)
+
+
+def get_max_concurrency(config: KVCacheConfig, max_model_len: int, max_in_flight_tokens: int) -> float:
+    """Return how many requests of the greatest length fit at once, each holding the most that it ever does."""
+    return (config.num_blocks - 1) / blocks_per_request(config.kv_cache_groups, max_model_len, max_in_flight_tokens)
+
+
+def blocks_per_request(groups: Sequence[KVCacheGroupSpec], num_tokens: int, max_in_flight_tokens: int) -> int:
+    """Return the most blocks that a request of so many tokens holds in all groups together: the gate's own formula."""
+    return sum(
+        group.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens) for group in groups
+    )
+
+
+def get_kv_cache_tensors(
+    groups: Sequence[KVCacheGroupSpec], kv_sharing: Mapping[str, str] | None = None
+) -> list[list[list[str]]]:
+    """Return who uses each tensor: a row a tensor, in it a list a group, in that the names of layers.
+
+        tensor 0      full.0      window.0      window.1        one page of block 7 is here, one in tensor 1, ...
+        tensor 1      full.1      window.2      window.3
+
+    A block belongs to one group at a time, so layers of different groups share a tensor and never a page of it. A list
+    is empty where a group has no layer: padding. Layers of `kv_sharing`, name to owner, own nothing: they stand
+    behind their owner, read what it wrote, and use its group's table.
+    """
+    tensors: list[list[list[str]]] = []
+    for row in range(max(len(group.layer_names) for group in groups)):
+        owners = [group.layer_names[row : row + 1] for group in groups]
+        readers = [[name for name, owner in (kv_sharing or {}).items() if owner in names] for names in owners]
+        tensors.append([[*names, *shared] for names, shared in zip(owners, readers, strict=True)])
+    return tensors

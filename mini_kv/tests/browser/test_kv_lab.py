@@ -1,0 +1,445 @@
+"""A lab in the page, in a real browser: written, run, stuck, broken, kept, reached by keyboard, read on a phone."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mini_kv.viz.figure import script
+
+ROOT = Path(__file__).parents[3]
+PACKED = ROOT / "book" / "docs" / "assets" / "kv-lab"
+PHONE = {"width": 390, "height": 844, "has_touch": True}
+LABS = [f"lab-{number:02}" for number in range(1, 8)]
+
+COLD_S, WARM_S = 6, 0.5
+"""What a reader should wait at most, on two quiet cores."""
+BUSY = 4
+"""How many times longer it may take where tests run: several programs share the cores."""
+
+CLOCK = """async () => {
+    const lab = document.querySelector("kv-lab"), root = lab.shadowRoot, strip = root.querySelector(".strip");
+    const until = (done) => new Promise((resolve) => {
+        const look = () => done() ? resolve(performance.now()) : requestAnimationFrame(look);
+        look();
+    });
+    const began = performance.now();
+    root.querySelector("button.primary").click();
+    const first = await until(() => strip.childElementCount > 0);
+    const all = await until(() => !lab.hasAttribute("running"));
+    return [(first - began) / 1000, (all - began) / 1000];
+}"""
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,">
+<title>{lab}</title>
+<style>:root {{ color-scheme: light dark }} body {{ margin: 0 }}</style>
+<main><h1>{lab}</h1>{element}</main>
+<script>{figure}</script>
+<script src="assets/kv_lab.js"></script>
+</html>
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Pages with one lab each, made by the book's fence, and what they load."""
+    why = "labs in the page: the book's packages are missing; `make site` gets them"
+    fence = pytest.importorskip("mini_kv_book.lab", reason=why)
+    if not (PACKED / "packed.json").is_file():
+        pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
+    shutil.copy(fence.SCRIPT, folder / "assets" / "kv_lab.js")
+    for lab in LABS:
+        page = PAGE.format(lab=lab, element=fence.element(lab, fence.megabytes()), figure=script())
+        (folder / f"{lab}.html").write_text(page, encoding="utf-8")
+    bare = PAGE.format(lab="lab-05", element=fence.element("lab-05", None), figure="")
+    (folder / "bare.html").write_text(bare, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def show(site, serve, open_page):
+    """A function that opens a lab's page and returns it, the editor ready."""
+
+    def shown(lab="lab-05", **options):
+        page = open_page(f"{serve(site)}/{lab}.html", **options)
+        page.wait_for_selector("kv-lab[ready]")
+        return page
+
+    return shown
+
+
+def toml(name):
+    """Return what a file of the repository says."""
+    return tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
+
+
+def solution(lab="lab-05"):
+    return (ROOT / "solutions" / lab / "solution.py").read_text(encoding="utf-8")
+
+
+def mutant(name):
+    """Return lab-05's solution with a wrong idea in it, and the idea."""
+    (found,) = (one for one in toml("solutions/lab-05/mutants.toml")["mutant"] if one["id"] == name)
+    return solution().replace(found["old"], found["new"]), found["idea"]
+
+
+def changed(old, new):
+    """Return lab-05's solution with one change."""
+    assert old in solution()
+    return solution().replace(old, new)
+
+
+def button(page, name):
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def write(page, text):
+    """Put a text in the editor, as by pasting it."""
+    page.locator(".cm-content").focus()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(text)
+
+
+def written(page):
+    """Return what a learner would save."""
+    with page.expect_download() as download:
+        button(page, "Save…").click()
+    assert download.value.suggested_filename == "lab-05.py"
+    return Path(download.value.path()).read_text(encoding="utf-8")
+
+
+def wait_for_result(page):
+    page.wait_for_selector("kv-lab:not([running])", state="attached", timeout=60_000)
+    return said(page)
+
+
+def run(page, text=None):
+    """Run what is in the editor, or this text; return the summary."""
+    if text is not None:
+        write(page, text)
+    button(page, "Run").click()
+    return wait_for_result(page)
+
+
+def said(page):
+    return page.locator(".status").inner_text()
+
+
+def states(page):
+    """Return the state of each test, in order."""
+    return [row.get_attribute("data-state") for row in page.locator(".row").all()]
+
+
+# Running ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_starter_then_solution(show, lab):
+    """The untouched starter is all to do, the solution has full marks, in one Python and without a reload."""
+    page = show(lab)
+    points = toml(f"labs/{lab}/lab.toml")["points"]
+    assert run(page).startswith(f"Not passed yet: 0 of {points} points.")
+    assert set(states(page)) == {"todo"}
+    assert run(page, solution(lab)).startswith(f"Passed: {points} of {points} points.")
+    assert set(states(page)) == {"pass"}
+    assert "In vLLM 0.33:" in page.locator(".result").inner_text()  # the lesson, as in the terminal
+
+
+def test_the_scoreboard_is_the_terminals(show, tmp_path):
+    """Line by line, the same words as where the same text is the starter of a checkout; the failure to the letter."""
+    text, idea = mutant("never-looks")
+    for name in ("mini_kv", "labs/lab-05"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "labs/lab-05/starter.py").write_text(text, encoding="utf-8")
+    env = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "TEMP") if name in os.environ}
+    env |= {"LAB_IMPL": "starter", "COLUMNS": "100", "PYTHONUTF8": "1"}
+    command = [sys.executable, "-m", "pytest", "labs/lab-05", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", check=False)
+    terminal = done.stdout.splitlines()
+    begins = terminal.index("lab-05  Share and evict: the life of a cached block")
+    ends = terminal.index(f"  looks like a known misconception: {idea}")
+    board = [line.split() for line in terminal[begins : ends + 1] if line]
+
+    page = show()
+    run(page, text)
+    shown = page.locator(".result > .line, .result > .row > summary").all_inner_texts()
+    assert [line.split() for line in shown] == board
+    assert page.locator(".row[open] pre").inner_text() in done.stdout
+
+
+def test_wrong_code_is_drawn_in_the_figure(show):
+    """The first failure is open, and the figure shows what the code did up to there."""
+    text, _ = mutant("never-looks")
+    page = show()
+    run(page, text)
+    (opened,) = page.locator(".row[open]").all()
+    assert opened.get_attribute("data-test") == "test_2_identical_prompt_shares_all_but_the_tail_block"
+    figure = page.locator("kv-story")
+    title = figure.locator(".title").inner_text()
+    assert title == "What your code did: 2 identical prompt shares all but the tail block"
+    assert figure.evaluate("story => story.step") == 2  # the last: where it went wrong
+
+
+def test_another_tests_story_can_be_chosen(show):
+    page = show()
+    run(page, solution())
+    row = page.locator("[data-test=test_6_cached_free_blocks_are_revived_not_recomputed]")
+    row.locator("summary").click()
+    row.get_by_role("button", name="See what your code did").click()
+    page.locator("kv-story .title", has_text="6 cached free blocks are revived not recomputed").wait_for()
+
+
+def test_a_line_of_the_failure_leads_into_the_editor(show):
+    text, _ = mutant("hit-counted-twice")
+    page = show()
+    run(page, text)
+    page.locator(".row[open] .link", has_text="starter.py:13").click()
+    assert page.locator(".cm-line.marked").inner_text().strip().startswith("if kv.allocate_slots(")
+
+
+def test_a_syntax_error_is_told_with_its_line(show):
+    page = show()
+    assert run(page, "def prefill(:\n    pass\n").startswith("Not passed yet: 0 of 50 points. 1 failed")
+    message = page.locator(".row[open] pre").inner_text()
+    assert "SyntaxError: invalid syntax\n   labs/lab-05/starter.py:1  def prefill(:" in message
+
+
+def test_what_the_code_prints_is_shown(show):
+    page = show()
+    run(page, changed("    request = kv.new", '    print("admitting", request_id)\n    request = kv.new'))
+    row = page.locator(".row").first
+    row.locator("summary").click()
+    assert row.locator("pre").inner_text() == "admitting A\n"
+
+
+def test_two_runs_in_one_second_run_two_texts(show):
+    """Bytecode of the text before, kept by time and length, would be taken for this one's."""
+    page = show()
+    assert run(page, changed("request, num_cached_tokens\n", "request, num_cached_tokenz\n")).startswith("Not")
+    assert run(page, solution()).startswith("Passed: 50 of 50")
+
+
+# What never ends, and what breaks -----------------------------------------------------------------------------------
+
+
+def test_an_endless_loop_fails_at_its_line(show):
+    """As in the terminal. The other tests go on, and so does Python."""
+    page = show()
+    text = changed("    return [block.ref_cnt", "    while table:\n        pass\n    return [block.ref_cnt")
+    summary = run(page, text)
+    assert summary.startswith("Not passed yet: 44 of 50 points. 18 passed, 1 failed, 1 waiting")
+    message = page.locator(".row[open] pre").inner_text()
+    assert "Timeout (>5.0s): it never came back" in message
+    assert "at:  labs/lab-05/starter.py:2" in message
+
+
+def test_a_loop_that_python_cannot_leave_ends_the_worker(show):
+    """C code that never returns: only ending the worker helps. The next Run finds a new one, ready."""
+    page = show()
+    run(page)
+    text = changed("    request = kv", "    all(itertools.repeat(1))\n    request = kv")
+    summary = run(page, f"import itertools\n{text}")
+    assert summary.startswith("No answer for 10 seconds in test_1_first_request_populates_a_cold_cache, so Python was")
+    assert run(page, solution()).startswith("Passed: 50 of 50")
+
+
+def test_code_that_ends_python_is_told_so(show):
+    """`os._exit` takes the whole interpreter with it; the next Run has a new one."""
+    page = show()
+    assert run(page, "import os\nos._exit(3)\n").startswith("Python broke down and was ended.")
+    assert "exit(3)" in page.locator(".result pre").inner_text()
+    assert run(page, solution()).startswith("Passed: 50 of 50")
+
+
+def test_stop_ends_a_run_at_once(show):
+    page = show()
+    run(page)
+    write(page, "import itertools\nall(itertools.repeat(1))\n")
+    button(page, "Run").click()
+    button(page, "Stop").click()
+    assert said(page).startswith("Stopped.")
+    assert run(page, solution()).startswith("Passed: 50 of 50")
+
+
+# What is kept -------------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_keeps_the_text_the_hints_and_the_best_score(show):
+    page = show()
+    run(page, solution())
+    button(page, "Hint").click()
+    button(page, "First hint (1 of 3)").click()
+    write(page, "# mine\n")
+    page.reload()
+    page.wait_for_selector("kv-lab[ready]")
+    assert written(page) == "# mine\n"
+    assert said(page) == "Best so far: 50 of 50 points."
+    button(page, "Hint").click()
+    assert page.locator(".panel li").count() == 1
+
+
+def test_reset_asks_and_can_be_taken_back(show):
+    page = show()
+    starter = written(page)
+    write(page, "# mine\n")
+    button(page, "Reset").click()
+    assert written(page) == "# mine\n"
+    button(page, "Put the starter back").click()
+    assert written(page) == starter
+    button(page, "Bring back the text before").click()
+    assert written(page) == "# mine\n"
+
+
+@pytest.mark.parametrize(("text", "told"), [("# mine\n", True), ("an older starter", False)])
+def test_a_new_starter_is_told_to_who_has_begun(show, text, told):
+    """Who has written nothing simply gets it."""
+    page = show()
+    starter = written(page)
+    kept = json.dumps({"text": text, "starter": "an older starter"})
+    page.add_init_script(f"localStorage.setItem('kv-lab:lab-05', {json.dumps(kept)})")
+    page.reload()
+    page.wait_for_selector("kv-lab[ready]")
+    assert page.locator(".notice").is_visible() is told
+    assert written(page) == (text if told else starter)
+    if told:
+        assert "changed this lab's starter" in page.locator(".notice").inner_text()
+        button(page, "Take the new starter").click()
+        assert written(page) == starter
+        button(page, "Bring back the text before").click()
+        assert written(page) == text
+
+
+def test_a_file_can_be_opened_and_saved(show, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(solution(), encoding="utf-8", newline="\n")
+    page = show()
+    page.locator("input[type=file]").set_input_files(file)
+    button(page, "Bring back the text before").wait_for()
+    assert written(page) == solution()
+
+
+# Hints and predictions ----------------------------------------------------------------------------------------------
+
+
+def test_every_prediction_is_judged_as_in_the_terminal(show):
+    """Right, right in other words, and each wrong answer with what would have to be true."""
+    page = show()
+    button(page, "Predict 0/4").click()
+    for question in toml("labs/lab-05/predict.toml")["question"]:
+        field = page.get_by_label(question["ask"], exact=True)
+        verdict = page.locator(".question", has=field).locator(".verdict")
+        for answer in (question["answer"], f" [{question['answer']}]  Blocks"):
+            field.fill(answer)
+            field.press("Enter")
+            assert verdict.inner_text() == f"Yes: {question['answer']}. {question['why']}"
+        for answer, reason in question["wrong"].items():
+            field.fill(answer)
+            field.press("Enter")
+            assert verdict.inner_text() == f"No. {reason} It is {question['answer']}. {question['why']}"
+    assert button(page, "Predict 4/4").is_visible()
+
+
+def test_a_failures_hint_line_gives_the_hint(show):
+    text, _ = mutant("never-looks")
+    page = show()
+    run(page, text)
+    button(page, "mini-kv hint 05 prefill").click()
+    levels = toml("labs/lab-05/hints.toml")["prefill"]["levels"]
+    assert page.locator(".panel li").all_inner_texts() == levels[:1]
+    button(page, "Next hint (2 of 3)").click()
+    button(page, "Next hint (3 of 3)").click()
+    assert page.locator(".panel li").all_inner_texts() == levels
+
+
+# For everybody ------------------------------------------------------------------------------------------------------
+
+
+def test_all_of_it_works_by_keyboard(show):
+    """Into the editor, an edit, a run, and out again: Tab indents, Escape and Tab leave."""
+    page = show()
+    page.locator(".cm-content").focus()
+    page.keyboard.press("ControlOrMeta+End")
+    page.keyboard.type("# x")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ControlOrMeta+Enter")
+    wait_for_result(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('kv-lab').shadowRoot.activeElement.tagName") == "SUMMARY"
+    page.keyboard.press("Enter")
+    assert page.locator(".row").first.get_attribute("open") is not None
+    assert written(page).endswith("    # x")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_serious_for_accessibility(show, axe, dark):
+    page = show(dark=dark)
+    assert axe(page) == []
+    text, _ = mutant("never-looks")
+    run(page, text)
+    page.wait_for_selector("kv-story")
+    button(page, "Predict 0/4").click()
+    button(page, "Reset").click()
+    assert axe(page) == []
+
+
+def test_a_phone_shows_all_of_it(show):
+    """Nothing is wider than the screen."""
+    text, _ = mutant("never-looks")
+    page = show(**PHONE)
+    run(page, text)
+    page.wait_for_selector("kv-story")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_without_the_packed_python_the_page_says_how_to_run_it(site, serve, open_page):
+    """Also what a browser without scripts shows: the starter as code."""
+    page = open_page(f"{serve(site)}/bare.html")
+    shown = page.locator("kv-lab").inner_text()
+    assert "make lab-05" in shown
+    assert "def prefill(" in shown
+    assert page.locator("button").count() == 0
+
+
+def test_without_the_editor_a_plain_field_does(site, serve, open_page):
+    """The editor cannot be loaded: the text can be written, indented and run all the same."""
+    page = open_page("about:blank")
+    page.route("**/kv_editor.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
+    page.goto(f"{serve(site)}/lab-05.html")
+    field = page.get_by_label("lab-05, your starter.py")
+    field.fill(solution())
+    field.press("ControlOrMeta+End")
+    field.press("Tab")
+    field.press("#")
+    assert field.input_value() == solution() + "    #"
+    field.press("ControlOrMeta+Enter")
+    assert wait_for_result(page).startswith("Passed: 50 of 50")
+
+
+# Time ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_result_comes_soon_and_the_next_at_once(show):
+    """The page's own clock: from the click to the first test's mark, and to the whole scoreboard."""
+    page = show()
+    write(page, solution())
+    times = [page.evaluate(CLOCK) for _ in range(6)]
+    print("seconds from click to first result and to all, cold then warm:", *[f"{a:.2f}/{b:.2f}" for a, b in times])
+    (cold, _), *warm = times
+    assert cold < COLD_S * BUSY
+    assert sorted(first for first, _ in warm)[2] < WARM_S * BUSY

@@ -1,0 +1,323 @@
+"""The notebooks where readers meet them: executed, as exported pages without a network, and in a real JupyterLab."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from mini_kv.trace.scenario import load_scenario
+from mini_kv.viz.live import LiveCache
+
+pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[3]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+OFFLINE = "--config=notebooks/.nbconvert/offline.json"
+STORY = load_scenario("one-question-twice")
+OURS = ("kv-story", "kv-chain", "figure", "details", "summary")
+
+
+def jupyter_environment(folder: Path) -> dict[str, str]:
+    """Return an environment in which Jupyter leaves nothing behind, and finds nothing of its user's."""
+    names = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
+             "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")  # fmt: skip
+    return os.environ | {name: str(folder / name) for name in names} | {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="session")
+def nbconvert(tmp_path_factory):
+    """A function that runs nbconvert and returns the folder of what it wrote."""
+    environment = jupyter_environment(tmp_path_factory.mktemp("jupyter"))
+
+    def convert(*arguments):
+        folder = tmp_path_factory.mktemp("converted")
+        command = [sys.executable, "-m", "nbconvert", f"--output-dir={folder}", *map(str, arguments)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return folder
+
+    return convert
+
+
+@pytest.fixture(scope="session")
+def executed(nbconvert):
+    """The folder of the executed notebooks."""
+    return nbconvert("--to=notebook", "--execute", *NOTEBOOKS)
+
+
+@pytest.fixture(scope="session")
+def exported(nbconvert, executed):
+    """The folder of the executed notebooks as pages that ask nobody for anything."""
+    return nbconvert("--to=html", OFFLINE, *sorted(executed.glob("*.ipynb")))
+
+
+# Executed -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
+def test_every_notebook_runs(executed, name):
+    """Every cell has run, none raised or complained, and each ended with something to see or to use."""
+    notebook = json.loads((executed / f"{name}.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert [output for output in outputs if output["output_type"] in ("error", "stream")] == []
+    shown = [output["data"] for output in outputs]
+    assert sum("text/html" in data for data in shown) >= 2
+
+
+def test_every_chart_is_told_in_words(executed):
+    """Six charts; each has its text for a screen reader, and the same sentence for everybody below it."""
+    charts = re.findall(r'aria-label="([^"]+)"[^>]*xmlns.*?<figcaption>([^<]+)<', html_of(executed), flags=re.DOTALL)
+    assert len(charts) == 6
+    for label, sentence in charts:
+        assert label.endswith(f". {sentence}")
+
+
+def html_of(folder: Path) -> str:
+    """Return all the HTML that the notebooks show."""
+    found = []
+    for path in sorted(folder.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                found.append("".join(output.get("data", {}).get("text/html", "")))
+    return "\n".join(found)
+
+
+# Exported -----------------------------------------------------------------------------------------------------------
+
+
+def button(page, name):
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def read_the_story(figure):
+    """Press Next through the whole story, one wrong answer included; return the captions on the way."""
+    captions = []
+    wrong_answers = 0
+    for step in STORY.steps:
+        button(figure, "Step forward").click()
+        if step.predict is not None:
+            ask = figure.locator(".ask")
+            assert step.predict.ask in figure.locator(".cap").inner_text()
+            wrong = next(choice for choice in step.predict.choices if choice.if_true)
+            right = next(choice for choice in step.predict.choices if not choice.if_true)
+            if wrong_answers == 0:
+                ask.get_by_role("button", name=wrong.text, exact=True).click()
+                assert wrong.if_true in ask.inner_text()
+                wrong_answers += 1
+            ask.get_by_role("button", name=right.text, exact=True).click()
+        captions.append(figure.locator(".cap").inner_text())
+    return captions
+
+
+def assert_every_caption(captions):
+    for step, caption in zip(STORY.steps, captions, strict=True):
+        assert step.say in caption
+        assert all(line in caption for line in step.expect)
+
+
+def test_an_exported_page_is_alive_without_a_network(open_page, exported):
+    """The whole story, in a page that asks nobody for anything."""
+    page = open_page((exported / "02-sharing.html").as_uri())
+    assert_every_caption(read_the_story(page.locator("kv-story").first))
+
+
+def test_a_page_exported_as_nbconvert_does_it_is_alive_too(browser, nbconvert, executed):
+    """Without our template the page asks for scripts from elsewhere; none of them comes, and the figure works."""
+    folder = nbconvert("--to=html", executed / "02-sharing.ipynb")
+    context = browser.new_context()
+    context.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())
+    page = context.new_page()
+    page.goto((folder / "02-sharing.html").as_uri())
+    assert_every_caption(read_the_story(page.locator("kv-story").first))
+    context.close()
+
+
+def test_an_exported_page_by_keyboard(open_page, exported):
+    """Arrows step, a digit answers."""
+    page = open_page((exported / "02-sharing.html").as_uri())
+    figure = page.locator("kv-story").first
+    figure.locator(".pic").focus()
+    page.keyboard.press("ArrowRight")
+    assert STORY.steps[0].say in figure.locator(".cap").inner_text()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("3")
+    assert STORY.steps[1].say in figure.locator(".cap").inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert figure.locator(".count").inner_text() == "step 1 of 6"
+
+
+def test_a_prediction_answers_in_an_exported_page(open_page, exported):
+    page = open_page((exported / "02-sharing.html").as_uri())
+    question = page.get_by_role("group", name="A prediction").first
+    question.get_by_text("28", exact=True).click()
+    assert question.get_by_text("No: then the last full block would always have to be computed anew").is_visible()
+    question.get_by_text("32", exact=True).click()
+    assert question.get_by_text("Yes. Eight full blocks").is_visible()
+
+
+@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
+def test_an_exported_page_on_a_phone(open_page, exported, name):
+    """At 390 pixels no figure, chart or question is wider than the screen."""
+    page = open_page((exported / f"{name}.html").as_uri(), width=390, height=844)
+    wide = page.evaluate(
+        "() => [...document.querySelectorAll('kv-story, figure svg, [role=group], [role=region]')]"
+        ".filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+
+
+@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
+def test_an_exported_page_for_those_who_cannot_see_it(open_page, axe, exported, name):
+    """No serious finding in what is ours; the frame around it is nbconvert's."""
+    page = open_page((exported / f"{name}.html").as_uri())
+    findings = [finding for finding in axe(page) if any(element in finding for element in OURS)]
+    assert findings == []
+
+
+def test_a_dark_export(open_page, nbconvert, executed):
+    """The figure follows the page, not the machine, and charts have the colour of its text."""
+    folder = nbconvert("--to=html", OFFLINE, "--theme=dark", executed / "02-sharing.ipynb")
+    page = open_page((folder / "02-sharing.html").as_uri())
+    assert page.locator("kv-story .fig.dark").count() == page.locator("kv-story").count() == 2
+    title = page.locator("figure svg text").last
+    assert title.evaluate("text => getComputedStyle(text).fill") == "rgb(255, 255, 255)"
+
+
+# JupyterLab ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory) -> Iterator[str]:
+    """A JupyterLab of our own on this machine; its address."""
+    folder = tmp_path_factory.mktemp("lab")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--ServerApp.root_dir={ROOT}",
+        f"--LabApp.app_settings_dir={ROOT / 'notebooks' / '.jupyterlab'}",
+    ]  # fmt: skip
+    environment = jupyter_environment(folder)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        log = []
+        for line in server.stderr:
+            log.append(line)
+            if f"http://127.0.0.1:{port}/lab" in line:
+                break
+        else:
+            pytest.fail("".join(log))
+        rest = Thread(target=server.stderr.read)  # or it would stop when the pipe is full
+        rest.start()
+        yield f"http://127.0.0.1:{port}"
+        server.terminate()
+        rest.join()
+
+
+@pytest.fixture
+def run_all(lab, open_page):
+    """A function that opens a notebook in JupyterLab, runs all of it, and returns the page."""
+
+    def opened(name, *, dark=False):
+        page = open_page(f"{lab}/lab/tree/notebooks/{name}.ipynb?reset", width=1280, height=1600)
+        page.set_default_timeout(60_000)
+        page.get_by_text("| Idle").wait_for()
+        menu(page, "Settings", "Theme", "JupyterLab Dark" if dark else "JupyterLab Light")
+        menu(page, "Run", "Run All Cells")
+        last = page.locator(".jp-CodeCell .jp-InputPrompt").last
+        page.wait_for_function("prompt => /\\[\\d+\\]/.test(prompt.textContent)", arg=last.element_handle())
+        return page
+
+    return opened
+
+
+def menu(page, first, *rest):
+    page.get_by_role("menuitem", name=first, exact=True).click()
+    for entry in rest:
+        page.locator(".lm-Menu-itemLabel").get_by_text(entry, exact=True).click()
+
+
+def test_the_story_in_jupyterlab(run_all):
+    """Run All, then press Next through the whole story: every caption, a wrong answer, and the news stay away."""
+    page = run_all("02-sharing")
+    figure = page.locator("kv-story").first
+    figure.scroll_into_view_if_needed()
+    assert_every_caption(read_the_story(figure))
+    assert page.get_by_text("official Jupyter news").count() == 0
+
+
+def test_the_figure_in_a_dark_jupyterlab(run_all):
+    """It follows JupyterLab's theme, and follows it back."""
+    page = run_all("02-sharing", dark=True)
+    figure = page.locator("kv-story .fig").first
+    page.wait_for_function("figure => figure.classList.contains('dark')", arg=figure.element_handle())
+    menu(page, "Settings", "Theme", "JupyterLab Light")
+    page.wait_for_function("figure => !figure.classList.contains('dark')", arg=figure.element_handle())
+
+
+def test_the_live_cache_in_jupyterlab(run_all):
+    """Drive the controls; what is said, the numbers and the figure are what the engine does with the same calls."""
+    page = run_all("04-eviction-order")
+    cache = LiveCache(num_blocks=11, block_size=4)
+    keys = set()
+    player = page.locator(".jp-OutputArea-output", has=button(page, "Admit")).last
+    figure, said = player.locator("kv-story"), player.get_by_role("status").first
+    button(player, "Admit").scroll_into_view_if_needed()
+
+    def expect(sentence):
+        used, cached, empty = cache.memory
+        said.get_by_text(sentence).wait_for()
+        said.get_by_text(re.compile(f"{used} blocks used, {cached} cached, {empty} empty")).wait_for()
+        figure.locator(".count", has_text=f"step {len(cache.told)} of {len(cache.told)}").wait_for()
+        keys.add(figure.evaluate("figure => figure.data.key"))
+        assert cache.told[-1] in figure.locator(".cap").inner_text()
+        assert figure.locator(".card.held").count() == used
+
+    button(player, "Admit").click()
+    expect(cache.admit("0..15 100..103"))
+    player.get_by_label("prompt").select_option(label="the same 16, then 4 others")
+    button(player, "Admit").click()
+    expect(cache.admit("0..15 200..203"))
+    button(figure, "First step").click()  # who has looked back sees what comes next all the same
+    button(player, "Finish").click()
+    expect(cache.finish("A"))
+    button(player, "Finish").click()
+    expect(cache.finish("B"))
+    slider = player.get_by_role("slider").first
+    slider.focus()
+    for _ in range(4):
+        slider.press("ArrowRight")
+    button(player, "Pressure").click()
+    expect(cache.pressure(6))
+    assert len(keys) == 1, "another key, another figure: its blocks would jump rather than move"
+    player.get_by_label("tokens").fill("0..15 300..303 and so on")
+    button(player, "Admit").click()
+    said.get_by_text("this is not: 0..15 300..303 and so on").wait_for()
+    button(player, "Start again").click()
+    said.get_by_text("A new pool of 10 blocks of 4 tokens. Nothing is cached.").wait_for()
+    figure.locator(".count", has_text="step 0 of 0").wait_for()
+
+
+def test_two_prompts_typed_in_jupyterlab(run_all):
+    """The chains part where the reader lets them."""
+    page = run_all("05-the-hash-chain")
+    explorer = page.locator(".widget-vbox").last
+    explorer.scroll_into_view_if_needed()
+    explorer.get_by_text("7 and 7 full blocks of 8 characters. 6 names in common").wait_for()
+    explorer.get_by_label("first").fill("abcdefghijklmnop")
+    explorer.get_by_label("second").fill("abcdefghijklmnoX")
+    explorer.get_by_text("2 and 2 full blocks of 8 characters. 1 name in common").wait_for()
+    explorer.get_by_label("block size").select_option("4")
+    explorer.get_by_text("4 and 4 full blocks of 4 characters. 3 names in common").wait_for()
+    explorer.get_by_label("example").select_option("Hello world, Hello everyone")
+    explorer.get_by_text("2 and 3 full blocks of 4 characters. 1 name in common").wait_for()

@@ -1,0 +1,81 @@
+"""What a notebook is handed: HTML that carries its script and its data, and a clear word where a package is missing."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.scenario import ScenarioError, load_scenario, prefill
+from mini_kv.trace.traced_manager import TracedKVCacheManager
+from mini_kv.viz import figure
+from mini_kv.viz.chart import bar_chart, line_chart, stacked_chart
+from mini_kv.viz.needs import MissingPackageError, need
+from mini_kv.viz.notebook import LivePlayer, Story
+
+
+def test_a_story_carries_all_that_it_needs():
+    """Its script, once, and its data; and it asks nobody for anything."""
+    html = Story("share-and-evict")._repr_html_()
+    assert html.startswith(f"<script>{figure.script()}</script>")
+    assert html.endswith(figure.fragment(figure.story_data(load_scenario("share-and-evict"))))
+    assert not re.search(r"""(src|href)=|@import|url\(["']?http""", html.replace(figure.script(), ""))
+
+
+def test_the_script_does_not_end_its_element():
+    """In a page, `</script` would end it, wherever it stands."""
+    assert "</script" not in figure.script()
+
+
+def test_a_story_of_a_learner_s_own_run():
+    """Any traced manager can be shown."""
+    recorder = Recorder()
+    manager = KVCacheManager.for_full_attention(4, 2, new_block=recorder.new_block)
+    kv = TracedKVCacheManager(manager, recorder, snapshots=True)
+    prefill(kv, kv.manager.new_request("A", [1, 2, 3]))
+    data = Story(kv, "Mine").data
+    assert (data["title"], data["num_blocks"], data["block_size"]) == ("Mine", 4, 2)
+    assert data["steps"][0]["lines"] == ["lookup A: hit 0", "allocate A: allocated 1 2, cached 1"]
+    assert Story(kv).data["title"] == "Your run"
+
+
+def test_an_unknown_story_names_the_known_ones():
+    with pytest.raises(ScenarioError, match=r"no scenario 'nonsense'; there are: .*eviction, "):
+        Story("nonsense")
+
+
+def test_a_missing_package_is_missed_in_a_sentence(monkeypatch):
+    """No traceback of ipywidgets, but the command that gets it."""
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with pytest.raises(MissingPackageError, match=r"needs the package ipywidgets: pip install 'mini_kv\[notebooks\]'"):
+        LivePlayer()
+
+
+def test_a_missing_module_of_a_package_names_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingPackageError, match="needs the package matplotlib"):
+        line_chart("T", "S", [1], {"a": [1]}, labels=("x", "y"))
+    assert need("json") is json
+
+
+CHARTS = {
+    "lines": lambda: line_chart("T", "A & B.", [1, 2, 4], {"a": [0, 0.5, 1]}, labels=("x", "y"), log_x=True),
+    "steps": lambda: line_chart("T", "A & B.", [1, 2], {"a": [0, 1]}, labels=("x", "y"), steps=True),
+    "areas": lambda: stacked_chart("T", "A & B.", {"a": [1, 2], "b": [3, 2]}, labels=("x", "y")),
+    "bars": lambda: bar_chart("T", "A & B.", ["p", "q"], {"a": [0.1, 0.2], "b": [0.3, 0.4]}, labels=("x", "y")),
+}
+
+
+@pytest.mark.notebooks
+@pytest.mark.parametrize("kind", CHARTS)
+def test_a_chart_is_a_good_guest_on_a_page(kind):
+    """The page's own colour, no style for others, a text for who cannot see it; and twice the same, to the byte."""
+    html = CHARTS[kind]()._repr_html_()
+    assert html.startswith('<figure style="margin:0;max-width:42rem"><svg role="img" aria-label="T. A &amp; B." ')
+    assert html.endswith("<figcaption>A &amp; B.</figcaption></figure>")
+    assert "currentColor" in html
+    assert not re.search(r"<style|<\?xml|<!DOCTYPE|<metadata|<script|#000000|http://(?!www\.w3\.org)", html)
+    assert CHARTS[kind]()._repr_html_() == html

@@ -1,0 +1,79 @@
+"""The notebooks as files: stripped, short, in the form that each of them has. `tests/browser` runs them."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+FIRST_CELL = '''\
+try:
+    import mini_kv
+except ModuleNotFoundError:  # not in a clone of the repository: on Colab, for instance
+    %pip install --quiet "mini_kv @ git+https://github.com/OWNER/mini_kv"'''
+LOGIC = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While, ast.If, ast.IfExp, ast.Try, ast.With)
+
+pytestmark = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells(path, kind):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    return [cell | {"source": "".join(cell["source"])} for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+def test_outputs_are_stripped(path):
+    """What a cell shows is computed by who reads it; a diff shows what was written. As nbstripout leaves a file."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info", "title"}
+    for cell in notebook["cells"]:
+        assert cell["metadata"] == {}
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+def test_the_first_cell_installs_only_what_is_missing(path):
+    """The same cell everywhere; it does nothing in a clone."""
+    assert cells(path, "code")[0]["source"] == FIRST_CELL
+
+
+def test_it_opens_with_a_question_and_can_be_opened_elsewhere(path):
+    """A title, a question in bold, and the way to Colab and Binder, as links: a badge would ask the network."""
+    opening = cells(path, "markdown")[0]["source"]
+    title = json.loads(path.read_text(encoding="utf-8"))["metadata"]["title"]
+    assert opening.startswith(f"# {title}\n")
+    assert re.search(r"\*\*[^*]+\?\*\*", opening)
+    assert f"colab.research.google.com/github/OWNER/mini_kv/blob/main/notebooks/{path.name}" in opening
+    assert f"mybinder.org/v2/gh/OWNER/mini_kv/main?urlpath=lab/tree/notebooks/{path.name}" in opening
+    assert "![" not in opening
+
+
+def test_it_asks_before_it_shows(path):
+    """At least one prediction that the reader answers."""
+    assert sum("Predict(" in cell["source"] for cell in cells(path, "code")) >= 1
+
+
+def test_it_ends_with_what_was_seen_and_the_way_to_its_lab(path):
+    ending = cells(path, "markdown")[-1]["source"]
+    _, _, seen = ending.partition("## What you have seen\n")
+    assert re.search(r"\*\*\[lab-\d\d[^\]]*\]\(\.\./labs/lab-\d\d/README\.md\)", seen)
+
+
+def test_every_link_leads_somewhere(path):
+    """Links within the repository; the others are not followed in tests."""
+    text = "\n".join(cell["source"] for cell in cells(path, "markdown"))
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
+    assert targets
+    assert [target for target in targets if not (path.parent / target).is_file()] == []
+
+
+def test_cells_are_short_and_hold_no_logic_of_their_own(path):
+    """A cell imports, calls and shows. What it computes is computed by functions that have tests."""
+    for cell in cells(path, "code")[1:]:
+        source = cell["source"]
+        assert len(source.splitlines()) <= 25
+        assert max(len(line) for line in source.splitlines()) <= 92, "a line is wider than a cell"
+        found = [type(node).__name__ for node in ast.walk(ast.parse(source)) if isinstance(node, LOGIC)]
+        assert found == []

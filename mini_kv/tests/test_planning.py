@@ -1,0 +1,269 @@
+"""The plan of a cache: groups, equal blocks, how many there are, who shares a tensor; and `mini-kv plan`."""
+
+from typing import Any
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.kv_cache_planning import (
+    blocks_per_request,
+    bytes_per_block,
+    get_kv_cache_config,
+    get_kv_cache_groups,
+    get_kv_cache_tensors,
+    get_max_concurrency,
+    group_size,
+)
+from mini_kv.workload.models import load_model, model_names
+
+FULL = FullAttentionSpec(16, num_kv_heads=8, head_size=128)
+WINDOW = SlidingWindowSpec(16, num_kv_heads=8, head_size=128, sliding_window=1024)
+
+
+def layers(**kinds: tuple[int, KVCacheSpec]) -> dict[str, KVCacheSpec]:
+    """Return so many layers of each kind, named full.0, full.1 and so on."""
+    return {f"{kind}.{i}": spec for kind, (number, spec) in kinds.items() for i in range(number)}
+
+
+def sizes(specs: dict[str, KVCacheSpec], **options: Any) -> list[int]:
+    return [len(group.layer_names) for group in get_kv_cache_groups(specs, **options)]
+
+
+# Groups.
+
+
+def test_one_kind_is_one_group() -> None:
+    (group,) = get_kv_cache_groups(layers(full=(32, FULL)))
+    assert (len(group.layer_names), group.kv_cache_spec) == (32, FULL)
+
+
+def test_a_regular_ratio_leaves_no_place_empty() -> None:
+    """10 full and 20 windows: three groups of 10, dealt out in turn."""
+    groups = get_kv_cache_groups(layers(full=(10, FULL), window=(20, WINDOW)))
+    assert [len(group.layer_names) for group in groups] == [10, 10, 10]
+    assert [group.layer_names[:3] for group in groups] == [
+        ("full.0", "full.1", "full.2"),
+        ("window.0", "window.2", "window.4"),
+        ("window.1", "window.3", "window.5"),
+    ]
+
+
+def test_padding_is_spread() -> None:
+    """10 full and 52 windows: 8 of 70 places are empty, at most 2 in a group."""
+    assert sizes(layers(full=(10, FULL), window=(52, WINDOW))) == [10, 9, 9, 9, 9, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("num_full", "num_window", "want"),
+    [
+        (13, 12, [13, 12]),
+        (12, 13, [12, 13]),
+        (20, 29, [20, 29]),  # 29 < 1.5 * 20: one group has 9 places empty
+        (20, 30, [20, 15, 15]),  # 30 is not
+        (4, 28, [4] * 8),
+        (1, 5, [1] * 6),
+    ],
+)
+def test_nearly_equal_numbers_take_the_larger(num_full: int, num_window: int, want: list[int]) -> None:
+    """If there are less than 1.5 times as many of one kind as of another, a group is as large as the larger."""
+    assert sizes(layers(full=(num_full, FULL), window=(num_window, WINDOW))) == want
+    assert group_size([num_full, num_window]) == max(want)
+
+
+def test_smaller_layers_get_longer_blocks() -> None:
+    """Windows of 4 heads beside full attention of 8: 32 tokens of the one are as many bytes as 16 of the other."""
+    small = SlidingWindowSpec(16, num_kv_heads=4, head_size=128, sliding_window=1024)
+    full, window = get_kv_cache_groups(layers(full=(6, FULL), window=(6, small)))
+    assert (full.kv_cache_spec.block_size, window.kv_cache_spec.block_size) == (16, 32)
+    assert full.kv_cache_spec.page_size_bytes == window.kv_cache_spec.page_size_bytes == 2 * 16 * 8 * 128 * 2
+    # A request of 1,000 tokens in one step: cdiv(1000, 16) + cdiv(1000, 32) blocks of 6 * 65,536 bytes.
+    assert blocks_per_request((full, window), 1000, 1000) == 63 + 32
+    assert bytes_per_block((full, window)) == 6 * 65_536
+
+
+def test_what_does_not_divide_is_padded() -> None:
+    """3 heads beside 8: 65,536 bytes are no multiple of 24,576, so 40,960 of each page are empty."""
+    odd = SlidingWindowSpec(16, num_kv_heads=3, head_size=128, sliding_window=1024)
+    _, window = get_kv_cache_groups(layers(full=(2, FULL), window=(2, odd)))
+    spec = window.kv_cache_spec
+    assert isinstance(spec, SlidingWindowSpec)
+    assert (spec.block_size, spec.real_page_size_bytes, spec.page_size_bytes) == (16, 24_576, 65_536)
+
+
+def test_a_state_makes_all_blocks_longer_and_is_padded() -> None:
+    """304 KiB of state, 64 KiB for 16 tokens: 80 tokens take 320 KiB, and 16 KiB of each state's page are empty."""
+    state = MambaSpec(16, shapes=((8192, 3), (8192, 16)), dtypes_bytes=(2, 2))
+    assert state.page_size_bytes == 304 * 1024
+    groups = get_kv_cache_groups(layers(full=(4, FULL), state=(28, state)))
+    assert [len(group.layer_names) for group in groups] == [4] * 8
+    assert {group.kv_cache_spec.block_size for group in groups} == {80}
+    assert {group.kv_cache_spec.page_size_bytes for group in groups} == {320 * 1024}
+    spec = groups[1].kv_cache_spec
+    assert isinstance(spec, MambaSpec)
+    assert spec.real_page_size_bytes == 304 * 1024
+
+
+# The switch.
+
+
+def test_the_switch_has_three_positions() -> None:
+    """On, off, and as vLLM would: groups, but not for attention in chunks."""
+    chunks = ChunkedLocalAttentionSpec(16, num_kv_heads=8, head_size=128, attention_chunk_size=8192)
+    windows, chunked = layers(full=(10, FULL), window=(20, WINDOW)), layers(full=(12, FULL), chunks=(36, chunks))
+    for switch, want in ((False, [10, 10, 10]), (True, [30]), (None, [10, 10, 10])):
+        assert sizes(windows, disable_hybrid_kv_cache_manager=switch) == want
+    for switch, want in ((False, [12] * 4), (True, [48]), (None, [48])):
+        assert sizes(chunked, disable_hybrid_kv_cache_manager=switch) == want
+
+
+def test_off_keeps_everything_in_full() -> None:
+    """One group of full attention; windows alone stay windows; states cannot."""
+    (group,) = get_kv_cache_groups(layers(full=(2, FULL), window=(2, WINDOW)), disable_hybrid_kv_cache_manager=True)
+    assert group.kv_cache_spec == FULL
+    (alone,) = get_kv_cache_groups(layers(window=(2, WINDOW)), disable_hybrid_kv_cache_manager=True)
+    assert alone.kv_cache_spec == WINDOW
+    state = MambaSpec(16, shapes=((4,),), dtypes_bytes=(2,))
+    with pytest.raises(ConfigError, match="state"):
+        get_kv_cache_groups(layers(full=(2, FULL), state=(2, state)), disable_hybrid_kv_cache_manager=True)
+    with pytest.raises(ConfigError):
+        get_kv_cache_groups({})
+
+
+# Memory, concurrency.
+
+
+def test_memory_to_blocks() -> None:
+    """10 layers of 64 KiB a block: 1 GiB holds 1,638 blocks and a rest; less than two blocks hold nothing."""
+    groups = get_kv_cache_groups(layers(full=(10, FULL), window=(20, WINDOW)))
+    assert bytes_per_block(groups) == 655_360
+    assert get_kv_cache_config(groups, 2**30).num_blocks == 1638
+    assert get_kv_cache_config(groups, 2 * 655_360).num_blocks == 2
+    with pytest.raises(ConfigError, match="655,360"):
+        get_kv_cache_config(groups, 2 * 655_360 - 1)
+
+
+def test_the_planned_number_of_requests_is_let_in() -> None:
+    """Memory for exactly 3 of the longest requests: three are let in by the gate, whole, and the fourth is not."""
+    groups = get_kv_cache_groups(layers(full=(2, FULL), window=(4, WINDOW)))
+    per_request = blocks_per_request(groups, 4096, 512)
+    assert per_request == 256 + 2 * (96 + 1)  # cdiv(1023 + 512, 16) + 1
+    config = get_kv_cache_config(groups, (3 * per_request + 1) * bytes_per_block(groups))
+    assert get_max_concurrency(config, 4096, 512) == 3.0
+    kv = KVCacheManager(config, max_in_flight_tokens=512)
+    requests = [kv.new_request(str(n), range(5000 * n, 5000 * n + 4096)) for n in range(4)]
+    for start in range(0, 4096, 512):
+        for request in requests[:3]:
+            assert kv.allocate_slots(request, 512, full_sequence_must_fit=True) is not None
+            request.num_computed_tokens = start + 512
+    assert kv.allocate_slots(requests[3], 512, full_sequence_must_fit=True) is None
+
+
+# Tensors.
+
+
+def test_a_tensor_is_shared_by_one_layer_of_each_group() -> None:
+    """The design note's three groups: tensor 0 belongs to full.0, window.0 and window.1, not to window.10."""
+    groups = get_kv_cache_groups(layers(full=(10, FULL), window=(20, WINDOW)))
+    tensors = get_kv_cache_tensors(groups)
+    assert len(tensors) == 10
+    assert tensors[0] == [["full.0"], ["window.0"], ["window.1"]]
+    assert tensors[9] == [["full.9"], ["window.18"], ["window.19"]]
+
+
+def test_layers_that_share_kv_own_nothing() -> None:
+    """They stand behind their owner in its place, and take no memory."""
+    groups = get_kv_cache_groups(layers(full=(1, FULL), window=(3, WINDOW)))
+    sharing = {"full.1": "full.0", "window.3": "window.2", "window.4": "window.2"}
+    assert get_kv_cache_tensors(groups, sharing) == [
+        [["full.0", "full.1"], ["window.0"], ["window.1"], ["window.2", "window.3", "window.4"]]
+    ]
+    assert get_kv_cache_tensors(get_kv_cache_groups(layers(full=(2, FULL), window=(5, WINDOW))))[1] == [
+        ["full.1"], ["window.3"], ["window.4"], []
+    ]  # fmt: skip
+
+
+# Real models.
+
+
+def test_real_models() -> None:
+    """What their sources say, grouped: number of layers a group, layers that share, tokens a block."""
+    found = {}
+    for name in model_names():
+        model = load_model(name)
+        groups = get_kv_cache_groups(model.kv_cache_spec, disable_hybrid_kv_cache_manager=False)
+        found[name] = (
+            [len(group.layer_names) for group in groups],
+            len(model.kv_sharing),
+            {group.kv_cache_spec.block_size for group in groups},
+        )
+        assert len(model.source) > 40
+    assert found == {
+        "llama-3-8b": ([32], 0, {16}),
+        "qwen-3-4b": ([36], 0, {16}),
+        "gemma-3-27b": ([9, 9, 9, 9, 8, 8, 10], 0, {16}),
+        "gemma-3n-e4b": ([4] * 5, 15, {16}),
+        "llama-4-scout": ([12] * 4, 0, {16}),
+        "gpt-oss-120b": ([18, 18], 0, {16}),
+        "jamba": ([4] * 8, 0, {80}),
+    }
+
+
+def test_gemma_3n_shares_with_the_last_of_each_kind() -> None:
+    sharing = load_model("gemma-3n-e4b").kv_sharing
+    assert set(sharing.items()) == {(f"full.{i}", "full.3") for i in (4, 5, 6)} | {
+        (f"window.{i}", "window.15") for i in range(16, 28)
+    }
+
+
+def test_a_plan_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Groups, totals, tensors, source."""
+    assert main(["plan", "gemma-3-27b", "--memory", "20", "--max-len", "32768", "--step", "2048"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Gemma 3 27B: 62 layers own KV, 0 share it"
+    assert lines[2] == ("group 0  9 layers + 1 empty    window of 1,024     blocks of 16 tokens, at most 193 a request")
+    assert lines[8].startswith("group 6  10 layers             full attention ")
+    assert lines[8].endswith(" blocks of 16 tokens, at most 2,048 a request")
+    assert lines[10:15] == [
+        "block        1,310,720 bytes: 10 layers of 131,072",
+        "pool         16,384 blocks in 20 GiB, one of them the null block",
+        "request      of 32,768 tokens, in steps of at most 2,048: at most 3,206 blocks, 3.91 GiB",
+        "concurrency  5.11 such requests at once",
+        "padding      8 of 70 places are empty: 11.4 %",
+    ]
+    assert lines[17].split() == ["tensor", "0", *(f"window.{i}" for i in range(6)), "full.0"]
+    assert lines[26].split() == ["tensor", "9", *["."] * 6, "full.9"]
+    assert lines[-1].startswith("source: ")
+
+
+def test_a_long_drawing_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "llama-3-8b"]) == 0
+    out = capsys.readouterr().out
+    assert "           .. 21 more ..\ntensor 31  full.31\n" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gpt-5"],
+        ["llama-3-8b", "--memory", "0"],
+        ["llama-3-8b", "--max-len", "0"],
+        ["llama-3-8b", "--block-size", "0"],
+        ["jamba", "--hybrid", "off"],
+    ],
+)
+def test_a_plan_that_cannot_be(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on stderr, and status 2."""
+    assert main(["plan", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("mini-kv plan: ")
+    assert captured.err.count("\n") == 1

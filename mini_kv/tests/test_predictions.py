@@ -1,0 +1,122 @@
+"""What the notebooks ask: every answer is worked out on the engine, and every choice has its reason."""
+
+import pytest
+
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.scenario import prefill
+from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
+from mini_kv.viz.chain import PRESETS, chain
+from mini_kv.viz.live import LiveCache
+from mini_kv.viz.predict import Predict, questions
+from mini_kv.workload.curves import (
+    follow_replay,
+    hits_over_pool_sizes,
+    hits_over_shared_tokens,
+    small_trace,
+    waste_over_block_sizes,
+)
+
+LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
+KNIGHT, DATE = PRESETS[1], PRESETS[3]
+
+
+def a_cache(num_blocks: int) -> TracedKVCacheManager:
+    recorder = Recorder()
+    manager = KVCacheManager.for_full_attention(num_blocks, 4, new_block=recorder.new_block)
+    return TracedKVCacheManager(manager, recorder)
+
+
+def equal_prompts(num_requests: int, num_tokens: int) -> TracedKVCacheManager:
+    kv = a_cache(1 + num_tokens * num_requests)
+    for index in range(num_requests):
+        prefill(kv, kv.new_request(str(index), range(num_tokens)))
+    return kv
+
+
+def hit_rate(num_requests: int) -> float:
+    stats = equal_prompts(num_requests, 32).manager.prefix_cache_stats
+    return 100 * stats.hits / stats.queries
+
+
+def hit_after_free(num_blocks: int) -> tuple[int | None, int]:
+    """Return B's hit and the free blocks after it, when A with the same prompt has gone."""
+    kv = a_cache(num_blocks)
+    a = kv.new_request("A", range(32))
+    prefill(kv, a)
+    kv.free(a)
+    return prefill(kv, kv.new_request("B", range(32))), kv.block_pool.num_free_blocks
+
+
+def reuse_order() -> list[int]:
+    """Return who goes first of those that carry a name."""
+    cache = LiveCache(11, 4)
+    cache.admit("0..15 100..103")
+    cache.admit("0..15 200..203")
+    cache.finish("A")
+    cache.finish("B")
+    blocks = cache.kv.block_pool.blocks
+    return [block_id for block_id in free_order_of(cache.kv.block_pool) if blocks[block_id].block_hash is not None]
+
+
+def one_second_hit(num_tokens: int) -> int:
+    return equal_prompts(2, num_tokens).manager.prefix_cache_stats.hits
+
+
+ANSWERS = {
+    "empty-slots-of-237": lambda: str(waste_over_block_sizes([237], [16])[0].num_empty_slots),
+    "table-entries": lambda: f"{waste_over_block_sizes(LENGTHS, [1])[0].num_slots:,}",
+    "dashboard": lambda: f"{hit_rate(2):.4g} %",
+    "hundred-readers": lambda: f"{hit_rate(100):.1f} %",
+    "one-more-token": lambda: str(one_second_hit(33)),
+    "after-a-minute": lambda: str(hit_after_free(11)[0]),
+    "revived-is-paid": lambda: str(hit_after_free(9)[1]),
+    "who-goes-first": lambda: ", ".join(map(str, reuse_order())),
+    "seven-characters": lambda: str(chain(KNIGHT.first, KNIGHT.second, 4, "characters").num_shared_blocks),
+    "three-bytes-each": lambda: str(chain(KNIGHT.first, KNIGHT.second, 16, "bytes").num_shared_blocks),
+    "date-in-front": lambda: chain(DATE.first, DATE.second, 4).num_shared_blocks or "nothing",
+    "empty-in-the-end": lambda: str(follow_replay(small_trace(), 120, concurrency=8)[-1].memory.empty),
+    "twice-the-pool": lambda: (
+        f"{100 * (hits_over_pool_sizes(small_trace(), [640])[0].hit_rate_of_prompt_tokens or 0):.1f} %"
+    ),
+    "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
+}
+
+
+def test_each_question_has_its_answer_worked_out_here():
+    """A new question comes with the line above that proves it."""
+    assert questions().keys() == ANSWERS.keys()
+
+
+@pytest.mark.parametrize("question_id", ANSWERS)
+def test_the_answer_is_the_engine_s(question_id):
+    assert questions()[question_id].answer == ANSWERS[question_id]()
+
+
+def test_what_the_questions_take_for_granted():
+    """Numbers that stand in a question or in a reason."""
+    assert sum(LENGTHS) == 4865
+    assert waste_over_block_sizes(LENGTHS, [16])[0].num_slots // 16 == 306
+    assert waste_over_block_sizes(LENGTHS, [16])[0].num_empty_slots == 31
+    assert waste_over_block_sizes([237], [4096])[0].num_empty_slots == 3859
+    assert hits_over_pool_sizes(small_trace(), [320, 640])[0].evictions == 268
+    assert hits_over_pool_sizes(small_trace(), [320, 640])[1].evictions == 0
+    last = follow_replay(small_trace(), 120, concurrency=8)[-1].memory
+    assert (last.used, last.cached) == (80, 39)
+    assert len(DATE.first) - len("Monday. ") == 61
+
+
+def test_a_choice_opens_to_its_reason_and_only_the_answer_is_right():
+    """Nothing runs: `details` open in a page that was exported, and in one that nobody trusts."""
+    page = Predict("dashboard")._repr_html_()
+    assert page.count("<details") == page.count("<summary") == 4
+    assert page.count("<strong>Yes.</strong>") == 1
+    right = page.index("<strong>Yes.</strong>")
+    assert page.rfind("<summary", 0, right) == page.index("<summary", page.index("<details"))  # the first choice
+    assert page.index("43.75 %") < right < page.index("50 %")
+    assert "<script" not in page
+
+
+def test_an_unknown_question_names_the_known_ones():
+    with pytest.raises(ValueError, match="no question 'nonsense'; there are: after-a-minute, dashboard"):
+        Predict("nonsense")

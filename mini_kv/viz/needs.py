@@ -1,0 +1,20 @@
+"""Packages that only the notebooks need: loaded when they are used, and missed with a sentence that helps."""
+
+import importlib
+from typing import Any
+
+
+class MissingPackageError(ImportError):
+    """A notebook needs a package that is not installed; the message says which command installs it."""
+
+
+def need(module: str) -> Any:
+    """Return the module. Raises `MissingPackageError` if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise MissingPackageError(
+            f"this needs the package {package}: pip install 'mini_kv[notebooks]', or in a clone of the repository "
+            "`make notebooks`"
+        ) from error

@@ -1,0 +1,77 @@
+"""Shapes of real models, from models.toml, as the cache's plan wants them."""
+
+import tomllib
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+MODELS = Path(__file__).with_name("models.toml")
+BYTES = 2
+"""A number of KV or state: bf16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the cache needs to know of a model."""
+
+    title: str
+    source: str
+    max_model_len: int
+    kv_cache_spec: dict[str, KVCacheSpec]
+    """Shape of each layer that owns KV, by a name such as `window.3`, in the model's order."""
+    kv_sharing: dict[str, str]
+    """Layers that own none, and whose KV each of them reads."""
+
+
+def model_names() -> list[str]:
+    """Return the names that `load_model` knows."""
+    return list(_read())
+
+
+def load_model(name: str, block_size: int = 16) -> Model:
+    """Return the model of that name, with blocks of so many tokens. Raises `ConfigError`, naming the choices."""
+    models = _read()
+    if name not in models:
+        raise ConfigError(f"unknown model {name!r}; choose from {', '.join(models)}")
+    values = models[name]
+    kinds = list(islice(cycle(values["layers"]), values["num_layers"]))
+    counts = dict.fromkeys(kinds, 0)
+    names = []
+    for kind in kinds:
+        names.append(f"{kind}.{counts[kind]}")
+        counts[kind] += 1
+    num_owners = len(kinds) - values.get("num_kv_shared_layers", 0)
+    owners = dict(zip(kinds[:num_owners], names[:num_owners], strict=True))  # of each kind, the last before the sharing
+    return Model(
+        values["title"],
+        values["source"],
+        values["max_model_len"],
+        {names[i]: _spec(kinds[i], values, block_size) for i in range(num_owners)},
+        {names[i]: owners[kinds[i]] for i in range(num_owners, len(kinds))},
+    )
+
+
+def _spec(kind: str, values: dict[str, Any], block_size: int) -> KVCacheSpec:
+    if kind == "state":
+        shapes = tuple(tuple(shape) for shape in values["state_shapes"])
+        return MambaSpec(block_size, shapes=shapes, dtypes_bytes=(BYTES,) * len(shapes))
+    shape = (block_size, values["num_kv_heads"], values["head_size"], BYTES)
+    if kind == "window":
+        return SlidingWindowSpec(*shape, sliding_window=values["reach"])
+    if kind == "chunks":
+        return ChunkedLocalAttentionSpec(*shape, attention_chunk_size=values["reach"])
+    return FullAttentionSpec(*shape)
+
+
+def _read() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(MODELS.read_text(encoding="utf-8"))
