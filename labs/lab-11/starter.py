@@ -44,7 +44,7 @@ class Scheduler(engine.Scheduler):
             computed    0 ...... num_computed_tokens |
                                                      |<- lacking: it gets these, as far as the budget goes
 
-        First those who run, in their order:
+        Begin with `step = self._begin_step()`, and return it in the end. First those who run, in their order:
 
         1. As long as there is budget: the next one gets what it lacks, or what the budget has left.
         2. Ask `allocate_slots` for that many. `None`: the last of `self.running` gives way (`_preempt_request`, and its
@@ -58,9 +58,9 @@ class Scheduler(engine.Scheduler):
         5. If anybody runs, a newcomer must leave so many blocks free as `self.admission` says; if that says None,
            nobody may enter. If nobody runs, the engine is idle, and nothing is kept back for anybody.
         6. Look up its hit. It lacks all known tokens but the hit: the answer before a preemption counts as known.
-        7. Ask `allocate_slots`, with the hit (as a number and as blocks), `reserved_blocks`, and
-           `full_sequence_must_fit=True`, so that nobody enters on the strength of a first piece. `None`: it stays
-           where it is, untouched, and nobody behind it is tried.
+        7. Ask `allocate_slots(request, num_new_tokens, num_hit_tokens, hit, reserved_blocks=...,
+           full_sequence_must_fit=True)`; the last, so that nobody enters on the strength of a first piece. `None`: it
+           stays where it is, untouched, and nobody behind it is tried.
         8. Otherwise it leaves the line, joins the end of the batch, is RUNNING, has computed its hit and no more, and
            is in the step: `_add_newcomer`.
 
