@@ -510,7 +510,7 @@
     const mark = (id, none) => (state.name[id] ? "#" : none);
     for (const [request, groups] of state.tables) {
       groups.forEach((table, g) => {
-        const cells = table.map((id) => `[${id}x${state.ref[id]}${mark(id, " ")}]`);
+        const cells = table.map((id) => id === 0 ? "[null]" : `[${id}x${state.ref[id]}${mark(id, " ")}]`);
         rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(cells, 10)]);
       });
     }
