@@ -47,4 +47,4 @@ def gpu_seconds(calls: Calls, replays: int = 7) -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / 1e3 / len(calls))
-    return statistics.median(times)
+    return float(statistics.median(times))

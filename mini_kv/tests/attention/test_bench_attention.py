@@ -70,9 +70,8 @@ def test_a_ratio_below_its_target_reaches_it():
 def test_the_command_prints_and_writes_the_rows(tmp_path, one_thread):
     out, path = io.StringIO(), tmp_path / "report.json"
     with redirect_stdout(out):
-        status = main(
-            ["--device", "cpu", "--quick", "--repeats", "2", "--rows", "fp32 64", "8 on 64", "--json", str(path)]
-        )
+        rows = ["--rows", "fp32 64", "8 on 64"]
+        status = main(["--device", "cpu", "--quick", "--repeats", "2", *rows, "--json", str(path)])
     report = json.loads(path.read_text(encoding="utf-8"))
     assert status == 0
     assert [row["row"] for row in report] == [
