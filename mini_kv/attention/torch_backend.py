@@ -32,7 +32,7 @@ QUERIES_AT_ONCE = 16
 
 _fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. A private operation of torch: it may go."""
-_FUSED_SHARES_HEADS = torch.__version__ >= (2, 13)
+_FUSED_SHARES_HEADS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 """Whether it reads one head of keys for a group of heads; what older ones do was not looked at."""
 _Part = tuple[Tensor, Tensor]
 """Result `[num_kv_heads, group, query_len, head_size]` and log-sum-exp `[num_kv_heads, group, query_len]`."""
