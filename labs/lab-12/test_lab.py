@@ -874,8 +874,18 @@ def hold(group: Any, name: str, ids: Sequence[int], named: int = 0) -> None:
 
 def remove(lab: LabUnderTest, group: Any, name: str, num_computed_tokens: int) -> None:
     """Call the learner's `remove_skipped_blocks`, and check the ledger before anything else."""
-    group.remove_skipped_blocks(name, num_computed_tokens)
-    lab.check_pool(group.block_pool, group.req_to_blocks)
+    pool = group.block_pool
+    free, given = pool.free_blocks, []
+
+    def free_blocks(ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        given.extend(blocks := list(ordered_blocks))
+        free(blocks)
+
+    with mock.patch.object(pool, "free_blocks", free_blocks):
+        group.remove_skipped_blocks(name, num_computed_tokens)
+    lab.check_pool(pool, group.req_to_blocks)
+    num_null = sum(block.is_null for block in given)
+    lab.expect("null blocks given to free_blocks", 0, num_null, why="nobody holds the null block, so nobody frees it")
 
 
 @contextmanager
