@@ -30,7 +30,7 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.labkit import LabTodo, points
-from mini_kv.labkit.fixture import LabUnderTest, WatchedKVCacheManager, in_debug_mode
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager, in_debug_mode
 from mini_kv.labkit.shrink import shrink
 from mini_kv.trace.frame import frame_of
 from mini_kv.trace.recorder import Recorder
@@ -151,7 +151,12 @@ def test_6_a_hit_needs_only_the_window(lab: LabUnderTest) -> None:
     request = kv.new_request("A", range(12))
     grow(kv, request, 12)
     kv.free(request)
-    lab.expect("hit of the same prompt, all cached", [0, 0, 0, 4, 5], lookup(kv, range(12)), why="the last is computed")
+    lab.expect(
+        "hit of the same prompt, all cached",
+        [0, 0, 0, 4, 5],
+        lookup(kv, range(12)),
+        why="all but the last token: 5 blocks",
+    )
     kv.evict_blocks([1, 2, 3])
     lab.expect("hit without blocks 1, 2 and 3", [0, 0, 0, 4, 5], lookup(kv, range(12)))
     kv.evict_blocks([4])
@@ -211,8 +216,8 @@ def test_10_ten_and_twenty(lab: LabUnderTest) -> None:
     groups = grouped(lab, layers("fww" * 10))
     lab.expect("layers in each group", [10, 10, 10], [len(names) for names in groups])
     for number, (kind, first) in enumerate((("f", range(10)), ("w", range(0, 20, 2)), ("w", range(1, 20, 2)))):
-        want = " ".join(f"{kind}{layer}" for layer in first)
-        lab.expect(f"layers of group {number}", want, " ".join(groups[number]), why="dealt like cards, one to each")
+        want = [f"{kind}{layer}" for layer in first]
+        lab.expect(f"layers of group {number}", want, groups[number], why="dealt like cards, one to each")
 
 
 @points(1, GROUP, why="empty places are spread, so no group is left with two layers and eight places that nobody uses")
@@ -383,9 +388,8 @@ def test_how_many_lookups(lab: LabUnderTest) -> None:
         lab.expect(f"blocks hit {what}", sorted(want), [position for position, b in enumerate(hit) if not b.is_null])
         asked = [int(call.args[0][:-4]) for call in looked_up.call_args_list]
         lab.expect(f"blocks looked up twice {what}", [], sorted({p for p in asked if asked.count(p) > 1}))
-        left = [position for position in sorted(asked) if position < min(want)]
-        if left:
-            lab.fail(f"blocks looked up left of the hit's window {what}", "none", f"{len(left)}, the first {left[0]}")
+        num_left = sum(position < min(want) for position in asked)
+        lab.expect(f"blocks looked up left of the hit's window {what}", 0, num_left)
 
 
 @points(1, FIND, stage="adversary", why="a lookup is a question: nobody has been admitted yet")
@@ -450,8 +454,10 @@ def test_at_most_and_at_least(lab: LabUnderTest) -> None:
                 lab.expect(f"blocks in each list {what}", [num_blocks] * 2, [len(hit) for hit in blocks])
     for other in ("", " bcd"):
         meeting = with_groups(lab, MEET, [(full(), "abcd"), (full(), other), (window(1), "")])
-        what = f"full attention with a b c d, full attention with {other.strip() or 'nothing'!r}, and a window of 1"
-        lab.expect(f"hit of {what}", (([], [], []), 0), meeting.find_longest_cache_hit(NAMES[:4], 8))
+        what = f"full attention with abcd, full attention with {other.strip() or 'nothing'}, and a window of 1"
+        blocks, num_tokens = meeting.find_longest_cache_hit(NAMES[:4], 8)
+        lab.expect(f"hit of {what}", [[], [], []], [ids_of(hit) for hit in blocks])
+        lab.expect(f"tokens hit by {what}", 0, num_tokens)
 
 
 @points(
@@ -762,7 +768,7 @@ class NaiveTables:
 def assembled(lab: LabUnderTest, function: str) -> Any:
     """Return a window's manager of which this one method is the learner's; the engine's stand in for the other two.
 
-    What the learner's method returns is checked for its type before the engine has to live with it.
+    What the learner's method makes is checked for its type before the engine has to live with it.
     """
     if function not in (SKIP, REMOVE, FIND):
         return managers.SlidingWindowManager
@@ -774,19 +780,26 @@ def assembled(lab: LabUnderTest, function: str) -> Any:
             lab.fail(f"what get_num_skipped_tokens({num_computed_tokens}) returned", "a number of tokens", answer)
         return answer
 
+    def remove_skipped_blocks(self: Any, request_id: str, num_computed_tokens: int) -> None:
+        own.remove_skipped_blocks(self, request_id, num_computed_tokens)
+        table = self.req_to_blocks.get(request_id, [])
+        if not are_blocks(table):
+            what = f"{request_id}'s table after remove_skipped_blocks({request_id!r}, {num_computed_tokens})"
+            lab.fail(what, "a list of KVCacheBlock, the null block where one has gone", table)
+
     def find_longest_cache_hit(self: Any, block_hashes: Sequence[BlockHash], max_length: int) -> Any:
         hit = own.find_longest_cache_hit(self, block_hashes, max_length)
         if not are_blocks(hit):
             lab.fail("what find_longest_cache_hit returned", "a list of KVCacheBlock, one for each place", hit)
         return hit
 
-    learners = {SKIP: get_num_skipped_tokens, FIND: find_longest_cache_hit}
+    learners = {SKIP: get_num_skipped_tokens, REMOVE: remove_skipped_blocks, FIND: find_longest_cache_hit}
     body: dict[str, Any] = {}
     for name in (SKIP, REMOVE, FIND):
         method = name.partition(".")[2]
         body[method] = getattr(managers.SlidingWindowManager, method)
         if name == function:
-            body[method] = learners.get(name, getattr(own, method))
+            body[method] = learners[name]
     return type("SlidingWindowManager", (own,), body)
 
 
@@ -890,14 +903,12 @@ def remove(lab: LabUnderTest, group: Any, name: str, num_computed_tokens: int) -
 
 @contextmanager
 def cause_first() -> Iterator[None]:
-    """Show what went wrong first: code that breaks down half-way leaves a broken state, and debug mode sees that."""
+    """Show what went wrong first: it leaves a broken state behind, over which debug mode and trace stumble."""
     try:
         yield
-    except InvariantViolationError as error:
-        cause = error.__context__
-        if isinstance(cause, Exception) and not isinstance(cause, InvariantViolationError):
-            raise cause from None
-        raise
+    except Exception as error:
+        stumbled = isinstance(error, InvariantViolationError) or isinstance(error.__context__, LabFailure)
+        raise (error.__context__ if stumbled and error.__context__ is not None else error) from None
 
 
 def grow(kv: WatchedKVCacheManager, request: Request, num_tokens: int) -> None:
