@@ -49,7 +49,7 @@ test: $(VENV)/.ready $(LAB_PAGE)
 audit: $(VENV)/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
 
-e2e: $(VENV)/.e2e $(BROWSER)/node_modules/.ready
+e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
 
 # app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.

@@ -13,7 +13,7 @@ import tokenize
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE_BUDGETS = {"core": 2100, "labkit": 1200}  # code lines, the package's tests and benchmarks aside
+PACKAGE_BUDGETS = {"core": 1700, "core/sched": 450, "labkit": 1200}  # code lines, tests and benchmarks aside
 FILE_BUDGET = 400
 FUNCTION_BUDGET = 60  # one screen
 
@@ -80,13 +80,13 @@ def measure(path: Path) -> Report:
 
 
 def package_of(path: Path) -> str:
-    """Return the first folder below mini_kv/, or "." for a file that lies in mini_kv/ itself.
+    """Return the folders below mini_kv/ in which a file lies, or "." for one that lies in mini_kv/ itself.
 
-    >>> package_of(Path("mini_kv/core/block.py")), package_of(Path("mini_kv/cli.py"))
-    ('core', '.')
+    >>> package_of(Path("mini_kv/core/sched/output.py")), package_of(Path("mini_kv/cli.py"))
+    ('core/sched', '.')
     """
-    inside = path.parts[path.parts.index("mini_kv") + 1 :]
-    return inside[0] if len(inside) > 1 else "."
+    inside = path.parts[path.parts.index("mini_kv") + 1 : -1]
+    return "/".join(inside) or "."
 
 
 def over_budget(reports: list[Report], sums: dict[str, int]) -> list[str]:

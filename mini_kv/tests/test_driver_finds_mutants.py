@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "slides although refused",
         MANAGER,
-        "            num_needed += reserved_blocks\n",
+        "            num_needed += reserved_blocks + len(shared)\n",
         "            self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)\n",
     ),
     Mutant(

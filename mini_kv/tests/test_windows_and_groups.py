@@ -1,5 +1,6 @@
 """Several groups of layers over one pool: what slides, what is held on the way, what is let in, what is refused."""
 
+import random
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -20,6 +21,7 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
 
 
 def state_spec(block_size: int) -> MambaSpec:
@@ -315,6 +317,44 @@ def test_reserved_blocks_and_the_watermark() -> None:
     for watermark in (-0.1, 1.0):
         with pytest.raises(ConfigError):
             make(10, FullAttentionSpec(4), watermark=watermark)
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "specs"),
+    [
+        (36, [FullAttentionSpec(4), SlidingWindowSpec(4, sliding_window=9)]),
+        (40, [FullAttentionSpec(4), state_spec(4)]),
+        (60, [FullAttentionSpec(4), SlidingWindowSpec(2, sliding_window=9), state_spec(4)]),
+        (24, [SlidingWindowSpec(4, sliding_window=6), ChunkedLocalAttentionSpec(4, attention_chunk_size=8)]),
+    ],
+)
+def test_a_scheduler_runs_over_any_groups(num_blocks: int, specs: list[KVCacheSpec]) -> None:
+    """25 requests, small steps, little room: all end, some after a preemption, and nothing is held then."""
+    num_preemptions = 0
+    for seed in range(4):
+        rng = random.Random(seed)
+        kv = make(num_blocks, *specs, max_in_flight_tokens=24)
+        scheduler = Scheduler(kv, SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=6))
+        text = [rng.randrange(9) for _ in range(80)]
+        for number in range(25):
+            own = [rng.randrange(9) for _ in range(rng.randrange(1, 10))]
+            prompt = text[: rng.randrange(60)] + own
+            scheduler.add_request(kv.new_request(f"r{number}", prompt), max_tokens=rng.randrange(1, 20))
+        num_steps = 0
+        while scheduler.has_unfinished_requests:
+            step = scheduler.schedule()
+            done = {
+                request_id: [rng.randrange(9)]
+                for request_id, num_tokens in step.num_scheduled_tokens.items()
+                if kv.requests[request_id].num_computed_tokens + num_tokens >= kv.requests[request_id].num_tokens
+            }
+            scheduler.update_from_output(step, done)
+            num_steps += 1
+            assert num_steps < 400
+        assert (kv.usage, kv.prefix_cache_stats.requests) == (0.0, 25)
+        assert kv.prefix_cache_stats.hits > 0
+        num_preemptions += scheduler.num_preemptions
+    assert num_preemptions > 0
 
 
 # Misuse.
