@@ -44,6 +44,8 @@ class ServeReport:
     """Prompt and output, everything that was computed again after a preemption included."""
     tokens_recomputed: int = 0
     """Those of them that had been computed before."""
+    tokens_given_up: int = 0
+    """Computed tokens of those who were thrown out, at that moment; what is not recomputed of them was found again."""
     mean_usage: float = 0.0
     """Held blocks as a share of the pool, averaged over the steps in which anybody ran."""
     mean_wait: float = 0.0
@@ -122,7 +124,9 @@ class _Serving:
 
     def step(self, clock: int) -> None:
         """Run one step."""
+        computed = {request.request_id: request.num_computed_tokens for request in self.scheduler.running}
         output = self.scheduler.schedule()
+        self.report.tokens_given_up += sum(computed[request_id] for request_id in output.preempted_req_ids)
         self.report.steps += 1
         self.sum_of_usage += self.kv.usage
         for data in output.scheduled_new_reqs:

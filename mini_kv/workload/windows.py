@@ -1,6 +1,7 @@
 """What groups of layers hold and find, counted on the real engine: the numbers behind chapter 14 and its notebook.
 
-    held_while_computing      blocks that each group holds, after every step of one prompt
+    held_while_computing      blocks that each group holds, in every step of one prompt
+    held_at_each_token        the same for one group, a value a token: a line of a chart
     find_with_holes           what is found of a prompt if some of its blocks are missing
     hits_of_the_second_round  conversations that take turns, and how much of them is still there
 
@@ -67,6 +68,14 @@ def held_while_computing(
     for _ in range(num_more):
         request.append_output_token_ids(NEW_TOKEN)
         result += _compute(kv, request, chunk)
+    return result
+
+
+def held_at_each_token(held: Sequence[Held], group: int) -> list[int]:
+    """Return the blocks that a group held while each token was computed, from the first: a value a token."""
+    result: list[int] = []
+    for step in held:
+        result += [step.blocks[group]] * (step.num_tokens - len(result))
     return result
 
 
