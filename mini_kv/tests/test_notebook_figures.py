@@ -66,6 +66,7 @@ CHARTS = {
     "lines": lambda: line_chart("T", "A & B.", [1, 2, 4], {"a": [0, 0.5, 1]}, labels=("x", "y"), log_x=True),
     "steps": lambda: line_chart("T", "A & B.", [1, 2], {"a": [0, 1]}, labels=("x", "y"), steps=True),
     "counts": lambda: line_chart("T", "A & B.", [1, 2], {"a": [0, 7]}, labels=("x", "y"), shares=False),
+    "bars of counts": lambda: bar_chart("T", "A & B.", ["p"], {"a": [3]}, labels=("x", "y"), shares=False),
     "timeline": lambda: timeline_chart(
         "T", "A & B.", {"a": [("prompt", 3), ("answer", 1)], "b": [("", 0), ("waits", 0)]}, labels=("x", "y")
     ),

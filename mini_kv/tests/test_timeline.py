@@ -35,7 +35,7 @@ def test_the_timeline_tells_the_scenario_s_story():
 
 
 def test_what_is_computed_anew_is_told_apart():
-    """Both grow until B must go, with 12 tokens computed. It finds 8 of them again, and computes 4 anew with its 13th."""
+    """Both grow until B must go, with 12 tokens computed. It finds 8 again, and computes 4 anew with its 13th."""
     arrivals = [Arrival(1, "A", range(8), 12), Arrival(1, "B", range(100, 106), 8)]
     lines = timeline(arrivals, 8, 4, SchedulerConfig(max_num_batched_tokens=16))
     assert drawn(lines) == {"A": "Paaaaaaaaaaa ", "B": "PaaaaaaxxxxxR"}

@@ -3,7 +3,13 @@
 import pytest
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.workload.windows import find_with_holes, held_at_each_token, held_while_computing, hits_of_the_second_round
+from mini_kv.workload.windows import (
+    find_with_holes,
+    held_at_each_token,
+    held_while_computing,
+    hits_of_the_second_round,
+    shares_found_again,
+)
 
 NOTE = ("full", "window 32", "window 32")
 """The groups of the design note's example: 10 full and 20 window layers."""
@@ -62,6 +68,7 @@ def test_all_or_nothing():
     groups = ("full", *["window 1024"] * 5)
     assert hits_of_the_second_round(12_000, groups, 4) == [8192] * 4
     assert hits_of_the_second_round(12_000, groups, 5) == [0] * 5
+    assert shares_found_again(12_000, groups, range(1, 9)) == [1.0] * 4 + [0.0] * 4
     written, of_use = 6 * 512, 512 + 5 * 64
     assert (11_999 // written, 11_999 // of_use) == (3, 14)
 

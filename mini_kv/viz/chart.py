@@ -120,14 +120,16 @@ def bar_chart(
     series: Mapping[str, Sequence[float]],
     *,
     labels: tuple[str, str],
+    shares: bool = True,
 ) -> Chart:
-    """Return a chart of one bar for each name in `x`, the series on top of each other; shares of 1 become percent."""
+    """Return a chart of one bar for each name in `x`, the series on top of each other; `shares` as in `line_chart`."""
     figure, axes = _new_axes(labels)
     below = [0.0] * len(x)
     for (name, values), colour, hatch in zip(series.items(), COLOURS, HATCHES, strict=False):
         axes.bar(x, values, bottom=below, color=colour, hatch=hatch, label=name, edgecolor=INK, linewidth=0)
         below = [low + value for low, value in zip(below, values, strict=True)]
-    _percent(axes)
+    if shares:
+        _percent(axes)
     return _finish(title, sentence, figure, axes)
 
 

@@ -89,6 +89,16 @@ def serve(
     return serving.finished_report()
 
 
+def compare_strategies(
+    trace: Sequence[TraceRequest], num_blocks: int, config: SchedulerConfig | None = None, *, ms_per_step: int = 20
+) -> dict[str, ServeReport]:
+    """Serve the trace under each of `strategies`, and return the reports by their names. Arguments as for `serve`."""
+    return {
+        name: serve(trace, num_blocks, config, admission=admission, ms_per_step=ms_per_step)
+        for name, admission in strategies().items()
+    }
+
+
 class _Serving:
     """A scheduler at work, and what is counted meanwhile."""
 
@@ -177,10 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         trace = read_trace(options.trace)
         config = SchedulerConfig(max_num_seqs=options.max_num_seqs)
-        reports = {
-            name: serve(trace, options.num_blocks, config, admission=admission, ms_per_step=options.ms_per_step)
-            for name, admission in strategies().items()
-        }
+        reports = compare_strategies(trace, options.num_blocks, config, ms_per_step=options.ms_per_step)
     except (TraceError, OSError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,8 +1,8 @@
 """Who did what in each step: the scheduler's work, a line a request. The numbers behind the timeline of notebook 08.
 
-    step         1        2        3        4        5
-    A            prompt   answer   answer   answer   answer
-    B            waits    prompt   answer   out      again        thrown out in step 4, computed anew from step 5 on
+step         1        2        3        4        5
+A            prompt   answer   answer   answer   answer
+B            waits    prompt   answer   out      again        thrown out in step 4, computed anew from step 5 on
 """
 
 from collections.abc import Sequence

@@ -4,11 +4,12 @@
     held_at_each_token        the same for one group, a value a token: a line of a chart
     find_with_holes           what is found of a prompt if some of its blocks are missing
     hits_of_the_second_round  conversations that take turns, and how much of them is still there
+    shares_found_again        the same for several numbers of conversations: a line of a chart
 
 Groups are named as in a scenario: "full", "window 32", "chunk 8".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
@@ -20,6 +21,8 @@ from mini_kv.trace.scenario import parse_group
 
 NEW_TOKEN = 1_000_000
 """What a request says when its prompt is through: none of the prompts here has it."""
+NUM_TOKENS = 8192
+"""Length of a conversation, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class Found:
 
 def cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCacheManager:
     """Return a cache of these groups; `num_blocks` counts the null block."""
-    specs = [KVCacheGroupSpec((f"{index}: {name}",), parse_group(name, block_size)) for index, name in enumerate(groups)]
+    specs = [
+        KVCacheGroupSpec((f"{index}: {name}",), parse_group(name, block_size)) for index, name in enumerate(groups)
+    ]
     return KVCacheManager(KVCacheConfig(num_blocks, tuple(specs)))
 
 
@@ -108,7 +113,7 @@ def hits_of_the_second_round(
     groups: Sequence[str],
     num_conversations: int,
     *,
-    num_tokens: int = 8192,
+    num_tokens: int = NUM_TOKENS,
     chunk: int = 2048,
     block_size: int = 16,
 ) -> list[int]:
@@ -134,6 +139,12 @@ def hits_of_the_second_round(
     return hits[num_conversations:]
 
 
+def shares_found_again(num_blocks: int, groups: Sequence[str], numbers: Iterable[int]) -> list[float]:
+    """Return for each number of conversations what part of their tokens is found at their second turn, 0.0 to 1.0."""
+    hits = [hits_of_the_second_round(num_blocks, groups, number) for number in numbers]
+    return [sum(found) / (len(found) * NUM_TOKENS) for found in hits]
+
+
 def _compute(kv: KVCacheManager, request: Request, chunk: int) -> Iterator[Held]:
     """Look up a new request, and compute what a request lacks; yield what it holds after each step."""
     if request.num_computed_tokens == 0:
@@ -143,7 +154,9 @@ def _compute(kv: KVCacheManager, request: Request, chunk: int) -> Iterator[Held]
     while request.num_computed_tokens < request.num_tokens:
         num_new = min(chunk, request.num_tokens - request.num_computed_tokens - num_hit_tokens)
         if kv.allocate_slots(request, num_new, num_hit_tokens, hit) is None:
-            raise ConfigError(f"the pool is too small for request {request.request_id!r} of {request.num_tokens} tokens")
+            raise ConfigError(
+                f"the pool is too small for request {request.request_id!r} of {request.num_tokens} tokens"
+            )
         request.num_computed_tokens += num_hit_tokens + num_new
         hit, num_hit_tokens = None, 0
         table = kv.get_block_ids(request.request_id)
