@@ -1,8 +1,10 @@
 """Who did what in each step: the scheduler's work, a line a request. The numbers behind the timeline of notebook 08.
 
-step         1        2        3        4        5
-A            prompt   answer   answer   answer   answer
-B            waits    prompt   answer   out      again        thrown out in step 4, computed anew from step 5 on
+    step    1         2         3         4             5
+    A       prompt    answer    answer    answer        answer
+    B       waits     prompt    answer    thrown out    again
+
+B is thrown out in step 4, and computes again in step 5 what it does not find.
 """
 
 from collections.abc import Sequence
