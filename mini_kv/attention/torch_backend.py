@@ -16,6 +16,7 @@ but the causal one.
 import math
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ CHUNK_TOKENS = 256
 QUERIES_AT_ONCE = 16
 """Queries whose scores are held at a time, so that a long prompt does not need all of them."""
 
-_fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. A private operation of torch: it may go."""
 _Part = tuple[Tensor, Tensor]
 """Result `[num_kv_heads, group, query_len, head_size]` and log-sum-exp `[num_kv_heads, group, query_len]`."""
