@@ -109,7 +109,7 @@ size:
 # torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --group nb --extra notebooks pyproject.toml \
+	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml \
 	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention" \
 	   && echo "triton==3.7.1 ; sys_platform == 'linux'" && echo "    # by hand: the extra triton"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }

@@ -13,7 +13,8 @@ import tokenize
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE_BUDGETS = {"core": 1700, "core/sched": 450, "labkit": 1200}  # code lines, tests and benchmarks aside
+PACKAGE_BUDGETS = {"core": 1700, "core/sched": 450, "labkit": 1000, "labkit/audit.py": 260}
+"""Code lines, tests and benchmarks aside; a file that is named has a budget of its own."""
 FILE_BUDGET = 400
 FUNCTION_BUDGET = 60  # one screen
 
@@ -80,13 +81,14 @@ def measure(path: Path) -> Report:
 
 
 def package_of(path: Path) -> str:
-    """Return the folders below mini_kv/ in which a file lies, or "." for one that lies in mini_kv/ itself.
+    """Return the folders below mini_kv/ in which a file lies, "." for mini_kv/ itself, or what it has a budget as.
 
     >>> package_of(Path("mini_kv/core/sched/output.py")), package_of(Path("mini_kv/cli.py"))
     ('core/sched', '.')
     """
-    inside = path.parts[path.parts.index("mini_kv") + 1 : -1]
-    return "/".join(inside) or "."
+    *inside, name = path.parts[path.parts.index("mini_kv") + 1 :]
+    own = "/".join([*inside, name])
+    return own if own in PACKAGE_BUDGETS else "/".join(inside) or "."
 
 
 def over_budget(reports: list[Report], sums: dict[str, int]) -> list[str]:

@@ -71,7 +71,7 @@ def attend(
     Arguments as in `paged_attention`, and a plan if it shall not be `make_plan`'s.
     """
     num_tokens, num_heads, head_size = query.shape
-    lse = query.new_full((num_tokens, num_heads), -torch.inf, dtype=torch.float32)
+    lse = query.new_empty((num_tokens, num_heads), dtype=torch.float32)  # to fill it would be one more launch
     if metadata.max_query_len == 0:
         return lse
     plan = plan or make_plan(query, kv_cache, metadata, options)

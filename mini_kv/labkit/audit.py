@@ -90,6 +90,9 @@ def audit_lab(folder: Path, *, write: bool = False) -> Audit:
     `write` stores the pristine starter and the fingerprints, which are otherwise compared with what is stored.
     """
     audit = Audit(load_lab(folder))
+    if audit.lab.missing is not None:
+        audit.findings.append(audit.lab.missing)
+        return audit
     if write:
         shutil.copyfile(audit.lab.starter, pristine_starter(audit.lab))
     elif not pristine_starter(audit.lab).is_file():

@@ -1,5 +1,6 @@
 """What a lab is: a folder `labs/lab-NN` with a `lab.toml` that says the rest."""
 
+import importlib.util
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,14 @@ class Lab:
     def root(self) -> Path:
         """The repository."""
         return self.folder.parent.parent
+
+    @property
+    def missing(self) -> str | None:
+        """What the lab needs and this machine lacks, and how to get it; `None` if everything is there."""
+        if self.needs == "C" or importlib.util.find_spec("torch") is not None:
+            return None
+        get = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+        return f"{self.lab_id} needs {NEEDS['T']}: {get}"
 
     @property
     def starter(self) -> Path:

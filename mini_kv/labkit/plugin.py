@@ -3,6 +3,7 @@
 The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone.
 """
 
+import importlib
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -105,6 +106,12 @@ def lab(request: pytest.FixtureRequest) -> LabUnderTest:
     return lab_under_test
 
 
+@pytest.fixture
+def torch() -> ModuleType:
+    """PyTorch, for the tests of a lab that needs it; their file imports none, so that it can be read without."""
+    return importlib.import_module("torch")
+
+
 def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleType:
     """Return the learner's module; whatever loading it raises is raised once, and then the other tests wait."""
     loaded = config.stash[LOADED]
@@ -119,9 +126,11 @@ def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleT
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let a test wait if the one that it builds on has failed. TODO is no failure."""
+    """Let a test wait if the one that it builds on has failed (TODO is no failure); skip what cannot run here."""
     results = item.config.stash[RESULTS]
     result = results.get(item.nodeid)
+    if result is not None and result.lab.missing is not None:
+        pytest.skip(result.lab.missing)
     if result is None or result.after is None:
         return
     for other in results.values():
@@ -141,6 +150,8 @@ def pytest_runtest_makereport(
     if call.excinfo is None:
         if report.when == "call" and report.passed:
             result.state = State.PASS
+    elif call.when == "setup" and report.skipped:  # no code of the learner's has run, so the skip is our own
+        result.message = str(call.excinfo.value)
     else:
         report.outcome = "failed"
         vars(report).pop("wasxfail", None)  # pytest.xfail() in a learner's code is no excuse

@@ -114,6 +114,8 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
     first = next((result for result in results if result.state is not State.PASS), None)
     if first is None:
         return [f"  PASSED, as far as it ran. All of it:  pytest labs/{lab.lab_id}"]
+    if lab.missing is not None:
+        return [f"  NOT RUN: {lab.missing}"]
     function = next((f for f in lab.functions if f.name == first.function), None)
     minutes = f", about {function.minutes} minutes" if function is not None and first.state is State.TODO else ""
     return [

@@ -1,5 +1,6 @@
 """The scoreboard: states, points and the next thing to do; compared as whole texts."""
 
+import importlib.util
 import json
 import os
 import sys
@@ -7,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mini_kv.tests.throwaway_lab import SOLUTION, STARTER, TESTS, ThrowawayLab
+from mini_kv.tests.throwaway_lab import LAB_TOML, SOLUTION, STARTER, TESTS, ThrowawayLab
 
 pytest_plugins = ["pytester"]
 
@@ -215,3 +216,27 @@ def test_the_real_lab(pytester, monkeypatch):
     first = lab.run("starter", "-k", "test_1", target="labs/lab-05")
     assert first.states == {"test_1_first_request_populates_a_cold_cache": "TODO 0/4"}
     assert sys.modules.get("starter") is None
+
+
+def test_a_lab_that_needs_what_is_not_here(lab):
+    """No points and no reproach: every test stays in the table, and the last line says what to type."""
+    lab.write("labs/lab-77/lab.toml", LAB_TOML.replace('needs = "C"', 'needs = "T"'))
+    find_spec = importlib.util.find_spec
+    lab.monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    needed = "lab-77 needs PyTorch, on a CPU: pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    run = lab.run("starter")
+    assert run.states == {test: f"NOT RUN 0/{points}" for test, points in TESTS.items()}
+    assert board(run).splitlines()[-2:] == [
+        "  [..............................]  0 of 10 points   prefill 0/6  double 0/4",
+        f"  NOT RUN: {needed}",
+    ]
+    assert f"  Skipped: {needed}" in run.out.partition("what could not run on this machine")[2].splitlines()
+    assert not (lab.root / ".mini_kv").exists()  # no record of 0 points
+    lab.monkeypatch.setenv("MINI_KV_NO_SKIP", "1")
+    assert lab.run(None).status == 1
+
+
+def test_a_skip_by_a_learner_is_no_excuse(lab):
+    """Only the harness may say that something cannot run here."""
+    run = lab.run_code(SOLUTION.replace("return [2 *", "import pytest; pytest.skip('later'); return [2 *"))
+    assert run.states["test_4_double"] == "FAIL 0/4"
