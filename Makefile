@@ -139,7 +139,7 @@ $(VENV)/.notebooks: $(VENV)/.torch
 $(VENV)/.e2e: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group e2e && touch $@
 
-$(VENV)/.lint: $(VENV)/.ready
+$(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
 # torch and what the kernels need. First the build for a CPU, since the default index brings gigabytes of CUDA on Linux;
