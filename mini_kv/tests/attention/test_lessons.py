@@ -2,6 +2,8 @@
 
 import doctest
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from mini_kv.attention.lessons import (
     split_everywhere,
     write_steps,
 )
+from mini_kv.attention.quantization_error import errors
 from mini_kv.tests.test_predictions import ABOUT_ATTENTION
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario
 from mini_kv.viz.predict import questions
@@ -102,6 +105,16 @@ def test_a_large_channel_costs_those_who_share_its_scale():
     found = errors_by_outlier([1.0, 64.0])
     assert found["a scale a token"][1] > 10 * found["a scale a token"][0]
     assert found["a scale a channel"][1] == pytest.approx(found["a scale a channel"][0])
+
+
+def test_the_chapter_quotes_what_the_command_prints():
+    """`python -m mini_kv.attention.quantization_error`: the book is built without torch, so its table stands there."""
+    chapter = Path(__file__).parents[3] / "book" / "docs" / "chapters" / "12-the-kernel.md"
+    quoted = re.findall(r"^(tensor|token|channel|fp8) +(.+)$", chapter.read_text(encoding="utf-8"), re.MULTILINE)
+    for (scheme, cells), (expected_scheme, row) in zip(quoted, errors(60.0).items(), strict=True):
+        assert scheme == expected_scheme
+        found = [float(cell.rstrip("%")) / (100 if cell.endswith("%") else 1) for cell in cells.split()]
+        assert found == pytest.approx(list(row.values()), rel=0.01)
 
 
 def float32_exp(score):
