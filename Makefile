@@ -133,7 +133,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.book: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group book && touch $@
 
-$(VENV)/.notebooks: $(VENV)/.ready
+$(VENV)/.notebooks: $(VENV)/.torch
 	@$(PIP) -c constraints.txt -e '.[notebooks]' --group nb && touch $@
 
 $(VENV)/.e2e: $(VENV)/.ready

@@ -14,6 +14,11 @@ try:
     import mini_kv
 except ModuleNotFoundError:  # not in a clone of the repository: on Colab, for instance
     %pip install --quiet "mini_kv @ git+https://github.com/OWNER/mini_kv"'''
+WITH_TORCH = """
+try:
+    import torch
+except ModuleNotFoundError:  # Colab has it; elsewhere the build for a CPU is enough
+    %pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu"""
 LOGIC = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While, ast.If, ast.IfExp, ast.Try, ast.With)
 
 pytestmark = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -35,8 +40,10 @@ def test_outputs_are_stripped(path):
 
 
 def test_the_first_cell_installs_only_what_is_missing(path):
-    """The same cell everywhere; it does nothing in a clone."""
-    assert cells(path, "code")[0]["source"] == FIRST_CELL
+    """The same cell everywhere, and torch where `mini_kv.attention` needs it; it does nothing in a clone."""
+    first, *rest = cells(path, "code")
+    needs_torch = any("mini_kv.attention" in cell["source"] for cell in rest)
+    assert first["source"] == FIRST_CELL + WITH_TORCH * needs_torch
 
 
 def test_it_opens_with_a_question_and_can_be_opened_elsewhere(path):
