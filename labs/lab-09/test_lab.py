@@ -189,6 +189,8 @@ def test_14_new_tokens_behind_a_cached_prefix(lab: LabUnderTest, torch: Any) -> 
     """The tokens 1 to 6, of which the last two are new: the first of these sees five, the second six."""
     request = Request([3, 1], numbered(range(1, 7), size=6))
     out, lse = prefill(lab, torch, [[query(6)]] * 2, request, 4)
+    seen = [sum(weight > TOLERANCE for weight in heads[0]) for heads in out]
+    lab.expect("how many tokens those at positions 4 and 5 see", [5, 6], seen)
     expect_numbers(lab, "weights that the token at position 4 gives", [*(n / 15 for n in range(1, 6)), 0.0], out[0][0])
     expect_numbers(lab, "weights that the token at position 5 gives", [n / 21 for n in range(1, 7)], out[1][0])
     expect_numbers(lab, "log-sum-exp of both: log 15, log 21", [math.log(15), math.log(21)], [lse[0][0], lse[1][0]])
@@ -237,7 +239,7 @@ def test_equals_dense_attention(lab: LabUnderTest, torch: Any) -> None:
     for block_size in (1, 3, 4, 16):
         for num_heads, num_kv_heads in ((2, 2), (4, 2), (8, 1), (4, 4)):
             batch = random_batch(
-                rng, block_size, [2 * block_size - 1, 2 * block_size, 2 * block_size + 1], num_kv_heads
+                rng, block_size, [2 * block_size + 1, 2 * block_size, 2 * block_size - 1], num_kv_heads
             )
             queries = [some_vectors(rng, num_heads, 3) for _ in batch]
             out, lse = attention(lab, torch, queries, batch, block_size, scale=0.5)
@@ -490,8 +492,8 @@ def caches(torch: Any, requests: list[Request], block_size: int) -> tuple[Any, A
     block 0, which holds NaN.
     """
     example = next(request.tokens[0] for request in requests if request.tokens)
-    shape = (max([0, *(block for request in requests for block in request.row)]) + 1, block_size)
-    shape += (len(example[0]), len(example[0][0]))
+    num_blocks = max([0, *(block for request in requests for block in request.row)]) + 1
+    shape = (num_blocks, block_size, len(example[0]), len(example[0][0]))
     k_cache, v_cache = torch.full(shape, math.nan), torch.full(shape, math.nan)
     for request in requests:
         for index, block in enumerate(request.row):
@@ -615,6 +617,6 @@ def expect_numbers(lab: LabUnderTest, what: str, want: Vector, got: Vector) -> N
     close = [w == g or abs(w - g) <= TOLERANCE * max(1.0, abs(w)) for w, g in zip(want, got, strict=True)]
     if not all(close):  # NaN is close to nothing
         for digits in (4, 9):
-            shown = [[float(f"{number:.{digits}g}") for number in numbers] for numbers in (want, got)]
-            if shown[0] != shown[1]:
-                lab.fail(what, *shown)
+            short, seen = ([float(f"{number:.{digits}g}") for number in numbers] for numbers in (want, got))
+            if short != seen:
+                lab.fail(what, short, seen)
