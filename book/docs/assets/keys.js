@@ -64,4 +64,5 @@
   }
   addEventListener("load", reachable);
   addEventListener("resize", reachable);
+  document.addEventListener("toggle", reachable, true); // what was folded has no width
 })();

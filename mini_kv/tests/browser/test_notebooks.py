@@ -74,9 +74,9 @@ def test_every_notebook_runs(executed, name):
 
 
 def test_every_chart_is_told_in_words(executed):
-    """Six charts; each has its text for a screen reader, and the same sentence for everybody below it."""
+    """Thirteen charts; each has its text for a screen reader, and the same sentence for everybody below it."""
     charts = re.findall(r'aria-label="([^"]+)"[^>]*xmlns.*?<figcaption>([^<]+)<', html_of(executed), flags=re.DOTALL)
-    assert len(charts) == 6
+    assert len(charts) == 13
     for label, sentence in charts:
         assert label.endswith(f". {sentence}")
 
