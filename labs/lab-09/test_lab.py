@@ -1,0 +1,622 @@
+"""lab-09: attention over blocks. Read the numbered tests in order: from one softmax to a prompt behind a cached prefix.
+
+In the numbered tests the numbers are made so that you can do the sums on paper. A token's score is the logarithm of its
+number, so the tokens 1 2 3 4 have the weights 1/10 2/10 3/10 4/10. And its value has a one in its own place and zeros
+elsewhere, so that the result of a query *is* the list of weights that it gave.
+
+Slots of a block that no token has filled hold 1e4: finite, and far too large to be overlooked. Blocks that nobody
+should read hold NaN. What is right is computed by `attend` at the end of this file: one query, one head, plain Python.
+
+Numbers must agree to 1e-5. A float of 32 bits is good for 6e-8, results are means of numbers below 4, and there are at
+most a few dozen terms in a sum: right code is off by 1e-6 at worst, and the mildest of the wrong ones by 1e-3.
+"""
+
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mini_kv.labkit import points
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.labkit.shrink import shrink
+
+UPDATE, ATTEND = "online_softmax_update", "paged_attention_ref"
+MERGE, PREFILL = "merge_attn_states", "paged_prefill_ref"
+
+INFINITY = math.inf
+TOLERANCE = 1e-5
+
+Vector = list[float]
+"""The numbers of one head."""
+
+
+# The biography ------------------------------------------------------------------------------------------------------
+
+
+@points(3, UPDATE, why="against the largest score, log 4, the powers are 1/4 2/4 3/4 and 1, and they sum up to 2.5")
+def test_1_one_tile(lab: LabUnderTest, torch: Any) -> None:
+    """The scores log 1 to log 4, all at once. What are m, l and acc?"""
+    state = update(lab, torch, begin(torch, 1, 4), [logs(1, 2, 3, 4)], [one_hot(0, 4, size=4)])
+    expect_state(lab, "after the tokens 1 2 3 4", [math.log(4)], [2.5], [[0.25, 0.5, 0.75, 1.0]], state)
+
+
+@points(4, UPDATE, why="what was summed up against the old maximum must be made smaller, or it counts too much")
+def test_2_a_larger_score_comes_later(lab: LabUnderTest, torch: Any) -> None:
+    """The same four, two by two: the second tile has the larger scores. Then the other way round."""
+    state = begin(torch, 1, 4)
+    for first, tile in ((0, (1, 2)), (2, (3, 4))):
+        state = update(lab, torch, state, [logs(*tile)], [one_hot(first, 2, size=4)])
+    expect_state(lab, "after 1 2, then 3 4", [math.log(4)], [2.5], [[0.25, 0.5, 0.75, 1.0]], state)
+    state = begin(torch, 1, 4)
+    for first, tile in ((0, (4, 3)), (2, (2, 1))):
+        state = update(lab, torch, state, [logs(*tile)], [one_hot(first, 2, size=4)])
+    expect_state(lab, "after 4 3, then 2 1", [math.log(4)], [2.5], [[1.0, 0.75, 0.5, 0.25]], state)
+
+
+@points(2, UPDATE, why="how the keys are cut into tiles is nobody's business but the memory's")
+def test_3_any_tiles_give_the_same(lab: LabUnderTest, torch: Any) -> None:
+    """Seven tokens, with the largest score in the middle, in tiles of 1, 2, 3 and 7."""
+    tokens = (2, 5, 1, 9, 4, 3, 6)
+    for size in (1, 2, 3, 7):
+        state = begin(torch, 1, 7)
+        for first in range(0, 7, size):
+            tile = tokens[first : first + size]
+            state = update(lab, torch, state, [logs(*tile)], [one_hot(first, len(tile), size=7)])
+        want = [token / 9 for token in tokens]
+        expect_state(lab, f"after 2 5 1 9 4 3 6, tiles of {size}", [math.log(9)], [30 / 9], [want], state)
+
+
+@points(2, UPDATE, why="e^100 is more than 32 bits can hold, and e^-110 less: only differences may be in a power")
+def test_4_scores_of_a_hundred(lab: LabUnderTest, torch: Any) -> None:
+    """The tokens 1 2 3 4 again, all scores 100 higher, then 110 lower, then 300 lower at first and 300 higher later."""
+    for shifts in ((100, 100), (-110, -110), (-300, 300), (300, -300)):
+        state = begin(torch, 1, 4)
+        for first, tile, shift in ((0, (1, 2), shifts[0]), (2, (3, 4), shifts[1])):
+            scores = [score + shift for score in logs(*tile)]
+            state = update(lab, torch, state, [scores], [one_hot(first, 2, size=4)])
+        scores = [score + shifts[0] for score in logs(1, 2)] + [score + shifts[1] for score in logs(3, 4)]
+        want, lse = attend_scores(scores, one_hot(0, 4, size=4))
+        what = f"after 1 2 with {shifts[0]:+} on each score, then 3 4 with {shifts[1]:+}"
+        expect_result(lab, what, want, lse, state)
+
+
+@points(2, UPDATE, why="no key yet: the maximum is minus infinity, and minus infinity minus itself is NaN")
+def test_5_a_tile_without_keys(lab: LabUnderTest, torch: Any) -> None:
+    """The scores of the first tile are all minus infinity: hidden by a mask. Then come tokens, one of them hidden."""
+    hidden = -INFINITY
+    state = update(lab, torch, begin(torch, 1, 4), [[hidden, hidden]], [one_hot(0, 2, size=4)])
+    expect_state(lab, "after a tile with no visible key", [hidden], [0.0], [[0.0] * 4], state)
+    state = update(lab, torch, state, [[*logs(1), hidden, *logs(3)]], [one_hot(0, 3, size=4)])
+    expect_state(lab, "after 1, a hidden one, and 3", [math.log(3)], [4 / 3], [[1 / 3, 0.0, 1.0, 0.0]], state)
+
+
+@points(4, ATTEND, why="a query's result is the mean of the values of its own tokens, in whatever blocks they lie")
+def test_6_weights_of_six_tokens_in_two_blocks(lab: LabUnderTest, torch: Any) -> None:
+    """One request, one head, the tokens 1 to 6 in blocks 3 and 1 of 4. The weights are 1/21 to 6/21."""
+    requests = [Request([3, 1], numbered(range(1, 7), size=6))]
+    out, lse = attention(lab, torch, [[query(6)]], requests, 4)
+    want = [n / 21 for n in range(1, 7)]
+    expect_numbers(lab, "weights of the tokens 1 to 6, row 3 1", want, out[0][0])
+    expect_numbers(lab, "log-sum-exp: log(1 + 2 + ... + 6)", [math.log(21)], [lse[0][0]])
+
+
+@points(3, ATTEND, why="the length says where a request ends; what is behind it in the block is nobody's")
+def test_7_the_last_block_is_not_full(lab: LabUnderTest, torch: Any) -> None:
+    """One to eight tokens in two blocks of 4: nothing behind the last one has any weight."""
+    for length in (1, 3, 4, 5, 7, 8):
+        requests = [Request([3, 1], numbered(range(1, length + 1), size=8))]
+        out, _ = attention(lab, torch, [[query(8)]], requests, 4)
+        total = length * (length + 1) / 2
+        want = [n / total for n in range(1, length + 1)] + [0.0] * (8 - length)
+        expect_numbers(lab, f"weights of the tokens 1 to {length}, row 3 1", want, out[0][0])
+
+
+@points(3, ATTEND, why="each query reads its own row, as far as its own length")
+def test_8_two_requests(lab: LabUnderTest, torch: Any) -> None:
+    """A and B begin alike and share block 5; A goes on in block 2, and B in 4 and 1. In A's row, stale ids follow."""
+    shared = list(range(1, 5))
+    a, b = numbered([*shared, 7], size=10), numbered([*shared, 1, 2, 3, 4, 5], size=10)
+    out, _ = attention(lab, torch, [[query(10)], [query(10)]], [Request([5, 2], a), Request([5, 4, 1], b)], 4)
+    expect_numbers(lab, "A's weights, tokens 1 2 3 4 7", [*(n / 17 for n in (1, 2, 3, 4, 7)), *[0.0] * 5], out[0][0])
+    want = [*(n / 25 for n in (1, 2, 3, 4, 1, 2, 3, 4, 5)), 0.0]
+    expect_numbers(lab, "B's weights, tokens 1 2 3 4 1 2 3 4 5", want, out[1][0])
+
+
+@points(2, ATTEND, why="scores are multiplied by the scale before the power is taken, and once")
+def test_9_the_scale(lab: LabUnderTest, torch: Any) -> None:
+    """The tokens 1 4 9 16 with a scale of a half have the weights of 1 2 3 4: half a logarithm is that of the root."""
+    requests = [Request([2], numbered((1, 4, 9, 16), size=4))]
+    out, lse = attention(lab, torch, [[query(4)]], requests, 4, scale=0.5)
+    expect_numbers(lab, "weights of the tokens 1 4 9 16, scale 0.5", [0.1, 0.2, 0.3, 0.4], out[0][0])
+    expect_numbers(lab, "log-sum-exp: log(1 + 2 + 3 + 4)", [math.log(10)], [lse[0][0]])
+
+
+@points(3, ATTEND, why="neighbours share a head of keys: 0 0 1 1, and not 0 1 0 1")
+def test_10_which_head_reads_which(lab: LabUnderTest, torch: Any) -> None:
+    """Four heads of queries; four, two or one of keys. The values of head n say n, and so does the result."""
+    for num_kv_heads, want in ((4, [0, 1, 2, 3]), (2, [0, 0, 1, 1]), (1, [0, 0, 0, 0])):
+        tokens = [
+            ([[0.5, float(n)] for _ in range(num_kv_heads)], [[float(h), 7.0] for h in range(num_kv_heads)])
+            for n in range(5)
+        ]
+        out, _ = attention(lab, torch, [[[0.1, 0.2]] * 4], [Request([3, 1], tokens)], 4)
+        what = f"the head of keys that each of 4 heads read, of {num_kv_heads}"
+        expect_numbers(lab, what, [float(h) for h in want], [numbers[0] for numbers in out[0]])
+
+
+@points(3, MERGE, why="a part counts as much as its keys weigh together: 3 and 7 of 10")
+def test_11_two_parts_make_one(lab: LabUnderTest, torch: Any) -> None:
+    """The tokens 1 2 in one part, 3 4 in the other: together they are 1/10 2/10 3/10 4/10 again."""
+    first, second = ([1 / 3, 2 / 3, 0.0, 0.0], math.log(3)), ([0.0, 0.0, 3 / 7, 4 / 7], math.log(7))
+    for what, parts in (("1 2 and 3 4", (first, second)), ("3 4 and 1 2", (second, first))):
+        out, lse = merge(lab, torch, *parts)
+        expect_numbers(lab, f"weights of the tokens 1 2 3 4, merged from {what}", [0.1, 0.2, 0.3, 0.4], out)
+        expect_numbers(lab, f"log-sum-exp, merged from {what}: log 10", [math.log(10)], [lse])
+
+
+@points(2, MERGE, why="a part with one key counts little, and it does not matter who was merged first")
+def test_12_three_parts_in_any_order(lab: LabUnderTest, torch: Any) -> None:
+    """Nine tokens in parts of one, three and five, merged from the left, and from the right."""
+    parts = []
+    for first, size in ((0, 1), (1, 3), (4, 5)):
+        parts.append(attend_scores(logs(*range(first + 1, first + size + 1)), one_hot(first, size, size=9)))
+    want = [n / 45 for n in range(1, 10)]
+    left = merge(lab, torch, merge(lab, torch, parts[0], parts[1]), parts[2])
+    right = merge(lab, torch, parts[0], merge(lab, torch, parts[1], parts[2]))
+    expect_numbers(lab, "weights of the tokens 1 to 9, merged from the left", want, left[0])
+    expect_numbers(lab, "weights of the tokens 1 to 9, merged from the right", want, right[0])
+
+
+@points(2, MERGE, why="a part without keys weighs nothing, and what it holds is nothing: 0 times NaN is NaN")
+def test_13_a_part_without_keys(lab: LabUnderTest, torch: Any) -> None:
+    """One part has seen no key: whatever its result holds, the other one is the result. Two such parts are nothing."""
+    seen = ([0.25, 0.75], math.log(4))
+    for holds in (0.0, 1e4, math.nan):
+        empty = ([holds, holds], -INFINITY)
+        for what, parts in (("the first", (empty, seen)), ("the second", (seen, empty))):
+            out, lse = merge(lab, torch, *parts)
+            expect_numbers(lab, f"result, where {what} part has no keys and holds {holds}", seen[0], out)
+            expect_numbers(lab, f"log-sum-exp, where {what} part has no keys", [seen[1]], [lse])
+        out, lse = merge(lab, torch, empty, empty)
+        expect_numbers(lab, f"result of two parts without keys, which hold {holds}", [0.0, 0.0], out)
+        expect_numbers(lab, "log-sum-exp of two parts without keys", [-INFINITY], [lse])
+
+
+@points(3, PREFILL, why="a token sees all tokens up to itself, cached or new, and none behind it")
+def test_14_new_tokens_behind_a_cached_prefix(lab: LabUnderTest, torch: Any) -> None:
+    """The tokens 1 to 6, of which the last two are new: the first of these sees five, the second six."""
+    request = Request([3, 1], numbered(range(1, 7), size=6))
+    out, lse = prefill(lab, torch, [[query(6)]] * 2, request, 4)
+    seen = [sum(weight > TOLERANCE for weight in heads[0]) for heads in out]
+    lab.expect("how many tokens those at positions 4 and 5 see", [5, 6], seen)
+    expect_numbers(lab, "weights that the token at position 4 gives", [*(n / 15 for n in range(1, 6)), 0.0], out[0][0])
+    expect_numbers(lab, "weights that the token at position 5 gives", [n / 21 for n in range(1, 7)], out[1][0])
+    expect_numbers(lab, "log-sum-exp of both: log 15, log 21", [math.log(15), math.log(21)], [lse[0][0], lse[1][0]])
+
+
+@points(2, PREFILL, why="tomorrow's words cannot change today's: else chunks, and caching itself, would be wrong")
+def test_15_the_future_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
+    """A prompt of five tokens, none cached. The last one becomes another: only its own result may change."""
+    rng = random.Random(15)
+    before = Request([3, 1], some_tokens(rng, 5, 2, 3))
+    after = Request([3, 1], [*before.tokens[:4], *some_tokens(rng, 1, 2, 3)])
+    queries = [some_vectors(rng, 4, 3) for _ in range(5)]
+    first, _ = prefill(lab, torch, queries, before, 4)
+    second, _ = prefill(lab, torch, queries, after, 4)
+    for position in range(4):
+        for head in range(4):
+            what = f"result of the token at position {position}, head {head}, after the last token has changed"
+            expect_numbers(lab, what, first[position][head], second[position][head])
+    changed = max(abs(a - b) for a, b in zip(first[4][0], second[4][0], strict=True))
+    lab.expect("the last token's own result has changed", True, changed > TOLERANCE)
+
+
+# The adversary ------------------------------------------------------------------------------------------------------
+
+
+@points(1, UPDATE, stage="adversary", why="each head has a softmax of its own, maximum included")
+def test_heads_apart(lab: LabUnderTest, torch: Any) -> None:
+    """Three heads at once: one with scores of a hundred, one with minus a hundred, one that is hidden at first."""
+    tiles = [
+        [[100 + score for score in logs(1, 2)], [score - 110 for score in logs(4, 3)], [-INFINITY] * 2],
+        [[100 + score for score in logs(3, 4)], [score - 110 for score in logs(2, 1)], logs(1, 3)],
+    ]
+    state = begin(torch, 3, 4)
+    for first, tile in zip((0, 2), tiles, strict=True):
+        state = update(lab, torch, state, tile, [one_hot(first, 2, size=4)] * 3)
+    for head in range(3):
+        want, lse = attend_scores(tiles[0][head] + tiles[1][head], one_hot(0, 4, size=4))
+        of_head = tuple(part[head : head + 1] for part in state)
+        expect_result(lab, f"head {head} of three, after two tiles", want, lse, of_head)
+
+
+@points(2, ATTEND, stage="adversary", why="shapes alone say nothing: attention over heads has the same")
+def test_equals_dense_attention(lab: LabUnderTest, torch: Any) -> None:
+    """Random numbers, three requests; 1, 2 and 8 queries a key's head; blocks of 1, 3, 4 and 16; ids out of order."""
+    rng = random.Random(9)
+    for block_size in (1, 3, 4, 16):
+        for num_heads, num_kv_heads in ((2, 2), (4, 2), (8, 1), (4, 4)):
+            batch = random_batch(
+                rng, block_size, [2 * block_size + 1, 2 * block_size, 2 * block_size - 1], num_kv_heads
+            )
+            queries = [some_vectors(rng, num_heads, 3) for _ in batch]
+            out, lse = attention(lab, torch, queries, batch, block_size, scale=0.5)
+            what = f"blocks of {block_size}, {num_heads} heads of queries, {num_kv_heads} of keys"
+            expect_attention(lab, what, queries, batch, 0.5, out, lse)
+
+
+@points(1, ATTEND, stage="adversary", why="a batch may be filled up with requests that are none")
+def test_a_request_without_tokens(lab: LabUnderTest, torch: Any) -> None:
+    """The second of three requests has length 0."""
+    some = numbered((1, 2, 3), size=3)
+    requests = [Request([3], some), Request([], []), Request([1], some)]
+    out, lse = attention(lab, torch, [[query(3)]] * 3, requests, 4)
+    expect_numbers(lab, "result of the request without tokens", [0.0, 0.0, 0.0], out[1][0])
+    expect_numbers(lab, "its log-sum-exp", [-INFINITY], [lse[1][0]])
+    for index in (0, 2):
+        expect_numbers(lab, f"weights in request {index}", [1 / 6, 2 / 6, 3 / 6], out[index][0])
+
+
+@points(1, ATTEND, stage="adversary", why="trained models do have such scores, and 32 bits end at e^88")
+def test_scores_of_a_hundred_in_the_cache(lab: LabUnderTest, torch: Any) -> None:
+    """The tokens 1 to 6 with scores 100 higher, and 110 lower; the largest in the first block or in the last."""
+    for shift in (100.0, -110.0):
+        for order in (range(1, 7), range(6, 0, -1)):
+            tokens = [([[k + shift for k in key[0][:1]] + key[0][1:]], v) for key, v in numbered(order, size=6)]
+            out, lse = attention(lab, torch, [[query(6)]], [Request([3, 1], tokens)], 4)
+            what = f"tokens {order[0]} to {order[-1]}, {shift:+} on each score"
+            expect_numbers(lab, f"weights of the {what}", [n / 21 for n in order], out[0][0])
+            expect_numbers(lab, f"log-sum-exp of the {what}", [math.log(21) + shift], [lse[0][0]])
+
+
+@points(1, MERGE, stage="adversary", why="only differences of log-sum-exps may be in a power")
+def test_parts_that_weigh_a_lot(lab: LabUnderTest, torch: Any) -> None:
+    """The parts 1 2 and 3 4 with log-sum-exps 300 higher, and 300 lower; and two that are 200 apart."""
+    for shift in (300.0, -300.0):
+        first, second = ([1 / 3, 2 / 3], math.log(3) + shift), ([3 / 7, 4 / 7], math.log(7) + shift)
+        out, lse = merge(lab, torch, first, second)
+        expect_numbers(lab, f"result, {shift:+} on both log-sum-exps", [0.4, 0.6], out)
+        expect_numbers(lab, f"log-sum-exp, {shift:+} on both", [math.log(10) + shift], [lse])
+    out, lse = merge(lab, torch, ([0.0, 1.0], 100.0), ([1.0, 0.0], -100.0))
+    expect_numbers(lab, "result of two parts that are 200 apart", [0.0, 1.0], out)
+    expect_numbers(lab, "log-sum-exp of two parts that are 200 apart", [100.0], [lse])
+
+
+@points(1, MERGE, stage="adversary", why="each token and head has its own shares, for all numbers of the head alike")
+def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) -> None:
+    """Two tokens, two heads, two numbers a head: so a share that lands on the wrong axis fits, too."""
+    rng = random.Random(4)
+    parts = [
+        [[attend_scores(some_vectors(rng, 1, 3)[0], some_vectors(rng, 3, 2)) for _ in range(2)] for _ in range(2)]
+        for _ in range(2)
+    ]
+    tensors = [torch.tensor([[cell[i] for cell in row] for row in part]) for part in parts for i in (0, 1)]
+    given = [tensor.tolist() for tensor in tensors]
+    out, lse = pair(lab, torch, "merge_attn_states", lab.merge_attn_states(*tensors), [2, 2, 2])
+    lab.expect("what it was given, afterwards", given, [tensor.tolist() for tensor in tensors], why="it only answers")
+    for token in range(2):
+        for head in range(2):
+            want, want_lse = merged(parts[0][token][head], parts[1][token][head])
+            expect_numbers(lab, f"result of token {token}, head {head}", want, out[token][head])
+            expect_numbers(lab, f"log-sum-exp of token {token}, head {head}", [want_lse], [lse[token][head]])
+
+
+@points(1, PREFILL, stage="adversary", why="a prompt in pieces is the same prompt")
+def test_a_prompt_in_any_chunks(lab: LabUnderTest, torch: Any) -> None:
+    """Nine tokens, GQA, blocks of 4, in chunks of 1, 2, 4, 5 and 9; each token sees the same as in one go."""
+    rng = random.Random(6)
+    tokens, queries = some_tokens(rng, 9, 2, 3), [some_vectors(rng, 4, 3) for _ in range(9)]
+    for size in (1, 2, 4, 5, 9):
+        for first in range(0, 9, size):
+            last = min(first + size, 9)
+            chunk = Request([5, 2, 7], tokens[:last])
+            out, lse = prefill(lab, torch, queries[first:last], chunk, 4)
+            seen = [Request([], tokens[: position + 1]) for position in range(first, last)]
+            names = [f"token {position}" for position in range(first, last)]
+            expect_attention(lab, f"chunks of {size}", queries[first:last], seen, 1.0, out, lse, names)
+
+
+# The property -------------------------------------------------------------------------------------------------------
+
+
+@points(1, ATTEND, stage="property", after="test_6_weights_of_six_tokens_in_two_blocks")
+def test_random_batches_equal_dense_attention(lab: LabUnderTest, torch: Any) -> None:
+    """Forty random batches, each compared with plain Python; of one that differs, the shortest part that still does."""
+    for seed in seeds(40):
+        rng = random.Random(seed)
+        num_kv_heads, block_size = rng.choice((1, 2)), rng.choice((1, 2, 5))
+        batch = random_batch(rng, block_size, [rng.randint(0, 12) for _ in range(3)], num_kv_heads)
+        queries = [some_vectors(rng, 2, 3) for _ in batch]
+        play_batch(lab, torch, seed, block_size, list(zip(queries, batch, strict=True)))
+
+
+@points(1, MERGE, stage="property", after="test_11_two_parts_make_one")
+def test_random_cuts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
+    """Forty rows of scores, cut into parts anywhere, merged in random order: always attention over the whole row."""
+    for seed in seeds(40):
+        rng = random.Random(seed)
+        tokens = [(rng.uniform(-60, 60), some_vectors(rng, 1, 2)[0]) for _ in range(rng.randint(1, 9))]
+        cuts = sorted(rng.choices(range(len(tokens) + 1), k=3))  # parts may be empty
+        parts = [tokens[a:b] for a, b in zip([0, *cuts], [*cuts, len(tokens)], strict=True)]
+        rng.shuffle(parts)
+        play_merges(lab, torch, seed, parts)
+
+
+def seeds(count: int) -> list[int]:
+    """Return the seeds to try; LAB_SEED=n in the environment starts somewhere else."""
+    first = int(os.environ.get("LAB_SEED", "0"))
+    return list(range(first, first + count))
+
+
+def play_batch(
+    lab: LabUnderTest, torch: Any, seed: int, block_size: int, pairs: list[tuple[list[Vector], "Request"]]
+) -> None:
+    """Attend, and compare; if it differs, leave out what can be left out, and fail with the rest."""
+
+    def difference(some: list[tuple[list[Vector], Request]]) -> LabFailure | None:
+        if not some:
+            return None
+        queries, batch = [q for q, _ in some], [request for _, request in some]
+        lens = " ".join(str(len(request.tokens)) for request in batch)
+        what = f"batch of seed {seed}, shortened to requests of {lens} tokens in blocks of {block_size}"
+
+        def compare() -> None:
+            out, lse = attention(lab, torch, queries, batch, block_size)
+            expect_attention(lab, what, queries, batch, 1.0, out, lse)
+
+        return failure_of(compare)
+
+    fail_shortest(lab, pairs, difference)
+
+
+def play_merges(lab: LabUnderTest, torch: Any, seed: int, parts: list[list[tuple[float, Vector]]]) -> None:
+    """Merge the parts one after the other, and compare; if it differs, fail with the fewest parts that still do."""
+
+    def difference(some: list[list[tuple[float, Vector]]]) -> LabFailure | None:
+        def compare() -> None:
+            whole = ([0.0, 0.0], -INFINITY)
+            for part in some:
+                whole = merge(lab, torch, whole, attend_scores([s for s, _ in part], [v for _, v in part], size=2))
+            tokens = [token for part in some for token in part]
+            want, lse = attend_scores([s for s, _ in tokens], [v for _, v in tokens], size=2)
+            scores = " | ".join(" ".join(f"{score:.0f}" for score, _ in part) or "no key" for part in some)
+            expect_numbers(
+                lab, f"result, seed {seed}, merged into nothing: parts with the scores {scores}", want, whole[0]
+            )
+            expect_numbers(lab, f"log-sum-exp, seed {seed}, parts with the scores {scores}", [lse], [whole[1]])
+
+        return failure_of(compare)
+
+    fail_shortest(lab, parts, difference)
+
+
+def failure_of(compare: Callable[[], None]) -> LabFailure | None:
+    """Return the failure that the comparison ends with, if it does."""
+    try:
+        compare()
+    except LabFailure as failure:
+        return failure
+    return None
+
+
+def fail_shortest(lab: LabUnderTest, steps: list[Any], difference: Callable[[list[Any]], LabFailure | None]) -> None:
+    """Fail with the shortest part of the steps that still differs; do nothing if they do not."""
+    if difference(steps) is not None:
+        failure = difference(shrink(steps, lambda shorter: difference(shorter) is not None))
+        if failure is not None:
+            lab.fail(failure.what, failure.want, failure.got, why="see attend_scores below")
+
+
+# What the tests above stand on --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request's row of the block table, and for each of its tokens the keys and values, head by head."""
+
+    row: list[int]
+    tokens: list[tuple[list[Vector], list[Vector]]]
+
+
+def attend_scores(scores: Vector, values: Sequence[Vector], size: int = 0) -> tuple[Vector, float]:
+    """Return what is right: result and log-sum-exp of one query and one head. Floats of 64 bits, all keys at once."""
+    if not scores:
+        return [0.0] * size, -INFINITY
+    largest = max(scores)
+    powers = [math.exp(score - largest) for score in scores]
+    total = sum(powers)
+    result = [sum(p * v[i] for p, v in zip(powers, values, strict=True)) / total for i in range(len(values[0]))]
+    return result, math.log(total) + largest
+
+
+def attend(q: Vector, keys: list[Vector], values: list[Vector], scale: float) -> tuple[Vector, float]:
+    """Return what is right, given the query and the keys of its head."""
+    scores = [scale * sum(a * b for a, b in zip(q, key, strict=True)) for key in keys]
+    return attend_scores(scores, values, size=len(q))
+
+
+def merged(first: tuple[Vector, float], second: tuple[Vector, float]) -> tuple[Vector, float]:
+    """Return what is right for two parts, both with keys: a softmax over their log-sum-exps."""
+    return attend_scores([first[1], second[1]], [first[0], second[0]])
+
+
+def logs(*numbers: int) -> Vector:
+    """Return scores whose powers are these numbers."""
+    return [math.log(number) for number in numbers]
+
+
+def one_hot(first: int, count: int, size: int) -> list[Vector]:
+    """Return the values of tokens `first` and following: a one in the token's own place."""
+    return [[1.0 if i == token else 0.0 for i in range(size)] for token in range(first, first + count)]
+
+
+def numbered(numbers: Sequence[int], size: int) -> list[tuple[list[Vector], list[Vector]]]:
+    """Return tokens of one head whose scores with `query(size)` are the logarithms of the numbers; values one-hot."""
+    values = one_hot(0, len(numbers), size)
+    return [([[math.log(n), *[0.3] * (size - 1)]], [value]) for n, value in zip(numbers, values, strict=True)]
+
+
+def query(size: int) -> Vector:
+    """Return the query that picks the first number of a key."""
+    return [1.0, *[0.0] * (size - 1)]
+
+
+def some_vectors(rng: random.Random, count: int, size: int) -> list[Vector]:
+    """Return random vectors."""
+    return [[rng.uniform(-2, 2) for _ in range(size)] for _ in range(count)]
+
+
+def some_tokens(
+    rng: random.Random, count: int, num_kv_heads: int, size: int
+) -> list[tuple[list[Vector], list[Vector]]]:
+    """Return tokens with random keys and values."""
+    return [(some_vectors(rng, num_kv_heads, size), some_vectors(rng, num_kv_heads, size)) for _ in range(count)]
+
+
+def random_batch(rng: random.Random, block_size: int, lengths: list[int], num_kv_heads: int) -> list[Request]:
+    """Return requests of these lengths, in blocks whose ids are out of order. A head has 3 numbers."""
+    ids = list(range(1, 40))
+    rng.shuffle(ids)
+    return [
+        Request([ids.pop() for _ in range(-(-length // block_size))], some_tokens(rng, length, num_kv_heads, 3))
+        for length in lengths
+    ]
+
+
+def caches(torch: Any, requests: list[Request], block_size: int) -> tuple[Any, Any, Any, Any]:
+    """Return keys' cache, values' cache, block table and lengths of the requests.
+
+    NaN in blocks that nobody should read, 1e4 behind the last token of a block; and in each row, behind the last block,
+    block 0, which holds NaN.
+    """
+    example = next(request.tokens[0] for request in requests if request.tokens)
+    num_blocks = max([0, *(block for request in requests for block in request.row)]) + 1
+    shape = (num_blocks, block_size, len(example[0]), len(example[0][0]))
+    k_cache, v_cache = torch.full(shape, math.nan), torch.full(shape, math.nan)
+    for request in requests:
+        for index, block in enumerate(request.row):
+            tokens = request.tokens[index * block_size : (index + 1) * block_size]
+            if tokens:
+                k_cache[block], v_cache[block] = 1e4, 1e4
+                k_cache[block, : len(tokens)] = torch.tensor([key for key, _ in tokens])
+                v_cache[block, : len(tokens)] = torch.tensor([value for _, value in tokens])
+    width = max(len(request.row) for request in requests) + 1
+    table = [request.row + [0] * (width - len(request.row)) for request in requests]
+    lens = [len(request.tokens) for request in requests]
+    return k_cache, v_cache, torch.tensor(table, dtype=torch.int32), torch.tensor(lens, dtype=torch.int32)
+
+
+def attention(
+    lab: LabUnderTest,
+    torch: Any,
+    queries: list[list[Vector]],
+    requests: list[Request],
+    block_size: int,
+    scale: float = 1.0,
+) -> tuple[Any, Any]:
+    """Call paged_attention_ref; return result and log-sum-exp as lists."""
+    if all(not request.tokens for request in requests):
+        requests = [*requests, Request([1], [([[0.0] * 3], [[0.0] * 3])])]  # caches have a shape, tokens or not
+        queries = [*queries, queries[0]]
+    q = torch.tensor(queries)
+    got = lab.paged_attention_ref(q, *caches(torch, requests, block_size), scale)
+    return pair(lab, torch, "paged_attention_ref", got, list(q.shape))
+
+
+def prefill(
+    lab: LabUnderTest, torch: Any, queries: list[list[Vector]], request: Request, block_size: int
+) -> tuple[Any, Any]:
+    """Call paged_prefill_ref with a scale of 1; return result and log-sum-exp as lists."""
+    k_cache, v_cache, table, _ = caches(torch, [request], block_size)
+    q = torch.tensor(queries)
+    got = lab.paged_prefill_ref(q, k_cache, v_cache, table[0], len(request.tokens), 1.0)
+    return pair(lab, torch, "paged_prefill_ref", got, list(q.shape))
+
+
+def merge(
+    lab: LabUnderTest, torch: Any, first: tuple[Vector, float], second: tuple[Vector, float]
+) -> tuple[Vector, float]:
+    """Call merge_attn_states for one token and one head."""
+    args = []
+    for out, lse in (first, second):
+        args += [torch.tensor([[out]]), torch.tensor([[lse]])]
+    out, lse = pair(lab, torch, "merge_attn_states", lab.merge_attn_states(*args), list(args[0].shape))
+    return out[0][0], lse[0][0]
+
+
+def begin(torch: Any, num_heads: int, head_size: int) -> Any:
+    """Return the state of a softmax that has seen no key."""
+    return torch.full((num_heads,), -INFINITY), torch.zeros(num_heads), torch.zeros(num_heads, head_size)
+
+
+def update(lab: LabUnderTest, torch: Any, state: Any, scores: list[Vector], values: list[list[Vector]]) -> Any:
+    """Call online_softmax_update; return the new state."""
+    given = [*state, torch.tensor(scores), torch.tensor(values)]
+    before = [tensor.tolist() for tensor in given]
+    got = lab.online_softmax_update(*given)
+    is_state = isinstance(got, tuple) and len(got) == 3 and all(isinstance(part, torch.Tensor) for part in got)
+    if not is_state:
+        lab.fail("what online_softmax_update returned", "three tensors: (m, l, acc)", got)
+    shapes = [list(part.shape) for part in state]
+    lab.expect("shapes of (m, l, acc) that online_softmax_update returned", shapes, [list(part.shape) for part in got])
+    after = [tensor.tolist() for tensor in given]
+    for name, old, new in zip(("m", "l", "acc", "scores", "v"), before, after, strict=True):
+        lab.expect(f"the argument {name} after the call", old, new, why="the new state is returned, the old one stays")
+    return got
+
+
+def pair(lab: LabUnderTest, torch: Any, function: str, got: Any, shape: list[int]) -> tuple[Any, Any]:
+    """Return result and log-sum-exp as lists; fail if the function returned anything else."""
+    if not (isinstance(got, tuple) and len(got) == 2 and all(isinstance(part, torch.Tensor) for part in got)):
+        lab.fail(f"what {function} returned", "two tensors: result and log-sum-exp", got)
+    shapes = [list(part.shape) for part in got]
+    lab.expect(f"shapes of the two tensors that {function} returned", [shape, shape[:2]], shapes)
+    return got[0].tolist(), got[1].tolist()
+
+
+def expect_state(lab: LabUnderTest, what: str, m: Vector, l: Vector, acc: list[Vector], state: Any) -> None:  # noqa: E741
+    """Compare the state of a softmax of one head."""
+    expect_numbers(lab, f"m {what}", m, state[0].tolist())
+    expect_numbers(lab, f"l {what}", l, state[1].tolist())
+    expect_numbers(lab, f"acc {what}", acc[0], state[2].tolist()[0])
+
+
+def expect_result(lab: LabUnderTest, what: str, want: Vector, lse: float, state: Any) -> None:
+    """Compare what can be read off the state of a softmax of one head: acc / l, and m + log(l)."""
+    (m,), (l,), (acc,) = (part.tolist() for part in state)  # noqa: E741
+    expect_numbers(lab, f"acc / l {what}", want, [number / l if l else math.nan for number in acc])
+    expect_numbers(lab, f"m + log(l) {what}", [lse], [m + math.log(l) if l > 0 else math.nan])
+
+
+def expect_attention(
+    lab: LabUnderTest,
+    what: str,
+    queries: list[list[Vector]],
+    requests: list[Request],
+    scale: float,
+    out: Any,
+    lse: Any,
+    names: list[str] | None = None,
+) -> None:
+    """Compare results and log-sum-exps with `attend`, query by query and head by head."""
+    for index, (heads, request) in enumerate(zip(queries, requests, strict=True)):
+        name = names[index] if names else f"request {index} of {len(request.tokens)} tokens"
+        for head, q in enumerate(heads):
+            num_kv_heads = len(request.tokens[0][0]) if request.tokens else 1
+            kv_head = head // (len(heads) // num_kv_heads)
+            keys = [key[kv_head] for key, _ in request.tokens]
+            want, want_lse = attend(q, keys, [value[kv_head] for _, value in request.tokens], scale)
+            expect_numbers(lab, f"{what}: result of {name}, head {head}", want, out[index][head])
+            expect_numbers(lab, f"{what}: log-sum-exp of {name}, head {head}", [want_lse], [lse[index][head]])
+
+
+def expect_numbers(lab: LabUnderTest, what: str, want: Vector, got: Vector) -> None:
+    """Compare numbers to 1e-5, relative for large ones; shown are four digits, or more if these are the same."""
+    close = [w == g or abs(w - g) <= TOLERANCE * max(1.0, abs(w)) for w, g in zip(want, got, strict=True)]
+    if not all(close):  # NaN is close to nothing
+        for digits in (4, 9):
+            short, seen = ([float(f"{number:.{digits}g}") for number in numbers] for numbers in (want, got))
+            if short != seen:
+                lab.fail(what, short, seen)
