@@ -50,7 +50,7 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
         return None
     if isinstance(error, LabFailure):
         why = error.why or why
-        if error.got is not None:
+        if error.got is not None and not error.picture:
             at = ""  # the code ran through; what it returned is what counts
     elif not isinstance(error, KVCacheError):
         why = ""  # code that breaks down says nothing about the idea of the test
@@ -81,7 +81,7 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     """Return the lines that say what is wrong."""
     if isinstance(error, LabFailure):
         what = textwrap.wrap(error.what, WIDTH, max_lines=5, placeholder=" ...")
-        return [*what, *_compared(error.want, error.got)]
+        return [*what, *_compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
     if isinstance(error, InvariantViolationError):
         violation = error.violation
         return [

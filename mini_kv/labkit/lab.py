@@ -11,6 +11,8 @@ NEEDS = {
     "K": "Triton, interpreted or on a GPU",
 }
 """What a lab can ask of the machine."""
+PACKAGES = {"C": (), "T": ("torch",), "K": ("torch", "triton", "numpy")}
+"""What must be installed for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,13 @@ class Lab:
     @property
     def missing(self) -> str | None:
         """What the lab needs and this machine lacks, and how to get it; `None` if everything is there."""
-        if self.needs == "C" or importlib.util.find_spec("torch") is not None:
+        missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
+        if not missing:
             return None
-        get = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-        return f"{self.lab_id} needs {NEEDS['T']}: {get}"
+        if "torch" in missing:
+            get = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+            return f"{self.lab_id} needs {NEEDS['T']}: {get}"
+        return f"{self.lab_id} needs {NEEDS['K']}: pip install triton numpy (on Linux; elsewhere take WSL or Colab)"
 
     @property
     def starter(self) -> Path:
