@@ -103,9 +103,15 @@ def _what(error: BaseException, at: str) -> list[str] | None:
 
 
 def observed(error: BaseException) -> str:
-    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, no lines."""
+    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, no lines.
+
+    Of a list of floats two digits each: the last ones depend on the processor that added them up.
+    """
     if isinstance(error, LabFailure):
-        return f"{error.what}: {error.got!r}"
+        got = error.got
+        if isinstance(got, list) and got and all(isinstance(number, float) for number in got):
+            got = [f"{number:.1e}" for number in got]
+        return f"{error.what}: {got!r}"
     if isinstance(error, InvariantViolationError):
         return str(error.violation)
     return f"{type(error).__name__}: {error}"

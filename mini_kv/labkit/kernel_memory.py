@@ -3,9 +3,9 @@
 A lane is one element of a `tl.load` or `tl.store`. On a GPU a lane that goes astray reads somebody else's memory, or
 ends the process; here the kernel stops at that very line, and the failure draws which lanes it was:
 
-    lanes     r inside   . masked off   X outside
-       0      rrrr rrrr
-       1      rrrr XXXX
+    lanes     o inside   . masked off   X outside
+       0-1    oooooooooooooooo
+         2    ooooooooXXXXXXXX
 """
 
 from collections import Counter
@@ -49,9 +49,11 @@ class Region:
         """Say where an address is that is not one of the elements."""
         element = (address - self.tensor.data_ptr()) // self.tensor.element_size()
         last = sum((n - 1) * stride for n, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True))
-        if element < 0:
-            return f"{-element} elements before {self.name}"
-        return f"{element - last} elements behind the end of {self.name}" if element > last else f"a gap in {self.name}"
+        if 0 <= element <= last:
+            return f"in a gap of {self.name}"
+        distance = -element if element < 0 else element - last
+        numbers = "1 number" if distance == 1 else f"{distance} numbers"
+        return f"{numbers} before {self.name}" if element < 0 else f"{numbers} behind the end of {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,6 @@ class KernelMemory:
     def __init__(self, **tensors: Any) -> None:
         self.regions = [Region(name, tensor) for name, tensor in tensors.items()]
         self.accesses: list[Access] = []
-        self.programs: set[tuple[int, tuple[int, ...]]] = set()
-        """Every program that ran: number of the launch, place in the grid."""
-        self._num_launches = 0
 
     def lanes_read(self) -> Counter[str]:
         """Return how many elements were read from each tensor, counted as often as they were read."""
@@ -117,7 +116,7 @@ class KernelMemory:
         )
 
         def watched_load(builder: Any, ptrs: Any, mask: Any, other: Any, *options: Any) -> Any:
-            self._see(True, builder.grid_idx, ptrs, mask)
+            self._see(True, _program(builder), ptrs, mask)
             loaded = load(builder, ptrs, mask, other, *options)
             if other is None:
                 kind = loaded.data.dtype.kind
@@ -125,11 +124,10 @@ class KernelMemory:
             return loaded
 
         def watched_store(builder: Any, ptrs: Any, value: Any, mask: Any, *options: Any) -> Any:
-            self._see(False, builder.grid_idx, ptrs, mask)
+            self._see(False, _program(builder), ptrs, mask)
             return store(builder, ptrs, value, mask, *options)
 
         def watched_launch(executor: Any, *args: Any, **options: Any) -> None:
-            self._num_launches += 1
             for argument, name in [*zip(args, executor.arg_names, strict=False), *((v, k) for k, v in options.items())]:
                 if hasattr(argument, "data_ptr") and argument.numel() > 0:
                     self.regions.append(Region(name, argument))
@@ -144,7 +142,6 @@ class KernelMemory:
             yield
 
     def _see(self, is_load: bool, program: tuple[int, ...], ptrs: Any, mask: Any) -> None:
-        self.programs.add((self._num_launches, tuple(program)))
         is_active = mask.data.reshape(-1) != 0
         addresses = ptrs.data.reshape(-1).astype("int64")[is_active]
         if len(addresses) == 0:
@@ -154,32 +151,38 @@ class KernelMemory:
         if not is_inside.all():
             everywhere = sum((inside for _, inside, _ in found), start=is_inside) != 0
             if not everywhere.all():
-                self._stray(is_load, tuple(program), ptrs, is_active, addresses, everywhere)
-        self.accesses.append(Access(is_load, tuple(program), region, indices))
+                self._stray(is_load, program, ptrs, is_active, addresses, everywhere)
+        self.accesses.append(Access(is_load, program, region, indices))
 
     def _stray(
         self, is_load: bool, program: tuple[int, ...], ptrs: Any, is_active: Any, addresses: Any, is_inside: Any
     ) -> None:
         marks = ["."] * len(is_active)
         for lane, inside in zip(is_active.nonzero()[0].tolist(), is_inside.tolist(), strict=True):
-            marks[lane] = ("r" if is_load else "w") if inside else "X"
+            marks[lane] = "o" if inside else "X"
         astray = int(addresses[~is_inside][0])
         nearest = min(self.regions, key=lambda region: abs(astray - region.tensor.data_ptr()))
         verb = "reads" if is_load else "writes"
         raise LabFailure(
             f"program {program} {verb} outside of everything that it was given",
             "no lane outside",
-            f"{marks.count('X')} of {len(marks)} lanes outside, the first {nearest.place(astray)}",
+            f"{marks.count('X')} of {len(marks)} lanes outside, the first one {nearest.place(astray)}",
             "on a GPU this would be somebody else's memory, or the end of the process",
             picture=draw_lanes(marks, ptrs.data.shape),
         )
+
+
+def _program(builder: Any) -> tuple[int, ...]:
+    """Return the running program's place in the grid, without dimensions that the grid does not use."""
+    num_dims = max([1, *(dim + 1 for dim, size in enumerate(builder.grid_dim) if size > 1)])
+    return tuple(builder.grid_idx[:num_dims])
 
 
 def draw_lanes(marks: Sequence[str], shape: Sequence[int]) -> list[str]:
     """Return one line for each row of lanes, rows that are alike drawn once, wide ones cut."""
     columns = shape[-1] if shape else 1
     rows = ["".join(marks[start : start + columns]) for start in range(0, len(marks), columns)]
-    lines = [f"lanes     {'w' if 'w' in marks else 'r'} inside   . masked off   X outside"]
+    lines = ["lanes     o inside   . masked off   X outside"]
     first = 0
     for number in range(1, len(rows) + 1):
         if number < len(rows) and rows[number] == rows[first]:
