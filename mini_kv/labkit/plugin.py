@@ -80,6 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             lab = load_lab(folder)
             implementation = resolve(_choice(), lab, len(folders), config.invocation_params.dir)
             config.stash[IMPLEMENTATIONS][lab.lab_id] = implementation
+            if lab.needs != "C" and lab.missing is None:
+                _import_torch()
     except (ImplementationError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
     for item in lab_items:
@@ -87,6 +89,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[RESULTS][item.nodeid] = _new_result(lab, item)
         if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIME_LIMIT_S))
+
+
+def _import_torch() -> None:
+    """Import PyTorch before any test's clock runs, for it takes seconds; threads only cost where tensors are tiny."""
+    importlib.import_module("torch").set_num_threads(1)
 
 
 def _new_result(lab: Lab, item: pytest.Item) -> LabResult:

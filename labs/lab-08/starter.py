@@ -1,0 +1,117 @@
+"""lab-08: from block table to slot. Your work goes here.
+
+Run it from the repository's root:
+
+    LAB_IMPL=starter pytest labs/lab-08
+    $env:LAB_IMPL="starter"; pytest labs/lab-08          (Windows, PowerShell)
+
+Three numbers say where a token's keys and values are, and they are easily mixed up:
+
+    position    the token's place in its own request, counted from 0
+    block id    which block of the cache; a request's blocks have any ids, in any order
+    slot        block id * block_size + place in the block: the number of a place for one token in the whole cache
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mini_kv.core.errors import ConfigError  # noqa: F401  # you raise it
+from mini_kv.labkit import todo
+
+
+class BlockTable:
+    """The block ids of a batch: a row for each request, in memory that is allocated once.
+
+        row 0    7  3  9  .  .        request 0: tokens 0 to 3 are in block 7, 4 to 7 in block 3, the rest in block 9
+        row 1    4  .  .  .  .        a dot may be anything, such as a block of whoever had the row before
+
+    - `self.block_table`           `[max_num_reqs, max_num_blocks_per_req]`, int32. Others hold this very tensor: write
+                                   into it, and never put another one in its place.
+    - `self.num_blocks_per_row`    how many entries of each row mean something, a list
+    """
+
+    def __init__(self, max_num_reqs: int, max_num_blocks_per_req: int, block_size: int) -> None:
+        """Allocate the rows. Given."""
+        self.block_size = block_size
+        self.block_table = torch.zeros((max_num_reqs, max_num_blocks_per_req), dtype=torch.int32)
+        self.num_blocks_per_row = [0] * max_num_reqs
+
+    def append_row(self, block_ids: Sequence[int], row: int) -> None:
+        """Add blocks at the end of a row: its request has grown.
+
+        1. If the row is not wide enough for what it has and what is to come, raise `ConfigError(message)`; then
+           nothing has changed.
+        2. Write the ids behind those that the row has. There may be none to write.
+        3. The row has so many more now.
+
+        Example, rows 4 wide: row 0 has 7 3. `append_row([9], 0)` makes it 7 3 9. `append_row([2, 5], 0)` then raises.
+        """
+        todo("lab-08", "BlockTable.append_row", "step 1, is there room?")
+
+    def add_row(self, block_ids: Sequence[int], row: int) -> None:
+        """Begin a row anew: another request takes it over, with these blocks.
+
+        Raises `ConfigError`, with nothing changed, if they do not fit. Whatever the row had before counts no more.
+
+        Example: row 0 has 7 3 9. After `add_row([4], 0)` it has one block, 4, and `append_row([6], 0)` makes it 4 6.
+        """
+        todo("lab-08", "BlockTable.add_row", "the row has no blocks now; then it has these")
+
+
+def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table: Tensor, block_size: int) -> Tensor:
+    """Return the slot of each token of a step, `[num_tokens]`, int64.
+
+    1. Whose token is it? The tokens of all requests lie one after the other: those of request r are number
+       `query_start_loc[r]` up to, but not including, `query_start_loc[r + 1]`. A request may have none in this step.
+    2. In which entry of its row? With `block_size` tokens a block, that follows from its position.
+    3. The entry is the block's id. The slot is `block_size` times this id, and the place in the block.
+
+    Args:
+        query_start_loc: `[num_reqs + 1]`, int32; the last one is `num_tokens`.
+        positions: `[num_tokens]`, each token's place in its own request. They need not begin at 0: what comes before
+            was computed in earlier steps, or by somebody else.
+        block_table: `[num_reqs, max_num_blocks_per_req]`, int32; row r is request r's.
+        block_size: tokens a block.
+
+    Example, block size 4: rows 7 3 and 5 2, `query_start_loc` 0 2 4, positions 3 4 0 1. The slots are 31 12 20 21.
+    """
+    todo("lab-08", "compute_slot_mapping", "step 1, the row of each token")
+
+
+def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Write each token's key and value to its slot. Nothing else in the caches changes.
+
+    1. A token whose slot is -1 is padding: it is not written. Only -1 means that; 0 is a slot like any other.
+    2. From the slot follow the block and the place in it. The block size is in the shape of the caches.
+    3. Write the keys into `k_cache` and the values into `v_cache`, in place. The caches may be views of a larger
+       memory, and may keep fewer bits a number than `key` and `value` have.
+
+    Args:
+        key: `[num_tokens, num_kv_heads, head_size]`.
+        value: the same shape.
+        k_cache: `[num_blocks, block_size, num_kv_heads, head_size]`.
+        v_cache: the same shape.
+        slot_mapping: `[num_tokens]`, int64. No slot occurs twice, -1 aside.
+
+    Example, block size 4: the slots 31 -1 12 of three tokens. The first goes to block 7, place 3; the second nowhere;
+    the third to block 3, place 0.
+    """
+    todo("lab-08", "reshape_and_cache", "step 1, leave the padding out")
+
+
+def gather_kv(cache: Tensor, block_ids: Tensor, num_tokens: int) -> Tensor:
+    """Return a request's keys (or values), in the order of its tokens: `[num_tokens, num_kv_heads, head_size]`.
+
+    Looks at no more blocks than `num_tokens` tokens are in; the entries of the row behind these may be anything.
+
+    Args:
+        cache: `[num_blocks, block_size, num_kv_heads, head_size]`: the keys of all requests, or the values.
+        block_ids: the request's row of the block table, int32.
+        num_tokens: how many tokens the request has in the cache.
+
+    Example, block size 4: `gather_kv(k_cache, row, 6)` with the row 7 3 9 returns the four keys of block 7, then the
+    first two of block 3.
+    """
+    todo("lab-08", "gather_kv", "the blocks in the row's order, then their tokens, then no more than there are")
