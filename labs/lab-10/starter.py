@@ -10,7 +10,7 @@ What you need of Triton's language:
     tl.program_id(0)                 which program of the grid this is, along its first dimension
     tl.arange(0, N)                  the lanes 0 to N - 1; N is a power of two, known before the kernel runs
     x[:, None], x[None, :]           a column, a row; together they span a tile, as in numpy
-    tl.load(p, mask=m, other=0.0)    reads where m is true. Where it is false it gives `other`; without `other`, anything
+    tl.load(p, mask=m, other=0.0)    reads where m is true; where it is not you get `other`, or, without it, anything
     tl.store(p, x, mask=m)           writes where m is true
     pointer + 3                      the place 3 elements on, whatever their size; + an array gives an array of places
     x.to(tl.int64), x.to(tl.float32) the same numbers, wider
@@ -19,6 +19,7 @@ What you need of Triton's language:
 All strides are counted in elements, and the last dimension of every tensor has stride 1. The signatures are a proposal:
 the tests call the launchers.
 """
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 import triton
 import triton.language as tl
@@ -53,7 +54,7 @@ def reshape_and_cache_kernel(
     2. The tile of the token's numbers has BLOCK_H rows, one for each head, and BLOCK_D columns. Which of its lanes are
        real?
     3. Where the token's keys are: `key`, plus steps for token and head, plus the element.
-    4. Where they go: slot 11 in blocks of 4 is block 2, place 3. Steps for the block, for the place in it, for the head.
+    4. Where they go: slot 11 in blocks of 4 is block 2, place 3. Steps for the block, the place in it, the head.
     5. Load and store the keys, then the values, each number once.
 
     Example, 4 tokens a block, `slot_mapping` 11 -1 4: program 0 writes to block 2, place 3; program 1 returns; program
@@ -116,7 +117,8 @@ def paged_attention_decode_kernel(
        `[BLOCK_N, BLOCK_D]` each, those places only that hold one of the request's tokens, and each of them once.
     4. Scores, `[BLOCK_G, BLOCK_N]`: q times k, times `scale`. A place without a token scores minus infinity.
     5. Fold them in as in lab-09: three running numbers for each row, the largest score so far (before the first block
-       that is minus infinity), the sum of the weights, the weighted sum of the values. A new largest score shrinks both.
+       that is minus infinity), the sum of the weights, the weighted sum of the values. A new largest score shrinks
+       both sums.
     6. Divide, and store the rows of the group to `out`.
 
     Ids are int32, and id times stride may be more than that: widen the id before you multiply.

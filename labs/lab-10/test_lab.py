@@ -8,6 +8,7 @@ written is -777.
 
 import os
 import random
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -129,9 +130,7 @@ def test_counted_each_number_is_moved_once(lab: LabUnderTest, torch: ModuleType)
     memory = step.run(lab)
     read, written = memory.lanes_read(), memory.lanes_written()
     lab.expect("numbers read, of key and of value", [96, 96], [read["key"], read["value"]])
-    lab.expect(
-        "numbers written, to k_cache and to v_cache", [96, 96], [written["k_cache"], written["v_cache"]]
-    )
+    lab.expect("numbers written, to k_cache and to v_cache", [96, 96], [written["k_cache"], written["v_cache"]])
     lab.expect("numbers read from the caches", 0, read["k_cache"] + read["v_cache"])
 
 
@@ -146,7 +145,7 @@ def test_reading_through_views(lab: LabUnderTest, torch: ModuleType) -> None:
 
 @points(2, "paged_attention_decode", stage="adversary", why="entries behind the request's last block may be anything")
 def test_the_row_ends_with_the_request(lab: LabUnderTest, torch: ModuleType) -> None:
-    """The table is as wide as the longest request needs, and the entries behind the others' last blocks lead nowhere."""
+    """The table is as wide as the longest request needs; entries behind the others' last blocks lead nowhere."""
     batch = Batch(torch, [4, 8, 12], num_kv_heads=1, spare=0)
     batch.run(lab)
     batch.check(lab)
@@ -164,9 +163,7 @@ def test_padded_requests_are_left_alone(lab: LabUnderTest, torch: ModuleType) ->
 def test_reading_odd_shapes(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three heads a group, heads of 24 and of 20, blocks of 3 and of 1: no power of two, but the lanes come in such."""
     for num_kv_heads, group, head_size, block_size in ((2, 3, 24, 3), (1, 1, 20, 1)):
-        batch = Batch(
-            torch, [7, 2], num_kv_heads=num_kv_heads, group=group, head_size=head_size, block_size=block_size
-        )
+        batch = Batch(torch, [7, 2], num_kv_heads=num_kv_heads, group=group, head_size=head_size, block_size=block_size)
         batch.run(lab)
         batch.check(lab)
 
@@ -251,12 +248,17 @@ def test_random_batches_agree_with_dense_attention(lab: LabUnderTest, torch: Mod
         }
         if play(lab, torch, lengths, shape) is None:
             continue
-        shortest = shrink(lengths, lambda shorter, shape=shape: bool(shorter) and bool(play(lab, torch, shorter, shape)))
+        shortest = shrink(lengths, partial(fails, lab, torch, shape))
         failure = play(lab, torch, shortest, shape)
         assert failure is not None
         told = ", ".join(f"{name}={value}" for name, value in shape.items())
         what = f"{failure.what}; lengths {shortest}, {told}"
         lab.fail(what, failure.want, failure.got, failure.why, failure.picture)
+
+
+def fails(lab: LabUnderTest, torch: ModuleType, shape: dict[str, Any], lengths: list[int]) -> bool:
+    """Return whether these requests still show what is wrong."""
+    return bool(lengths) and play(lab, torch, lengths, shape) is not None
 
 
 def seeds(number: int) -> range:
@@ -442,7 +444,9 @@ class Batch:
             return
         request, head, start, want, got = wrong[0]
         others = f" and {len(wrong) - 1} rows more" if len(wrong) > 1 else ""
-        what = f"request {request} of length {self.lengths[request]}, head {head}{others}{about}: numbers from {start} on"
+        what = (
+            f"request {request} of length {self.lengths[request]}, head {head}{others}{about}: numbers from {start} on"
+        )
         lab.fail(what, self.told(want), self.told(got), picture=self.clue(got))
 
     def clue(self, row: Any) -> list[str]:

@@ -191,4 +191,6 @@ def draw_lanes(marks: Sequence[str], shape: Sequence[int]) -> list[str]:
         row = rows[first] if columns <= MAX_COLUMNS else rows[first][: MAX_COLUMNS - 4] + " ..."
         lines.append(f"{label:>7}   {row}")
         first = number
-    return lines if len(lines) <= MAX_ROWS + 1 else [*lines[:MAX_ROWS], f"          and {len(lines) - MAX_ROWS} rows more"]
+    return (
+        lines if len(lines) <= MAX_ROWS + 1 else [*lines[:MAX_ROWS], f"          and {len(lines) - MAX_ROWS} rows more"]
+    )

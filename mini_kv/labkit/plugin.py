@@ -82,6 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.stash[IMPLEMENTATIONS][lab.lab_id] = implementation
             if lab.needs != "C" and lab.missing is None:
                 _import_torch()
+            if lab.needs == "K" and lab.missing is None:
+                importlib.import_module("triton.language")  # for the same reason; uninterpreted, as for everybody else
     except (ImplementationError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
     for item in lab_items:

@@ -1,7 +1,9 @@
 """An alternative: tiles of 32 positions, whatever the block size; ids looked up lane by lane; products by `tl.dot`.
 
-So do the kernels of vLLM. The write kernel takes rows of many tokens at once, keys in one program and values in another.
+So do the kernels of vLLM. The write kernel takes rows of many tokens at once, and is started once for the keys and once
+for the values.
 """
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 import triton
 import triton.language as tl
