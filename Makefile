@@ -19,6 +19,7 @@ NPM := book
 LAB_PAGE := book/docs/assets/kv-lab/packed.json
 BROWSER := mini_kv/tests/browser
 unexport BROWSER # a user's variable of this name says which browser to open; it must not get our value
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 # The first Python that is new enough; `make PY=...` overrides it. Looked for only when .venv is made.
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -43,10 +44,10 @@ start: $(VENV)/.ready
 	esac
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
-test: $(VENV)/.ready $(LAB_PAGE)
+test: $(VENV)/.torch $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
 
-audit: $(VENV)/.ready
+audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
 
 e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
@@ -92,7 +93,7 @@ book-zensical: $(VENV)/.book
 book-pages: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.generate
 
-lint: $(VENV)/.lint
+lint: $(VENV)/.lint $(VENV)/.torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -108,8 +109,9 @@ size:
 # torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --group nb --extra notebooks pyproject.toml \
-	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention"; \
+	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml \
+	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention" \
+	   && echo "triton==3.7.1 ; sys_platform == 'linux'" && echo "    # by hand: the extra triton"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
 
 clean:
@@ -137,8 +139,16 @@ $(VENV)/.notebooks: $(VENV)/.ready
 $(VENV)/.e2e: $(VENV)/.ready
 	@$(PIP) -c constraints.txt --group e2e && touch $@
 
-$(VENV)/.lint: $(VENV)/.ready
+$(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 	@$(PIP) -c constraints.txt --group dev && touch $@
+
+# torch and what the kernels need. First the build for a CPU, since the default index brings gigabytes of CUDA on Linux;
+# where its address cannot be reached, whatever pip finds elsewhere.
+$(VENV)/.torch: $(VENV)/.ready
+	@$(BIN)/python -c 'import torch' 2>/dev/null \
+	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
+	  || true
+	@$(PIP) -c constraints.txt -e '.[triton]' && touch $@
 
 # A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside

@@ -2,7 +2,8 @@
 
 kv-story    a scenario's name: the figure, played by the engine
 kv-source   a dotted symbol: its source text
-kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do
+kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
+            With a line `# predict first` the output is folded, so that the question before it is not answered by it
 kv-output   one `mini-kv ...` command: the command, and what it printed
 """
 
@@ -21,7 +22,7 @@ from mini_kv.trace.scenario import ScenarioError, load_scenario
 from mini_kv.viz.figure import fragment, story_data
 from mini_kv_book.links import link_to
 from mini_kv_book.places import where
-from mini_kv_book.runs import FenceError, run_command, run_python, source_of
+from mini_kv_book.runs import PREDICT, FenceError, run_command, run_python, source_of
 
 
 class BuildStopped(SuperFencesException, BuildError):
@@ -73,7 +74,10 @@ def kv_python(body: str, md: Any) -> str:
     if not hasattr(md, "kv_namespace"):
         md.kv_namespace = {"__name__": "__main__"}
     shown, output = run_python(body, md.kv_namespace)
-    return f'<div class="kv-run">{code(shown, "python")}{printed(output)}</div>'
+    result = printed(output)
+    if PREDICT in body.splitlines():
+        result = f'<details class="example"><summary>What it prints</summary>{result}</details>'
+    return f'<div class="kv-run">{code(shown, "python")}{result}</div>'
 
 
 @fence

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from mini_kv_book.places import ROOT
 
 PRINTS = "# prints:"
+PREDICT = "# predict first"
 COMMAND_LIMIT = 60  # seconds
 
 
@@ -39,7 +40,8 @@ class Source(NamedTuple):
 def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
     """Run the body in `namespace`; return the code to show and what it printed.
 
-    Lines `# prints: ...` promise the output, all of it, a line each. They are not shown, since the output is.
+    Lines `# prints: ...` promise the output, all of it, a line each. They are not shown, since the output is. Nor is
+    the line `# predict first`, which has the page keep the output folded until the reader has made a guess.
 
     Raises:
         FenceError: The code raised, or printed something else than it promises.
@@ -56,7 +58,7 @@ def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
     if promised and [line.strip() for line in output.splitlines()] != promised:
         first = next(number for number, line in enumerate(lines) if line.startswith(PRINTS))
         raise FenceError(f"promises {promised}, printed {output.splitlines()}", first)
-    return "\n".join(line for line in lines if not line.startswith(PRINTS)).strip(), output
+    return "\n".join(line for line in lines if not line.startswith((PRINTS, PREDICT))).strip(), output
 
 
 def _guilty_line(error: BaseException) -> int:

@@ -74,11 +74,12 @@ def paged_attention(
         metadata: whose queries these are.
         options: the kind of attention; `None` is causal and full.
         backend: which implementation. "auto" takes what `choose_backend` says.
-        out: written and returned, if given; tokens behind those of the last request are left as they are.
+        out: written and returned, if given. Rows behind the last request's tokens, as in a padded batch, are left as
+            they are; those of the log-sum-exp then mean nothing.
 
     Returns:
         `[num_tokens, num_heads, head_size]` in the query's dtype, and `[num_tokens, num_heads]` in float32, natural
-        logarithm, minus infinity where nothing is seen.
+        logarithm.
 
     Raises:
         ConfigError: shapes, dtypes or devices that cannot work, or a backend that cannot do this; nothing has run.

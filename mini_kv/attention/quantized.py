@@ -62,6 +62,28 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
         kv_cache.data[blocks, plane, offsets] = x.to(kv_cache.data.dtype)
 
 
+def quantize_per_tensor(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `x` in int8 and its one scale: one large number anywhere costs all the others their digits."""
+    flat, scales = quantize_per_token_head(x.reshape(1, -1))
+    return flat.view(x.shape), scales[0].expand(x.shape[:-1])
+
+
+def quantize_per_channel(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `x` in int8 and a scale for each channel of each head, over all tokens.
+
+    What KIVI does to keys, whose outliers stay in the same few channels. It needs to have seen the tokens first, so it
+    suits a full block, not a token that is written on its own.
+
+    Args:
+        x: `[num_tokens, num_kv_heads, head_size]`.
+
+    Returns:
+        int8 of the same shape; float32 scales `[num_kv_heads, head_size]`, to be multiplied with.
+    """
+    by_channel, scales = quantize_per_token_head(x.permute(1, 2, 0))
+    return by_channel.permute(2, 0, 1), scales
+
+
 def dequantize_rows(kv_cache: PagedKVCache, blocks: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Return keys and values of these slots as float64, `[num_slots, num_kv_heads, head_size]` each."""
     planes = []

@@ -16,6 +16,7 @@ but the causal one.
 import math
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,8 +30,10 @@ CHUNK_TOKENS = 256
 QUERIES_AT_ONCE = 16
 """Queries whose scores are held at a time, so that a long prompt does not need all of them."""
 
-_fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. A private operation of torch: it may go."""
+_FUSED_SHARES_HEADS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+"""Whether it reads one head of keys for a group of heads; what older ones do was not looked at."""
 _Part = tuple[Tensor, Tensor]
 """Result `[num_kv_heads, group, query_len, head_size]` and log-sum-exp `[num_kv_heads, group, query_len]`."""
 
@@ -55,7 +58,7 @@ def attend(
         query_len = tokens.stop - tokens.start
         if query_len == 0:
             continue
-        q = query[tokens].view(query_len, kv_cache.num_kv_heads, -1, query.shape[2]).permute(1, 2, 0, 3).contiguous()
+        q = query[tokens].view(query_len, kv_cache.num_kv_heads, -1, query.shape[2]).permute(1, 2, 0, 3)
         way = _flash if _can_flash(q, kv_cache, seq_len, options) else _scores
         part, part_lse = way(q, reader, request, seq_len, options)
         if options.sinks is not None:
@@ -203,30 +206,44 @@ def _can_flash(q: Tensor, kv_cache: PagedKVCache, seq_len: int, options: Attenti
 
 
 def _flash(q: Tensor, reader: _Reader, request: int, seq_len: int, options: AttentionOptions) -> _Part:
-    """Return result and log-sum-exp of a request, by torch's fused attention over stretches.
-
-    positions      first ............ seq_len - query_len ... seq_len
-                   | context: all see all |  tail: causal   |           a single query has no tail: it sees itself, too
-    """
-    query_len = q.shape[2]
+    """Return result and log-sum-exp of a request, by torch's fused attention."""
     if reader.kv_cache.is_quantized:
         q = q.to(torch.float32)
-    first = options.first_visible(seq_len - 1)
-    context = seq_len if query_len == 1 else seq_len - query_len
-    # A single query is cheap beside the copy, which has to stay small; a prompt reads what it copies many times.
-    stretches = _stretches(first, context) if query_len == 1 else [(first, context)][: context > first]
+    way = _flash_one if q.shape[2] == 1 else _flash_many
+    return way(q, reader, request, seq_len, options)
+
+
+def _flash_one(q: Tensor, reader: _Reader, request: int, seq_len: int, options: AttentionOptions) -> _Part:
+    """Return the same for a single query, stretch by stretch: it is cheap beside the copy, which has to be small."""
     scale = options.scale_for(q.shape[3])
     rows = q.flatten(1, 2).unsqueeze(0)  # the group as more queries of one head
     parts = []
-    for begin, end in stretches:
+    for begin, end in _stretches(options.first_visible(seq_len - 1), seq_len):
         keys, values = reader.both(request, begin, end)
         parts.append(_fused(rows, keys.unsqueeze(0), values.unsqueeze(0), scale=scale))
-    if query_len > 1:  # heads of keys as the batch, and the group as heads that all read the same memory
-        keys, values = (x.unsqueeze(1).expand(-1, q.shape[1], -1, -1) for x in reader.both(request, context, seq_len))
-        out, lse = _fused(q, keys, values, is_causal=True, scale=scale)
-        parts.append((out.reshape(rows.shape), lse.reshape(rows.shape[:3])))
     out, lse = _combine(parts)
-    return out.reshape(q.shape), lse.reshape(q.shape[:3])
+    return out.view(q.shape), lse.view(q.shape[:3])
+
+
+def _flash_many(q: Tensor, reader: _Reader, request: int, seq_len: int, options: AttentionOptions) -> _Part:
+    """Return the same for the queries of a prompt, which read what was copied many times.
+
+    positions      0 ................ seq_len - query_len ... seq_len
+                   | context: all see all |  tail: causal   |
+    """
+    num_kv_heads, group, query_len, head_size = q.shape
+    heads = q.reshape(1, num_kv_heads * group, query_len, head_size)
+    parts = []
+    for begin, end in ((0, seq_len - query_len), (seq_len - query_len, seq_len)):
+        if begin < end:
+            # Each head's rows side by side: tokens a power of two apart get in each other's way in the cache.
+            keys, values = (x.contiguous().unsqueeze(0) for x in reader.both(request, begin, end))
+            if not _FUSED_SHARES_HEADS:
+                keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
+            is_tail = end == seq_len
+            parts.append(_fused(heads, keys, values, is_causal=is_tail, scale=options.scale_for(head_size)))
+    out, lse = _combine(parts)
+    return out.view(q.shape), lse.view(q.shape[:3])
 
 
 def _combine(parts: list[_Part]) -> _Part:

@@ -43,7 +43,7 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
     """Return why the kernels cannot do the call, in words; `None` if they can."""
     if query.device.type != "cuda" and not IS_INTERPRETED:
         return f"the tensors are on {query.device}; without a GPU set TRITON_INTERPRET=1 before Python starts"
-    if query.dtype == torch.float64 or kv_cache.data.dtype == torch.float64:
+    if torch.float64 in (query.dtype, kv_cache.data.dtype):
         return "the kernels compute in float32, so a float64 result would lie"
     if kv_cache.head_size > 256:
         return f"head size {kv_cache.head_size}: a tile of more than 256 does not fit in shared memory"
@@ -71,7 +71,7 @@ def attend(
     Arguments as in `paged_attention`, and a plan if it shall not be `make_plan`'s.
     """
     num_tokens, num_heads, head_size = query.shape
-    lse = query.new_full((num_tokens, num_heads), -torch.inf, dtype=torch.float32)
+    lse = query.new_empty((num_tokens, num_heads), dtype=torch.float32)  # to fill it would be one more launch
     if metadata.max_query_len == 0:
         return lse
     plan = plan or make_plan(query, kv_cache, metadata, options)
@@ -109,8 +109,9 @@ def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata
         return Plan(max(16, triton.next_power_of_2(group)), 32, 1, 0, 4, 1)
     wide = query.element_size() * kv_cache.head_size > 256  # bytes a row: more than 128 numbers of 16 bits
     block_m = max(16, min(triton.next_power_of_2(rows), 64 if wide else 128), triton.next_power_of_2(group))
-    tile = 32 if wide else 64
-    num_warps = 8 if block_m >= 128 else 4
+    few_registers = block_m > 16 and torch.cuda.get_device_capability(query.device) < (9, 0)
+    tile = 32 if wide or few_registers else 64
+    num_warps = 8 if block_m >= 64 and (few_registers or block_m >= 128) else 4
     num_splits, split_tokens = 1, 0
     if metadata.max_query_len == 1:
         slots = PROGRAMS_PER_SM * torch.cuda.get_device_properties(query.device).multi_processor_count

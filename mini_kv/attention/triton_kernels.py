@@ -3,8 +3,8 @@
 They run on a GPU; with TRITON_INTERPRET=1 in the environment before this module is imported, on any Linux CPU.
 
 How `attend_kernel` cuts up the work: a program has a few queries of one request, with all the heads that share one head
-of keys (so each key is loaded once for all of them), and walks over the request's positions tile by tile. A long context
-may be split over several programs, each with its own softmax; `merge_kernel` puts these together.
+of keys (so each key is loaded once for all of them), and walks over the request's positions tile by tile. A long
+context may be split over several programs, each with its own softmax; `merge_kernel` puts these together.
 
     rows of a program, 3 heads that share one head of keys, 16 rows:
         query     0 0 0  1 1 1  2 2 2  3 3 3  4 4 4  -          BLOCK_Q = 5; the last row is idle
@@ -19,29 +19,76 @@ Names in capitals are known when the kernel is compiled. Scores are kept times l
 import triton
 import triton.language as tl
 
+# fmt: off
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def find_request(query_start_loc, tile, num_reqs, BLOCK_Q: tl.constexpr):
-    """Return the request of a tile of queries: the last one that does not begin behind it.
+def find_queries(query_start_loc, num_reqs, BLOCK_Q: tl.constexpr, ONE_QUERY_EACH: tl.constexpr):
+    """Return a program's request, and the first of its queries there; that may lie behind the request's last.
 
     query_start_loc     [num_reqs + 1], int32
 
-    Request r's tiles are numbered from `start_loc[r] // BLOCK_Q + r` on: a few numbers are nobody's, but each follows
-    from one load.
+    Request r's tiles are numbered from `start_loc[r] // BLOCK_Q + r` on. A few numbers are nobody's, but where a
+    request begins follows from one load, so that it is found by halving.
     """
-    low = 0
-    high = num_reqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        first = tl.load(query_start_loc + middle) // BLOCK_Q + middle
-        if first <= tile:
-            low = middle
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the end of a long prompt has most to do, and begins
+    request = 0
+    if ONE_QUERY_EACH:
+        return tile, request
+    behind = num_reqs
+    while behind - request > 1:
+        middle = (request + behind) // 2
+        if tl.load(query_start_loc + middle) // BLOCK_Q + middle <= tile:
+            request = middle
         else:
-            high = middle
-    return low
+            behind = middle
+    return request, (tile - tl.load(query_start_loc + request) // BLOCK_Q - request) * BLOCK_Q
+
+
+@triton.jit
+def first_visible_position(position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """Return the first position that the token at `position` sees: `AttentionOptions.first_visible`."""
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(first, position - WINDOW + 1)
+    if CHUNK > 0:
+        first = tl.maximum(first, position // CHUNK * CHUNK)
+    return first
+
+
+@triton.jit
+def range_to_read(
+    first_position, end, split, split_tokens,
+    TILE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, IS_SPLIT: tl.constexpr,
+):
+    """Return first_visible, begin, full_end and end of a program whose queries stand at `first_position` to `end`.
+
+    Nothing before `first_visible` may be read; `begin` is its tile, or the split's, which may have nothing left.
+    """
+    first_visible = first_visible_position(first_position, WINDOW, CHUNK)
+    begin = first_visible // TILE * TILE
+    if IS_SPLIT:
+        begin += split * split_tokens
+        end = tl.minimum(end, begin + split_tokens)
+    full_end = begin
+    if WINDOW == 0 and CHUNK == 0:
+        full_end = tl.maximum(begin, tl.minimum(end, first_position + 1) // TILE * TILE)
+    return first_visible, begin, full_end, end
+
+
+@triton.jit
+def add_sink(
+    acc, total, largest,  # as in `attend_to_tiles`
+    sink,  # [BLOCK_M], float32: of each row's head
+):
+    """Return the three sums with one more score in each, which stands for no token."""
+    sink = sink.to(tl.float32) * LOG2E
+    with_sink = tl.maximum(largest, sink)
+    shrink = tl.exp2(largest - with_sink)
+    return acc * shrink[:, None], total * shrink + tl.exp2(sink - with_sink), with_sink
 
 
 @triton.jit
@@ -49,60 +96,26 @@ def attend_kernel(
     out,  # [num_splits, num_tokens, num_heads, head_size]: float32 if split, else the query's dtype
     lse,  # [num_splits, num_tokens, num_heads], float32
     query,  # [num_tokens, num_heads, head_size]
-    k_cache,  # [num_blocks, block_size, num_kv_heads, head_size]
-    v_cache,  # the same
-    k_scales,  # [num_blocks, block_size, num_kv_heads], float32: of int8 keys
-    v_scales,  # the same, of the values
+    k_cache, v_cache,  # [num_blocks, block_size, num_kv_heads, head_size]
+    k_scales, v_scales,  # [num_blocks, block_size, num_kv_heads], float32: of an int8 cache
     sinks,  # [num_heads], float32
     block_tables,  # [num_reqs, max_num_blocks], int32
-    seq_lens,  # [num_reqs], int32
-    query_start_loc,  # [num_reqs + 1], int32
-    num_reqs,
-    score_scale,  # of q times k; the scale of all fp8 keys included
-    value_scale,  # of all fp8 values; 1 otherwise
-    soft_cap,
-    split_tokens,  # positions a split, a multiple of TILE
-    out_stride_split,
-    out_stride_token,
-    out_stride_head,
-    lse_stride_split,
-    lse_stride_token,
-    query_stride_token,
-    query_stride_head,
-    cache_stride_block,
-    cache_stride_slot,
-    cache_stride_head,
-    scales_stride_block,
-    scales_stride_slot,
-    scales_stride_head,
-    table_stride,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,  # head size, rounded up to a power of two
-    GROUP: tl.constexpr,  # heads that share one head of keys
-    BLOCK_M: tl.constexpr,  # rows of a program
-    TILE: tl.constexpr,  # positions a step
-    WINDOW: tl.constexpr,  # 0: none
-    CHUNK: tl.constexpr,  # 0: none
-    HAS_SOFT_CAP: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    HAS_SCALES: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
-    ONE_QUERY_EACH: tl.constexpr,
-    COMPUTE: tl.constexpr,  # dtype of the products' operands
+    seq_lens, query_start_loc,  # [num_reqs], [num_reqs + 1], int32
+    num_reqs, score_scale, value_scale,  # of q times k, of all values: the scales of an fp8 cache included
+    soft_cap, split_tokens,  # positions a split, a multiple of TILE
+    out_stride_split, out_stride_token, out_stride_head, lse_stride_split, lse_stride_token,
+    query_stride_token, query_stride_head, cache_stride_block, cache_stride_slot, cache_stride_head,
+    scales_stride_block, scales_stride_slot, scales_stride_head, table_stride,
+    BLOCK_SIZE: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,  # head size, up to a power of two
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr,  # heads a head of keys; rows; positions a step
+    WINDOW: tl.constexpr, CHUNK: tl.constexpr,  # 0: none
+    HAS_SOFT_CAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SCALES: tl.constexpr,
+    IS_SPLIT: tl.constexpr, ONE_QUERY_EACH: tl.constexpr, COMPUTE: tl.constexpr,  # COMPUTE: dtype that is multiplied
 ):
     """Attend; grid: (tiles of queries, num_kv_heads, num_splits)."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the end of a long prompt has most to do, and begins
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
-
-    if ONE_QUERY_EACH:
-        request = tile
-        first_query = 0
-    else:
-        request = find_request(query_start_loc, tile, num_reqs, BLOCK_Q)
-        first_query = (tile - tl.load(query_start_loc + request) // BLOCK_Q - request) * BLOCK_Q
+    kv_head, split = tl.program_id(1), tl.program_id(2)
+    request, first_query = find_queries(query_start_loc, num_reqs, BLOCK_Q, ONE_QUERY_EACH)
     start = tl.load(query_start_loc + request)
     query_len = tl.load(query_start_loc + request + 1) - start
     if first_query >= query_len:
@@ -115,61 +128,69 @@ def attend_kernel(
     is_row = (rows // GROUP < BLOCK_Q) & (queries < query_len)
     tokens = (start + queries).to(tl.int64)
     elements = tl.arange(0, BLOCK_D)
-    positions = seq_len - query_len + queries  # [BLOCK_M], of the queries
     first_position = seq_len - query_len + first_query
+    positions = first_position + rows // GROUP  # [BLOCK_M], of the queries
     end = tl.minimum(first_position + BLOCK_Q, seq_len)
-    first_visible = 0
-    if WINDOW > 0:
-        first_visible = tl.maximum(first_visible, first_position - WINDOW + 1)
-    if CHUNK > 0:
-        first_visible = tl.maximum(first_visible, first_position // CHUNK * CHUNK)
-
-    lse_rows = lse + split * lse_stride_split + tokens * lse_stride_token + heads
-    begin = first_visible // TILE * TILE
-    if IS_SPLIT:
-        begin += split * split_tokens
-        end = tl.minimum(end, begin + split_tokens)
-        if begin >= end:
-            tl.store(lse_rows, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=is_row)
-            return
-    full_end = begin
-    if WINDOW == 0 and CHUNK == 0:
-        full_end = tl.maximum(begin, tl.minimum(end, first_position + 1) // TILE * TILE)
+    first_visible, begin, full_end, end = range_to_read(
+        first_position, end, split, split_tokens, TILE, WINDOW, CHUNK, IS_SPLIT)
 
     q_rows = query + tokens[:, None] * query_stride_token + heads[:, None] * query_stride_head + elements[None, :]
     q = tl.load(q_rows, mask=is_row[:, None] & (elements[None, :] < HEAD_SIZE), other=0.0).to(COMPUTE)
-    head_keys = k_cache + kv_head * cache_stride_head
-    head_values = v_cache + kv_head * cache_stride_head
-    head_k_scales = k_scales + kv_head * scales_stride_head
-    head_v_scales = v_scales + kv_head * scales_stride_head
     table = block_tables + request.to(tl.int64) * table_stride
-
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     for part in tl.static_range(2):  # 0: without masks, 1: with
         acc, total, largest = attend_to_tiles(
-            acc, total, largest, q, positions, table, head_keys, head_values, head_k_scales, head_v_scales,
+            acc, total, largest, q, positions, table,
+            k_cache + kv_head * cache_stride_head, v_cache + kv_head * cache_stride_head,
+            k_scales + kv_head * scales_stride_head, v_scales + kv_head * scales_stride_head,
             begin if part == 0 else full_end, full_end if part == 0 else end, first_visible, score_scale, soft_cap,
             cache_stride_block, cache_stride_slot, scales_stride_block, scales_stride_slot,
             BLOCK_SIZE, HEAD_SIZE, BLOCK_D, TILE, WINDOW, CHUNK, HAS_SOFT_CAP, HAS_SCALES, part == 1, COMPUTE,
-        )  # fmt: skip
+        )
 
     if HAS_SINKS and not IS_SPLIT:
-        sink = tl.load(sinks + heads, mask=is_row, other=0.0).to(tl.float32) * LOG2E
-        with_sink = tl.maximum(largest, sink)
-        shrink = tl.exp2(largest - with_sink)
-        acc = acc * shrink[:, None]
-        total = total * shrink + tl.exp2(sink - with_sink)
-        largest = with_sink
+        acc, total, largest = add_sink(acc, total, largest, tl.load(sinks + heads, mask=is_row, other=0.0))
+    acc = acc * value_scale
+    out_rows = out + split * out_stride_split + tokens * out_stride_token + heads * out_stride_head
+    lse_rows = lse + split * lse_stride_split + tokens * lse_stride_token + heads
+    store_result(acc, total, largest, out_rows, lse_rows, is_row, HEAD_SIZE, BLOCK_D)
+
+
+@triton.jit
+def store_result(
+    acc, total, largest,  # as in `attend_to_tiles`
+    out_rows,  # [BLOCK_M] pointers to [head_size]: float32, or the query's dtype
+    lse_rows,  # [BLOCK_M] pointers to float32
+    is_row,  # [BLOCK_M]
+    HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    """Finish the softmax and store it, with its log-sum-exp."""
     is_empty = total == 0.0  # a row that sees none of these positions
     total = tl.where(is_empty, 1.0, total)
-    acc = acc * (value_scale / total)[:, None]
-    found = tl.where(is_empty, float("-inf"), (largest + tl.log2(total)) * LN2)
-    tl.store(lse_rows, found, mask=is_row)
-    out_rows = out + split * out_stride_split + tokens[:, None] * out_stride_token + heads[:, None] * out_stride_head
+    tl.store(lse_rows, tl.where(is_empty, float("-inf"), (largest + tl.log2(total)) * LN2), mask=is_row)
+    elements = tl.arange(0, BLOCK_D)
     is_there = is_row[:, None] & (elements[None, :] < HEAD_SIZE)
-    tl.store(out_rows + elements[None, :], acc.to(out.dtype.element_ty), mask=is_there)
+    found = acc / total[:, None]
+    tl.store(out_rows[:, None] + elements[None, :], found.to(out_rows.dtype.element_ty), mask=is_there)
+
+
+@triton.jit
+def load_tile(
+    rows,  # [num_blocks, block_size, head_size], strided: one head's keys or values
+    slots,  # [TILE], int64: where each position's row begins
+    is_read,  # [TILE]
+    elements,  # [BLOCK_D]
+    HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr,
+):
+    """Return the rows, [TILE, BLOCK_D]; zeros where nothing is read."""
+    tile = rows + slots[:, None] + elements[None, :]
+    if MASKED:
+        return tl.load(tile, mask=is_read[:, None] & (elements[None, :] < HEAD_SIZE), other=0.0)
+    if BLOCK_D == HEAD_SIZE:
+        return tl.load(tile)
+    return tl.load(tile, mask=elements[None, :] < HEAD_SIZE, other=0.0)
 
 
 @triton.jit
@@ -184,25 +205,13 @@ def attend_to_tiles(
     values,  # the same
     k_scales,  # [num_blocks, block_size], float32, strided
     v_scales,  # the same
-    begin,
-    end,
+    begin, end,
     first_visible,  # nothing before it is read
-    score_scale,
-    soft_cap,
-    stride_block,
-    stride_slot,
-    scales_stride_block,
-    scales_stride_slot,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    TILE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CHUNK: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr,
-    HAS_SCALES: tl.constexpr,
-    MASKED: tl.constexpr,
-    COMPUTE: tl.constexpr,
+    score_scale, soft_cap,
+    stride_block, stride_slot, scales_stride_block, scales_stride_slot,
+    BLOCK_SIZE: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    MASKED: tl.constexpr, COMPUTE: tl.constexpr,
 ):
     """Return the three sums with positions `begin` to `end` added. Without MASKED, all rows see whole tiles."""
     elements = tl.arange(0, BLOCK_D)
@@ -215,24 +224,14 @@ def attend_to_tiles(
         ahead = positions + TILE
         ids = tl.load(table + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
         slots = blocks * stride_block + (positions % BLOCK_SIZE) * stride_slot
-        k_tile = keys + slots[None, :] + elements[:, None]  # [BLOCK_D, TILE]
-        v_tile = values + slots[:, None] + elements[None, :]  # [TILE, BLOCK_D]
-        if MASKED:
-            is_read = (positions >= first_visible) & (positions < end)
-            k = tl.load(k_tile, mask=is_read[None, :] & (elements[:, None] < HEAD_SIZE), other=0.0)
-            v = tl.load(v_tile, mask=is_read[:, None] & (elements[None, :] < HEAD_SIZE), other=0.0)
-        elif BLOCK_D == HEAD_SIZE:
-            k = tl.load(k_tile)
-            v = tl.load(v_tile)
-        else:
-            k = tl.load(k_tile, mask=elements[:, None] < HEAD_SIZE, other=0.0)
-            v = tl.load(v_tile, mask=elements[None, :] < HEAD_SIZE, other=0.0)
+        is_read = (positions >= first_visible) & (positions < end)
+        v = load_tile(values, slots, is_read, elements, HEAD_SIZE, BLOCK_D, MASKED)  # [TILE, BLOCK_D]
+        k = load_tile(keys, slots, is_read, elements, HEAD_SIZE, BLOCK_D, MASKED)
 
-        scores = tl.dot(q, k.to(COMPUTE), input_precision="ieee") * score_scale
+        scores = tl.dot(q, tl.trans(k.to(COMPUTE)), input_precision="ieee") * score_scale
         if HAS_SCALES:  # a key's scale is a factor of its column; a value's goes to its weight below
             scale_slots = blocks * scales_stride_block + (positions % BLOCK_SIZE) * scales_stride_slot
-            is_scaled = (positions >= first_visible) & (positions < end)
-            scores *= tl.load(k_scales + scale_slots, mask=is_scaled, other=0.0)[None, :]
+            scores *= tl.load(k_scales + scale_slots, mask=is_read, other=0.0)[None, :]
         if HAS_SOFT_CAP:
             scores = soft_cap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2E / soft_cap)) + 1.0))  # cap * tanh(s / cap)
         scores *= LOG2E
@@ -252,7 +251,7 @@ def attend_to_tiles(
         shrink = tl.exp2(largest - anchor)
         total = total * shrink + tl.sum(weights, 1)
         if HAS_SCALES:
-            weights *= tl.load(v_scales + scale_slots, mask=is_scaled, other=0.0)[None, :]
+            weights *= tl.load(v_scales + scale_slots, mask=is_read, other=0.0)[None, :]
         acc = acc * shrink[:, None]
         acc = tl.dot(weights.to(COMPUTE), v.to(COMPUTE), acc, input_precision="ieee")
         largest = new_largest
@@ -267,16 +266,9 @@ def merge_kernel(
     part_lses,  # [num_splits, num_tokens, num_heads], float32; minus infinity: nothing in that part
     sinks,  # [num_heads], float32
     query_start_loc,  # [num_reqs + 1], int32
-    num_reqs,
-    num_splits,
-    out_stride_token,
-    out_stride_head,
-    part_stride_split,
-    part_stride_token,
-    lse_stride_split,
-    lse_stride_token,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    num_reqs, num_splits,
+    out_stride_token, out_stride_head, part_stride_split, part_stride_token, lse_stride_split, lse_stride_token,
+    HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_S: tl.constexpr,  # num_splits, rounded up to a power of two
     HAS_SINKS: tl.constexpr,
 ):
@@ -316,20 +308,10 @@ def write_kv_kernel(
     v_scales,  # the same
     slot_mapping,  # [num_tokens], int64; -1: not written
     num_rows,  # num_tokens * num_kv_heads
-    key_stride_token,
-    key_stride_head,
-    value_stride_token,
-    value_stride_head,
-    cache_stride_block,
-    cache_stride_slot,
-    cache_stride_head,
-    scales_stride_block,
-    scales_stride_slot,
-    scales_stride_head,
-    NUM_KV_HEADS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    key_stride_token, key_stride_head, value_stride_token, value_stride_head,
+    cache_stride_block, cache_stride_slot, cache_stride_head,
+    scales_stride_block, scales_stride_slot, scales_stride_head,
+    NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr,  # of a program; a row is a token's head
     HAS_SCALES: tl.constexpr,
 ):

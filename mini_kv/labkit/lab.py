@@ -26,11 +26,6 @@ class LabFunction:
     vllm: str
     """Where the same is done upstream: symbol and file."""
 
-    @property
-    def short_name(self) -> str:
-        """The name without its class."""
-        return self.name.rpartition(".")[2]
-
 
 @dataclass(frozen=True, slots=True)
 class Lab:
@@ -52,6 +47,12 @@ class Lab:
     functions: tuple[LabFunction, ...]
     engine: str | None
     """Module of the engine that has the same functions; `None` if none has."""
+
+    def short_name(self, function: str) -> str:
+        """Return the function's name without its class, unless another class of the lab has one of that name too."""
+        short = function.rpartition(".")[2]
+        alike = [other for other in self.functions if other.name.rpartition(".")[2] == short]
+        return short if len(alike) < 2 else function
 
     @property
     def root(self) -> Path:

@@ -44,7 +44,7 @@ def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
 def give_hint(lab: Lab, function: str, out: TextIO) -> int:
     """Write the function's hints up to the next level, three at most; return 2 if there is no such function."""
     hints = tomllib.loads((lab.folder / "hints.toml").read_text(encoding="utf-8"))
-    names = {name.rpartition(".")[2]: name for name in hints} | {name: name for name in hints}
+    names = {lab.short_name(name): name for name in hints} | {name: name for name in hints}
     if function not in names:
         print(f"{lab.lab_id} has no function {function!r}; there are: {', '.join(hints)}", file=sys.stderr)
         return 2

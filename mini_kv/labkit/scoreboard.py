@@ -43,8 +43,8 @@ class LabResult:
 
     @property
     def short_function(self) -> str:
-        """The function's name without its class."""
-        return self.function.rpartition(".")[2]
+        """The function's name, without its class where that is enough to tell it."""
+        return self.lab.short_name(self.function)
 
     @property
     def score(self) -> int:
@@ -126,7 +126,7 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
 
 def _lesson(lab: Lab) -> list[str]:
     """Return what it was about, and where upstream does the same."""
-    symbols = [f"    {function.short_name}: {function.vllm}" for function in lab.functions]
+    symbols = [f"    {lab.short_name(function.name)}: {function.vllm}" for function in lab.functions]
     told = textwrap.wrap(lab.lesson, 96, initial_indent="  ", subsequent_indent="  ")
     return ["", *told, "", "  In vLLM 0.33:", *symbols]
 
@@ -143,6 +143,7 @@ def _definition(source: str, function: str) -> str:
     if not Path(source).is_file():
         return source
     lines = linecache.getlines(source)
-    name = function.rpartition(".")[2]
-    number = next((n for n, line in enumerate(lines, start=1) if line.lstrip().startswith(f"def {name}(")), 1)
-    return f"{os.path.relpath(source)}:{number}"
+    owner, _, name = function.rpartition(".")
+    first = next((n for n, line in enumerate(lines) if line.startswith(f"class {owner}(")), 0)
+    here = (n for n, line in enumerate(lines[first:], first + 1) if line.lstrip().startswith(f"def {name}("))
+    return f"{os.path.relpath(source)}:{next(here, 1)}"

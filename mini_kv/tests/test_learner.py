@@ -9,15 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from mini_kv.cli import main
 from mini_kv.labkit import learner
 from mini_kv.labkit.export import as_csv, as_gradescope, as_json, progress_page
+from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.lab import Lab, UnknownLabError, find_lab, load_lab
 from mini_kv.labkit.progress import read_state, record_run, state_folder, write_state
-from mini_kv.labkit.scoreboard import LabResult, State
+from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +54,27 @@ def test_a_hint_for_nothing_names_the_functions(lab: Lab, capsys: pytest.Capture
     assert (
         capsys.readouterr().err == "lab-05 has no function 'prefil'; there are: prefill, ref_counts, cache_hit_rate\n"
     )
+
+
+def test_two_methods_of_one_name_are_told_apart() -> None:
+    """lab-12 has two classes with a `find_longest_cache_hit`: each is called by both names, and found in its class."""
+    lab_12 = load_lab(ROOT / "labs/lab-12")
+    assert [lab_12.short_name(function.name) for function in lab_12.functions] == [
+        "get_num_skipped_tokens",
+        "remove_skipped_blocks",
+        "SlidingWindowManager.find_longest_cache_hit",
+        "HybridKVCacheCoordinator.find_longest_cache_hit",
+        "group_layers",
+    ]
+    starter = learner.pristine_starter(lab_12)
+    above = []
+    for function in lab_12.functions[2:4]:
+        to_do = LabResult(lab_12, "test_1", 50, function.name, "biography", None, State.TODO)
+        board = draw_scoreboard(Implementation(lab_12, "starter", str(starter), lambda: ModuleType("none")), [to_do])
+        line = int(board[-1].split(" " + function.name)[0].rpartition(":")[2])
+        classes = [text for text in starter.read_text(encoding="utf-8").splitlines()[:line] if text[:6] == "class "]
+        above.append(classes[-1].partition("(")[0])
+    assert above == ["class SlidingWindowManager", "class HybridKVCacheCoordinator"]
 
 
 def test_predictions_are_answered(lab: Lab) -> None:

@@ -1,8 +1,12 @@
 """What the notebooks ask: every answer is worked out on the engine, and every choice has its reason."""
 
+from functools import cache
+
 import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.admission import AdmissionPolicy
+from mini_kv.policy.admission import Greedy
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
@@ -16,8 +20,12 @@ from mini_kv.workload.curves import (
     small_trace,
     waste_over_block_sizes,
 )
+from mini_kv.workload.serve import serve
+from mini_kv.workload.timeline import PROMPT, long_among_short
+from mini_kv.workload.windows import find_with_holes, held_while_computing, hits_of_the_second_round
 
 LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
+GEMMA = ("full", *["window 1024"] * 5)  # notebook 09's
 KNIGHT, DATE = PRESETS[1], PRESETS[3]
 
 
@@ -63,6 +71,23 @@ def one_second_hit(num_tokens: int) -> int:
     return equal_prompts(2, num_tokens).manager.prefix_cache_stats.hits
 
 
+def let_in(admission: AdmissionPolicy) -> int:
+    """Return the step in which notebook 08's long request computes its first tokens."""
+    return 1 + [moment.doing for moment in long_among_short(admission)["long"]].index(PROMPT)
+
+
+@cache
+def waits() -> list[tuple[float, int]]:
+    """Return the mean and the longest wait of notebook 08's workload, without jumping and with it."""
+    policies = Greedy(), Greedy(may_jump=True)
+    reports = [serve(small_trace(), 60, admission=policy, ms_per_step=50) for policy in policies]
+    return [(int(report.mean_wait), report.longest_wait) for report in reports]
+
+
+def peak_of_a_window(chunk: int) -> int:
+    return max(step.blocks[1] for step in held_while_computing(("full", "window 32"), 112, chunk))
+
+
 ANSWERS = {
     "empty-slots-of-237": lambda: str(waste_over_block_sizes([237], [16])[0].num_empty_slots),
     "table-entries": lambda: f"{waste_over_block_sizes(LENGTHS, [1])[0].num_slots:,}",
@@ -79,6 +104,12 @@ ANSWERS = {
     "twice-the-pool": lambda: (
         f"{100 * (hits_over_pool_sizes(small_trace(), [640])[0].hit_rate_of_prompt_tokens or 0):.1f} %"
     ),
+    "long-waits-for-the-short": lambda: f"at step {let_in(Greedy(may_jump=True))}",
+    "mean-and-longest": lambda: "it doubles" if waits()[1][1] > 2 * waits()[0][1] else "no",
+    "one-shot": lambda: str(peak_of_a_window(112)),
+    "small-steps": lambda: str(peak_of_a_window(16)),
+    "where-both-can": lambda: str(find_with_holes(("full", "window 48"), 161, {0: [8], 1: [1, 5]}).num_tokens),
+    "the-fifth": lambda: "nothing, none of them" if not any(hits_of_the_second_round(12_000, GEMMA, 5)) else "no",
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
 }
 
@@ -104,6 +135,11 @@ def test_what_the_questions_take_for_granted():
     last = follow_replay(small_trace(), 120, concurrency=8)[-1].memory
     assert (last.used, last.cached) == (80, 39)
     assert len(DATE.first) - len("Monday. ") == 61
+    assert let_in(Greedy()) == 14
+    assert waits() == [(1383, 3276), (483, 6792)]
+    alone = {kind: find_with_holes([kind], 161, {0: holes}) for kind, holes in (("full", [8]), ("window 48", [1, 5]))}
+    assert [found.num_tokens for found in alone.values()] == [128, 160]
+    assert hits_of_the_second_round(12_000, GEMMA, 4) == [8192] * 4
 
 
 def test_a_choice_opens_to_its_reason_and_only_the_answer_is_right():

@@ -10,7 +10,8 @@ sentence stands below the chart and is what a screen reader says.
 import html
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from mini_kv.viz.needs import need
@@ -19,6 +20,15 @@ BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 COLOURS = (BLUE, ORANGE, GREEN, PINK)
 DASHES = ("-", "--", ":", "-.")
 HATCHES = ("", "/", ".", "x")
+LOOKS = {
+    "waits": ("none", ""),
+    "prompt": (BLUE, ""),
+    "answer": (ORANGE, "/"),
+    "thrown out": ("none", "xx"),
+    "again": (PINK, "."),
+}
+"""What each doing in a timeline looks like: its colour and its hatch."""
+MAX_STEPS_WITH_NUMBERS = 12
 INK = "#7b7b7c"
 """Stands for the colour of the page's text; no series may have it."""
 
@@ -47,6 +57,7 @@ def line_chart(
     labels: tuple[str, str],
     log_x: bool = False,
     steps: bool = False,
+    shares: bool = True,
 ) -> Chart:
     """Return a chart of one line a series over `x`.
 
@@ -54,10 +65,11 @@ def line_chart(
         title: above the chart.
         sentence: what to see; below the chart, and for a screen reader.
         x: places on the horizontal axis; if `log_x`, powers of two apart.
-        series: name and values of each line, at most four; shares of 1 become percent.
+        series: name and values of each line, at most four.
         labels: of the horizontal and of the vertical axis.
         log_x: whether the horizontal axis is logarithmic.
         steps: whether a value holds until the next one.
+        shares: whether the values are shares of 1, to be read as percent; else they are counts.
     """
     figure, axes = _new_axes(labels)
     for (name, values), colour, dash in zip(series.items(), COLOURS, DASHES, strict=False):
@@ -76,7 +88,8 @@ def line_chart(
         axes.set_xticks(list(x), labels=[f"{value:,}" for value in x])
         axes.minorticks_off()
     axes.set_ylim(bottom=0)
-    _percent(axes)
+    if shares:
+        _percent(axes)
     return _finish(title, sentence, figure, axes)
 
 
@@ -107,15 +120,66 @@ def bar_chart(
     series: Mapping[str, Sequence[float]],
     *,
     labels: tuple[str, str],
+    shares: bool = True,
 ) -> Chart:
-    """Return a chart of one bar for each name in `x`, the series on top of each other; shares of 1 become percent."""
+    """Return a chart of one bar for each name in `x`, the series on top of each other; `shares` as in `line_chart`."""
     figure, axes = _new_axes(labels)
     below = [0.0] * len(x)
     for (name, values), colour, hatch in zip(series.items(), COLOURS, HATCHES, strict=False):
         axes.bar(x, values, bottom=below, color=colour, hatch=hatch, label=name, edgecolor=INK, linewidth=0)
         below = [low + value for low, value in zip(below, values, strict=True)]
-    _percent(axes)
+    if shares:
+        _percent(axes)
     return _finish(title, sentence, figure, axes)
+
+
+def timeline_chart(
+    title: str,
+    sentence: str,
+    rows: Mapping[str, Sequence[tuple[str, int]]],
+    *,
+    labels: tuple[str, str],
+) -> Chart:
+    """Return a chart of a row a request, the first on top, and a place a step.
+
+    Args:
+        title: above the chart.
+        sentence: what to see; below the chart, and for a screen reader.
+        rows: of each request what it did in each step, one of `LOOKS` or nothing, and how many tokens that were; the
+            number is written where it is above 1 and there is room.
+        labels: of the horizontal and of the vertical axis.
+    """
+    figure, axes = _new_axes(labels)
+    num_steps = max(len(row) for row in rows.values())
+    for place, row in enumerate(rows.values()):
+        for first, length, doing, num_tokens in _runs(row):
+            colour, hatch = LOOKS[doing]
+            axes.barh(place, length, left=first - 0.5, color=colour, edgecolor=INK, hatch=hatch, linewidth=0.5)
+            if num_tokens > 1 and num_steps <= MAX_STEPS_WITH_NUMBERS:
+                on_it = "#ffffff" if colour == BLUE else "#111111"
+                axes.text(first, place, num_tokens, ha="center", va="center", color=on_it, fontsize="small")
+    seen = {doing for row in rows.values() for doing, _ in row}
+    for doing, (colour, hatch) in LOOKS.items():
+        if doing in seen:
+            axes.barh(0, 0, color=colour, edgecolor=INK, hatch=hatch, linewidth=0.5, label=doing)  # for the legend
+    axes.set_yticks(range(len(rows)), labels=list(rows))
+    axes.invert_yaxis()
+    axes.set_xlim(0.5, num_steps + 0.5)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(visible=False)
+    return _finish(title, sentence, figure, axes)
+
+
+def _runs(row: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, str, int]]:
+    """Yield each step of a row, from 1, with its length, what was done and with how many tokens; idle steps as one."""
+    first = 1
+    for (doing, num_tokens), steps in groupby(row):
+        num_steps = len(list(steps))
+        if doing and num_tokens == 0:
+            yield first, num_steps, doing, 0
+        elif doing:
+            yield from ((step, 1, doing, num_tokens) for step in range(first, first + num_steps))
+        first += num_steps
 
 
 def _new_axes(labels: tuple[str, str]) -> tuple[Any, Any]:
@@ -147,7 +211,8 @@ def _finish(title: str, sentence: str, figure: Any, axes: Any) -> Chart:
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=4,
+        ncols=5,
+        columnspacing=1.6,
         frameon=False,
         labelcolor=INK,
         borderaxespad=0,

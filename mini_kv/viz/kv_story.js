@@ -31,14 +31,14 @@
       forward: "Step forward",
       last: "Last step",
       at: "step {0} of {1}",
-      start: "Before the first call: every block is free, and none has a name.",
+      start: "Before the first call: every block is free.",
       tables: "Block tables",
       nobody: "no request holds a block",
       free: "Free queue",
       next: "next",
       end: "last",
       empty: "empty: no block is free",
-      memory: "Memory: a block never moves, only its holders change",
+      memory: "Memory: holders change, blocks never move",
       stray: "In no table and not in the queue",
       index: "Index: name \u2192 block",
       nameless: "no block has a name",
@@ -112,7 +112,7 @@
       forward: "下一步",
       last: "最后一步",
       at: "第 {0} 步，共 {1} 步",
-      start: "第一次调用之前：所有块都空闲，都没有名字。",
+      start: "第一次调用之前：所有块都空闲。",
       tables: "块表",
       nobody: "没有请求持有块",
       free: "空闲队列",
@@ -510,7 +510,7 @@
     const mark = (id, none) => (state.name[id] ? "#" : none);
     for (const [request, groups] of state.tables) {
       groups.forEach((table, g) => {
-        const cells = table.map((id) => `[${id}x${state.ref[id]}${mark(id, " ")}]`);
+        const cells = table.map((id) => id === 0 ? "[null]" : `[${id}x${state.ref[id]}${mark(id, " ")}]`);
         rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(cells, 10)]);
       });
     }
@@ -898,7 +898,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         p.cap,
         p.ask,
         p.panel,
-        make("details", { class: "index", open: "" }, make("summary", {}, t.index), p.index),
+        (p.indexBox = make("details", { class: "index", open: "" }, make("summary", {}, t.index), p.index)),
         p.how,
         p.textBox,
       );
@@ -1521,8 +1521,9 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
 
     #showIndex(state) {
-      const { index, t } = this.#parts,
+      const { index, indexBox, t } = this.#parts,
         before = this.#at ? this.#story.states[this.#at - 1] : state;
+      indexBox.hidden = !this.#story.states.some((one) => one.name.some(Boolean));
       const entries = (one) => {
         const map = new Map();
         one.name.forEach((name, id) => name && map.set(name, [...(map.get(name) ?? []), id]));

@@ -44,6 +44,8 @@ class ServeReport:
     """Prompt and output, everything that was computed again after a preemption included."""
     tokens_recomputed: int = 0
     """Those of them that had been computed before."""
+    tokens_given_up: int = 0
+    """Computed tokens of those who were thrown out, at that moment; what is not recomputed of them was found again."""
     mean_usage: float = 0.0
     """Held blocks as a share of the pool, averaged over the steps in which anybody ran."""
     mean_wait: float = 0.0
@@ -87,6 +89,16 @@ def serve(
     return serving.finished_report()
 
 
+def compare_strategies(
+    trace: Sequence[TraceRequest], num_blocks: int, config: SchedulerConfig | None = None, *, ms_per_step: int = 20
+) -> dict[str, ServeReport]:
+    """Serve the trace under each of `strategies`, and return the reports by their names. Arguments as for `serve`."""
+    return {
+        name: serve(trace, num_blocks, config, admission=admission, ms_per_step=ms_per_step)
+        for name, admission in strategies().items()
+    }
+
+
 class _Serving:
     """A scheduler at work, and what is counted meanwhile."""
 
@@ -122,7 +134,9 @@ class _Serving:
 
     def step(self, clock: int) -> None:
         """Run one step."""
+        computed = {request.request_id: request.num_computed_tokens for request in self.scheduler.running}
         output = self.scheduler.schedule()
+        self.report.tokens_given_up += sum(computed[request_id] for request_id in output.preempted_req_ids)
         self.report.steps += 1
         self.sum_of_usage += self.kv.usage
         for data in output.scheduled_new_reqs:
@@ -173,10 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         trace = read_trace(options.trace)
         config = SchedulerConfig(max_num_seqs=options.max_num_seqs)
-        reports = {
-            name: serve(trace, options.num_blocks, config, admission=admission, ms_per_step=options.ms_per_step)
-            for name, admission in strategies().items()
-        }
+        reports = compare_strategies(trace, options.num_blocks, config, ms_per_step=options.ms_per_step)
     except (TraceError, OSError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -117,11 +117,10 @@ def test_out_is_written_in_place_and_rows_of_nobody_are_left_alone(backend):
     problem = make_problem([2, 1], [5, 6])
     padded = torch.cat([problem.query, torch.full((2, 4, 16), torch.nan)])
     out = torch.full((5, 4, 16), 7.0)
-    found, lse = paged_attention(padded, *arguments(problem)[1:], backend=backend, out=out)
+    found, _ = paged_attention(padded, *arguments(problem)[1:], backend=backend, out=out)
     assert found is out
     assert relative_error(out[:3], dense(problem)[0]) <= 1e-5
     assert out[3:].unique().tolist() == [7.0]
-    assert lse[3:].unique().tolist() == [-torch.inf]
 
 
 def test_a_query_that_is_a_slice_of_a_wider_tensor(backend):

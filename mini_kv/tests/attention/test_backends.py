@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,15 +33,17 @@ def test_on_cuda_auto_takes_triton_unless_something_speaks_against_it(monkeypatc
     class OnCuda:
         device = torch.device("cuda")
 
+    query: Any = OnCuda()
+    nothing: Any = None
     monkeypatch.setattr(backends, "obstacle", lambda *_: None)
-    assert choose_backend(OnCuda(), None, None).name == "triton"
+    assert choose_backend(query, nothing, nothing).name == "triton"
     monkeypatch.setattr(backends, "obstacle", lambda *_: "it has no tail")
-    assert choose_backend(OnCuda(), None, None) == Choice("torch", "triton cannot do this: it has no tail")
+    assert choose_backend(query, nothing, nothing) == Choice("torch", "triton cannot do this: it has no tail")
 
 
 def test_a_backend_whose_package_is_missing_says_so(monkeypatch):
     problem = make_problem([1], [5])
-    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     for name in ("triton", "flashinfer", "flash_attn"):
         with pytest.raises(ConfigError, match=f"backend '{name}' cannot do this: the package {name} is not installed"):
             paged_attention(problem.query, problem.kv_cache, problem.metadata, backend=name)

@@ -56,7 +56,7 @@ def test_it_opens_as_a_file(show):
     """No server: a double click on the page is enough."""
     shown = show()
     assert shown.locator(".title").inner_text() == "The life of a cached block"
-    assert caption(shown) == "Before the first call: every block is free, and none has a name."
+    assert caption(shown) == "Before the first call: every block is free."
     assert shown.locator(".count").inner_text() == "step 0 of 8"
 
 
@@ -358,6 +358,12 @@ def test_names_that_are_gone_and_names_that_two_blocks_have(show):
     )
 
 
+def test_a_story_without_names_has_no_index(show):
+    """An index that stays empty from beginning to end would only make the reader look for something."""
+    assert not show(story_data(load_scenario("one-token-a-box"))).locator(".index").is_visible()
+    assert show().locator(".index").is_visible()
+
+
 def test_windows_tiers_and_a_scheduler_in_the_same_notation(show):
     """A row a group, null blocks hatched, who waits and why, a shelf."""
     shown = show(EVERYTHING)
@@ -449,7 +455,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(show, data):
           .filter(one => one.textContent.trim()).map(one => parseFloat(getComputedStyle(one).fontSize)))""")
         assert smallest >= 11
         outside = shown.evaluate("""() => [...document.querySelector('kv-story').shadowRoot
-          .querySelectorAll('.card, .cell, button, li')]
+          .querySelectorAll('.card, .cell, button, li, text')]
           .filter(one => one.getBoundingClientRect().right > 390.5).length""")
         assert outside == 0
 

@@ -71,7 +71,6 @@ def modules() -> list[str]:
 def scenarios() -> dict[str, Any]:
     """Play every scenario: story, frame and drawing a step, and the whole as the terminal shows it."""
     from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
-    from mini_kv.trace.story import story
     from mini_kv.viz.terminal import draw_step, play_in_terminal
 
     played = {}
@@ -81,7 +80,7 @@ def scenarios() -> dict[str, Any]:
         terminal = io.StringIO()
         play_in_terminal(scenario, terminal)
         played[name] = {
-            "stories": [story(step.spans) for step in steps],
+            "stories": [step.lines for step in steps],
             "expected stories": [list(step.step.expect) for step in steps],
             "frames": [asdict(step.frame) for step in steps],
             "drawings": [draw_step(step, str(number), colour=True) for number, step in enumerate(steps, start=1)],

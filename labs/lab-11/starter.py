@@ -1,0 +1,132 @@
+"""lab-11: who runs next? Your work goes here.
+
+Run it from the repository's root:
+
+    LAB_IMPL=starter pytest labs/lab-11
+    $env:LAB_IMPL="starter"; pytest labs/lab-11          (Windows, PowerShell)
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mini_kv.core.errors import SchedulerError  # noqa: F401  # you raise it
+from mini_kv.core.kv_cache_manager import KVCacheBlocks
+from mini_kv.core.request import Request, RequestStatus  # noqa: F401  # RUNNING, PREEMPTED, FINISHED_STOPPED, ...
+from mini_kv.core.sched import scheduler as engine
+from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
+from mini_kv.labkit import todo
+
+
+class Scheduler(engine.Scheduler):
+    """The engine's scheduler, with your rules for who runs.
+
+    You need, and the engine keeps for you:
+
+    - `self.running`            a list of requests in the order in which they were admitted
+    - `self.waiting`            the line: `peek_request()`, `pop_request()` at its front, `prepend_request(request)`
+    - `self.requests`           everybody who is not finished, under their ids
+    - `self.kv_cache_manager`   `get_computed_blocks`, `allocate_slots`, `free`
+    - `self.config`             the limits `max_num_batched_tokens` and `max_num_seqs`
+    - `self.admission`          `reserved_blocks(block_pool)`: how many blocks a newcomer must leave free, or None
+
+    and on a request `num_tokens` (known), `num_computed_tokens` (with KV), `status`, `max_slots`, `stop_token_ids`.
+
+    `add_request` and `finish_requests`, which aborts, are the engine's. So is what this lab leaves out: drafts,
+    priorities, forks, queue-jumping, and an abort while the worker has the step. Do the work here; `super()` and the
+    engine's methods with an underscore would do it for you, all but `_finish`:
+
+        self._finish(request, status)     sets the status and forgets the request; blocks and batch are not its business
+    """
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step: who computes how many tokens, in at most `max_num_batched_tokens` over all.
+
+            known       0 .............................. num_tokens
+            computed    0 ...... num_computed_tokens |
+                                                     |<- lacking: it gets these, as far as the budget goes
+
+        Begin with `step = self._begin_step()`, and return it in the end. First those who run, in their order:
+
+        1. As long as there is budget: the next one gets what it lacks, or what the budget has left.
+        2. Ask `allocate_slots` for that many. `None`: the last of `self.running` gives way (`_preempt_request`, and its
+           id goes into `step.preempted_req_ids`); then ask again, unless it was this request itself that gave way.
+           Who has given way is not in this step.
+        3. Otherwise it is in the step: `_add_running`.
+
+        Then those who wait, unless somebody gave way in this step:
+
+        4. As long as there is budget, and fewer than `max_num_seqs` run: look at the first in line.
+        5. If anybody runs, a newcomer must leave so many blocks free as `self.admission` says; if that says None,
+           nobody may enter. If nobody runs, the engine is idle, and nothing is kept back for anybody.
+        6. Look up its hit. It lacks all known tokens but the hit: the answer before a preemption counts as known.
+        7. Ask `allocate_slots(request, num_new_tokens, num_hit_tokens, hit, reserved_blocks=...,
+           full_sequence_must_fit=True)`; the last, so that nobody enters on the strength of a first piece. `None`: it
+           stays where it is, untouched, and nobody behind it is tried.
+        8. Otherwise it leaves the line, joins the end of the batch, is RUNNING, has computed its hit and no more, and
+           is in the step: `_add_newcomer`.
+
+        Example, blocks of 4, 4 tokens a step: A (9 tokens, 8 computed) runs; B (8 tokens, 4 of them cached) waits. The
+        step is A 1, B 3. B has computed 4 now, and 7 only when the results come. Its last token waits for the next
+        step.
+        """
+        todo("lab-11", "Scheduler.schedule", "step 1, those who run")
+
+    def _preempt_request(self, request: Request) -> None:
+        """Take all blocks from a running request and send it back to the line, as the next to be served.
+
+        1. Free its blocks. They keep their names: unless somebody needs the memory, it will find them again.
+        2. It leaves the batch, is PREEMPTED, and has computed nothing. What it knows, prompt and answer, it still
+           knows.
+        3. Count it, on the request and on the scheduler (`num_preemptions`).
+        4. It goes to the front of the line: it came before everybody who waits.
+
+        Example, blocks of 4: B has 13 tokens, 12 computed, in blocks 4 5 6; C waits. Afterwards B lacks 13 tokens, the
+        line is B C, and 6 5 4 are the last in the free queue. A lookup for B would find 12 tokens.
+        """
+        todo("lab-11", "Scheduler._preempt_request", "step 1, free its blocks")
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
+    ) -> list[EngineCoreOutput]:
+        """Take in what the worker has done: progress, a new token for each request that is through, who has ended.
+
+        A request is through when the step computes the last of its known tokens. Then, and only then, the worker has
+        sampled one token for it.
+
+        1. Check everybody in the step first: one token if it is through, otherwise none (no entry, or an empty one).
+           If not, raise `SchedulerError(message)`, with nothing changed on anybody.
+        2. In the order of the step: count the tokens as computed.
+        3. Append the new token, if there is one (`append_output_token_ids`), and return an `EngineCoreOutput` for it.
+           It is known now; it will be computed by the next step.
+        4. Is that the end? A token of `stop_token_ids` ends it as FINISHED_STOPPED; a request with more tokens than
+           `max_slots` ends as FINISHED_LENGTH_CAPPED, since its last token is for its user and needs no slot. A stop
+           token in last place counts as a stop. `status.value` is the `finish_reason`.
+        5. Who has ended leaves the batch, gives its blocks back, and is forgotten (`_finish`).
+
+        Example: A (8 tokens, 4 computed) was in the step with 3 tokens, B (5 tokens, 4 computed) with 1. B's 9 is
+        sampled: A has 7 computed and no new token, B has 6 tokens, 5 of them computed. `[EngineCoreOutput("B", [9])]`.
+        """
+        todo("lab-11", "Scheduler.update_from_output", "step 1, check everybody first")
+
+    # Given: what the worker is told.
+
+    def _begin_step(self) -> SchedulerOutput:
+        """Return a step with nobody in it yet; it tells the worker who has ended since the last one."""
+        step = SchedulerOutput(finished_req_ids=self._finished_req_ids)
+        self._finished_req_ids = []
+        return step
+
+    def _add_running(
+        self, step: SchedulerOutput, request: Request, num_new_tokens: int, new_blocks: KVCacheBlocks
+    ) -> None:
+        """Note a request that the worker knows: it is told only the new blocks."""
+        block_ids = new_blocks.get_block_ids()
+        step.scheduled_cached_reqs.append(CachedRequestData(request.request_id, block_ids, request.num_computed_tokens))
+        step.num_scheduled_tokens[request.request_id] = num_new_tokens
+
+    def _add_newcomer(self, step: SchedulerOutput, request: Request, num_new_tokens: int) -> None:
+        """Note a request that the worker does not know: it is told all tokens, all blocks and what is computed."""
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        step.scheduled_new_reqs.append(
+            NewRequestData(request.request_id, list(request.token_ids), block_ids, request.num_computed_tokens)
+        )
+        step.num_scheduled_tokens[request.request_id] = num_new_tokens

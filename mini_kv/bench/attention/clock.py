@@ -1,0 +1,50 @@
+"""How a call is timed. Each call of a set is made on tensors of its own, so that none finds its own in a cache."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+Calls = Sequence[Callable[[], object]]
+
+
+def cpu_seconds(calls: Calls) -> float:
+    """Return the CPU time of this thread a call. One thread: set torch's number before."""
+    start = time.thread_time()
+    for call in calls:
+        call()
+    return (time.thread_time() - start) / len(calls)
+
+
+def gpu_seconds(calls: Calls, replays: int = 7) -> float:
+    """Return the time a call on the GPU: the median of replays of one captured graph, so that launching costs nothing.
+
+    What cannot be captured is launched one by one, which is then part of the time.
+    """
+    for call in calls:  # compiles, and fills the allocator
+        call()
+    torch.cuda.synchronize()
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for call in calls:
+                call()
+        run: Callable[[], object] = graph.replay
+    except RuntimeError:
+        torch.cuda.synchronize()
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+    run()
+    times = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / len(calls))
+    return float(statistics.median(times))

@@ -1,0 +1,82 @@
+"""Other people's attention on the same batch: each peer turns a set of tensors into a call. Raises if it cannot.
+
+Those that take contiguous keys and values get them, and so do not have to look anything up in a block table.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from mini_kv.bench.attention.shapes import Inputs
+
+Call = Callable[[], object]
+
+
+def sdpa(backend: SDPBackend, inputs: Inputs) -> Call:
+    """Torch's attention, by one of its own kernels."""
+    query, keys, values = _contiguous(inputs)
+    is_causal = query.shape[2] == keys.shape[2] > 1
+    if 1 < query.shape[2] < keys.shape[2]:
+        raise ValueError("its causal mask begins at the first key, not at the first new one")
+
+    def call() -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(query, keys, values, is_causal=is_causal, enable_gqa=True)
+
+    return call
+
+
+def flex(inputs: Inputs) -> Call:
+    """FlexAttention over contiguous keys and values, compiled."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    query, keys, values = _contiguous(inputs)
+    query_len, seq_len = query.shape[2], keys.shape[2]
+
+    def causal(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return q + (seq_len - query_len) >= k
+
+    mask = None if query_len == 1 else create_block_mask(causal, None, None, query_len, seq_len, str(query.device))
+    return partial(_compiled_flex(), query, keys, values, block_mask=mask, enable_gqa=True)
+
+
+@cache
+def _compiled_flex() -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
+    return compiled
+
+
+def flashinfer(inputs: Inputs) -> Call:
+    """FlashInfer over our blocks; planned once, as a model does for all its layers."""
+    from mini_kv.attention.flashinfer_backend import obstacle, plan
+    from mini_kv.attention.options import AttentionOptions
+
+    why = obstacle(inputs.query, inputs.kv_cache, AttentionOptions())
+    if why is not None:
+        raise ValueError(why)
+    wrapper = plan(inputs.query, inputs.kv_cache, inputs.metadata, AttentionOptions())
+    data = inputs.kv_cache.data
+    return partial(wrapper.run, inputs.query, data if data.is_contiguous() else data.transpose(2, 3))
+
+
+def _contiguous(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    if inputs.keys is None or inputs.values is None:
+        raise ValueError("requests of different lengths")
+    if inputs.kv_cache.is_quantized:
+        raise ValueError("keys and values in 8 bits")
+    return inputs.padded_query.contiguous(), inputs.keys, inputs.values
+
+
+PEERS: dict[str, Callable[[Inputs], Call]] = {
+    "flash": partial(sdpa, SDPBackend.FLASH_ATTENTION),
+    "cudnn": partial(sdpa, SDPBackend.CUDNN_ATTENTION),
+    "flex": flex,
+    "flashinfer": flashinfer,
+}
