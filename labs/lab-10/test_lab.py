@@ -16,7 +16,7 @@ import pytest
 
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.labkit.kernel_memory import KernelMemory
+from mini_kv.labkit.kernels.memory import KernelMemory
 from mini_kv.labkit.shrink import shrink
 
 UNTOUCHED = -777.0

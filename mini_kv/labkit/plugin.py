@@ -17,7 +17,7 @@ from mini_kv.labkit.export import FORMATS, write_exports
 from mini_kv.labkit.failure import describe, observed
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
-from mini_kv.labkit.interpreter import interpreted
+from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import name_misconception
 from mini_kv.labkit.progress import record_run

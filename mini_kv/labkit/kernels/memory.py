@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from mini_kv.labkit.fixture import LabFailure
-from mini_kv.labkit.interpreter import interpreted
+from mini_kv.labkit.kernels.interpreter import interpreted
 
 MAX_ROWS = 5
 MAX_COLUMNS = 64
