@@ -65,10 +65,10 @@ class Lab:
         missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
         if not missing:
             return None
-        if "torch" in missing:
-            get = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-            return f"{self.lab_id} needs {NEEDS['T']}: {get}"
-        return f"{self.lab_id} needs {NEEDS['K']}: pip install triton numpy (on Linux; elsewhere take WSL or Colab)"
+        get = ["pip install torch --index-url https://download.pytorch.org/whl/cpu"] if "torch" in missing else []
+        if missing != ["torch"]:
+            get.append("pip install triton numpy (on Linux; elsewhere take WSL or Colab)")
+        return f"{self.lab_id} needs {NEEDS[self.needs]}: {', then '.join(get)}"
 
     @property
     def starter(self) -> Path:
