@@ -50,7 +50,7 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
         return None
     if isinstance(error, LabFailure):
         why = error.why or why
-        if error.got is not None:
+        if error.got is not None and not error.picture:
             at = ""  # the code ran through; what it returned is what counts
     elif not isinstance(error, KVCacheError):
         why = ""  # code that breaks down says nothing about the idea of the test
@@ -81,7 +81,7 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     """Return the lines that say what is wrong."""
     if isinstance(error, LabFailure):
         what = textwrap.wrap(error.what, WIDTH, max_lines=5, placeholder=" ...")
-        return [*what, *_compared(error.want, error.got)]
+        return [*what, *_compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
     if isinstance(error, InvariantViolationError):
         violation = error.violation
         return [
@@ -103,9 +103,15 @@ def _what(error: BaseException, at: str) -> list[str] | None:
 
 
 def observed(error: BaseException) -> str:
-    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, no lines."""
+    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, no lines.
+
+    Of a list of floats two digits each: the last ones depend on the processor that added them up.
+    """
     if isinstance(error, LabFailure):
-        return f"{error.what}: {error.got!r}"
+        got = error.got
+        if isinstance(got, list) and got and all(isinstance(number, float) for number in got):
+            got = [f"{number:.1e}" for number in got]
+        return f"{error.what}: {got!r}"
     if isinstance(error, InvariantViolationError):
         return str(error.violation)
     return f"{type(error).__name__}: {error}"

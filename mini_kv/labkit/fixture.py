@@ -21,12 +21,14 @@ from mini_kv.trace.traced_manager import TracedKVCacheManager
 class LabFailure(AssertionError):
     """Something is not as it should be: what, expected and got. Drawn by `mini_kv.labkit.failure`."""
 
-    def __init__(self, what: str, want: object, got: object, why: str = "") -> None:
+    def __init__(self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = ()) -> None:
         super().__init__(f"{what}: expected {want!r}, got {got!r}")
         self.what = what
         self.want = want
         self.got = got
         self.why = why
+        self.picture = picture
+        """Lines to be drawn under both; the learner's code was stopped at the line that they are about."""
 
 
 class WatchedKVCacheManager(TracedKVCacheManager):
@@ -140,9 +142,9 @@ class LabUnderTest:
         if not same(want, got):
             self.fail(what, want, got, why)
 
-    def fail(self, what: str, want: object, got: object, why: str = "") -> NoReturn:
-        """Say what is wrong; raises `LabFailure`."""
-        raise LabFailure(what, want, got, why)
+    def fail(self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = ()) -> NoReturn:
+        """Say what is wrong, with lines to be drawn if there are any; raises `LabFailure`."""
+        raise LabFailure(what, want, got, why, picture)
 
 
 def same(want: object, got: object) -> bool:

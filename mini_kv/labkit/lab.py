@@ -11,6 +11,8 @@ NEEDS = {
     "K": "Triton, interpreted or on a GPU",
 }
 """What a lab can ask of the machine."""
+PACKAGES = {"C": (), "T": ("torch",), "K": ("torch", "triton", "numpy")}
+"""What must be installed for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,13 @@ class Lab:
     @property
     def missing(self) -> str | None:
         """What the lab needs and this machine lacks, and how to get it; `None` if everything is there."""
-        if self.needs == "C" or importlib.util.find_spec("torch") is not None:
+        missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
+        if not missing:
             return None
-        get = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-        return f"{self.lab_id} needs {NEEDS['T']}: {get}"
+        get = ["pip install torch --index-url https://download.pytorch.org/whl/cpu"] if "torch" in missing else []
+        if missing != ["torch"]:
+            get.append("pip install triton numpy (on Linux; elsewhere take WSL or Colab)")
+        return f"{self.lab_id} needs {NEEDS[self.needs]}: {', then '.join(get)}"
 
     @property
     def starter(self) -> Path:

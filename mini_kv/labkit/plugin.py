@@ -6,6 +6,7 @@ The root `conftest.py` hands pytest to this module. Tests outside `labs/` are le
 import importlib
 import os
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,7 @@ from mini_kv.labkit.export import FORMATS, write_exports
 from mini_kv.labkit.failure import describe, observed
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
+from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import name_misconception
 from mini_kv.labkit.progress import record_run
@@ -80,6 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.stash[IMPLEMENTATIONS][lab.lab_id] = implementation
             if lab.needs != "C" and lab.missing is None:
                 _import_torch()
+            if lab.needs == "K" and lab.missing is None:
+                importlib.import_module("triton.language")  # for the same reason; uninterpreted, as for everybody else
     except (ImplementationError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
     for item in lab_items:
@@ -124,7 +128,8 @@ def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleT
     loaded = config.stash[LOADED]
     if implementation.source not in loaded:
         loaded[implementation.source] = None
-        loaded[implementation.source] = implementation.load()
+        with interpreted() if implementation.lab.needs == "K" else nullcontext():
+            loaded[implementation.source] = implementation.load()
     module = loaded[implementation.source]
     if module is None:
         raise Waiting(f"waits until {implementation.source} can be loaded")

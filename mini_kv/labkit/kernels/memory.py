@@ -1,0 +1,196 @@
+"""What a kernel reads and writes, lane by lane: counted, and stopped before it leaves the tensors that it was given.
+
+A lane is one element of a `tl.load` or `tl.store`. On a GPU a lane that goes astray reads somebody else's memory, or
+ends the process; here the kernel stops at that very line, and the failure draws which lanes it was:
+
+    lanes     o inside   . masked off   X outside
+       0-1    oooooooooooooooo
+         2    ooooooooXXXXXXXX
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from mini_kv.labkit.fixture import LabFailure
+from mini_kv.labkit.kernels.interpreter import interpreted
+
+MAX_ROWS = 5
+MAX_COLUMNS = 64
+UNDEFINED_INTEGER = 99
+"""What a masked lane of a load without `other` holds here, if it is an integer; else NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A tensor's place in memory."""
+
+    name: str
+    tensor: Any
+
+    def find(self, addresses: Any) -> tuple[Any, list[Any]]:
+        """Return which of the addresses (an int64 array) are the tensor's elements, and their indices, a list a dim."""
+        tensor, size = self.tensor, self.tensor.element_size()
+        rest = addresses - tensor.data_ptr()
+        is_inside = (rest >= 0) & (rest % size == 0)
+        rest = rest // size
+        indices: list[Any] = [rest * 0] * tensor.dim()
+        for dim in sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)):
+            if tensor.shape[dim] > 1 and tensor.stride(dim) > 0:
+                indices[dim] = rest // tensor.stride(dim)
+                is_inside &= indices[dim] < tensor.shape[dim]
+                rest = rest % tensor.stride(dim)
+        return is_inside & (rest == 0), indices
+
+    def place(self, address: int) -> str:
+        """Say where an address is that is not one of the elements."""
+        element = (address - self.tensor.data_ptr()) // self.tensor.element_size()
+        last = sum((n - 1) * stride for n, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True))
+        if 0 <= element <= last:
+            return f"in a gap of {self.name}"
+        distance = -element if element < 0 else element - last
+        numbers = "1 number" if distance == 1 else f"{distance} numbers"
+        return f"{numbers} before {self.name}" if element < 0 else f"{numbers} behind the end of {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One `tl.load` or `tl.store` of one program."""
+
+    is_load: bool
+    program: tuple[int, ...]
+    region: Region
+    """Where most of its lanes are."""
+    indices: list[Any]
+    """For each dimension of that tensor, the index of each active lane."""
+
+    @property
+    def num_lanes(self) -> int:
+        """How many lanes were not masked off."""
+        return len(self.indices[0])
+
+
+class KernelMemory:
+    """The tensors that kernels may touch, and all that they did to them."""
+
+    def __init__(self, **tensors: Any) -> None:
+        self.regions = [Region(name, tensor) for name, tensor in tensors.items()]
+        self.accesses: list[Access] = []
+
+    def lanes_read(self) -> Counter[str]:
+        """Return how many elements were read from each tensor, counted as often as they were read."""
+        return self._count(is_load=True)
+
+    def lanes_written(self) -> Counter[str]:
+        """Return how many elements were written to each tensor."""
+        return self._count(is_load=False)
+
+    def _count(self, *, is_load: bool) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for access in self.accesses:
+            if access.is_load == is_load:
+                counts[access.region.name] += access.num_lanes
+        return counts
+
+    def loads(self) -> Counter[str]:
+        """Return how many loads each tensor took, whatever their size."""
+        return Counter(access.region.name for access in self.accesses if access.is_load)
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Run kernels under the interpreter, with every load and store seen.
+
+        Raises `LabFailure` in the midst of the kernel at the first lane that is outside of all tensors. A masked lane
+        of a load without `other` gets a value that nobody would want, since the language promises none.
+        """
+        from triton.runtime.interpreter import GridExecutor, interpreter_builder
+
+        builder_class = type(interpreter_builder)
+        load, store, launch = (
+            builder_class.create_masked_load,
+            builder_class.create_masked_store,
+            GridExecutor.__call__,
+        )
+
+        def watched_load(builder: Any, ptrs: Any, mask: Any, other: Any, *options: Any) -> Any:
+            self._see(True, _program(builder), ptrs, mask)
+            loaded = load(builder, ptrs, mask, other, *options)
+            if other is None:
+                kind = loaded.data.dtype.kind
+                loaded.data[mask.data == 0] = float("nan") if kind == "f" else UNDEFINED_INTEGER
+            return loaded
+
+        def watched_store(builder: Any, ptrs: Any, value: Any, mask: Any, *options: Any) -> Any:
+            self._see(False, _program(builder), ptrs, mask)
+            return store(builder, ptrs, value, mask, *options)
+
+        def watched_launch(executor: Any, *args: Any, **options: Any) -> None:
+            for argument, name in [*zip(args, executor.arg_names, strict=False), *((v, k) for k, v in options.items())]:
+                if hasattr(argument, "data_ptr") and argument.numel() > 0:
+                    self.regions.append(Region(name, argument))
+            launch(executor, *args, **options)
+
+        with (
+            interpreted(),
+            mock.patch.object(builder_class, "create_masked_load", watched_load),
+            mock.patch.object(builder_class, "create_masked_store", watched_store),
+            mock.patch.object(GridExecutor, "__call__", watched_launch),
+        ):
+            yield
+
+    def _see(self, is_load: bool, program: tuple[int, ...], ptrs: Any, mask: Any) -> None:
+        is_active = mask.data.reshape(-1) != 0
+        addresses = ptrs.data.reshape(-1).astype("int64")[is_active]
+        if len(addresses) == 0:
+            return
+        found = [(region, *region.find(addresses)) for region in self.regions]
+        region, is_inside, indices = max(found, key=lambda entry: int(entry[1].sum()))
+        if not is_inside.all():
+            everywhere = sum((inside for _, inside, _ in found), start=is_inside) != 0
+            if not everywhere.all():
+                self._stray(is_load, program, ptrs, is_active, addresses, everywhere)
+        self.accesses.append(Access(is_load, program, region, indices))
+
+    def _stray(
+        self, is_load: bool, program: tuple[int, ...], ptrs: Any, is_active: Any, addresses: Any, is_inside: Any
+    ) -> None:
+        marks = ["."] * len(is_active)
+        for lane, inside in zip(is_active.nonzero()[0].tolist(), is_inside.tolist(), strict=True):
+            marks[lane] = "o" if inside else "X"
+        astray = int(addresses[~is_inside][0])
+        nearest = min(self.regions, key=lambda region: abs(astray - region.tensor.data_ptr()))
+        verb = "reads" if is_load else "writes"
+        raise LabFailure(
+            f"program {program} {verb} outside of everything that it was given",
+            "no lane outside",
+            f"{marks.count('X')} of {len(marks)} lanes outside, the first one {nearest.place(astray)}",
+            "on a GPU this would be somebody else's memory, or the end of the process",
+            picture=draw_lanes(marks, ptrs.data.shape),
+        )
+
+
+def _program(builder: Any) -> tuple[int, ...]:
+    """Return the running program's place in the grid, without dimensions that the grid does not use."""
+    num_dims = max([1, *(dim + 1 for dim, size in enumerate(builder.grid_dim) if size > 1)])
+    return tuple(builder.grid_idx[:num_dims])
+
+
+def draw_lanes(marks: Sequence[str], shape: Sequence[int]) -> list[str]:
+    """Return one line for each row of lanes, rows that are alike drawn once, wide ones cut."""
+    columns = shape[-1] if shape else 1
+    rows = ["".join(marks[start : start + columns]) for start in range(0, len(marks), columns)]
+    lines = ["lanes     o inside   . masked off   X outside"]
+    first = 0
+    for number in range(1, len(rows) + 1):
+        if number < len(rows) and rows[number] == rows[first]:
+            continue
+        label = str(first) if number - first == 1 else f"{first}-{number - 1}"
+        row = rows[first] if columns <= MAX_COLUMNS else rows[first][: MAX_COLUMNS - 4] + " ..."
+        lines.append(f"{label:>7}   {row}")
+        first = number
+    return (
+        lines if len(lines) <= MAX_ROWS + 1 else [*lines[:MAX_ROWS], f"          and {len(lines) - MAX_ROWS} rows more"]
+    )
