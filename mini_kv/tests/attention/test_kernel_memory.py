@@ -23,7 +23,7 @@ with interpreted():
     def doubled(x):
         return 2 * x
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator]
     def copy_kernel(target, source, length, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, HAS_OTHER: tl.constexpr):
         rows, columns = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT), tl.arange(0, WIDTH)
         lanes = rows[:, None] * WIDTH + columns[None, :]
