@@ -28,7 +28,7 @@ LOOKS = {
     "again": (PINK, "."),
 }
 """What each doing in a timeline looks like: its colour and its hatch."""
-MAX_STEPS_WITH_NUMBERS = 12
+MAX_STEPS_WITH_NUMBERS = 16
 INK = "#7b7b7c"
 """Stands for the colour of the page's text; no series may have it."""
 
