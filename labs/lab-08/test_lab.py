@@ -256,6 +256,7 @@ def test_a_request_without_tokens_in_this_step(lab: LabUnderTest, torch: Any) ->
 def test_a_large_cache(lab: LabUnderTest, torch: Any) -> None:
     """A block whose slots need more than 32 bits. The table has room for its id, and the slot must not wrap around."""
     mapping = lab.compute_slot_mapping(ints(torch, [0, 1]), longs(torch, [0]), ints(torch, [[1]]), 16)
+    as_list(lab, torch, "what compute_slot_mapping returned", mapping, [1])
     lab.expect("dtype of the slots", "torch.int64", str(mapping.dtype), why="whoever multiplies it needs the bits")
     got = slots(lab, torch, [2], [14, 15], [[200_000_000]], 16)
     lab.expect("slots of tokens 14 and 15 in block 200,000,000, blocks of 16", [3_200_000_014, 3_200_000_015], got)
@@ -572,7 +573,7 @@ def gather(lab: LabUnderTest, torch: Any, cache: Any, row: list[int], num_tokens
 def as_list(lab: LabUnderTest, torch: Any, what: str, got: Any, shape: list[int]) -> Any:
     """Return the tensor as plain lists; fail if it is none, or of another shape."""
     if not isinstance(got, torch.Tensor):
-        lab.fail(what, f"a tensor of shape {shape}", got)
+        lab.fail(what, f"a tensor of shape {shape}", got, why="what comes next computes with it, and wants a tensor")
     lab.expect(f"shape of {what}", shape, list(got.shape))
     return got.tolist()
 

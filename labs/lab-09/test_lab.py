@@ -522,7 +522,11 @@ def attention(
         queries = [*queries, queries[0]]
     q = torch.tensor(queries)
     got = lab.paged_attention_ref(q, *caches(torch, requests, block_size), scale)
-    return pair(lab, torch, "paged_attention_ref", got, list(q.shape))
+    out, lse = pair(lab, torch, "paged_attention_ref", got, list(q.shape))
+    for index, request in enumerate(requests):
+        if request.tokens:
+            refuse_nan(lab, f"request {index}, of {len(request.tokens)} tokens", out[index])
+    return out, lse
 
 
 def prefill(
@@ -532,7 +536,19 @@ def prefill(
     k_cache, v_cache, table, _ = caches(torch, [request], block_size)
     q = torch.tensor(queries)
     got = lab.paged_prefill_ref(q, k_cache, v_cache, table[0], len(request.tokens), 1.0)
-    return pair(lab, torch, "paged_prefill_ref", got, list(q.shape))
+    out, lse = pair(lab, torch, "paged_prefill_ref", got, list(q.shape))
+    for index, heads in enumerate(out):
+        refuse_nan(lab, f"query {index} of {len(out)}, request of {len(request.tokens)} tokens", heads)
+    return out, lse
+
+
+def refuse_nan(lab: LabUnderTest, whose: str, heads: list[Vector]) -> None:
+    """Fail if there is NaN in a result of somebody who sees tokens, all of which are numbers."""
+    for head, numbers in enumerate(heads):
+        if any(map(math.isnan, numbers)):
+            why = "was a block read that is not the request's? It holds NaN, and 0 times NaN is NaN. "
+            why += "Or was infinity subtracted from infinity?"
+            lab.fail(f"result of {whose}, head {head}", f"{len(numbers)} numbers", numbers, why)
 
 
 def merge(
