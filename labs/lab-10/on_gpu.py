@@ -33,8 +33,8 @@ def milliseconds(call: Callable[[], object], repeats: int = 30) -> float:
     """Return the median time of a call, after three to warm up."""
     times: list[float] = []
     for number in range(repeats + 3):
-        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record()
         call()
         end.record()
