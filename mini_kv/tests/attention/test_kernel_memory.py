@@ -24,7 +24,7 @@ with interpreted():
     def doubled(x):
         return 2 * x
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit
     def copy_kernel(target, source, length, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, HAS_OTHER: tl.constexpr):
         rows, columns = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT), tl.arange(0, WIDTH)
         lanes = rows[:, None] * WIDTH + columns[None, :]
