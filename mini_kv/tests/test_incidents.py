@@ -19,6 +19,7 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.core.sched.scheduler import Scheduler
 
 
 def prefill(kv: KVCacheManager, name: str, *token_ids: int) -> Request:
@@ -93,6 +94,42 @@ def test_b02_a_hit_from_elsewhere_is_capped_too() -> None:
 
     assert error.value.request_id == "B"
     assert manager_state(kv) == before
+
+
+def test_b03_a_hit_on_a_block_of_the_same_step_reads_what_that_step_writes() -> None:
+    """nano-vllm #208, vllm #29387: B adopts a block that A is about to compute in the same step.
+
+    That is sound only while both run in that step: B's table must name A's blocks, and B must not be left in
+    a step from which A was taken out.
+    """
+    kv = KVCacheManager.for_full_attention(10, 4)
+    scheduler = Scheduler(kv)
+    for name in "AB":
+        scheduler.add_request(kv.new_request(name, range(9)))
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == {"A": 9, "B": 1}
+    assert [data.block_ids[0][:2] for data in output.scheduled_new_reqs] == [[1, 2], [1, 2]]
+    scheduler.finish_requests(["A"])
+    assert output.num_scheduled_tokens == {}
+    assert [request.request_id for request in scheduler.waiting] == ["B"]
+    assert scheduler.requests["B"].num_computed_tokens == 0
+
+
+@pytest.mark.parametrize("end", ["abort", "preempt"])
+def test_b04_no_name_outlives_a_block_that_was_never_written(end: str) -> None:
+    """vllm #43569: a step was planned and did not run for A, whose full blocks had their names already."""
+    kv = KVCacheManager.for_full_attention(10, 4)
+    scheduler = Scheduler(kv)
+    scheduler.add_request(kv.new_request("A", range(9)))
+    output = scheduler.schedule()
+    assert sum(block.block_hash is not None for block in kv.block_pool.blocks) == 2
+    if end == "abort":
+        scheduler.finish_requests(["A"])
+    else:
+        scheduler._preempt_request(scheduler.requests["A"])
+    scheduler.update_from_output(output, {})
+    assert [block.block_id for block in kv.block_pool.blocks if block.block_hash is not None] == []
+    assert kv.get_computed_blocks(kv.new_request("B", range(9)))[1] == 0
 
 
 def test_b05_one_groups_new_block_is_not_another_groups_hit() -> None:
