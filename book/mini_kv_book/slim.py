@@ -1,0 +1,20 @@
+"""A hook of MkDocs: every page comes without the bytes that it does not need."""
+
+import re
+from typing import Any
+
+MAIN = '<div class="md-content"'
+SYMBOLS = re.compile(r'\s*<link rel="stylesheet" href="[^"]*_mkdocstrings\.css">')
+
+
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """Return the page without the template's indentation, and without the style of symbols outside `api/`.
+
+    Only what stands before and after the text is touched: a listing keeps every blank.
+    """
+    if MAIN not in output:
+        return output
+    head, text = output.split(MAIN, 1)
+    if not page.file.src_uri.startswith("api/"):
+        head = SYMBOLS.sub("", head)
+    return re.sub(r"\n\s+", "\n", head) + MAIN + text
