@@ -1,0 +1,56 @@
+"""The seam between a model and its past.
+
+A model turns tokens into keys, values and queries, layer by layer, and does not know where the past is kept. It hands
+all three to an `Attend` and gets back what the queries found. Whoever stands behind that call decides what a cache is:
+
+    the whole past again, every time       no cache
+    one growing tensor a request           a contiguous cache
+    blocks anywhere in one large pool      a paged cache
+
+The same model runs on all of them, and must say the same.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.core.kv_cache_interface import KVCacheSpec
+
+
+class Attend(Protocol):
+    """One layer's look back: keep the new keys and values, return what the queries see."""
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        """Return `[num_tokens, num_heads, head_size]`: what each query makes of all that it may see.
+
+        Args:
+            layer: which one, counted from 0.
+            query: `[num_tokens, num_heads, head_size]`, rotated: the step's new tokens, one request after the other.
+            key: `[num_tokens, num_kv_heads, head_size]`, rotated.
+            value: the same shape.
+            options: window, scale, soft cap, sinks.
+        """
+
+
+class CausalLM(Protocol):
+    """A language model that leaves its past to others."""
+
+    vocab_size: int
+    dtype: torch.dtype
+    """Of keys and values."""
+    device: torch.device
+
+    def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
+        """Return the shape of each layer's KV by the layer's name, in order. Source: vLLM `GPUModelRunner`."""
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
+        """Return `[len(logits_indices), vocab_size]`: what comes next after those tokens.
+
+        Args:
+            token_ids: `[num_tokens]`, int64: new tokens of any number of requests, one request after the other.
+            positions: `[num_tokens]`, int64: each token's place in its own request.
+            attend: called once a layer, in order.
+            logits_indices: `[n]`, int64: rows whose next token somebody wants; in a long prompt, only the last.
+        """

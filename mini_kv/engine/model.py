@@ -1,0 +1,209 @@
+"""A small Llama: the same layers, under the same names, as the checkpoints that people serve.
+
+    token -> embedding -> [ norm -> attention -> + -> norm -> feed-forward -> + ] x layers -> norm -> logits
+
+Every arrow but one treats each token by itself. Only attention looks at other tokens, and of those only at their keys
+and values: that is why a cache of these is all that a model needs of its past.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from mini_kv.engine.interface import Attend
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes of the model. Names are those of a Llama checkpoint's `config.json`."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int = 2048
+    """Tokens of the longest text that the model has learned to read."""
+    rope_theta: float = 10_000.0
+    rms_norm_eps: float = 1e-5
+    sliding_window: int | None = None
+    """Tokens that a windowed layer sees, its own included."""
+    window_layers: tuple[int, ...] = ()
+    """Layers with that window; the others see everything."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.num_attention_heads < 1 or self.num_attention_heads % self.num_key_value_heads:
+            heads = f"num_attention_heads is {self.num_attention_heads}"
+            raise ConfigError(f"{heads}, it must be a multiple of num_key_value_heads, {self.num_key_value_heads}")
+        if self.head_dim < 2 or self.head_dim % 2:
+            raise ConfigError(f"head_dim is {self.head_dim}, it must be even: RoPE turns pairs")
+        if self.window_layers and self.sliding_window is None:
+            raise ConfigError(f"layers {list(self.window_layers)} have a window, but sliding_window says no size")
+
+    def window_of(self, layer: int) -> int | None:
+        """Return how many tokens a layer sees; `None`: all."""
+        return self.sliding_window if layer in self.window_layers else None
+
+
+class TinyLlama(nn.Module):
+    """Llama with grouped queries, RoPE, RMSNorm, SwiGLU, and one matrix for both embedding and logits.
+
+    Its `state_dict` has the names of Hugging Face's `LlamaForCausalLM`, so that one reads the other's checkpoint.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Make the model with random weights; `load_state_dict` brings others."""
+        super().__init__()
+        self.config = config
+        self.model = _Decoder(config)
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that there are."""
+        return self.config.vocab_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, the keys and the values."""
+        return self.model.embed_tokens.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.model.embed_tokens.weight.device
+
+    def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
+        """Return the shape of each layer's KV by the layer's name, in order."""
+        config, specs = self.config, dict[str, KVCacheSpec]()
+        for layer in range(config.num_hidden_layers):
+            shape = (block_size, config.num_key_value_heads, config.head_dim, self.dtype.itemsize)
+            window = config.window_of(layer)
+            if window is None:
+                specs[f"layers.{layer}"] = FullAttentionSpec(*shape)
+            else:
+                specs[f"layers.{layer}"] = SlidingWindowSpec(*shape, sliding_window=window)
+        return specs
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
+        """Return `[len(logits_indices), vocab_size]`: what comes next after those tokens."""
+        hidden = self.model(token_ids, positions, attend)
+        return nn.functional.linear(hidden[logits_indices], self.model.embed_tokens.weight)
+
+
+class _Decoder(nn.Module):
+    """Embedding, layers, and the last norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(_Layer(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        hidden: Tensor = self.embed_tokens(token_ids)
+        cos, sin = rotary_angles(positions, self.config.head_dim, self.config.rope_theta, hidden.dtype)
+        for layer in self.layers:
+            hidden = layer(hidden, cos, sin, attend)
+        normed: Tensor = self.norm(hidden)
+        return normed
+
+
+class _Layer(nn.Module):
+    """Attention, then the feed-forward network; each adds to the stream what it has to say."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = _Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = _FeedForward(config)
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cos, sin, attend)
+        result: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return result
+
+
+class _Attention(nn.Module):
+    """Queries, keys and values of the new tokens; where the old ones are is `attend`'s business."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head_dim = config.head_dim
+        self.options = AttentionOptions(sliding_window=config.window_of(layer))
+        query_size, kv_size = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=False)
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        query, key, value = (
+            project(hidden).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        # A key is rotated before it is kept: it never has to be touched again, wherever its request ends.
+        found = attend(self.layer, rotate(query, cos, sin), rotate(key, cos, sin), value, self.options)
+        result: Tensor = self.o_proj(found.flatten(1))
+        return result
+
+
+class _FeedForward(nn.Module):
+    """SwiGLU: one projection decides how much of the other passes."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor = self.down_proj(nn.functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+        return result
+
+
+class RMSNorm(nn.Module):
+    """Scale each token's vector to length one, on average over its elements, then by learned weights."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        """Begin with weights of one."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the scaled vectors, `[..., size]`, in the dtype that came; squares are added in float32 or better."""
+        wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * normed.to(hidden.dtype)
+
+
+def rotary_angles(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of each position's angles, `[num_tokens, 1, head_dim]`, for `rotate`.
+
+    Pair i turns by `position / theta ** (2 * i / head_dim)`: the first pairs fast, the last ones slowly.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    pairs = torch.arange(0, head_dim, 2, dtype=wide, device=positions.device) / head_dim
+    angles = positions[:, None].to(wide) * theta**-pairs
+    angles = torch.cat((angles, angles), dim=-1)[:, None]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the heads, `[num_tokens, n, head_dim]`, with element i and element i + head_dim / 2 turned as a pair.
+
+    Turned this way, the product of a query and a key depends on how far apart they stand, not on where.
+    """
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos + torch.cat((-second, first), dim=-1) * sin
