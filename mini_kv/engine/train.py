@@ -1,0 +1,175 @@
+"""Train the small model that comes with mini_kv on the repository's own sentences.
+
+    python -m mini_kv.engine.train [--steps N] [--out FOLDER]
+
+Run it in a checkout. It reads the prose, learns a vocabulary from it, trains, and writes the folder. Every 25th section
+is never trained on; the loss on those says what was learned rather than remembered. A model of this size on a text
+of this length remembers a lot, and is meant to: it is to write words, not to know things.
+"""
+
+import argparse
+import hashlib
+import math
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.engine.checkpoint import TOKENIZER, save_model, tiny_folder
+from mini_kv.engine.model import ModelConfig, TinyLlama
+from mini_kv.engine.prose import read_prose
+from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.engine.train_tokenizer import learn_merges, tokenizer_json
+
+EOS, EOS_ID = "<|end|>", 0
+NUM_MERGES = 767  # with 256 bytes and the end: 1,024 tokens
+CONFIG = ModelConfig(
+    vocab_size=1024,
+    hidden_size=128,
+    intermediate_size=384,
+    num_hidden_layers=4,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=512,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to train. The defaults made the checkpoint in `mini_kv/engine/tiny`."""
+
+    steps: int = 2400
+    batch_size: int = 4
+    window: int = 512
+    learning_rate: float = 3e-3
+    warmup: int = 50
+    weight_decay: float = 0.1
+    seed: int = 0
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate: up in a line, then down along half a cosine to a twentieth."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * (0.05 + 0.95 * (1 + math.cos(math.pi * done)) / 2)
+
+
+class Windows:
+    """The past while training: all windows of a batch at once, each of them causal, and nothing is kept."""
+
+    def __init__(self, length: int) -> None:
+        """Make one for windows of `length` tokens."""
+        self.length = length
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        """Return what the queries see of their own windows."""
+        # [tokens, heads, size] -> [windows, heads, length, size], as torch's attention wants it
+        q, k, v = (x.unflatten(0, (-1, self.length)).transpose(1, 2) for x in (query, key, value))
+        scale = options.scale_for(query.shape[-1])
+        seen = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+        return seen.transpose(1, 2).flatten(0, 1)
+
+
+def window_loss(model: TinyLlama, windows: Tensor) -> Tensor:
+    """Return the mean surprise, in nats, at each token of `[n, length + 1]` given those before it in its window."""
+    num_windows, length = windows.shape[0], windows.shape[1] - 1
+    positions = torch.arange(length).repeat(num_windows)
+    everywhere = torch.arange(num_windows * length)
+    logits = model(windows[:, :-1].reshape(-1), positions, Windows(length), everywhere)
+    return cross_entropy(logits, windows[:, 1:].reshape(-1))
+
+
+@torch.no_grad()
+def text_loss(model: TinyLlama, tokenizer: Tokenizer, texts: list[str]) -> float:
+    """Return the mean surprise, in nats, at each token of the texts but their first; each is cut to what fits."""
+    total, count = 0.0, 0
+    for text in texts:
+        ids = tokenizer.encode(text)[: model.config.max_position_embeddings + 1]
+        total += float(window_loss(model, torch.tensor([ids]))) * (len(ids) - 1)
+        count += len(ids) - 1
+    return total / count
+
+
+def train(
+    config: ModelConfig, recipe: Recipe, tokenizer: Tokenizer, learn: list[str], held_out: list[str]
+) -> TinyLlama:
+    """Return a trained model; print the loss as it goes."""
+    torch.manual_seed(recipe.seed)
+    shuffle = random.Random(recipe.seed)
+    model = new_model(config)
+    wide = [p for p in model.parameters() if p.dim() > 1]
+    narrow = [p for p in model.parameters() if p.dim() == 1]  # norms, which nothing should pull towards zero
+    groups = [{"params": wide, "weight_decay": recipe.weight_decay}, {"params": narrow, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    sections = [[*tokenizer.encode(text), EOS_ID] for text in learn]
+    start, recent = time.perf_counter(), 0.0
+    for step in range(recipe.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate(step)
+        loss = window_loss(model, draw_windows(sections, recipe, shuffle))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        recent = loss.item() if step == 0 else 0.95 * recent + 0.05 * loss.item()
+        if (step + 1) % 100 == 0 or step + 1 == recipe.steps:
+            apart = text_loss(model, tokenizer, held_out)
+            seconds = time.perf_counter() - start
+            print(f"step {step + 1:5}  loss {recent:.3f}  held out {apart:.3f}  {seconds:5.0f} s", flush=True)
+    return model
+
+
+def new_model(config: ModelConfig) -> TinyLlama:
+    """Return a model with small random weights."""
+    model = TinyLlama(config)
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1:
+            # What is added to the stream is added once a layer, so it begins smaller the more layers there are.
+            adds = name.endswith(("o_proj.weight", "down_proj.weight"))
+            torch.nn.init.normal_(weight, std=0.02 / math.sqrt(2 * config.num_hidden_layers) if adds else 0.02)
+    return model
+
+
+def draw_windows(sections: list[list[int]], recipe: Recipe, shuffle: random.Random) -> Tensor:
+    """Return `[batch_size, window + 1]`: each begins somewhere in a section and goes on with others."""
+    windows = []
+    for _ in range(recipe.batch_size):
+        window: list[int] = []
+        begin = None
+        while len(window) <= recipe.window:
+            section = sections[shuffle.randrange(len(sections))]
+            if begin is None:
+                begin = shuffle.randrange(len(section))
+            window += section[begin:] if not window else section
+        windows.append(window[: recipe.window + 1])
+    return torch.tensor(windows)
+
+
+def main() -> None:
+    """Train and write the folder."""
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.engine.train", description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=Recipe().steps, help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=tiny_folder(), help="default: %(default)s")
+    args = parser.parse_args()
+
+    prose = read_prose(Path(__file__).parents[2])
+    held_out, learn = prose[12::25], [text for i, text in enumerate(prose) if i % 25 != 12]
+    digest = hashlib.sha256("\n".join(prose).encode()).hexdigest()
+    print(f"{len(prose)} sections, {sum(map(len, prose)):,} characters, sha256 {digest}")
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / TOKENIZER).write_text(tokenizer_json(learn_merges(learn, NUM_MERGES), EOS), encoding="utf-8")
+    tokenizer = Tokenizer.from_file(args.out / TOKENIZER, eos_token_id=EOS_ID)
+    model = train(CONFIG, Recipe(steps=args.steps), tokenizer, learn, held_out)
+    save_model(args.out, model, (args.out / TOKENIZER).read_text(encoding="utf-8"), torch.bfloat16, eos_token_id=EOS_ID)
+    (args.out / "held_out.txt").write_text("\n\n\n".join(held_out) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
