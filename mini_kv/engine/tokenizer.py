@@ -15,7 +15,10 @@ Standard library only.
 import itertools
 import json
 import re
+import sys
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from mini_kv.engine.errors import CheckpointError
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How GPT-2 cuts a text into pieces: words and numbers with the space before them, signs, what white space is left."""
+_WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""Unicode's, which is what the patterns of a `tokenizer.json` mean; Python's has four control characters more."""
 
 
 class Tokenizer:
@@ -148,6 +153,38 @@ def _isolate(pattern: re.Pattern[str], text: str) -> Iterator[str]:
         yield text[end:]
 
 
+def python_pattern(pattern: str) -> str:
+    r"""Return a pattern of a `tokenizer.json` for Python's `re`, which has no `\p{L}` and another `\s`.
+
+    Cost: the first `\p` goes through all of Unicode, a third of a second.
+
+    >>> re.findall(python_pattern(r" ?\p{L}+|\p{N}"), "zwölf Wände, 4²")
+    ['zwölf', ' Wände', '4', '²']
+    """
+
+    def spelled_out(match: re.Match[str]) -> str:
+        name = match.group()
+        characters = _characters(name[3]) if name.startswith(r"\p") else _WHITE_SPACE
+        in_brackets = pattern.rfind("[", 0, match.start()) > pattern.rfind("]", 0, match.start())
+        if in_brackets:
+            return characters
+        return f"[^{characters}]" if name == r"\S" else f"[{characters}]"
+
+    return re.sub(r"\\p\{[LN]\}|\\s|\\S", spelled_out, pattern)
+
+
+@cache
+def _characters(category: str) -> str:
+    """Return the ranges of the characters whose Unicode category begins like this, as in a pattern's brackets."""
+    ranges = ""
+    codes = range(sys.maxunicode + 1)
+    for is_one, run in itertools.groupby(codes, key=lambda code: unicodedata.category(chr(code))[0] == category):
+        if is_one:
+            first, *others = run
+            ranges += f"{chr(first)}-{chr(others[-1] if others else first)}"
+    return ranges
+
+
 def byte_names() -> dict[int, str]:
     """Return the character that stands for each byte in a `tokenizer.json`, as GPT-2 began it.
 
@@ -193,6 +230,7 @@ class _Reader:
         self._only("post_processor.type", (data.get("post_processor") or {"type": "ByteLevel"})["type"], "ByteLevel")
         special = {token["content"]: token["id"] for token in data.get("added_tokens", [])}
         for token in data.get("added_tokens", []):
+            self._only(f"special of {token['content']}", token["special"], True)
             for flag in ("single_word", "lstrip", "rstrip"):
                 self._only(f"{flag} of {token['content']}", token.get(flag, False), False)
         if eos_token_id is not None and eos_token_id not in special.values():
@@ -240,6 +278,6 @@ class _Reader:
 
     def _compile(self, pattern: str) -> re.Pattern[str]:
         try:
-            return re.compile(pattern)
+            return re.compile(python_pattern(pattern))
         except re.error as error:
             raise CheckpointError(self.path, f"cuts texts by {pattern!r}, which is not supported: {error}") from None

@@ -15,8 +15,8 @@ PATTERN = r" ?[A-Za-z]+|[0-9]| ?[^ \n0-9A-Za-z]+|[ \n]+"
 def learn_merges(texts: Sequence[str], num_merges: int) -> list[tuple[bytes, bytes]]:
     """Return the pairs that became one token, the most frequent first; of equals, the smaller by its bytes.
 
-    >>> learn_merges(["the cache, the cached, the caches"], 3)
-    [(b'c', b'a'), (b'h', b'e'), (b' ', b'ca')]
+    >>> learn_merges(["the cache, the cached, the caches"], 3)  # "he" six times, then " c" of five that have three
+    [(b'h', b'e'), (b' ', b'c'), (b' c', b'a')]
     """
     counts = Counter(piece.encode() for text in texts for piece in re.findall(PATTERN, text))
     words = [([piece[i : i + 1] for i in range(len(piece))], count) for piece, count in counts.items()]

@@ -1,10 +1,8 @@
-"""These tests need torch. Without it none of them is collected, and `test_engine_needs_torch.py` says so."""
+"""Most of these tests need torch and safetensors. Without them they are not collected, and one test says so."""
 
 import importlib.util
 from pathlib import Path
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
-WITHOUT_TORCH = {"test_engine_needs_torch.py", "test_tokenizer.py"}
-collect_ignore = (
-    [] if HAS_TORCH else [p.name for p in Path(__file__).parent.glob("test_*.py") if p.name not in WITHOUT_TORCH]
-)
+MISSING = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
+NEED_NEITHER = {"test_engine_needs_torch.py", "test_tokenizer.py"}
+collect_ignore = [p.name for p in Path(__file__).parent.glob("test_*.py") if MISSING and p.name not in NEED_NEITHER]

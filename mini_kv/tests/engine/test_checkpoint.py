@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -187,16 +186,3 @@ class TestErrors:
         edit_config(folder, **settings)
         with pytest.raises(CheckpointError, match=re.escape(f"config.json: {message}")):
             load_model(folder)
-
-
-class TestTheSmallModelThatComesAlong:
-    def test_it_is_small(self):
-        assert sum(path.stat().st_size for path in tiny_folder().iterdir()) <= 2_000_000
-
-    def test_it_is_loaded_in_no_time(self):
-        start = time.process_time()
-        load_model(tiny_folder())
-        assert time.process_time() - start < 1.0
-
-    def test_it_reads_at_least_512_tokens(self):
-        assert load_config(tiny_folder()).max_position_embeddings >= 512

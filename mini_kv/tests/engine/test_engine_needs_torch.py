@@ -1,10 +1,11 @@
-"""Most tests of the engine need torch; whoever has none is told so once."""
+"""Most tests of the engine need torch and safetensors; whoever lacks one is told so once."""
 
 import importlib.util
 
 import pytest
 
 
-def test_torch_is_here():
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("the engine needs torch: make test, or pip install torch")
+@pytest.mark.parametrize("package", ["torch", "safetensors"])
+def test_it_is_here(package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the engine needs {package}: make test, or pip install {package}")

@@ -4,6 +4,8 @@ import importlib.util
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,34 @@ TEXTS = [
     "def f(x):\n    return x[::-1]  # ok\n",
     "a<|end|>b <|end|>\n<|end|><|end|> <|end|",
 ]
+
+
+TO_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE_TOKENIZERS = {
+    "GPT-2": TO_BYTES | {"use_regex": True},
+    "SmolLM2": {
+        "type": "Sequence",
+        "pretokenizers": [{"type": "Digits", "individual_digits": True}, TO_BYTES | {"use_regex": True}],
+    },
+    "Llama 3": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Isolated", "invert": False},
+            TO_BYTES,
+        ],
+    },
+    "by a string": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"String": "s."}, "behavior": "Isolated", "invert": False},
+            TO_BYTES,
+        ],
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +131,37 @@ class TestLikeTheLibrary:
         pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "book" / "docs").rglob("*.md"))]
         assert [page for page in pages if tiny.encode(page) != theirs.encode(page).ids] == []
 
+    @pytest.mark.parametrize("form", PRE_TOKENIZERS)
+    def test_the_same_ids_however_a_text_is_cut(self, tmp_path, form):
+        import tokenizers
+
+        path = changed(tmp_path, pre_tokenizer=PRE_TOKENIZERS[form])
+        ours, theirs = Tokenizer.from_file(path, eos_token_id=0), tokenizers.Tokenizer.from_file(str(path))
+
+        @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])) | st.text(" \x1c\u3000\n'st1²½aéλ字_-!"))
+        def same(text):
+            assert ours.encode(text) == theirs.encode(text).ids
+
+        same()
+        assert [text for text in TEXTS if ours.encode(text) != theirs.encode(text).ids] == []
+
+    def test_merges_may_be_written_as_pairs_or_as_words(self, tiny, tmp_path):
+        pairs = json.loads(TINY.read_text(encoding="utf-8"))["model"]["merges"]
+        words = Tokenizer.from_file(changed(tmp_path, model__merges=[" ".join(pair) for pair in pairs]))
+        assert [words.encode(text) for text in TEXTS] == [tiny.encode(text) for text in TEXTS]
+
     def test_the_same_text_for_any_ids(self, tiny, theirs):
         dice = random.Random(0)
         for _ in range(200):
             ids = [dice.randrange(tiny.vocab_size) for _ in range(20)]
             assert tiny.decode(ids) == theirs.decode(ids)
+
+
+def test_it_needs_nothing_but_the_standard_library():
+    look = "sorted({'torch', 'numpy', 'regex', 'tokenizers'} & set(sys.modules))"
+    script = f"import sys, mini_kv.engine.tokenizer; print({look})"
+    output = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    assert output == "[]\n"
 
 
 class TestErrors:
