@@ -104,8 +104,8 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.f
         tensors = load_file(path)
     except SafetensorError as error:
         raise CheckpointError(path, f"is damaged: {error}") from None
-    with torch.device("meta"):  # the shapes alone: nobody needs random weights that are overwritten at once
-        model = TinyLlama(config)
+    # Random weights that are thrown away at once: milliseconds, where the first use of the meta device takes a second.
+    model = TinyLlama(config)
     _check_tensors(path, tensors, model.state_dict())
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()}, assign=True)
     return model.requires_grad_(False).eval()
@@ -165,6 +165,8 @@ def _size(path: Path, data: Mapping[str, Any], name: str) -> int:
 def _rope_theta(path: Path, data: Mapping[str, Any]) -> float:
     """Return the base of the rotation, from where transformers 5 writes it, or from where those before it did."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    if not isinstance(rope, dict) or rope.get("partial_rotary_factor", 1) != 1:
+        raise CheckpointError(path, f"rope_parameters is {rope!r}, and only a full rotation is supported")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise CheckpointError(path, f"rope_type is {kind!r}, and only 'default', without scaling, is supported")

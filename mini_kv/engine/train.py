@@ -28,12 +28,11 @@ from mini_kv.engine.train_tokenizer import learn_merges, tokenizer_json
 
 EOS, EOS_ID = "<|end|>", 0
 HELD_OUT = "held_out.txt"
-NUM_MERGES = 767  # with 256 bytes and the end: 1,024 tokens
 CONFIG = ModelConfig(
-    vocab_size=1024,
-    hidden_size=128,
+    vocab_size=1024,  # the end of a text, 256 bytes, 767 merges
+    hidden_size=160,
     intermediate_size=384,
-    num_hidden_layers=4,
+    num_hidden_layers=3,
     num_attention_heads=8,
     num_key_value_heads=2,
     head_dim=16,
@@ -159,29 +158,31 @@ def draw_windows(sections: list[list[int]], recipe: Recipe, shuffle: random.Rand
 
 
 def main() -> None:
-    """Train and write the folder."""
+    """Train on this repository and write the folder."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.engine.train", description="Train the small model.")
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=tiny_folder(), help="default: %(default)s")
     args = parser.parse_args()
+    make_checkpoint(args.out, read_prose(Path(__file__).parents[2]), CONFIG, Recipe(steps=args.steps))
 
-    prose = read_prose(Path(__file__).parents[2])
+
+def make_checkpoint(folder: Path, prose: list[str], config: ModelConfig, recipe: Recipe) -> None:
+    """Learn vocabulary and weights, and write the folder: the model, what was held out, and a page about both."""
     held_out = prose[12::25]
     learn = [text for text in prose if text not in held_out]
     digest = hashlib.sha256("\n".join(prose).encode()).hexdigest()
     print(f"{len(prose)} texts, {sum(map(len, prose)):,} characters, sha256 {digest}")
 
-    args.out.mkdir(parents=True, exist_ok=True)
-    vocabulary = tokenizer_json(learn_merges(learn, NUM_MERGES), EOS)
-    (args.out / TOKENIZER).write_text(vocabulary, encoding="utf-8", newline="\n")
-    (args.out / HELD_OUT).write_text("\n\n\n".join(held_out) + "\n", encoding="utf-8", newline="\n")
-    tokenizer = Tokenizer.from_file(args.out / TOKENIZER, EOS_ID)
-    recipe = Recipe(steps=args.steps)
-    save_model(args.out, train(CONFIG, recipe, tokenizer, learn, held_out), vocabulary, torch.bfloat16, EOS_ID)
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = tokenizer_json(learn_merges(learn, config.vocab_size - 1 - 256), EOS)
+    (folder / TOKENIZER).write_text(vocabulary, encoding="utf-8", newline="\n")
+    (folder / HELD_OUT).write_text("\n\n\n".join(held_out) + "\n", encoding="utf-8", newline="\n")
+    tokenizer = Tokenizer.from_file(folder / TOKENIZER, EOS_ID)
+    save_model(folder, train(config, recipe, tokenizer, learn, held_out), vocabulary, torch.bfloat16, EOS_ID)
 
-    model, _ = load_model(args.out)
+    model, _ = load_model(folder)  # as it was rounded
     losses = [text_loss(model, tokenizer, texts) for texts in (learn, held_out)]
-    (args.out / "README.md").write_text(card(model, recipe, digest, losses), encoding="utf-8", newline="\n")
+    (folder / "README.md").write_text(card(model, recipe, digest, losses), encoding="utf-8", newline="\n")
 
 
 def card(model: TinyLlama, recipe: Recipe, digest: str, losses: list[float]) -> str:

@@ -26,6 +26,8 @@ def learn_merges(texts: Sequence[str], num_merges: int) -> list[tuple[bytes, byt
         for tokens, count in words:
             for pair in itertools.pairwise(tokens):
                 pairs[pair] += count
+        if not pairs:
+            raise ValueError(f"after {len(merges)} merges every word is one token: {num_merges} need a longer text")
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
         words = [(merge_pair(tokens, best), count) for tokens, count in words]

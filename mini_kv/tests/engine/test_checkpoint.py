@@ -174,6 +174,7 @@ class TestErrors:
             ({"attention_bias": True}, "attention_bias is True, and only False is supported"),
             ({"tie_word_embeddings": "delete"}, "tie_word_embeddings is False, and only True is supported"),
             ({"rope_parameters": {"rope_type": "llama3"}}, "rope_type is 'llama3', and only 'default'"),
+            ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters is {'partial_rotary_factor': 0.5}"),
             ({"rope_parameters": "delete", "rope_scaling": {"type": "linear", "factor": 2}}, "rope_type is 'linear'"),
             ({"hidden_size": "delete"}, "hidden_size is None, it must be a whole number"),
             ({"num_hidden_layers": "two"}, "num_hidden_layers is 'two', it must be a whole number"),
