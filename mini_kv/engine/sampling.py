@@ -50,7 +50,8 @@ class SamplingParams:
             raise ConfigError(f"top_k is {self.top_k}, it must be at least 1, or 0 for all tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}, it must be above 0.0 and at most 1.0")
-        if isinstance(self.stop, str):
+        stop: object = self.stop  # a string alone would be a row of letters, each of which ends the request
+        if isinstance(stop, str):
             raise ConfigError(f"stop is a string: write ({self.stop!r},)")
         if "" in self.stop:
             raise ConfigError("a text in stop is empty: it would end every request before its first token")
