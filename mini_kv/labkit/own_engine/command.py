@@ -143,6 +143,11 @@ def who_is_to_blame(
         return lines if len(lines) == 1 else ["Any one of these helps, so look where two of them meet.", *lines]
     if blamed and isinstance(error, TookTooLongError):
         return ["No single part of that lab helps if mini_kv's takes its place: run its tests."]
+    # A part may call another one of its lab, and then both must go.
+    for lab_id in dict.fromkeys(each.part.lab_id for each in parts.values()):
+        others = {name: each.value for name, each in parts.items() if each.part.lab_id != lab_id}
+        if Trial(args, others).agrees_with(said):
+            return [f"With all of {lab_id} from mini_kv the words are right again. Run its tests."]
     wrong = [name for name, each in parts.items() if not Trial(args, {name: each.value}).agrees_with(said)]
     if not wrong:
         return ["Each of your parts says the right words alone; together they do not."]

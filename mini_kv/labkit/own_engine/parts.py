@@ -131,7 +131,8 @@ class LabFile:
         try:
             implementation = resolve(choice, lab, num_labs, invocation_dir)
         except ImplementationError as error:
-            self.problem = str(error).splitlines()[0]
+            there_are_none = f"there is no {lab.lab_id}.py and no {lab.lab_id}/starter.py"
+            self.problem = str(error).splitlines()[0] if choice == "solution" else there_are_none
             return
         self.source = implementation.source
         if lab.missing is not None:

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +103,10 @@ class Trial:
         for delta in self.deltas():
             mine = self.said[delta.request_id]
             if mine != said[delta.request_id][: len(mine)]:
-                return False
+                break
+        if self._stream is not None:
+            with suppress(Exception):  # of requests that are aborted: there is an answer already
+                self._stream.close()
         return self.error is None and self.said == said
 
 
