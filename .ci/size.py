@@ -19,7 +19,7 @@ PACKAGE_BUDGETS = {
     "labkit": 1000,
     "labkit/audit.py": 260,
     "labkit/kernels": 170,
-    "labkit/own_engine": 520,
+    "labkit/own_engine": 600,
 }
 """Code lines, tests and benchmarks aside; a file that is named has a budget of its own."""
 FILE_BUDGET = 400

@@ -75,10 +75,14 @@ class Admission(KVCacheManager):
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Let a newcomer in only if there is room for all of it; then give slots as the learner does."""
+        """Let a newcomer in only if there is room for all of it beside what is kept; then do as the learner does."""
         hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
-        if full_sequence_must_fit and request.request_id not in self.requests:
-            num_needed = self._num_blocks_of_full_sequence(request, hit) + reserved_blocks
+        if request.request_id not in self.requests:
+            num_tokens = num_new_computed_tokens + num_new_tokens + num_lookahead_tokens
+            num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens, hit)
+            num_needed += reserved_blocks
+            if full_sequence_must_fit:
+                num_needed = max(num_needed, self._num_blocks_of_full_sequence(request, hit))
             if num_needed > self.block_pool.num_free_blocks:
                 return None
         new_blocks = super().allocate_slots(

@@ -10,7 +10,11 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mini_kv.core.sched.output import SchedulerOutput
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mini_kv.engine.generate_command import Deltas
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import DeltaOutput
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
 STEP_LIMIT_S = 30
 """Seconds in which an engine must say something; the slowest right one needs a few."""
 
-Said = Mapping[str, list[int]]
-"""Tokens of each request."""
+TOLERANCE = 0.01
+"""By how much a logit may differ: sums of floats in another order differ by less, another sum by more."""
 
 
 class TookTooLongError(BaseException):
@@ -58,15 +62,18 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class Trial:
-    """One run of an engine: what it said, and how it ended."""
+    """One run of an engine: what it said, with which numbers behind it, and how it ended."""
 
-    def __init__(self, args: argparse.Namespace, parts: Mapping[str, Any]) -> None:
-        """Build the engine from these parts and add the prompts; errors are kept."""
+    def __init__(self, args: argparse.Namespace, parts: Mapping[str, Any], limit: float = STEP_LIMIT_S) -> None:
+        """Take the command's arguments, the learner's parts and the seconds of a step; nothing is built yet."""
         self.said: defaultdict[str, list[int]] = defaultdict(list)
+        """Tokens of each request."""
+        self.logits: defaultdict[str, list[Tensor]] = defaultdict(list)
+        """What each of them was chosen from."""
         self.error: BaseException | None = None
         self.engine: LLMEngine | None = None
         self._stream: Deltas | None = None
-        self._args, self._parts = args, parts
+        self._args, self._parts, self._limit = args, parts, limit
 
     def prepare(self) -> "LLMEngine | None":
         """Build the engine and add the prompts; return it, or `None` if that failed."""
@@ -75,18 +82,31 @@ class Trial:
         from mini_kv.labkit.own_engine.assembly import seams
 
         try:
-            with time_limit(STEP_LIMIT_S):
-                self.engine = make_engine(self._args, **seams(self._parts))
-                self._stream = start(self.engine, self._args)
+            with time_limit(self._limit):
+                engine = make_engine(self._args, **seams(self._parts))
+                self.take(engine, start(engine, self._args))
         except (Exception, SystemExit, TookTooLongError) as error:
             self.error = error
-        return self.engine if self._stream is not None else None
+        return self.engine
+
+    def take(self, engine: "LLMEngine", stream: "Deltas") -> None:
+        """Run this engine; note the logits on the way from its runner."""
+        self.engine, self._stream = engine, stream
+        execute = engine.model_runner.execute_model
+
+        def execute_and_note(output: SchedulerOutput) -> "tuple[list[str], Tensor]":
+            request_ids, logits = execute(output)
+            for request_id, row in zip(request_ids, logits, strict=True):
+                self.logits[request_id].append(row)
+            return request_ids, logits
+
+        engine.model_runner.execute_model = execute_and_note  # type: ignore[method-assign]
 
     def deltas(self) -> "Generator[DeltaOutput, None, None]":
         """Yield what comes, and end when an error does."""
         while self._stream is not None:
             try:
-                with time_limit(STEP_LIMIT_S):
+                with time_limit(self._limit):
                     delta = next(self._stream)
             except StopIteration:
                 return
@@ -96,18 +116,24 @@ class Trial:
             self.said[delta.request_id] += delta.new_token_ids
             yield delta
 
-    def agrees_with(self, said: Said) -> bool:
-        """Run it up to the first token that is another; return whether there is none and no error."""
+    def difference(self, other: "Trial", request_id: str) -> float:
+        """Return how far the request's last logits are from those of the other run."""
+        mine = self.logits[request_id]
+        return float((mine[-1] - other.logits[request_id][len(mine) - 1]).abs().max())
+
+    def agrees_with(self, reference: "Trial") -> bool:
+        """Run it up to the first token, or the first logits, that are others; return whether there are none."""
         if self.prepare() is None:
             return False
         for delta in self.deltas():
-            mine = self.said[delta.request_id]
-            if mine != said[delta.request_id][: len(mine)]:
+            name = delta.request_id
+            mine = self.said[name]
+            if mine != reference.said[name][: len(mine)] or not self.difference(reference, name) <= TOLERANCE:
                 break
         if self._stream is not None:
             with suppress(Exception):  # of requests that are aborted: there is an answer already
                 self._stream.close()
-        return self.error is None and self.said == said
+        return self.error is None and self.said == reference.said
 
 
 def first_cause(error: BaseException) -> BaseException:
