@@ -146,10 +146,8 @@ def add_dropout(model: TinyLlama, share: float) -> list[RemovableHandle]:
     def forget(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         return dropout(output, share, training=torch.is_grad_enabled())
 
-    adding = [model.model.embed_tokens]
-    for layer in model.model.layers:
-        adding += [layer.self_attn, layer.mlp]
-    return [module.register_forward_hook(forget) for module in adding]
+    adds = ("embed_tokens", "self_attn", "mlp")
+    return [module.register_forward_hook(forget) for name, module in model.named_modules() if name.endswith(adds)]
 
 
 def new_model(config: ModelConfig) -> TinyLlama:
