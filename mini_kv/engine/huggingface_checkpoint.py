@@ -5,8 +5,8 @@
     generation_config.json          may be missing: which tokens end a text
     tokenizer.json, ...             may be missing: then prompts are token ids
 
-What does not fit is refused by name. transformers itself fills a missing tensor with random numbers, ignores one that it
-does not know, and prints a report about both. A model that was loaded like that writes noise, and nobody knows why.
+What does not fit is refused by name. transformers itself fills a missing tensor with random numbers, ignores one that
+it does not know, and prints a report about both. A model that was loaded like that writes noise, and nobody knows why.
 """
 
 import importlib.util
@@ -132,7 +132,7 @@ def _load_weights(folder: Path, weights: Path, dtype: torch.dtype | None) -> "Pr
 def _refuse(weights: Path, what: str, names: list[str]) -> None:
     """Raise if there is anything to complain about."""
     if names:
-        raise CheckpointError(weights, f"does not fit config.json: {len(names)} tensors {what}: {_some(names)}")
+        raise CheckpointError(weights, f"does not fit config.json: tensors {what} ({len(names)}): {_some(names)}")
 
 
 def _in_words(error: Exception) -> str:

@@ -104,7 +104,7 @@ def make_prompts() -> list[list[int]]:
 
 
 def ask_transformers(folder: Path, dtype: torch.dtype, prompts: list[list[int]]) -> tuple[list[list[int]], float]:
-    """Return the answers, and the smallest gap of the two best logits. Prompts of one length go together: no padding."""
+    """Return the answers, and the smallest gap of the two best logits. One length makes one batch: no padding."""
     model = load_reference(folder, dtype)
     answers: list[list[int]] = []
     gap = float("inf")
