@@ -1,5 +1,6 @@
 """A checkpoint that does not work is refused, and the message names the guilty file, setting or tensor."""
 
+import importlib.util
 import json
 import logging
 import shutil
@@ -9,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.engine import huggingface_checkpoint
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.huggingface import SUPPORTED
 from mini_kv.engine.huggingface_checkpoint import load_huggingface
@@ -187,7 +187,7 @@ def test_loading_leaves_the_noise_of_transformers_as_loud_as_it_was(folder, capf
 
 
 def test_who_has_no_transformers_is_told_which_extra_brings_it(folder, monkeypatch):
-    monkeypatch.setattr(huggingface_checkpoint.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'mini_kv\[hf\]'"):
         load_huggingface(folder)
 

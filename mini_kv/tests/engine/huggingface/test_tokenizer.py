@@ -72,6 +72,7 @@ def test_the_bytes_of_all_tokens_are_the_text_even_if_a_character_is_cut(make):
 def test_special_tokens_and_ids_that_fill_up_the_matrix_stand_for_no_text_but_added_words_do():
     tokenizer = HuggingFaceTokenizer(byte_level())
     eos, think = tokenizer.eos_token_id, tokenizer.vocab_size - 1
+    assert eos is not None
     assert tokenizer.decode([eos, think, tokenizer.vocab_size + 5]) == "<think>"
 
 
