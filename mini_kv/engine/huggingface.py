@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 INTERFACE = "mini_kv"
 """Our name in transformers' registry of attention functions."""
 
-SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gpt_oss")
-"""Values of `model_type`: the architectures that the tests compare with transformers' own `generate`."""
+SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gemma3", "gpt_oss")
+"""Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
+
+"gemma3" is the large models, which also read pictures; here they read text.
+"""
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
 """Settings of `config.json` that a model cannot do without; those that are left out have defaults."""
@@ -51,14 +54,15 @@ class HuggingFaceModel:
         """
         check_config(model.config.to_dict())
         _register()
-        model.set_attn_implementation(INTERFACE)
+        self._config = model.config.get_text_config()
+        model.set_attn_implementation(INTERFACE if self._config is model.config else {"text_config": INTERFACE})
         self._model = model.eval().requires_grad_(False)
         self._layers = self._ask_layers()
 
     @property
     def vocab_size(self) -> int:
         """Tokens that there are, padding of the matrix included."""
-        size: int = self._model.config.vocab_size
+        size: int = self._config.vocab_size
         return size
 
     @property
@@ -107,7 +111,7 @@ class HuggingFaceModel:
         witness = _Witness()
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.forward(zero, zero, witness, zero)
-        num_layers, seen = self._model.config.num_hidden_layers, [layer.number for layer in witness.layers]
+        num_layers, seen = self._config.num_hidden_layers, [layer.number for layer in witness.layers]
         if seen != list(range(num_layers)):
             raise ConfigError(
                 f"{type(self._model).__name__} has {num_layers} layers, and {seen} looked back: the others keep "
@@ -129,16 +133,17 @@ def check_config(config: dict[str, Any]) -> None:
         raise ConfigError(
             f"model_type {model_type!r} is not supported{why and ': ' + why}. Those that work: {', '.join(SUPPORTED)}"
         )
+    text: dict[str, Any] = config.get("text_config") or config
     for name in SIZES:
-        value = config.get(name, 1)
+        value = text.get(name, 1)
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
-    if config.get("use_bidirectional_attention") or config.get("is_causal") is False:
+    if text.get("use_bidirectional_attention") or text.get("is_causal") is False:
         raise ConfigError(f"this {model_type} reads in both directions; a cache of the past needs a causal model")
     if config.get("quantization_config"):
         method = config["quantization_config"].get("quant_method")
         raise ConfigError(f"quantised weights ({method}) are not supported; load a checkpoint in bf16, fp16 or fp32")
-    for rope in _rope_types(config.get("rope_parameters") or config.get("rope_scaling") or {}):
+    for rope in _rope_types(text.get("rope_parameters") or text.get("rope_scaling") or {}):
         if rope in BATCH_DEPENDENT_ROPE:
             raise ConfigError(
                 f"RoPE of the kind {rope!r} turns a key by an angle that depends on the longest text of the batch; "
@@ -154,8 +159,6 @@ def _reason(config: dict[str, Any]) -> str:
         return "multi-head latent attention keeps one compressed vector a token, not keys and values"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
         return "a state-space or linear-attention layer keeps a running state, not keys and values"
-    if "text_config" in config:
-        return "it reads more than text; a checkpoint of its text model alone may work"
     return ""
 
 

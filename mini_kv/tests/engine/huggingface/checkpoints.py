@@ -18,7 +18,9 @@ LENGTHS, NUM_FAMILIES = (5, 14, 21, 30, 37), 4
 WINDOW = 8
 SMALLEST_GAP = 1e-4
 """Between the two best logits, wherever a token was chosen. Norms are computed in float32, so errors are below 1e-5."""
-DTYPES = dict.fromkeys(("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text"), torch.float64)
+DTYPES = dict.fromkeys(
+    ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gemma3"), torch.float64
+)
 DTYPES["gpt_oss"] = torch.float32  # transformers' experts do no float64
 
 SIZES: dict[str, Any] = {
@@ -35,6 +37,15 @@ SIZES: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+EYES = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+"""Of a model that also reads pictures."""
 HYBRID = ["sliding_attention", "full_attention", "sliding_attention"]
 UNTIED = {"tie_word_embeddings": False}
 """A random model with one matrix for embedding and logits likes to repeat what it has just read."""
@@ -52,6 +63,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         **UNTIED,
     },
     "gemma3_text": {"sliding_window": WINDOW, "layer_types": HYBRID, "query_pre_attn_scalar": 16, **UNTIED},
+    "gemma3": {"sliding_window": WINDOW, "layer_types": HYBRID, "query_pre_attn_scalar": 16, **UNTIED},
     "gpt_oss": {
         "sliding_window": WINDOW,
         "layer_types": HYBRID,
@@ -91,7 +103,10 @@ def save(name: str, folder: Path, **changes: Any) -> None:
     """Write a checkpoint of that architecture with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(name, **SIZES | ARCHITECTURES[name] | changes)
+    sizes = SIZES | ARCHITECTURES[name] | changes
+    if name == "gemma3":  # the text model's sizes are one level down
+        sizes = {"text_config": sizes, "vision_config": EYES, "image_token_index": VOCAB_SIZE, **UNTIED}
+    config = AutoConfig.for_model(name, **sizes)
     torch.manual_seed(1)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 

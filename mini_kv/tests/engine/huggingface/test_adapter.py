@@ -22,6 +22,7 @@ EXPECTED_LAYERS: dict[str, list[AttentionSpec]] = {
     "gemma": [FULL, FULL, FULL],
     "gemma2": [WINDOW, FULL, WINDOW],
     "gemma3_text": [WINDOW, FULL, WINDOW],
+    "gemma3": [WINDOW, FULL, WINDOW],
     "gpt_oss": [WINDOW, FULL, WINDOW],
 }
 
@@ -134,6 +135,13 @@ def test_two_models_do_not_disturb_each_other_nor_a_third_that_is_not_ours(made)
         batch = torch.tensor([prompt])
         tokens = theirs.generate(batch, attention_mask=torch.ones_like(batch), max_new_tokens=8, do_sample=False)
         assert tokens[0, len(prompt) :].tolist() == right
+
+
+def test_a_model_that_also_reads_pictures_keeps_its_own_attention_for_them(made):
+    theirs = checkpoints.load_reference(made("gemma3").folder)
+    HuggingFaceModel(theirs)
+    assert theirs.config.text_config._attn_implementation == INTERFACE
+    assert theirs.config.vision_config._attn_implementation == "sdpa"
 
 
 def test_registering_adds_one_name_and_changes_no_other(made):

@@ -139,7 +139,6 @@ def test_a_missing_or_broken_config_is_named(folder):
         ),
         ({"model_type": "t5", "is_encoder_decoder": True}, "cross attention reads an encoder's keys"),
         ({"model_type": "mllama_text_model", "cross_attention_layers": [1]}, "cross attention reads an encoder's keys"),
-        ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "it reads more than text"),
         ({"model_type": "gpt2"}, ""),
         ({"model_type": None}, ""),
     ],
