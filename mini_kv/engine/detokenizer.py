@@ -1,0 +1,67 @@
+"""From tokens to text that may be shown: whole characters only, and never half of what ends it.
+
+A token is bytes, and a character may begin in one token and end in the next. A text that is to end at "###" must not
+show "##" and take it back later. So what might still become something else waits:
+
+    tokens          "He"   " said"   " #"    "#"     "9"
+    shown           "He"   " said"   " "     ""      "##9"
+    waiting                           "#"    "##"
+"""
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class TextTokenizer(Protocol):
+    """What the engine asks of a tokenizer."""
+
+    eos_token_id: int | None
+    """The token that ends a text."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids."""
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """Return what the tokens spell; of two rows of tokens, one after the other."""
+
+
+class IncrementalDetokenizer:
+    """The text of one sample, as it grows. Source: vLLM `IncrementalDetokenizer` (v1/engine/detokenizer.py)."""
+
+    def __init__(self, tokenizer: TextTokenizer, stop: Sequence[str]) -> None:
+        """Begin with no text."""
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._stop = stop
+        self.text = ""
+        """All that may be shown."""
+        self._waiting = ""
+
+    def append(self, token_id: int) -> bool:
+        """Take in a token; return whether the text has come to one of its ends, which is then cut off."""
+        self._waiting += self._decoder.decode(self._tokenizer.decode_bytes([token_id]))
+        ends = [self._waiting.find(stop) for stop in self._stop if stop in self._waiting]
+        if ends:
+            self.text += self._waiting[: min(ends)]
+            self._waiting = ""
+            return True
+        num_shown = len(self._waiting) - self._num_uncertain()
+        self.text += self._waiting[:num_shown]
+        self._waiting = self._waiting[num_shown:]
+        return False
+
+    def finish(self) -> None:
+        """Show what waited: nothing more will come of it. Bytes that are no whole character become U+FFFD."""
+        self.text += self._waiting + self._decoder.decode(b"", final=True)
+        self._waiting = ""
+
+    def _num_uncertain(self) -> int:
+        """Return how many characters at the end could be the beginning of a stop string."""
+        longest = 0
+        for stop in self._stop:
+            for length in range(min(len(stop) - 1, len(self._waiting)), longest, -1):
+                if self._waiting.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest

@@ -1,0 +1,385 @@
+"""From prompts to texts: the loop around scheduler, model and sampling.
+
+One step, from top to bottom:
+
+    schedule            who runs, with how many tokens, on which blocks
+    execute_model       one forward for all of them; logits for those who have reached the end of what is known
+    sample              a token from each row of logits
+    update_from_output  the tokens are known now; who is done gives back its blocks
+    detokenize          text that may be shown
+
+Several samples of one prompt share all of it: the prompt is computed once, its last logits are sampled several times,
+and each further sample is forked from the first, block table and all.
+
+Source: vLLM `LLMEngine` and `LLM` (v1/engine/llm_engine.py, entrypoints/llm.py), here one class in one process.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from mini_kv.core.errors import ConfigError, KVCacheError, RepeatedRequestError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
+from mini_kv.engine.interface import CausalLM
+from mini_kv.engine.model_runner import ModelRunner
+from mini_kv.engine.output_processor import (
+    CompletionOutput,
+    DeltaOutput,
+    RequestOutput,
+    RequestState,
+    SampleState,
+    sample_name,
+)
+from mini_kv.engine.poison import FiniteAttend, KVPoison, check_logits
+from mini_kv.engine.sampling import SamplingParams, sample_tokens
+from mini_kv.engine.stats import EngineStats, StatLogger
+
+Prompt = str | Sequence[int]
+DEFAULT_KV_CACHE_MEMORY = 64 << 20
+"""Bytes of KV memory if nobody says how much."""
+
+
+class PromptError(KVCacheError, ValueError):
+    """A prompt that no model can read: empty, with tokens that do not exist, or text where there is no tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an engine is built."""
+
+    block_size: int = 16
+    """Tokens a block."""
+    num_blocks: int | None = None
+    """Blocks of the pool, the null block included."""
+    kv_cache_memory_bytes: int | None = None
+    """Or the memory that they may take. Neither: 64 MiB."""
+    enable_prefix_caching: bool = True
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    backend: str = "auto"
+    """Who computes attention; see `paged_attention`."""
+    debug_poison: bool = False
+    """Whether memory that nobody may read is filled with NaN before each step; see `poison`."""
+    seed: int = 0
+    """Of the requests that bring none."""
+
+    def __post_init__(self) -> None:
+        if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
+            raise ConfigError("num_blocks and kv_cache_memory_bytes both say how large the pool is: give one")
+
+
+class LLMEngine:
+    """Takes prompts in at any time, and brings every request a token a step."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        tokenizer: TextTokenizer | None = None,
+        config: EngineConfig | None = None,
+        *,
+        make_manager: Callable[..., KVCacheManager] = KVCacheManager,
+        make_runner: Callable[..., ModelRunner] = ModelRunner,
+    ) -> None:
+        """Allocate the pool, and begin with no requests.
+
+        Args:
+            model: whatever keeps to `CausalLM`.
+            tokenizer: without one, prompts are token ids, and outputs have no text.
+            config: sizes.
+            make_manager: makes the cache manager; for observers.
+            make_runner: makes the runner; likewise.
+
+        Raises `ConfigError` for sizes that cannot work.
+        """
+        self.model, self.tokenizer = model, tokenizer
+        self.config = config = config or EngineConfig()
+        limits = config.scheduler
+        groups = get_kv_cache_groups(model.get_kv_cache_spec(config.block_size))
+        if config.num_blocks is not None:
+            kv_cache_config = KVCacheConfig(config.num_blocks, groups)
+        else:
+            kv_cache_config = get_kv_cache_config(groups, config.kv_cache_memory_bytes or DEFAULT_KV_CACHE_MEMORY)
+        self.kv_cache_manager = make_manager(
+            kv_cache_config,
+            enable_caching=config.enable_prefix_caching,
+            max_in_flight_tokens=limits.max_num_batched_tokens,
+        )
+        self.scheduler = Scheduler(self.kv_cache_manager, limits)
+        self.model_runner = make_runner(
+            model,
+            kv_cache_config,
+            max_num_seqs=limits.max_num_seqs,
+            max_model_len=min(limits.max_model_len, _longest_request(kv_cache_config)),
+            backend=config.backend,
+            wrap_attend=FiniteAttend if config.debug_poison else None,
+        )
+        self._poison = KVPoison(self.kv_cache_manager.block_pool, self.model_runner) if config.debug_poison else None
+        self.stats = EngineStats()
+        self.stat_logger = StatLogger(self.scheduler, self.stats)
+        self._samples: dict[str, SampleState] = {}
+        """Everybody who is not finished, by the scheduler's name."""
+        self._num_requests = 0
+
+    # Requests come and go.
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        n: int = 1,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        """Put a request in the waiting line.
+
+        Args:
+            request_id: a name that no unfinished request has.
+            prompt: text, or token ids.
+            params: how its tokens are chosen.
+            n: how many samples of it.
+            priority: smaller is served first, if the scheduler's policy looks at it.
+            cache_salt: only requests with the same salt share blocks.
+
+        Raises `PromptError`, `RepeatedRequestError`, or `ConfigError` for a request that could never finish; nothing is
+        added then.
+        """
+        params = params or SamplingParams()
+        if n < 1:
+            raise ConfigError(f"n of request {request_id!r} is {n}, it must be at least 1")
+        if params.stop and self.tokenizer is None:
+            raise ConfigError(f"request {request_id!r} is to stop at a text, but without a tokenizer there is none")
+        token_ids = self._token_ids(request_id, prompt)
+        names = [sample_name(request_id, index) for index in range(n)]
+        for name in names:
+            if name in self._samples:
+                raise RepeatedRequestError(name)
+        stop_token_ids = set(params.stop_token_ids)
+        if not params.ignore_eos and self.tokenizer is not None and self.tokenizer.eos_token_id is not None:
+            stop_token_ids.add(self.tokenizer.eos_token_id)
+        seed = params.seed if params.seed is not None else f"{self.config.seed}/{self._num_requests}"
+        request = RequestState(request_id, token_ids, params, seed, frozenset(stop_token_ids), priority, cache_salt)
+        self._enter(name=request_id, request=request, token_ids=token_ids, max_tokens=params.max_tokens)
+        self._num_requests += 1
+        samples = [
+            SampleState(request, index, IncrementalDetokenizer(self.tokenizer, params.stop) if self.tokenizer else None)
+            for index in range(n)
+        ]
+        samples[0].waiting_samples = samples[1:]
+        self._samples |= zip(names, samples, strict=True)
+
+    def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
+        """Put one sample in the scheduler's waiting line."""
+        self.scheduler.add_request(
+            self.kv_cache_manager.new_request(name, token_ids, cache_salt=request.cache_salt),
+            max_tokens=max_tokens,
+            stop_token_ids=request.stop_token_ids,
+            priority=request.priority,
+        )
+
+    def _token_ids(self, request_id: str, prompt: Prompt) -> list[int]:
+        """Return the prompt as token ids that the model knows. Raises `PromptError`."""
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise PromptError(f"the prompt of request {request_id!r} is text, and there is no tokenizer")
+            prompt = self.tokenizer.encode(prompt)
+        token_ids = list(prompt)
+        if not token_ids:
+            raise PromptError(f"the prompt of request {request_id!r} is empty: there is nothing to go on from")
+        for index, token_id in enumerate(token_ids):
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise PromptError(f"token {index} of request {request_id!r} is {token_id!r}, which is no integer")
+            if not 0 <= token_id < self.model.vocab_size:
+                message = f"token {index} of request {request_id!r} is {token_id}"
+                raise PromptError(f"{message}; the model knows 0 to {self.model.vocab_size - 1}")
+        return token_ids
+
+    def abort(self, request_id: str) -> None:
+        """End a request, all samples of it, between two steps. An unknown id is ignored: it may just have ended."""
+        names = [name for name, sample in self._samples.items() if sample.request.request_id == request_id]
+        self.scheduler.finish_requests(names)
+        for name in names:
+            del self._samples[name]
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._samples)
+
+    # One step.
+
+    def step(self) -> list[DeltaOutput]:
+        """Bring everybody who runs one step further; return what is new, in the order of the batch.
+
+        If the model fails, the requests of this step are aborted, the others can go on, and the error is raised.
+        """
+        if not self.has_unfinished_requests:
+            return []
+        output = self.scheduler.schedule()
+        try:
+            request_ids, logits = self._execute(output)
+            chosen = self._sample(request_ids, logits)
+        except BaseException:
+            self._give_up(output)
+            raise
+        first_samples = {sample.name: token_id for sample, token_id in chosen if sample.name in self.scheduler.requests}
+        self.model_runner.append_token_ids(first_samples)
+        self._count(output, chosen)
+        results = self.scheduler.update_from_output(output, {name: [token] for name, token in first_samples.items()})
+        finish_reasons = {result.request_id: result.finish_reason for result in results}
+        for sample, token_id in chosen:
+            if sample.name not in first_samples:
+                finish_reasons[sample.name] = self._begin_sample(sample, token_id)
+        return [self._take(sample, token_id, finish_reasons[sample.name]) for sample, token_id in chosen]
+
+    def _execute(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
+        """Run the model on the step; in debug mode, on memory that is poisoned wherever nobody may read."""
+        if self._poison is None:
+            return self.model_runner.execute_model(output)
+        self._poison.spread(output)
+        request_ids, logits = self.model_runner.execute_model(output)
+        check_logits(request_ids, logits)
+        return request_ids, logits
+
+    def _sample(self, request_ids: list[str], logits: Tensor) -> list[tuple[SampleState, int]]:
+        """Return a token for each row of logits, or several where several samples begin."""
+        samples: list[SampleState] = []
+        rows: list[int] = []
+        for row, name in enumerate(request_ids):
+            first = self._samples[name]
+            begin, first.waiting_samples = first.waiting_samples, []
+            samples += [first, *begin]
+            rows += [row] * (1 + len(begin))
+        if len(rows) > len(logits):
+            logits = logits[rows]
+        token_ids = sample_tokens(
+            logits, [sample.request.params for sample in samples], [sample.draw() for sample in samples]
+        )
+        return list(zip(samples, token_ids, strict=True))
+
+    def _begin_sample(self, sample: SampleState, token_id: int) -> str | None:
+        """Let a further sample go on from the prompt with its own first token; return why it ends with that, if so.
+
+        On the first sample's blocks, if that one still runs and there is room beside it; else it waits its turn.
+        """
+        request = sample.request
+        token_ids = [*request.prompt_token_ids, token_id]
+        max_tokens = request.params.max_tokens - 1
+        if token_id in request.stop_token_ids:
+            return "stop"
+        if max_tokens == 0 or len(token_ids) >= self.config.scheduler.max_model_len:
+            return "length"
+        if request.request_id in self.scheduler.requests:
+            child = self.kv_cache_manager.new_request(sample.name, token_ids, cache_salt=request.cache_salt)
+            if self.scheduler.fork_request(request.request_id, child, max_tokens=max_tokens):
+                return None
+        self._enter(sample.name, request, token_ids, max_tokens)
+        return None
+
+    def _take(self, sample: SampleState, token_id: int, finish_reason: str | None) -> DeltaOutput:
+        """Turn a token into text, and let go of a sample that has ended."""
+        delta = sample.take(token_id, finish_reason)
+        if delta.finish_reason is not None:
+            del self._samples[sample.name]
+            self.scheduler.finish_requests([sample.name])  # a stop string is news to the scheduler
+        return delta
+
+    def _count(self, output: SchedulerOutput, chosen: list[tuple[SampleState, int]]) -> None:
+        self.stats.num_steps += 1
+        self.stats.num_scheduled_tokens += output.total_num_scheduled_tokens
+        self.stats.num_generation_tokens += len(chosen)
+        for sample, _ in chosen:
+            if sample.index == 0 and sample.num_tokens == 0:
+                self.stats.num_prompt_tokens += len(sample.request.prompt_token_ids)
+                sample.request.num_cached_tokens = self.scheduler.requests[sample.name].num_cached_tokens or 0
+
+    def _give_up(self, output: SchedulerOutput) -> None:
+        """Abort whoever is in a step that failed, and end the step."""
+        for name in list(output.num_scheduled_tokens):
+            if name in self._samples:
+                self.abort(self._samples[name].request.request_id)
+        self.scheduler.update_from_output(output, {})
+
+    # Many prompts at once.
+
+    def generate(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None, *, n: int = 1
+    ) -> list[RequestOutput]:
+        """Return what the model says to each prompt, in the prompts' order. Arguments and errors as in `stream`."""
+        requests = self._add_all(prompts, params, n)
+        results = {request.request_id: [CompletionOutput(index) for index in range(n)] for request in requests}
+        for delta in self._run(requests):
+            completion = results[delta.request_id][delta.index]
+            completion.token_ids += delta.new_token_ids
+            completion.text += delta.new_text
+            completion.finish_reason = delta.finish_reason
+        return [
+            RequestOutput(name, request.prompt_token_ids, results[name], request.num_cached_tokens)
+            for request in requests
+            for name in [request.request_id]
+        ]
+
+    def stream(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None, *, n: int = 1
+    ) -> Iterator[DeltaOutput]:
+        """Yield what is said as it is said. The request of the first prompt is called "0", if it is the engine's first.
+
+        Whoever stops listening aborts what is left.
+
+        Args:
+            prompts: texts or rows of token ids.
+            params: for all prompts, or one each.
+            n: samples of each.
+
+        Raises what `add_request` raises, before anything has run; then no prompt is added. And `ConfigError` if
+        requests that were added by hand are not done: their outputs would be lost here.
+        """
+        return self._run(self._add_all(prompts, params, n))
+
+    def _add_all(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None, n: int
+    ) -> list[RequestState]:
+        """Add all prompts or none."""
+        if isinstance(prompts, str):
+            raise PromptError(f"prompts is a string, not a list of them: write [{prompts!r}]")
+        if self.has_unfinished_requests:
+            raise ConfigError(f"requests {sorted(self._samples)} are not done: call step until they are")
+        if not isinstance(params, Sequence):
+            params = [params or SamplingParams()] * len(prompts)
+        if len(params) != len(prompts):
+            raise ConfigError(f"there are {len(prompts)} prompts and {len(params)} params")
+        names: list[str] = []
+        try:
+            for prompt, choice in zip(prompts, params, strict=True):
+                name = str(self._num_requests)
+                self.add_request(name, prompt, choice, n=n)
+                names.append(name)
+        except BaseException:
+            for name in names:
+                self.abort(name)
+            raise
+        return [self._samples[name].request for name in names]
+
+    def _run(self, requests: list[RequestState]) -> Iterator[DeltaOutput]:
+        """Yield what the steps bring until all are done; abort them if nobody listens any more."""
+        try:
+            while self.has_unfinished_requests:
+                yield from self.step()
+        finally:
+            for request in requests:
+                self.abort(request.request_id)
+
+
+def _longest_request(kv_cache_config: KVCacheConfig) -> int:
+    """Return how many tokens the longest request can have: as many as the pool holds, if a group keeps them all."""
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    lengths = [
+        spec.block_size * (kv_cache_config.num_blocks - 1) for spec in specs if isinstance(spec, FullAttentionSpec)
+    ]
+    return min(lengths, default=1 << 20)

@@ -1,0 +1,261 @@
+"""The worker: from what the scheduler planned to the logits of whoever needs a next token.
+
+One step of three requests, from top to bottom:
+
+    scheduler says        A: 5 tokens of its prompt     B: 1 token      C: 3 tokens, to the end of its prompt
+    token_ids             a4 a5 a6 a7 a8                b17             c2 c3 c4
+    positions             4  5  6  7  8                 17              2  3  4
+    slot_mapping          where each one's key and value go: block table of A, B, C, once a group of layers
+    model.forward         all nine at once; in each layer `PagedAttend` writes nine keys and looks back through blocks
+    logits                                              of b17                of c4: what comes next in B and in C
+
+What the scheduler sends is ids and numbers; what a request's tokens and blocks were before, the runner remembers.
+
+Source: vLLM `GPUModelRunner` (v1/worker/gpu_model_runner.py), of which this is the skeleton.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.backends import paged_attention, write_kv
+from mini_kv.attention.block_table import BlockTable
+from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.metadata import AttentionMetadata, build_metadata
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheConfig
+from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
+from mini_kv.core.sched.output import CachedRequestData, SchedulerOutput
+from mini_kv.engine.interface import Attend, CausalLM
+
+
+class PagedAttend:
+    """A layer's look back through blocks: write the new keys and values, then read all that are visible."""
+
+    def __init__(
+        self, layers: Sequence[tuple[PagedKVCache, int]], metadata: Sequence[AttentionMetadata], backend: str
+    ) -> None:
+        """Take a layer's memory and group, a group's metadata, and who computes: see `paged_attention`."""
+        self.layers = layers
+        self.metadata = metadata
+        self.backend = backend
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        """See `Attend`. All writes come first: a request may read a block that another one fills in this very step."""
+        kv_cache, group = self.layers[layer]
+        metadata = self.metadata[group]
+        write_kv(key, value, kv_cache, metadata.slot_mapping, backend=self.backend)
+        out, _ = paged_attention(query, kv_cache, metadata, options, backend=self.backend)
+        return out
+
+
+@dataclass(slots=True)
+class CachedRequestState:
+    """What the runner remembers of a request. Source: vLLM `CachedRequestState` (v1/worker/gpu_input_batch.py)."""
+
+    token_ids: list[int]
+    """Prompt and output so far."""
+    row: int
+    """Its row in every group's block table, for as long as it is known."""
+    num_computed_tokens: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step's tokens, one request after the other."""
+
+    request_ids: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    query_lens: list[int] = field(default_factory=list)
+    """New tokens of each request."""
+    seq_lens: list[int] = field(default_factory=list)
+    """All its tokens up to the last new one."""
+    logits_request_ids: list[str] = field(default_factory=list)
+    """Who needs a next token: those whose known tokens end in this step."""
+    logits_indices: list[int] = field(default_factory=list)
+    """Where each of them ends in `token_ids`."""
+
+
+WrapAttend = Callable[[Attend, Batch], Attend]
+"""Puts something between the model and its past; for observers."""
+
+
+class ModelRunner:
+    """Keeps the KV memory and the block tables, and runs the model on the step's tokens."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        kv_cache_config: KVCacheConfig,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        backend: str = "auto",
+        wrap_attend: WrapAttend | None = None,
+    ) -> None:
+        """Allocate the memory and empty tables.
+
+        Args:
+            model: whatever keeps to `CausalLM`.
+            kv_cache_config: blocks and groups; the layers' names are the model's.
+            max_num_seqs: requests that run at once, at most.
+            max_model_len: tokens of the longest of them.
+            backend: who computes attention; see `paged_attention`.
+            wrap_attend: called once a step.
+        """
+        self.model = model
+        self.backend = backend
+        self.wrap_attend = wrap_attend
+        groups = kv_cache_config.kv_cache_groups
+        self.kv_cache_tensors, self.layers = allocate_kv_cache_tensors(model, kv_cache_config)
+        # On the host: rows change one at a time, and a step sends the rows that it needs to the device at once.
+        self.block_tables = [
+            BlockTable(max_num_seqs, group.kv_cache_spec.num_blocks(max_model_len), group.kv_cache_spec.block_size)
+            for group in groups
+        ]
+        self.requests: dict[str, CachedRequestState] = {}
+        self._free_rows = list(reversed(range(max_num_seqs)))
+
+    @torch.inference_mode()
+    def execute_model(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
+        """Compute one step; return who needs a next token, and the logits for it, `[n, vocab_size]`.
+
+        Changes the KV memory, the tables, and what is remembered of the requests. The caller chooses the tokens and
+        tells them to `append_token_ids`.
+        """
+        self._update_states(output)
+        self._copy_blocks(output.kv_cache_block_copies)
+        batch = self._make_batch(output)
+        attend: Attend = PagedAttend(self.layers, self._make_metadata(batch), self.backend)
+        if self.wrap_attend is not None:
+            attend = self.wrap_attend(attend, batch)
+        token_ids, positions = self._to_device(batch.token_ids), self._to_device(batch.positions)
+        logits = self.model.forward(token_ids, positions, attend, self._to_device(batch.logits_indices))
+        return batch.logits_request_ids, logits
+
+    def append_token_ids(self, sampled_token_ids: Mapping[str, int]) -> None:
+        """Note which token was chosen for each request that needed one."""
+        for request_id, token_id in sampled_token_ids.items():
+            self.requests[request_id].token_ids.append(token_id)
+
+    # What is remembered.
+
+    def _update_states(self, output: SchedulerOutput) -> None:
+        """Forget who is gone, meet who is new, and follow the others' tables."""
+        for request_id in (*output.finished_req_ids, *output.preempted_req_ids):
+            # Somebody who was taken back before any step named him is not known here.
+            state = self.requests.pop(request_id, None)
+            if state is not None:
+                self._free_rows.append(state.row)
+        for new in output.scheduled_new_reqs:
+            row = self._free_rows.pop()
+            self.requests[new.request_id] = CachedRequestState(list(new.token_ids), row, new.num_computed_tokens)
+            for table, block_ids in zip(self.block_tables, new.block_ids, strict=True):
+                table.add_row(block_ids, row)
+        copied = first_targets(output.kv_cache_block_copies)
+        for cached in output.scheduled_cached_reqs:
+            state = self.requests[cached.request_id]
+            state.num_computed_tokens = cached.num_computed_tokens
+            if copied:
+                self._follow_copy(cached, state.row, copied)
+            if any(cached.new_block_ids):
+                for table, block_ids in zip(self.block_tables, cached.new_block_ids, strict=True):
+                    table.append_row(block_ids, state.row)
+
+    def _follow_copy(self, cached: CachedRequestData, row: int, copied: Mapping[int, int]) -> None:
+        """If the block in which the request's next slot lies is copied for it, put the copy in its row."""
+        for table in self.block_tables:
+            column, offset = divmod(cached.num_computed_tokens, table.block_size)
+            if offset > 0:
+                block_id = int(table.block_table[row, column])
+                table.block_table[row, column] = copied.get(block_id, block_id)
+
+    def _copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, in every tensor once, whichever group they belong to. Sources are read before writes."""
+        if pairs:
+            sources, targets = zip(*pairs, strict=True)
+            for tensor in self.kv_cache_tensors:
+                tensor[list(targets)] = tensor[list(sources)]
+
+    # The step's batch.
+
+    def _make_batch(self, output: SchedulerOutput) -> Batch:
+        """Put the step's tokens in a row, in the scheduler's order."""
+        batch = Batch()
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            state = self.requests[request_id]
+            begin = state.num_computed_tokens
+            end = begin + num_tokens
+            batch.request_ids.append(request_id)
+            batch.rows.append(state.row)
+            batch.token_ids += state.token_ids[begin:end]
+            batch.positions += range(begin, end)
+            batch.query_lens.append(num_tokens)
+            batch.seq_lens.append(end)
+            if end == len(state.token_ids):
+                batch.logits_request_ids.append(request_id)
+                batch.logits_indices.append(len(batch.token_ids) - 1)
+        return batch
+
+    def _make_metadata(self, batch: Batch) -> list[AttentionMetadata]:
+        """Return what the layers of each group must know of the step: one for all of them, not one a layer."""
+        longest = max(batch.seq_lens, default=0)
+        metadata = []
+        for table in self.block_tables:
+            num_columns = -(-longest // table.block_size)
+            rows = table.block_table[batch.rows, :num_columns].to(self.model.device)
+            metadata.append(build_metadata(batch.query_lens, batch.seq_lens, rows, table.block_size))
+        return metadata
+
+    def _to_device(self, values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.model.device)
+
+
+def first_targets(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Return where the parent's half-filled block goes, by the block's old id.
+
+    A copy says from where to where, not for whom. Forked requests are introduced with their whole tables, so the only
+    one whose remembered row is out of date is their parent; and it stands before them in the batch, so its copy is the
+    first of that block.
+    """
+    targets: dict[int, int] = {}
+    for source, target in pairs:
+        targets.setdefault(source, target)
+    return targets
+
+
+def allocate_kv_cache_tensors(
+    model: CausalLM, kv_cache_config: KVCacheConfig
+) -> tuple[list[Tensor], list[tuple[PagedKVCache, int]]]:
+    """Return the KV memory, and for each layer of the model its view of it and its group.
+
+    There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`. The first layers of
+    all groups look at the first tensor, each in its own shape; a block belongs to one group at a time, so none ever
+    sees another's numbers.
+
+    Raises `ConfigError` for a layer that keeps something other than keys and values.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    page_size = groups[0].kv_cache_spec.page_size_bytes  # the planner has made it the same in all groups
+    tensors: list[Tensor] = []
+    views: dict[str, tuple[PagedKVCache, int]] = {}
+    for users in get_kv_cache_tensors(groups):
+        tensor = torch.zeros(
+            (kv_cache_config.num_blocks, page_size // model.dtype.itemsize), dtype=model.dtype, device=model.device
+        )
+        tensors.append(tensor)
+        for group_id, names in enumerate(users):
+            for name in names:
+                spec = groups[group_id].kv_cache_spec
+                if not isinstance(spec, AttentionSpec):
+                    raise ConfigError(f"{name} keeps no keys and values, but {type(spec).__name__}")
+                shape = (2, spec.block_size, spec.num_kv_heads, spec.head_size)
+                used = tensor[:, : spec.real_page_size_bytes // model.dtype.itemsize]  # the rest is padding
+                views[name] = (PagedKVCache(used.unflatten(1, shape)), group_id)
+    names_in_order = model.get_kv_cache_spec(groups[0].kv_cache_spec.block_size)
+    return tensors, [views[name] for name in names_in_order]

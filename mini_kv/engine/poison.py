@@ -1,0 +1,90 @@
+"""Debug mode: what is no KV must not pass for KV.
+
+A block that was given back still holds the numbers of its last owner. Whoever reads it by mistake gets something that
+looks like an answer, and the text is wrong only a little, only sometimes. So before each step all memory that nobody
+may read is filled with NaN, which spreads through everything that it touches:
+
+    block     held, written     held, just handed out     free, with a key     free, no key     the null block
+    filled    no                yes                       no: it can be hit    yes              yes
+
+In each layer, and at the logits, the first NaN is an error that names the request that read it.
+"""
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.errors import KVCacheError
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.engine.interface import Attend
+from mini_kv.engine.model_runner import Batch, ModelRunner
+
+
+class PoisonedKVError(KVCacheError):
+    """A request read memory that holds no KV of its own, or its model computes something that is no number."""
+
+    def __init__(self, request_id: str, where: str) -> None:
+        super().__init__(f"request {request_id!r} got NaN or infinity {where}: it read what is no KV")
+        self.request_id = request_id
+
+
+class KVPoison:
+    """Fills what nobody may read, before each step; costs O(pool) a step."""
+
+    def __init__(self, block_pool: BlockPool, runner: ModelRunner) -> None:
+        self.block_pool = block_pool
+        self.runner = runner
+
+    def spread(self, output: SchedulerOutput) -> None:
+        """Fill the blocks that are free and have no key, those that this step hands out, and the null block."""
+        unreadable = [block.block_id for block in self.block_pool.blocks if block.ref_cnt == 0 and not block.block_hash]
+        block_ids = [self.block_pool.null_block.block_id, *unreadable, *self._handed_out(output)]
+        for tensor in self.runner.kv_cache_tensors:
+            tensor[block_ids] = torch.nan
+
+    def _handed_out(self, output: SchedulerOutput) -> list[int]:
+        """Return the blocks that this step's tokens are the first to be written to."""
+        block_ids = [i for cached in output.scheduled_cached_reqs for new in cached.new_block_ids for i in new]
+        for request in output.scheduled_new_reqs:
+            for table, ids in zip(self.runner.block_tables, request.block_ids, strict=True):
+                num_computed_blocks = -(-request.num_computed_tokens // table.block_size)
+                block_ids += ids[num_computed_blocks:]
+        return block_ids
+
+
+class FiniteAttend:
+    """Passes on what another `Attend` returns, unless something in it is no number."""
+
+    def __init__(self, attend: Attend, batch: Batch) -> None:
+        self.attend = attend
+        self.batch = batch
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        """See `Attend`. Raises `PoisonedKVError`."""
+        found = self.attend(layer, query, key, value, options)
+        row = first_bad_row(found.flatten(1))
+        if row is not None:
+            where = f"in layer {layer}, at its token {self.batch.positions[row]}"
+            raise PoisonedKVError(self._request_of(row), where)
+        return found
+
+    def _request_of(self, row: int) -> str:
+        for request_id, query_len in zip(self.batch.request_ids, self.batch.query_lens, strict=True):
+            row -= query_len
+            if row < 0:
+                return request_id
+        raise IndexError(row)
+
+
+def check_logits(request_ids: list[str], logits: Tensor) -> None:
+    """Raise `PoisonedKVError` for the first request whose logits are not all numbers."""
+    row = first_bad_row(logits)
+    if row is not None:
+        raise PoisonedKVError(request_ids[row], "in its logits")
+
+
+def first_bad_row(x: Tensor) -> int | None:
+    """Return the first row, of `[rows, n]`, in which something is NaN or infinite; `None`: there is none."""
+    bad = (~x.isfinite().all(dim=1)).nonzero()
+    return int(bad[0]) if len(bad) else None

@@ -1,0 +1,112 @@
+"""What the small model reads in order to learn: the sentences of this repository.
+
+Tables, code, figures and headings are left out: a model of this size learns either to write sentences or to draw
+tables.
+"""
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SOURCES = (
+    "README.md",
+    "book/docs/**/*.md",
+    "labs/*/README.md",
+    "labs/*/*.toml",
+    "mini_kv/**/*.py",
+    "mini_kv/**/*.toml",
+    "notebooks/*.ipynb",
+)
+"""Pages, what labs and figures say, docstrings of modules and classes, the notebooks' text cells; nothing of tests."""
+
+_NOT_PROSE = re.compile(
+    r"""
+    ^(\ *)(`{3,}|~{3,}).*?^\ *\2\ *$      # a fence, and what is in it
+    | <!--.*?-->                          # a comment
+    | ^\ *(\$\$|\\\[).*?(\$\$|\\\])\ *$   # a formula on lines of its own
+    """,
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+_LEFT_OUT = ("#", "|", "!!!", "???", "===", ":::", "<", "--8<--", "[^", "*[", ">>>")
+"""A paragraph that begins like this is a heading, a table, a box's title, HTML, a definition, an example."""
+_MARKUP = [
+    (re.compile(r"!?\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])"), r"\1"),  # a link: what it says
+    (re.compile(r"\[\^[^\]]*\]|\{[^}]*\}|</?\w+[^>]*>"), ""),  # a footnote's mark, attributes, a tag
+    (re.compile(r"\*\*|`|(?<![\w*])[*_](?=\S)|(?<=\S)[*_](?![\w*])"), ""),  # emphasis and code
+    (re.compile(r"\\(?=[$*_#`])"), ""),
+    (re.compile(r"^\s*([-*+]|\d+\.)\s+"), ""),  # an item's bullet
+    (re.compile(r"\s+"), " "),
+]
+_LETTERS = 0.93
+"""Of a paragraph's characters, at least so many are letters or spaces; the others are full of numbers and names."""
+
+_ENOUGH = 500
+"""Characters. What is shorter, such as the docstring of a small class, is one text with what follows it."""
+
+
+def read_prose(root: Path) -> list[str]:
+    """Return the texts of a repository, file by file in the order of their paths, each text once."""
+    paths = sorted({path for pattern in SOURCES for path in root.glob(pattern) if "tests" not in path.parts})
+    return list(dict.fromkeys(text for path in paths for text in texts_of(path)))
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Yield a file's texts: paragraphs that belong together, with a blank line between two."""
+    source = path.read_text(encoding="utf-8")
+    match path.suffix:
+        case ".md":
+            parts = re.split(r"^#+ .*$", _NOT_PROSE.sub("", source), flags=re.MULTILINE)  # a section
+        case ".ipynb":
+            parts = ["".join(cell["source"]) for cell in json.loads(source)["cells"] if cell["cell_type"] == "markdown"]
+        case ".toml":
+            parts = list(_strings(tomllib.loads(source)))
+        case _:
+            # Not those of functions: they all begin with what is returned, and so would every second sentence.
+            nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef)]
+            parts = [ast.get_docstring(node) or "" for node in nodes]
+    text: list[str] = []
+    for part in parts:
+        text += paragraphs(part)
+        if sum(map(len, text)) >= _ENOUGH:
+            yield "\n\n".join(text)
+            text = []
+    if text:
+        yield "\n\n".join(text)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield what strings there are in a table of tables and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
+
+
+def paragraphs(page: str) -> list[str]:
+    r"""Return the paragraphs of a Markdown page that are prose, one line each.
+
+    >>> paragraphs("# A title\n\nA *block* has [a name](x.md),\nas soon as it is full.\n\n| a | table |\n|---|---|\n")
+    ['A block has a name, as soon as it is full.']
+    """
+    found = []
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)", _NOT_PROSE.sub("", page)):
+        text = part.strip()
+        if text.startswith(_LEFT_OUT):
+            continue
+        for pattern, replacement in _MARKUP:
+            text = pattern.sub(replacement, text)
+        text = text.strip()
+        if _is_prose(text):
+            found.append(text)
+    return found
+
+
+def _is_prose(text: str) -> bool:
+    """Return whether a text is made of sentences."""
+    letters = sum(character.isalpha() or character == " " for character in text)
+    return len(text.split()) >= 8 and letters >= _LETTERS * len(text) and text[-1] in ".!?:;)" and text.isascii()

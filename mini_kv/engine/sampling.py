@@ -1,0 +1,106 @@
+"""From logits to a token: the likeliest, or one drawn by lot.
+
+The lot is one number between 0 and 1, and the token is the one in whose stretch it falls:
+
+    likeliest first     0          the          .52    a   .70  his .81 ...  1
+    drawn: 0.64                                  ^ a
+
+Temperature makes the stretches more alike or less, top-k and top-p cut off the tail. The number is made of the seed,
+the sample and the place in the text, and of nothing else: not of who else is in the batch, not of preemptions.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mini_kv.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a request's tokens are chosen, and when it ends. Names are those of vLLM `SamplingParams`."""
+
+    max_tokens: int = 16
+    """Output tokens after which it ends, with reason "length"."""
+    temperature: float = 1.0
+    """What logits are divided by; 0: always the likeliest token."""
+    top_k: int = 0
+    """Only so many of the likeliest tokens can be drawn; 0: all."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that together have this probability can be drawn."""
+    seed: int | None = None
+    """Same seed, same text. `None`: the engine gives each request its own."""
+    stop: tuple[str, ...] = ()
+    """Texts that end it, with reason "stop"; they are not part of what it said."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end it, with reason "stop"."""
+    ignore_eos: bool = False
+    """Whether it goes on after the token that ends a text."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {self.max_tokens}, it must be at least 1")
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError(f"temperature is {self.temperature}, it must be 0 or a positive number")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k is {self.top_k}, it must be at least 1, or 0 for all tokens")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p}, it must be above 0.0 and at most 1.0")
+        if isinstance(self.stop, str):
+            raise ConfigError(f"stop is a string: write ({self.stop!r},)")
+        if "" in self.stop:
+            raise ConfigError("a text in stop is empty: it would end every request before its first token")
+
+
+def draw(seed: object, index: int, position: int) -> float:
+    """Return the number of a sample's token, `0 <= number < 1`; the same arguments, the same number.
+
+    >>> draw(7, 0, 3) == draw(7, 0, 3) != draw(7, 1, 3)
+    True
+    """
+    return random.Random(f"{seed}/{index}/{position}").random()
+
+
+def sample_tokens(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> list[int]:
+    """Return a token for each row.
+
+    Args:
+        logits: `[n, vocab_size]`.
+        params: a row's.
+        draws: a row's number, as `draw` makes it; rows of temperature 0 do not need it.
+    """
+    token_ids: list[int] = logits.argmax(dim=-1).tolist()
+    drawn = [row for row, choice in enumerate(params) if choice.temperature > 0]
+    if drawn:
+        rows = _draw_rows(logits[drawn], [params[row] for row in drawn], [draws[row] for row in drawn])
+        for row, token_id in zip(drawn, rows, strict=True):
+            token_ids[row] = token_id
+    return token_ids
+
+
+def _draw_rows(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> list[int]:
+    """Return the tokens in whose stretches the numbers fall."""
+
+    def column(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=logits.device).unsqueeze(1)
+
+    vocab_size = logits.shape[1]
+    by_rank, order = logits.double().sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(vocab_size, device=logits.device)
+    by_rank = by_rank.masked_fill(ranks >= column([choice.top_k or vocab_size for choice in params]), -torch.inf)
+    # The largest logit is taken off first: divided by a tiny temperature it would be infinite.
+    by_rank = (by_rank - by_rank[:, :1]) / column([choice.temperature for choice in params])
+    probabilities = torch.softmax(by_rank, dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    is_tail = (before >= column([choice.top_p for choice in params])) | (probabilities == 0)
+    is_tail[:, 0] = False
+    ends = probabilities.masked_fill(is_tail, 0.0).cumsum(dim=-1)
+    drawn = torch.searchsorted(ends, column(draws) * ends[:, -1:], right=True)
+    # A product that was rounded up to the end of the last stretch still falls into it.
+    last = (~is_tail).sum(dim=-1, keepdim=True) - 1
+    tokens: list[int] = order.gather(1, torch.minimum(drawn, last)).squeeze(1).tolist()
+    return tokens

@@ -1,0 +1,60 @@
+"""What an engine says of itself: counters, and the line that serving engines print every few seconds.
+
+    Avg prompt throughput: 204.8 tokens/s, Avg generation throughput: 51.2 tokens/s, Running: 3 reqs, Waiting: 1 reqs,
+    KV cache usage: 37.5%, Prefix cache hit rate: 66.7%
+
+The two rates are of the time since the last such line, the hit rate is of all requests so far.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mini_kv.core.sched.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counters since the engine was made. They only grow."""
+
+    num_steps: int = 0
+    num_scheduled_tokens: int = 0
+    """Tokens that went through the model."""
+    num_prompt_tokens: int = 0
+    """Tokens of the prompts that were taken in, those found in the cache included."""
+    num_generation_tokens: int = 0
+    """Tokens that were chosen."""
+
+
+class StatLogger:
+    """Writes the line. Source: vLLM `LoggingStatLogger` (v1/metrics/loggers.py)."""
+
+    def __init__(
+        self, scheduler: Scheduler, stats: EngineStats, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Begin to measure now."""
+        self._scheduler = scheduler
+        self._stats = stats
+        self._clock = clock
+        self._since = (clock(), stats.num_prompt_tokens, stats.num_generation_tokens)
+
+    def line(self) -> str:
+        """Return the line for the time since the last one."""
+        before, self._since = (
+            self._since,
+            (self._clock(), self._stats.num_prompt_tokens, self._stats.num_generation_tokens),
+        )
+        seconds = self._since[0] - before[0]
+        prompt, generation = ((self._since[i] - before[i]) / seconds if seconds > 0 else 0.0 for i in (1, 2))
+        scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
+        return (
+            f"Avg prompt throughput: {prompt:.1f} tokens/s, Avg generation throughput: {generation:.1f} tokens/s, "
+            f"Running: {len(scheduler.running)} reqs, Waiting: {len(scheduler.waiting)} reqs, "
+            f"KV cache usage: {manager.usage:.1%}, Prefix cache hit rate: {self.prefix_cache_hit_rate:.1%}"
+        )
+
+    @property
+    def prefix_cache_hit_rate(self) -> float:
+        """Share of the admitted requests' tokens that were found in the cache, 0.0 to 1.0."""
+        stats = self._scheduler.kv_cache_manager.prefix_cache_stats
+        return stats.hits / stats.queries if stats.queries else 0.0

@@ -1,0 +1,68 @@
+"""The small model that comes along: how large it is, what it has learned, what it writes."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mini_kv.engine.checkpoint import load_config, load_model, tiny_folder
+from mini_kv.engine.prose import read_prose
+from mini_kv.engine.train import Windows, text_loss
+
+ROOT = Path(__file__).parents[3]
+LEARNED = 3.2
+"""Nats a token on texts that it has never read; a guess among 1,024 tokens would cost 6.9."""
+PROMPTS = ["A block is", "The cache remembers", "When two people ask"]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model(tiny_folder())
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+@torch.no_grad()
+def write(tiny, prompt, num_tokens):
+    """Return what follows the prompt, always the likeliest token, everything computed again for each."""
+    model, tokenizer = tiny
+    ids = tokenizer.encode(prompt)
+    begin = len(ids)
+    while len(ids) < begin + num_tokens and ids[-1] != tokenizer.eos_token_id:
+        attend, last = Windows(len(ids)), torch.tensor([len(ids) - 1])
+        ids.append(int(model.forward(torch.tensor(ids), torch.arange(len(ids)), attend, last).argmax()))
+    return tokenizer.decode(ids[begin:])
+
+
+def test_its_folder_is_small():
+    assert sum(path.stat().st_size for path in tiny_folder().iterdir()) <= 2_000_000
+
+
+def test_it_is_loaded_in_no_time():
+    start = time.process_time()
+    load_model(tiny_folder())
+    assert time.process_time() - start < 1.0
+
+
+def test_it_reads_512_tokens():
+    assert load_config(tiny_folder()).max_position_embeddings >= 512
+
+
+def test_it_has_learned_more_than_it_remembers(tiny):
+    held_out = (tiny_folder() / "held_out.txt").read_text(encoding="utf-8").strip().split("\n\n\n")
+    model, tokenizer = tiny
+    assert text_loss(model, tokenizer, held_out) < LEARNED
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_it_writes_words(tiny, prompt):
+    """Those of the prose: nearly all, since the prose goes on changing and the model does not."""
+    known = {word for text in read_prose(ROOT) for word in words(text)}
+    # The prompt's last word may go on, and the last word of all may be cut off.
+    written = words(prompt + write(tiny, prompt, 60))[:-1]
+    assert len(written) >= 20
+    assert sum(word in known for word in written) >= 0.95 * len(written), written

@@ -1,0 +1,199 @@
+"""Byte-level BPE: what goes in comes out, as the library that everybody uses would have it, and errors say where."""
+
+import importlib.util
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_kv.engine.errors import CheckpointError
+from mini_kv.engine.tokenizer import Tokenizer
+
+TINY = Path(__file__).parents[2] / "engine" / "tiny" / "tokenizer.json"
+ROOT = Path(__file__).parents[3]
+needs_tokenizers = pytest.mark.skipif(
+    importlib.util.find_spec("tokenizers") is None,
+    reason="comparing with Hugging Face's tokenizers needs them: pip install tokenizers",
+)
+
+TEXTS = [
+    "",
+    " ",
+    "A block is",
+    "  two spaces, a tab\tand a line\n\n\nnext paragraph \n",
+    "it's 2026, isn't it? 1,234.5 tokens/s",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "块表 и кэш 🧱🧱 e\u0301 \u200d \x00 \x7f",
+    "def f(x):\n    return x[::-1]  # ok\n",
+    "a<|end|>b <|end|>\n<|end|><|end|> <|end|",
+]
+
+
+TO_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE_TOKENIZERS = {
+    "GPT-2": TO_BYTES | {"use_regex": True},
+    "SmolLM2": {
+        "type": "Sequence",
+        "pretokenizers": [{"type": "Digits", "individual_digits": True}, TO_BYTES | {"use_regex": True}],
+    },
+    "Llama 3": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Isolated", "invert": False},
+            TO_BYTES,
+        ],
+    },
+    "by a string": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"String": "s."}, "behavior": "Isolated", "invert": False},
+            TO_BYTES,
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return Tokenizer.from_file(TINY, eos_token_id=0)
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    import tokenizers
+
+    return tokenizers.Tokenizer.from_file(str(TINY))
+
+
+def changed(tmp_path: Path, **changes: object) -> Path:
+    """Return a copy of the small model's file with other settings; a key with dots goes down into it."""
+    data = json.loads(TINY.read_text(encoding="utf-8"))
+    for key, value in changes.items():
+        *folders, last = key.split("__")
+        place = data
+        for folder in folders:
+            place = place[folder]
+        place[last] = value
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+class TestRoundTrip:
+    @given(data=st.binary())
+    def test_every_string_of_bytes_comes_back(self, tiny, data):
+        assert tiny.decode_bytes(tiny.encode(data.decode("utf-8", "surrogateescape"))) == data
+
+    @given(text=st.text())
+    def test_every_text_comes_back(self, tiny, text):
+        assert tiny.decode(tiny.encode(text)) == text
+
+    def test_a_character_may_begin_in_one_token_and_end_in_the_next(self, tiny):
+        ids = tiny.encode("块")
+        assert [tiny.decode_bytes([i]) for i in ids] == [b"\xe5", b"\x9d", b"\x97"]
+        assert tiny.decode(ids[:2]) == "\ufffd"
+        assert tiny.decode(ids) == "块"
+
+    def test_the_end_of_a_text_is_one_token_that_stands_for_no_text(self, tiny):
+        assert tiny.eos_token_id == 0
+        assert tiny.encode("<|end|>") == [0]
+        assert tiny.decode([0]) == ""
+
+    def test_an_id_that_is_no_token_is_named(self, tiny):
+        with pytest.raises(ValueError, match=r"token id 5000 is not in the vocabulary of 1024"):
+            tiny.decode([1, 5000])
+
+    def test_words_of_the_subject_are_single_tokens(self, tiny):
+        assert [len(tiny.encode(word)) for word in (" block", " cache", " the", " token")] == [1, 1, 1, 1]
+
+
+@needs_tokenizers
+class TestLikeTheLibrary:
+    @pytest.mark.parametrize("text", TEXTS)
+    def test_the_same_ids(self, tiny, theirs, text):
+        assert tiny.encode(text) == theirs.encode(text).ids
+
+    @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])))
+    def test_the_same_ids_for_any_text(self, tiny, theirs, text):
+        assert tiny.encode(text) == theirs.encode(text).ids
+
+    def test_the_same_ids_for_every_page_of_the_book(self, tiny, theirs):
+        pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "book" / "docs").rglob("*.md"))]
+        assert [page for page in pages if tiny.encode(page) != theirs.encode(page).ids] == []
+
+    @pytest.mark.parametrize("form", PRE_TOKENIZERS)
+    def test_the_same_ids_however_a_text_is_cut(self, tmp_path, form):
+        import tokenizers
+
+        path = changed(tmp_path, pre_tokenizer=PRE_TOKENIZERS[form])
+        ours, theirs = Tokenizer.from_file(path, eos_token_id=0), tokenizers.Tokenizer.from_file(str(path))
+
+        @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])) | st.text(" \x1c\u3000\n'st1²½aéλ字_-!"))
+        def same(text):
+            assert ours.encode(text) == theirs.encode(text).ids
+
+        same()
+        assert [text for text in TEXTS if ours.encode(text) != theirs.encode(text).ids] == []
+
+    def test_merges_may_be_written_as_pairs_or_as_words(self, tiny, tmp_path):
+        pairs = json.loads(TINY.read_text(encoding="utf-8"))["model"]["merges"]
+        words = Tokenizer.from_file(changed(tmp_path, model__merges=[" ".join(pair) for pair in pairs]))
+        assert [words.encode(text) for text in TEXTS] == [tiny.encode(text) for text in TEXTS]
+
+    def test_the_same_text_for_any_ids(self, tiny, theirs):
+        dice = random.Random(0)
+        for _ in range(200):
+            ids = [dice.randrange(tiny.vocab_size) for _ in range(20)]
+            assert tiny.decode(ids) == theirs.decode(ids)
+
+
+def test_it_needs_nothing_but_the_standard_library():
+    look = "sorted({'torch', 'numpy', 'regex', 'tokenizers'} & set(sys.modules))"
+    script = f"import sys, mini_kv.engine.tokenizer; print({look})"
+    output = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    assert output == "[]\n"
+
+
+class TestErrors:
+    def test_no_file(self, tmp_path):
+        with pytest.raises(CheckpointError, match=r"nothing\.json: there is no such file"):
+            Tokenizer.from_file(tmp_path / "nothing.json")
+
+    def test_a_damaged_file(self, tmp_path):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(TINY.read_text(encoding="utf-8")[:1000], encoding="utf-8")
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: is not JSON: .* line \d+"):
+            Tokenizer.from_file(path)
+
+    @pytest.mark.parametrize("content", ["[]", "{}", '{"model": []}', '{"model": {"type": "BPE"}}'])
+    def test_some_other_file(self, tmp_path, content):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: "):
+            Tokenizer.from_file(path)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"model__type": "Unigram"}, "model.type is 'Unigram', and only 'BPE' is supported"),
+            ({"model__byte_fallback": True}, "model.byte_fallback is True, and only None is supported"),
+            ({"normalizer": {"type": "NFC"}}, "normalizer is {'type': 'NFC'}, and only None is supported"),
+            ({"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer.type is 'Metaspace', and only 'ByteLevel'"),
+            ({"decoder": None}, "decoder.type is None, and only 'ByteLevel' is supported"),
+            ({"model__merges": [["q", "§§"]]}, "merges b'q' and b'\\xa7\\xa7', and one of the three has no id"),
+            ({"added_tokens": []}, "has no special token 0, which is to end a text"),
+        ],
+    )
+    def test_what_would_be_read_wrongly_is_refused(self, tmp_path, changes, message):
+        with pytest.raises(CheckpointError, match=re.escape(f"tokenizer.json: {message}")):
+            Tokenizer.from_file(changed(tmp_path, **changes), eos_token_id=0)
