@@ -54,34 +54,15 @@ class HuggingFaceModel:
         """
         check_config(model.config.to_dict())
         _register()
-        self._config = model.config.get_text_config()
-        model.set_attn_implementation(INTERFACE if self._config is model.config else {"text_config": INTERFACE})
+        config = model.config.get_text_config()
+        model.set_attn_implementation(INTERFACE if config is model.config else {"text_config": INTERFACE})
         self._model = model.eval().requires_grad_(False)
-        self._layers = self._ask_layers()
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens that there are, padding of the matrix included."""
-        size: int = self._config.vocab_size
-        return size
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weights, the keys and the values."""
-        dtype: torch.dtype = self._model.dtype
-        return dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights lie."""
-        device: torch.device = self._model.device
-        return device
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text, as the checkpoint's generation_config.json says; a chat model may have several."""
-        ids = self._model.generation_config.eos_token_id if self._model.generation_config else None
-        return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+        self.vocab_size: int = config.vocab_size
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
+        self.eos_token_ids = _eos_token_ids(model)
+        """Tokens that end a text, as generation_config.json says; a chat model may have several."""
+        self._layers = self._ask_layers(config.num_hidden_layers)
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order."""
@@ -106,18 +87,23 @@ class HuggingFaceModel:
         logits: Tensor = output.logits[0]
         return logits
 
-    def _ask_layers(self) -> "list[_Layer]":
+    def _ask_layers(self, num_layers: int) -> "list[_Layer]":
         """Return what each layer keeps, found out by running one token: what a layer does counts, not its config."""
         witness = _Witness()
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.forward(zero, zero, witness, zero)
-        num_layers, seen = self._config.num_hidden_layers, [layer.number for layer in witness.layers]
+        seen = [layer.number for layer in witness.layers]
         if seen != list(range(num_layers)):
             raise ConfigError(
                 f"{type(self._model).__name__} has {num_layers} layers, and {seen} looked back: the others keep "
                 "something else than keys and values, which mini_kv has no place for"
             )
         return witness.layers
+
+
+def _eos_token_ids(model: "PreTrainedModel") -> tuple[int, ...]:
+    ids = model.generation_config.eos_token_id if model.generation_config else None
+    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
 
 def check_config(config: dict[str, Any]) -> None:

@@ -54,9 +54,10 @@ class Run:
 def run(checkpoint, config, prompts: Sequence[list[int]], n=1):
     model, _ = load_huggingface(checkpoint.folder, dtype=checkpoint.dtype)
     engine = LLMEngine(model, None, config, make_runner=Watched)
+    runner = engine.model_runner
+    assert isinstance(runner, Watched)
     outputs = engine.generate(prompts, GREEDY, n=n)
     answers = [sample.token_ids for output in outputs for sample in output.outputs]
-    runner = engine.model_runner
     return Run(
         answers, runner.num_hit_tokens, runner.num_cut_prompts, engine.scheduler.num_preemptions, runner.num_copies
     )
