@@ -51,12 +51,12 @@ class Run:
     num_copies: int
 
 
-def run(checkpoint, config, prompts: Sequence[list[int]], n=1):
+def run(checkpoint, config, prompts: Sequence[list[int]], n=1, params=GREEDY):
     model, _ = load_huggingface(checkpoint.folder, dtype=checkpoint.dtype)
     engine = LLMEngine(model, None, config, make_runner=Watched)
     runner = engine.model_runner
     assert isinstance(runner, Watched)
-    outputs = engine.generate(prompts, GREEDY, n=n)
+    outputs = engine.generate(prompts, params, n=n)
     answers = [sample.token_ids for output in outputs for sample in output.outputs]
     return Run(
         answers, runner.num_hit_tokens, runner.num_cut_prompts, engine.scheduler.num_preemptions, runner.num_copies
@@ -115,6 +115,17 @@ def test_three_samples_forked_from_one_prompt_say_the_same_three_times(name, mad
     forked = run(checkpoint, CUT, checkpoint.prompts, n=3)
     assert forked.answers == [answer for answer in checkpoint.answers for _ in range(3)]
     assert forked.num_copies > 0
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_samples_that_part_ways_after_the_fork_are_those_of_an_engine_without_forks_or_cache(name, made):
+    checkpoint, drawn = made(name), SamplingParams(max_tokens=NUM_NEW_TOKENS, temperature=1.0, seed=3)
+    forked = run(checkpoint, CUT, checkpoint.prompts, n=3, params=drawn)
+    alone = replace(ROOMY, enable_prefix_caching=False, scheduler=SchedulerConfig(max_num_seqs=1))
+    by_itself = run(checkpoint, alone, checkpoint.prompts[-4:], n=3, params=drawn)
+    assert forked.num_copies > 0 == by_itself.num_copies
+    assert forked.answers[-12:] == by_itself.answers
+    assert len({tuple(answer) for answer in forked.answers}) > 50  # of 60: they do part ways
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
