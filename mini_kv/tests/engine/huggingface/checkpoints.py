@@ -143,4 +143,7 @@ def load_reference(folder: Path, dtype: torch.dtype = torch.float64) -> Any:
     """Return transformers' own model, its attention untouched."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    if model.config.model_type == "gemma2":
+        model.set_attn_implementation("eager")  # transformers 5.17 takes sdpa, which forgets the soft cap
+    return model
