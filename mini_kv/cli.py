@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mini_kv import __version__
+from mini_kv.engine.generate_command import add_generate_arguments, run_generate
 from mini_kv.labkit import learner
 from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_lab
@@ -51,6 +52,10 @@ def build_parser() -> argparse.ArgumentParser:
     story.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
     story.add_argument("--html", metavar="FILE", help="write a page to step through instead")
     story.set_defaults(run=run_story)
+
+    generate = verbs.add_parser("generate", help="let a model write, and watch the blocks fill")
+    add_generate_arguments(generate)
+    generate.set_defaults(run=run_generate)
 
     replay = verbs.add_parser("replay", help="run a production trace through the cache and report the hit rate")
     add_replay_arguments(replay)

@@ -4,8 +4,9 @@
     norm, projections, RoPE   ------------------------->   keeps k and v, looks back
     feed-forward, logits      <-------------------------   what each query found
 
-Since release 4.48 the layers of transformers call their attention by name, from a registry to which anybody may add. We
-add one name, for a function that computes nothing: it hands queries, keys and values to the `Attend` of the step.
+The layers of transformers look their attention up by name, in a registry to which anybody may add. We add one name, for
+a function that computes nothing: it hands queries, keys and values to the `Attend` of the step. Source: transformers
+`AttentionInterface` (modeling_utils.py), 5.17 and 5.23.
 
 The batch is packed, one request after the other in one row, `[1, num_tokens]`. Outside attention a layer treats each
 token by itself, and inside it the `Attend` knows whose token is whose: no padding, no mask.
@@ -35,7 +36,7 @@ SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_te
 """
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
-"""Settings of `config.json` that a model cannot do without; those that are left out have defaults."""
+"""Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
 
 BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Kinds of RoPE whose angles change with the longest text of the batch, so that a kept key would be wrong later."""
@@ -119,22 +120,30 @@ def check_config(config: dict[str, Any]) -> None:
         raise ConfigError(
             f"model_type {model_type!r} is not supported{why and ': ' + why}. Those that work: {', '.join(SUPPORTED)}"
         )
-    text: dict[str, Any] = config.get("text_config") or config
+    text: dict[str, Any] = _object(config, "text_config") or config
     for name in SIZES:
-        value = text.get(name, 1)
-        if not isinstance(value, int) or value < 1:
+        value = text.get(name)
+        if value is not None and (not isinstance(value, int) or value < 1):
             raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
     if text.get("use_bidirectional_attention") or text.get("is_causal") is False:
         raise ConfigError(f"this {model_type} reads in both directions; a cache of the past needs a causal model")
-    if config.get("quantization_config"):
+    if _object(config, "quantization_config"):
         method = config["quantization_config"].get("quant_method")
         raise ConfigError(f"quantised weights ({method}) are not supported; load a checkpoint in bf16, fp16 or fp32")
-    for rope in _rope_types(text.get("rope_parameters") or text.get("rope_scaling") or {}):
+    for rope in _rope_types(_object(text, "rope_parameters") or _object(text, "rope_scaling")):
         if rope in BATCH_DEPENDENT_ROPE:
             raise ConfigError(
                 f"RoPE of the kind {rope!r} turns a key by an angle that depends on the longest text of the batch; "
                 "a key that is kept would be wrong when the batch changes"
             )
+
+
+def _object(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a setting that has settings of its own; empty if it is left out, or null."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{name} is {value!r}, it must be an object")
+    return value or {}
 
 
 def _reason(config: dict[str, Any]) -> str:

@@ -37,10 +37,17 @@ class Attend(Protocol):
 class CausalLM(Protocol):
     """A language model that leaves its past to others."""
 
-    vocab_size: int
-    dtype: torch.dtype
-    """Of keys and values."""
-    device: torch.device
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that there are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes, and its KV lies."""
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order. Source: vLLM `GPUModelRunner`."""

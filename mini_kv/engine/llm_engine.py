@@ -14,7 +14,7 @@ and each further sample is forked from the first, block table and all.
 Source: vLLM `LLMEngine` and `LLM` (v1/engine/llm_engine.py, entrypoints/llm.py), here one class in one process.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -327,7 +327,7 @@ class LLMEngine:
 
     def stream(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None, *, n: int = 1
-    ) -> Iterator[DeltaOutput]:
+    ) -> Generator[DeltaOutput, None, None]:
         """Yield what is said as it is said. The request of the first prompt is called "0", if it is the engine's first.
 
         Whoever stops listening aborts what is left.
@@ -366,7 +366,7 @@ class LLMEngine:
             raise
         return [self._samples[name].request for name in names]
 
-    def _run(self, requests: list[RequestState]) -> Iterator[DeltaOutput]:
+    def _run(self, requests: list[RequestState]) -> Generator[DeltaOutput, None, None]:
         """Yield what the steps bring until all are done; abort them if nobody listens any more."""
         try:
             while self.has_unfinished_requests:

@@ -55,6 +55,11 @@ def test_a_whole_checkpoint_is_loaded_in_its_own_dtype_and_without_a_tokenizer(f
     assert load_huggingface(str(folder), dtype=torch.bfloat16)[0].dtype == torch.bfloat16
 
 
+def test_a_setting_that_is_null_has_its_default(folder):
+    change_config(folder, head_dim=None, rope_scaling=None, quantization_config=None)
+    load_huggingface(folder)
+
+
 def test_weights_may_lie_in_several_files(tmp_path):
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -157,6 +162,7 @@ def test_an_architecture_that_does_not_work_is_named_with_those_that_do(config, 
         ({"num_attention_heads": 0}, "num_attention_heads is 0, it must be a whole number from 1 on"),
         ({"hidden_size": "32"}, "hidden_size is '32', it must be a whole number from 1 on"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised weights (gptq) are not supported"),
+        ({"rope_parameters": "none"}, "rope_parameters is 'none', it must be an object"),
         ({"is_causal": False}, "this llama reads in both directions"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "RoPE of the kind 'dynamic'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "longrope"}}, "RoPE of the kind 'longrope'"),

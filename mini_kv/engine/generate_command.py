@@ -1,0 +1,139 @@
+"""`mini-kv generate "A block is"`: the engine at a terminal. Torch is imported when the command runs, not before."""
+
+import argparse
+import io
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from mini_kv.core.errors import KVCacheError
+from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.engine.terminal import MARKS, Screen, pool_lines, printable, text_lines
+
+if TYPE_CHECKING:
+    from mini_kv.engine.llm_engine import LLMEngine
+    from mini_kv.engine.output_processor import DeltaOutput
+
+
+def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_generate` reads."""
+    parser.add_argument("prompts", metavar="PROMPT", nargs="+", help="a text to go on from; several run in one batch")
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
+    )
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest P (default: 1.0)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    parser.add_argument(
+        "--num-blocks",
+        type=int,
+        default=65,
+        metavar="N",
+        help="size of the pool, the null block included (default: 65)",
+    )
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="a checkpoint (default: the small one that comes along)"
+    )
+    parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
+
+
+def run_generate(args: argparse.Namespace) -> int:
+    """Write what the model says to each prompt; return the exit status.
+
+    On a terminal the texts grow and the blocks fill before one's eyes; elsewhere there is the text and nothing else.
+
+    0: done. 2: an argument, a prompt or the checkpoint is wrong, said in one line on stderr, and nothing was written.
+    """
+    try:
+        engine = make_engine(args)
+        stream = start(engine, args)
+    except ModuleNotFoundError as error:
+        print(f"mini-kv generate: there is no {error.name}: pip install 'mini_kv[engine]'", file=sys.stderr)
+        return 2
+    except (KVCacheError, OSError) as error:
+        print(f"mini-kv generate: {error}", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a prompt, or a model, may say what this terminal cannot show
+    texts = [printable(os.fsencode(prompt).decode("utf-8", errors="replace")) for prompt in args.prompts]
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        show_live(engine, stream, texts, sys.stdout)
+    else:
+        write_plain(stream, texts, sys.stdout)
+    if args.stats:
+        stats = engine.stats
+        print(engine.stat_logger.line(), file=sys.stderr)
+        print(f"{stats.num_steps} steps, {stats.num_scheduled_tokens} tokens through the model", file=sys.stderr)
+    return 0
+
+
+def make_engine(args: argparse.Namespace) -> "LLMEngine":
+    """Load the checkpoint and build the engine. Raises `ModuleNotFoundError` where torch or safetensors is missing."""
+    from mini_kv.engine.checkpoint import load_model, tiny_folder
+    from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+
+    model, tokenizer = load_model(args.model or tiny_folder())
+    limits = SchedulerConfig(max_model_len=model.config.max_position_embeddings)
+    config = EngineConfig(block_size=args.block_size, num_blocks=args.num_blocks, scheduler=limits)
+    return LLMEngine(model, tokenizer, config)
+
+
+def start(engine: "LLMEngine", args: argparse.Namespace) -> "Iterable[DeltaOutput]":
+    """Add all prompts. Raises what `LLMEngine.stream` raises, and then none is added."""
+    from mini_kv.engine.sampling import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+    )
+    return engine.stream(args.prompts, params)
+
+
+def write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO) -> None:
+    """Write one text as it comes, or several when all are done, each with its number."""
+    live = len(texts) == 1
+    if live:
+        out.write(texts[0])
+    for delta in stream:
+        new_text = printable(delta.new_text)
+        texts[int(delta.request_id)] += new_text
+        if live:
+            out.write(new_text)
+            out.flush()
+    out.write("\n" if live else "".join(f"[{number}] {text}\n" for number, text in enumerate(texts, start=1)))
+
+
+def show_live(engine: "LLMEngine", stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO) -> None:
+    """Draw the texts and the pool after every step; in the end leave the texts, whole, and the pool as it is then."""
+    screen = Screen(out)
+    num_steps = 0
+    for delta in stream:
+        texts[int(delta.request_id)] += printable(delta.new_text)
+        if engine.stats.num_steps > num_steps:
+            num_steps = engine.stats.num_steps
+            columns, rows = shutil.get_terminal_size()
+            below = below_the_texts(engine, columns)
+            # Lines that have left the screen at the top cannot be drawn again: keep to what fits.
+            above = text_lines(texts, columns - 1)[-max(1, rows - len(below) - 1) :]
+            screen.draw([*above, *below])
+    screen.clear()
+    columns = shutil.get_terminal_size().columns
+    screen.draw([*text_lines(texts, columns - 1), *below_the_texts(engine, columns)])
+
+
+def below_the_texts(engine: "LLMEngine", columns: int) -> list[str]:
+    """Return the pool, and what its marks mean."""
+    pool = engine.kv_cache_manager.block_pool
+    num_held = len(pool.blocks) - 1 - pool.num_free_blocks
+    heading = f"{num_held} of {len(pool.blocks) - 1} blocks held, step {engine.stats.num_steps}"
+    return ["", heading[: columns - 1], *pool_lines(pool, columns - 1), MARKS[: columns - 1]]
