@@ -59,6 +59,8 @@ class HuggingFaceModel:
         model.set_attn_implementation(INTERFACE if config is model.config else {"text_config": INTERFACE})
         self._model = model.eval().requires_grad_(False)
         self.vocab_size: int = config.vocab_size
+        self.max_position_embeddings: int = config.max_position_embeddings
+        """Tokens of the longest text that the model has learned to read."""
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         self.eos_token_ids = _eos_token_ids(model)

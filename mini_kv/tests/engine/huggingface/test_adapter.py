@@ -123,6 +123,7 @@ def test_only_the_tokens_asked_for_get_logits(made):
 def test_the_model_says_what_it_is(made, tmp_path):
     model = load(made("llama"))
     assert (model.vocab_size, model.dtype, model.device.type, model.eos_token_ids) == (96, torch.float64, "cpu", ())
+    assert model.max_position_embeddings == 64
     checkpoints.save("llama", tmp_path, eos_token_id=[7, 9])
     assert load_huggingface(tmp_path)[0].eos_token_ids == (7, 9)
 

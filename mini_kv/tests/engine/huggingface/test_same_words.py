@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, generate_alone
 from mini_kv.engine.huggingface import SUPPORTED
 from mini_kv.engine.huggingface_checkpoint import load_huggingface
@@ -139,3 +141,16 @@ def test_a_contiguous_cache_and_no_cache_say_the_same(name, made):
     assert answers == checkpoint.answers
     longest, right = checkpoint.prompts[-1], checkpoint.answers[-1]
     assert generate_alone(model, longest, NUM_NEW_TOKENS, NoCache()) == right
+
+
+def test_the_small_model_that_comes_along_says_the_same_by_way_of_transformers():
+    ours, our_tokenizer = load_model(tiny_folder(), dtype=torch.float64)
+    theirs, their_tokenizer = load_huggingface(tiny_folder(), dtype=torch.float64)
+    assert their_tokenizer is not None
+    texts = ["The cache remembers keys and values", "Two people ask the same question", "A block is"]
+    said = [
+        [output.outputs[0].text for output in LLMEngine(model, tokenizer, CUT).generate(texts, GREEDY)]
+        for model, tokenizer in ((ours, our_tokenizer), (theirs, their_tokenizer))
+    ]
+    assert said[0] == said[1]
+    assert all(said[0])
