@@ -30,7 +30,7 @@ class Scheduler(engine.Scheduler):
 
     and on a request `num_tokens` (known), `num_computed_tokens` (with KV), `status`, `max_slots`, `stop_token_ids`.
 
-    `add_request` and `finish_requests`, which aborts, are the engine's. So is what this lab leaves out: drafts,
+    `add_request` and `finish_requests`, which aborts, are the engine's. So is what this lab leaves out: guessed tokens,
     priorities, forks, queue-jumping, and an abort while the worker has the step. Do the work here; `super()` and the
     engine's methods with an underscore would do it for you, all but `_finish`:
 
