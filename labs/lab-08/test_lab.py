@@ -347,7 +347,7 @@ def run_lives(lab: LabUnderTest, torch: Any, about: str) -> None:
         told = "; ".join(str(step) for step in shortest)
         if failure is not None:
             what = f"{failure.what}, in the life of seed {seed}, blocks of 3, shortened to: {told}"
-            lab.fail(what, failure.want, failure.got, why="see NaiveCache in test_lab.py, the same cache as plain lists")
+            lab.fail(what, failure.want, failure.got, why="see NaiveCache in test_lab.py")
 
 
 def seeds(count: int) -> list[int]:

@@ -406,7 +406,7 @@ def fail_shortest(lab: LabUnderTest, steps: list[Any], difference: Callable[[lis
     if difference(steps) is not None:
         failure = difference(shrink(steps, lambda shorter: difference(shorter) is not None))
         if failure is not None:
-            lab.fail(failure.what, failure.want, failure.got, why="see attend in test_lab.py, attention in plain Python")
+            lab.fail(failure.what, failure.want, failure.got, why="see attend in test_lab.py")
 
 
 # What the tests above stand on --------------------------------------------------------------------------------------

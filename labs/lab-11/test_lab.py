@@ -70,7 +70,7 @@ def test_3_a_token_comes_when_all_known_ones_are_computed(lab: LabUnderTest) -> 
     lab.expect("computed tokens of A and B", [12, 11], play.computed("A", "B"))
 
 
-@points(3, f"Scheduler.{SCHEDULE}", why="no block is free: the last gives way, here the one that asks, and it is not served any more")
+@points(3, f"Scheduler.{SCHEDULE}", why="no block is free: the last goes, even if it asks, and gets no second turn")
 def test_4_the_last_to_come_gives_way(lab: LabUnderTest) -> None:
     """B's thirteenth token needs a block, and none is free. C, which has just come, would need one too."""
     play = the_figure(lab, SCHEDULE)

@@ -20,8 +20,6 @@ from mini_kv.labkit.kernels.interpreter import interpreted
 
 MAX_ROWS = 5
 MAX_COLUMNS = 64
-TOO_FAR = 2**30
-"""Bytes before a tensor that no wrong mask or stride leads to, only a product that became negative."""
 UNDEFINED_INTEGER = 99
 """What a masked lane of a load without `other` holds here, if it is an integer; else NaN."""
 
@@ -166,7 +164,7 @@ class KernelMemory:
         nearest = min(self.regions, key=lambda region: abs(astray - region.tensor.data_ptr()))
         verb = "reads" if is_load else "writes"
         why = "on a GPU this would be somebody else's memory, or the end of the process"
-        if nearest.tensor.data_ptr() - astray > TOO_FAR:
+        if nearest.tensor.data_ptr() - astray > 2**30:  # bytes: no wrong mask or stride leads there
             why = "so far before the beginning: a product was too large for 32 bits, and came out negative"
         raise LabFailure(
             f"program {program} {verb} outside of everything that it was given",
