@@ -166,11 +166,14 @@ class KernelMemory:
             region = min(self.regions, key=lambda region: abs(astray - region.tensor.data_ptr()))
             where = "everything that it was given"
         verb = "reads" if is_load else "writes"
+        why = "on a GPU this would be somebody else's memory, or the end of the process"
+        if region.tensor.data_ptr() - astray > 2**30:  # bytes: no wrong mask or stride leads there
+            why = "so far before the beginning: a product was too large for 32 bits, and came out negative"
         raise LabFailure(
             f"program {program} {verb} outside of {where}",
             "no lane outside",
             f"{marks.count('X')} of {len(marks)} lanes outside, the first one {region.place(astray)}",
-            "on a GPU this would be somebody else's memory, or the end of the process",
+            why,
             picture=draw_lanes(marks, ptrs.data.shape),
         )
 
