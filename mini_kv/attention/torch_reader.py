@@ -44,11 +44,12 @@ class BlockReader:
         self.kv_cache = kv_cache
         self.block_tables = block_tables.to(torch.int64)
         self._is_nhd = kv_cache.data.is_contiguous()
+        self.rows: Tensor
+        """What `row_ids` count, `[num_rows, row_size]`: a view of the cache."""
         if self._is_nhd:
-            self._rows = kv_cache.data.flatten(0, 1).flatten(1)
+            self.rows = kv_cache.data.flatten(0, 1).flatten(1)
         else:
-            self._rows = kv_cache.data.transpose(2, 3).flatten(0, 2).flatten(1)
-        self._views: dict[torch.Size, tuple[Tensor, Tensor]] = {}
+            self.rows = kv_cache.data.transpose(2, 3).flatten(0, 2).flatten(1)
 
     def row_ids(self, block_ids: Tensor, planes: tuple[int, ...] = (0, 1)) -> Tensor:
         """Return where blocks `[..., num_blocks]` lie, `[..., len(planes), num_blocks]` (HND: heads before blocks).
@@ -64,10 +65,8 @@ class BlockReader:
 
     def copy(self, row_ids: Tensor) -> Tensor:
         """Return rows `[n, num_planes, num_blocks]`, as they lie there, `[n, num_planes, heads, tokens, head_size]`."""
-        if row_ids.shape not in self._views:
-            self._views[row_ids.shape] = self._buffer(row_ids.shape)
-        buffer, x = self._views[row_ids.shape]
-        torch.index_select(self._rows, 0, row_ids.flatten(), out=buffer)
+        buffer, x = self.buffer(row_ids.shape)
+        torch.index_select(self.rows, 0, row_ids.flatten(), out=buffer)
         return x
 
     def read(self, request: int, begin: int, end: int, planes: tuple[int, ...] = (0, 1)) -> Tensor:
@@ -90,10 +89,10 @@ class BlockReader:
                 wide[index] *= self.kv_cache.tensor_scales[plane]
         return wide
 
-    def _buffer(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    def buffer(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """Return memory for rows of this shape, seen as rows to copy to, and seen as `copy` returns it."""
         num_kv_heads, head_size = self.kv_cache.num_kv_heads, self.kv_cache.head_size
-        buffer = workspace.take("rows", (shape.numel(), self._rows.shape[1]), self._rows)
+        buffer = workspace.take("rows", (shape.numel(), self.rows.shape[1]), self.rows)
         if self._is_nhd:
             return buffer, buffer.view(*shape[:2], -1, num_kv_heads, head_size).transpose(2, 3)
         return buffer, buffer.view(*shape[:2], num_kv_heads, -1, head_size)
