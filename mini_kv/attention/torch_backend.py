@@ -163,17 +163,18 @@ def _row_ids(pieces: Sequence[_Piece], reader: BlockReader, requests: Tensor) ->
 
 
 def _attend_to_pieces(q: Tensor, kv: Tensor, pieces: Sequence[_Piece], scale: float) -> _Part:
-    """Return attention of queries `[n, num_kv_heads, group, head_size]`, each over its own piece, padded to the longest.
+    """Return attention of queries `[n, num_kv_heads, group, head_size]`, each over its own padded piece.
 
     kv         [n, 2, num_kv_heads, tokens, head_size]
     """
     begin, end, mask = pieces[0].begin, pieces[0].end, None
     if any((piece.begin, piece.end) != (begin, end) for piece in pieces):
-        tokens = torch.arange(kv.shape[3])
-        ends = torch.tensor([[piece.begin, piece.end] for piece in pieces])
-        hidden = (tokens < ends[:, :1]) | (tokens >= ends[:, 1:])
-        kv.permute(0, 3, 1, 2, 4)[hidden] = 0  # a weight of zero is not enough: zero times NaN is NaN
-        mask = torch.zeros(hidden.shape, dtype=q.dtype).masked_fill_(hidden, -torch.inf)[:, None, None]
+        mask = q.new_full((len(pieces), 1, 1, kv.shape[3]), -torch.inf)
+        for x, row, piece in zip(kv, mask, pieces, strict=True):
+            row[..., piece.begin : piece.end] = 0
+            # A weight of zero is not enough: zero times what nobody has written may be NaN.
+            x[:, :, : piece.begin] = 0
+            x[:, :, piece.end :] = 0
         mask = mask.expand(-1, -1, q.shape[2], -1)
     elif end - begin < kv.shape[3]:
         kv = kv[:, :, :, begin:end]
