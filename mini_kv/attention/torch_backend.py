@@ -206,7 +206,7 @@ def _combine_by_request(out: Tensor, lse: Tensor, index: Sequence[int]) -> _Part
     for place, request in enumerate(index):
         places[request].append(place)
     most = max(map(len, places))
-    if most > 1:  # those with fewer pieces than others get some of no weight
+    if most * len(places) > len(index):  # those with fewer pieces than others get some of no weight
         out = torch.cat([out, torch.zeros_like(out[:1])])
         lse = torch.cat([lse, torch.full_like(lse[:1], -torch.inf)])
     table = torch.tensor([found + [len(index)] * (most - len(found)) for found in places]).T
