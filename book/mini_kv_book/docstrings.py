@@ -3,6 +3,7 @@
 from typing import Any
 
 from griffe import Extension, Object
+
 from mini_kv_book.drawings import with_drawings
 
 
