@@ -106,7 +106,8 @@ lint: $(VENV)/.lint $(VENV)/.torch
 size:
 	@$(PY) .ci/size.py
 
-# torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
+# torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need. So do the extras engine and hf,
+# which need torch: their other packages are named.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
 	   printf 'transformers>=5.17\nsafetensors[numpy]>=0.5\n' \

@@ -64,9 +64,9 @@ def attend(
             out[tokens].view(query_len, kv_cache.num_kv_heads, -1, query.shape[2]).copy_(part.permute(2, 0, 1, 3))
             lse[tokens] = part_lse.permute(2, 0, 1).flatten(1)
     if decodes:
-        tokens = torch.tensor([starts[request] for request in decodes])
-        part, part_lse = _decode(query[tokens], reader, decodes, [seq_lens[r] for r in decodes], options)
-        out[tokens], lse[tokens] = part.to(out.dtype), part_lse.to(lse.dtype)
+        rows = torch.tensor([starts[request] for request in decodes])
+        part, part_lse = _decode(query[rows], reader, decodes, [seq_lens[r] for r in decodes], options)
+        out[rows], lse[rows] = part.to(out.dtype), part_lse.to(lse.dtype)
     if options.sinks is not None:
         _add_sinks(out[: starts[-1]], lse[: starts[-1]], options.sinks)
     return lse
