@@ -18,7 +18,7 @@ PACKAGE_BUDGETS = {
     "core/sched": 450,
     "labkit": 1000,
     "labkit/audit.py": 260,
-    "labkit/kernels": 170,
+    "labkit/kernels": 175,
     "labkit/own_engine": 600,
 }
 """Code lines, tests and benchmarks aside; a file that is named has a budget of its own."""
