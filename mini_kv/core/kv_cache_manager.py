@@ -14,10 +14,10 @@ Several groups of layers, of several kinds, behave as one: a hit ends where it e
 is granted in all of them or in none.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar, Self
+from typing import Self
 
 from mini_kv.core.block import BlockFactory, KVCacheBlock
 from mini_kv.core.block_hash import (
@@ -71,9 +71,6 @@ class KVCacheManager:
     Source: vLLM `KVCacheManager` (v1/core/kv_cache_manager.py).
     """
 
-    make_pool: ClassVar[Callable[..., BlockPool]] = BlockPool
-    """Makes the pool; a subclass may have another."""
-
     def __init__(
         self,
         kv_cache_config: KVCacheConfig,
@@ -101,7 +98,7 @@ class KVCacheManager:
         self.kv_cache_config = kv_cache_config
         self.enable_caching = enable_caching
         self.hash_name = hash_name
-        self.block_pool = self.make_pool(kv_cache_config.num_blocks, enable_caching, new_block=new_block)
+        self.block_pool = self.make_pool(new_block)
         self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool)
         self.max_in_flight_tokens = max_in_flight_tokens
         if not 0.0 <= watermark < 1.0:
@@ -119,6 +116,10 @@ class KVCacheManager:
         self._block_hasher = get_request_block_hasher(
             self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
+
+    def make_pool(self, new_block: BlockFactory) -> BlockPool:
+        """Return a new pool; a subclass may have another."""
+        return BlockPool(self.kv_cache_config.num_blocks, self.enable_caching, new_block=new_block)
 
     @classmethod
     def for_full_attention(

@@ -107,15 +107,15 @@ class Aborts(Scheduler):
         return super().update_from_output(scheduler_output, sampled_token_ids)
 
 
-def make_pool(own: Own, num_blocks: int, enable_caching: bool, *, new_block: BlockFactory) -> BlockPool:
+def make_pool(own: Own, kv: KVCacheManager, new_block: BlockFactory) -> BlockPool:
     """Return a pool with the learner's methods, queue and index."""
     counts = own.get("lab-03 BlockPool")
     names = Names if counts is not None else None
     pool: BlockPool = combine(own.get("lab-07 BlockPool"), names, counts, BlockPool)(
-        num_blocks, enable_caching, new_block=new_block
+        kv.kv_cache_config.num_blocks, kv.enable_caching, new_block=new_block
     )
     if "lab-02 FreeKVCacheBlockQueue" in own:
-        blocks = pool.free_block_queue.popleft_n(num_blocks - 1)  # a block stands in one queue at a time
+        blocks = pool.free_block_queue.popleft_n(pool.num_free_blocks)  # a block stands in one queue at a time
         pool.free_block_queue = own["lab-02 FreeKVCacheBlockQueue"](blocks)
     if "lab-07 BlockHashToBlockMap" in own:
         pool.cached_block_hash_to_block = own["lab-07 BlockHashToBlockMap"]()
@@ -127,7 +127,7 @@ def make_manager(own: Own, kv_cache_config: KVCacheConfig, **options: Any) -> KV
     slots = own.get("lab-06 KVCacheManager")
     admission = Admission if slots is not None else None
     manager_class = combine(own.get("lab-07 KVCacheManager"), admission, slots, KVCacheManager)
-    manager_class.make_pool = staticmethod(partial(make_pool, own))
+    manager_class.make_pool = lambda kv, new_block: make_pool(own, kv, new_block)
     kv: KVCacheManager = manager_class(kv_cache_config, **options)
     if "lab-07 FullAttentionManager" in own:
         (group,) = kv.coordinator.single_type_managers
