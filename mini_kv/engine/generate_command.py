@@ -1,6 +1,7 @@
 """`mini-kv generate "A block is"`: the engine at a terminal. Torch is imported when the command runs, not before."""
 
 import argparse
+import importlib.util
 import io
 import os
 import shutil
@@ -9,11 +10,13 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_kv.core.errors import KVCacheError
+from mini_kv.core.errors import ConfigError, KVCacheError
 from mini_kv.core.sched.scheduler import SchedulerConfig
 from mini_kv.engine.terminal import MARKS, Screen, pool_lines, printable, text_lines
 
 if TYPE_CHECKING:
+    from mini_kv.engine.detokenizer import TextTokenizer
+    from mini_kv.engine.interface import CausalLM
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import DeltaOutput
 
@@ -41,7 +44,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="a checkpoint (default: the small one that comes along)"
+        "--model", type=Path, metavar="DIR", help="a checkpoint, of any kind with the extra hf (default: the small one)"
     )
     parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
 
@@ -92,13 +95,33 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
 
     Raises `ModuleNotFoundError` where torch or safetensors is missing.
     """
-    from mini_kv.engine.checkpoint import load_model, tiny_folder
     from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 
-    model, tokenizer = load_model(args.model or tiny_folder())
-    limits = SchedulerConfig(max_model_len=model.config.max_position_embeddings)
-    config = EngineConfig(block_size=args.block_size, num_blocks=args.num_blocks, scheduler=limits)
+    model, tokenizer, max_model_len = load(args.model)
+    config = EngineConfig(
+        block_size=args.block_size, num_blocks=args.num_blocks, scheduler=SchedulerConfig(max_model_len=max_model_len)
+    )
     return LLMEngine(model, tokenizer, config, **parts)
+
+
+def load(folder: Path | None) -> "tuple[CausalLM, TextTokenizer | None, int]":
+    """Return model, tokenizer and tokens of the longest text: ours, or any that transformers reads, if it is there."""
+    from mini_kv.engine.checkpoint import load_model, tiny_folder
+    from mini_kv.engine.errors import CheckpointError
+
+    try:
+        small, tokenizer = load_model(folder or tiny_folder())
+    except CheckpointError as error:
+        if folder is None or not folder.is_dir():
+            raise
+        if importlib.util.find_spec("transformers") is None:
+            raise ConfigError(f"{error}. More kinds are read with the extra hf: pip install 'mini_kv[hf]'") from None
+    else:
+        return small, tokenizer, small.config.max_position_embeddings
+    from mini_kv.engine.huggingface_checkpoint import load_huggingface
+
+    model, its_tokenizer = load_huggingface(folder)
+    return model, its_tokenizer, model.max_position_embeddings
 
 
 def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
@@ -111,6 +134,7 @@ def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
         top_k=args.top_k,
         top_p=args.top_p,
         seed=args.seed,
+        stop_token_ids=getattr(engine.model, "eos_token_ids", ()),  # a chat model has several
     )
     return engine.stream(args.prompts, params)
 
