@@ -18,11 +18,13 @@ def test_it_says_what_transformers_says(tmp_path, capsys):
     byte_level().save_pretrained(tmp_path)
     capsys.readouterr()  # transformers shows how it saves
     assert main(["generate", "the cache", "--model", str(tmp_path), *GREEDY]) == 0
-    ids = load_huggingface(tmp_path)[1].encode("the cache")
+    _, tokenizer = load_huggingface(tmp_path)
+    assert tokenizer is not None
+    ids = tokenizer.encode("the cache")
     answer = checkpoints.load_reference(tmp_path, torch.float32).generate(
         torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=6, do_sample=False
     )
-    text = load_huggingface(tmp_path)[1].decode(answer[0].tolist())
+    text = tokenizer.decode(answer[0].tolist())
     assert capsys.readouterr().out == printable(text) + "\n"
 
 
