@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from mini_kv.core.kv_cache_interface import AttentionSpec
 from mini_kv.core.sched.scheduler import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
@@ -72,7 +71,7 @@ CPU = Sizes(
     new_tokens=64,
 )
 GPU = Sizes(
-    lengths=(256, 512, 1024, 2048, 4096, 8192),
+    lengths=(256, 512, 1024, 2048, 4096),
     longest_without_cache=4096,
     steps=16,
     prefix=(4, 16, 1920, 128),
@@ -177,14 +176,13 @@ def greedy(max_tokens: int) -> SamplingParams:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Return lines of text: first column to the left, the others to the right; numbers with three digits."""
-    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if index else cell.ljust(width) for index, (cell, width) in enumerate(pairs)
-        ).rstrip()
-        for pairs in (list(zip(line, widths, strict=True)) for line in lines)
-    ]
+    cells = [list(head), *([_cell(value) for value in row] for row in rows)]
+    first, *widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for name, *others in cells:
+        padded = [cell.rjust(width) for cell, width in zip(others, widths, strict=True)]
+        lines.append("  ".join([name.ljust(first), *padded]).rstrip())
+    return lines
 
 
 def _cell(value: object) -> str:
