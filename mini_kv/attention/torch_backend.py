@@ -130,17 +130,13 @@ def _attend_to_pieces(q: Tensor, kv: Tensor, batch: Batch, scale: float) -> _Par
 
     kv         [n, 2, num_kv_heads, tokens, head_size]
     """
-    mask, (first, *_) = batch.mask, batch.pieces
-    if mask is None:
-        kv = kv[:, :, :, first.begin : first.end]
+    mask = None
+    if batch.hidden is None or batch.mask is None:
+        kv = kv[:, :, :, batch.visible]
     else:
-        for x, piece in zip(kv, batch.pieces, strict=True):
-            # A weight of zero is not enough: zero times what nobody has written may be NaN.
-            if piece.begin > 0:
-                x[:, :, : piece.begin] = 0
-            if piece.end < kv.shape[3]:
-                x[:, :, piece.end :] = 0
-        mask = mask.expand(-1, -1, q.shape[2], -1)
+        pieces, places = batch.hidden
+        kv[pieces, :, :, places] = 0  # a weight of zero is not enough: zero times what nobody has written may be NaN
+        mask = batch.mask.expand(-1, -1, q.shape[2], -1)
     keys, values = kv.unbind(1)
     out, lse = _fused(q, keys, values, attn_mask=mask, scale=scale)
     return out, lse

@@ -37,12 +37,15 @@ class Piece(NamedTuple):
 class Batch(NamedTuple):
     """Pieces that are copied together, and padded to the longest."""
 
-    pieces: list[Piece]
     which: Tensor
     """Whose query each is for."""
     row_ids: Tensor
+    visible: slice
+    """Tokens that all queries see, if all see the same."""
+    hidden: tuple[Tensor, Tensor] | None
+    """If not: of each token that its query does not see, the piece and the place in it."""
     mask: Tensor | None
-    """`[n, 1, 1, tokens]`: minus infinity for what a query does not see; `None` if all see the same."""
+    """And what is added to the scores, `[n, 1, 1, tokens]`: minus infinity for those."""
 
 
 class DecodePlan(NamedTuple):
@@ -77,8 +80,9 @@ def plan_decode(
     batches = []
     for begin, end in _batches(pieces[:num_small], kv_cache):
         num_blocks = pieces[end - 1].num_blocks
-        mask = _mask(pieces[begin:end], num_blocks * kv_cache.block_size, query)
-        batches.append(Batch(pieces[begin:end], which[begin:end], row_ids[begin:end, ..., :num_blocks], mask))
+        visible = slice(pieces[begin].begin, pieces[begin].end)
+        hidden, mask = _hidden(pieces[begin:end], num_blocks * kv_cache.block_size, query)
+        batches.append(Batch(which[begin:end], row_ids[begin:end, ..., :num_blocks], visible, hidden, mask))
     table, is_padded = _table([piece.which for piece in pieces])
     rows: Tensor | slice = slice(len(requests))
     if len(requests) < starts[-1]:
@@ -131,14 +135,17 @@ def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Tensor) -> 
     return reader.row_ids(reader.block_tables[requests.unsqueeze(1), columns])
 
 
-def _mask(pieces: Sequence[Piece], num_tokens: int, query: Tensor) -> Tensor | None:
-    """Return what is added to the scores of pieces that are padded to so many tokens; see `Batch.mask`."""
+def _hidden(
+    pieces: Sequence[Piece], num_tokens: int, query: Tensor
+) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
+    """Return `Batch.hidden` and `Batch.mask` of pieces that are padded to so many tokens."""
     if len({(piece.begin, piece.end) for piece in pieces}) == 1:
-        return None
-    mask = query.new_full((len(pieces), 1, 1, num_tokens), -torch.inf)
-    for row, piece in zip(mask, pieces, strict=True):
-        row[..., piece.begin : piece.end] = 0
-    return mask
+        return None, None
+    tokens, ends = torch.arange(num_tokens), torch.tensor([(piece.begin, piece.end) for piece in pieces])
+    is_hidden = (tokens < ends[:, :1]) | (tokens >= ends[:, 1:])
+    mask = query.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)[:, None, None]
+    pieces_of, places = is_hidden.nonzero(as_tuple=True)
+    return (pieces_of, places), mask
 
 
 def _table(index: Sequence[int]) -> tuple[Tensor, bool]:

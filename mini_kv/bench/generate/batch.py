@@ -65,8 +65,8 @@ def _multiply(setup: Setup, size: int) -> Run:
 def _decode(setup: Setup, batch: int) -> Run:
     """Give each of `batch` requests a few tokens more; the prompts are computed beforehand."""
     sizes = setup.sizes
-    # Those whose prompt is computed first go on while the others' are: in steps of more than 1024 tokens.
-    num_new = (setup.repeats + 1) * sizes.steps + batch * sizes.context // 1024 + 3
+    # Those whose prompt is computed first go on while the others' are: in steps of more than 512 tokens of prompts.
+    num_new = (setup.repeats + 1) * sizes.steps + batch * sizes.context // 512 + 3
     engine = setup.engine(batch, sizes.context + num_new, prefix_caching=False)
     for index, prompt in enumerate(setup.prompts(batch, sizes.context)):
         engine.add_request(f"r{index}", prompt, greedy(num_new))
