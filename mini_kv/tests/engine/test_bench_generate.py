@@ -86,6 +86,19 @@ def test_without_transformers_ours_is_measured_and_the_table_says_who_is_missing
     assert peers.lines([row])[-1] == "transformers: the package transformers is not installed"
 
 
+def test_a_ratio_reaches_its_target_or_misses_it(setup, monkeypatch):
+    def peer(prompts):
+        return 1.0, [[0]] * len(prompts)
+
+    monkeypatch.setattr(peers, "transformers_peers", lambda setup: ({peers.CONTINUOUS: peer}, {}))
+    row = peers.run(setup)[0]
+    for seconds, verdict in ((0.4, "2.50x"), (0.6, "1.67x")):
+        row["times as fast as"][peers.CONTINUOUS] = 1.0 / seconds
+        line = peers.lines([row])[3]
+        assert verdict in line
+        assert line.endswith("must 2x: reached" if seconds < 0.5 else "must 2x: missed")
+
+
 def test_a_peer_that_fails_says_why_and_costs_the_others_nothing(setup, monkeypatch):
     def broken(prompts):
         raise RuntimeError("no room\nand much more text")
