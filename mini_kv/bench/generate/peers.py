@@ -5,7 +5,8 @@ our size: left to itself it takes most of the machine's memory, and all of it is
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -34,8 +35,30 @@ Once = Callable[[Sequence[list[int]]], tuple[float, Tokens]]
 
 def run(setup: Setup) -> list[dict[str, Any]]:
     """Return a row a workload."""
-    peers, missing = transformers_peers(setup)
-    return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
+    with quiet_transformers():
+        peers, missing = transformers_peers(setup)
+        return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep its warnings out of the table, if it is there at all."""
+    if not has_package("transformers"):
+        yield
+        return
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def has_package(name: str) -> bool:
+    """Return whether it is installed."""
+    return importlib.util.find_spec(name) is not None
 
 
 def _row(setup: Setup, count: int, length: int, shared: int, peers: dict[str, Once]) -> dict[str, Any]:
@@ -111,11 +134,11 @@ def _ours(setup: Setup, count: int, length: int) -> Once:
 
 def transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
     """Return transformers' ways, and why those that are not there are missing."""
-    if importlib.util.find_spec("transformers") is None:
+    if not has_package("transformers"):
         return {}, {"transformers": "the package transformers is not installed"}
     missing = {}
     peers = _make_peers(setup)
-    if importlib.util.find_spec("psutil") is None:
+    if not has_package("psutil"):
         missing[CONTINUOUS] = "it asks psutil for the free memory, which is not installed"
         del peers[CONTINUOUS]
     return peers, missing
@@ -123,9 +146,7 @@ def transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
 
 def _make_peers(setup: Setup) -> dict[str, Once]:
     from transformers import ContinuousBatchingConfig, GenerationConfig
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
     new_tokens, device, model = setup.sizes.new_tokens, setup.model.device, same_model(setup)
     settings = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
 
