@@ -82,11 +82,10 @@ def _prediction(predict: Prediction | None, played: PlayedStep) -> Data | None:
 def script() -> str:
     """Return the JavaScript that defines `<kv-story>`; a page needs it once, and twice does no harm.
 
-    It comes without its indentation and its comments, which only those need who read the file.
+    It comes without its indentation, which only those need who read the file.
     """
     text = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
-    lines = (line.lstrip() for line in text.splitlines(keepends=True))
-    return "".join(line for line in lines if not line.startswith(("//", "/*", "* ", "*/", "*\n")))
+    return "".join(line.lstrip() for line in text.splitlines(keepends=True))
 
 
 def fragment(data: Data) -> str:
