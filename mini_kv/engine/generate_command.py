@@ -55,7 +55,7 @@ def run_generate(args: argparse.Namespace) -> int:
         engine = make_engine(args)
         stream = start(engine, args)
     except ModuleNotFoundError as error:
-        print(f"mini-kv generate: {error.msg}", file=sys.stderr)
+        print(f"mini-kv generate: there is no {error.name}: pip install 'mini_kv[engine]'", file=sys.stderr)
         return 2
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {error}", file=sys.stderr)

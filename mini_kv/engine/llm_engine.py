@@ -123,6 +123,8 @@ class LLMEngine:
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
         """Everybody who is not finished, by the scheduler's name."""
+        self._requests: dict[str, RequestState] = {}
+        """Those of which a sample is not finished, by the user's name."""
         self._num_requests = 0
 
     # Requests come and go.
@@ -158,13 +160,13 @@ class LLMEngine:
         token_ids = self._token_ids(request_id, prompt)
         names = [sample_name(request_id, index) for index in range(n)]
         for name in names:
-            if name in self._samples:
+            if name in self._samples or name in self._requests:
                 raise RepeatedRequestError(name)
         stop_token_ids = set(params.stop_token_ids)
         if not params.ignore_eos and self.tokenizer is not None and self.tokenizer.eos_token_id is not None:
             stop_token_ids.add(self.tokenizer.eos_token_id)
         seed = params.seed if params.seed is not None else f"{self.config.seed}/{self._num_requests}"
-        request = RequestState(request_id, token_ids, params, seed, frozenset(stop_token_ids), priority, cache_salt)
+        request = RequestState(request_id, token_ids, params, seed, frozenset(stop_token_ids), priority, cache_salt, n)
         self._enter(name=request_id, request=request, token_ids=token_ids, max_tokens=params.max_tokens)
         self._num_requests += 1
         samples = [
@@ -172,6 +174,7 @@ class LLMEngine:
             for index in range(n)
         ]
         samples[0].waiting_samples = samples[1:]
+        self._requests[request_id] = request
         self._samples |= zip(names, samples, strict=True)
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
@@ -202,10 +205,17 @@ class LLMEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request, all samples of it, between two steps. An unknown id is ignored: it may just have ended."""
-        names = [name for name, sample in self._samples.items() if sample.request.request_id == request_id]
-        self.scheduler.finish_requests(names)
-        for name in names:
-            del self._samples[name]
+        samples = [sample for sample in self._samples.values() if sample.request.request_id == request_id]
+        for sample in samples:
+            self._forget(sample)
+
+    def _forget(self, sample: SampleState) -> None:
+        """Let go of a sample, whether or not the scheduler knows already that it has ended."""
+        self.scheduler.finish_requests([sample.name])
+        del self._samples[sample.name]
+        sample.request.num_unfinished -= 1
+        if sample.request.num_unfinished == 0:
+            del self._requests[sample.request.request_id]
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -286,8 +296,7 @@ class LLMEngine:
         """Turn a token into text, and let go of a sample that has ended."""
         delta = sample.take(token_id, finish_reason)
         if delta.finish_reason is not None:
-            del self._samples[sample.name]
-            self.scheduler.finish_requests([sample.name])  # a stop string is news to the scheduler
+            self._forget(sample)  # a stop string is news to the scheduler
         return delta
 
     def _count(self, output: SchedulerOutput, chosen: list[tuple[SampleState, int]]) -> None:
@@ -320,9 +329,10 @@ class LLMEngine:
             completion.text += delta.new_text
             completion.finish_reason = delta.finish_reason
         return [
-            RequestOutput(name, request.prompt_token_ids, results[name], request.num_cached_tokens)
+            RequestOutput(
+                request.request_id, request.prompt_token_ids, results[request.request_id], request.num_cached_tokens
+            )
             for request in requests
-            for name in [request.request_id]
         ]
 
     def stream(

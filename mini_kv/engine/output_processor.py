@@ -57,6 +57,8 @@ class RequestState:
     stop_token_ids: frozenset[int]
     priority: int
     cache_salt: str | None
+    num_unfinished: int
+    """Samples that are not done."""
     num_cached_tokens: int = 0
     """Tokens of the prompt that were found in the cache when it was first admitted."""
 

@@ -90,9 +90,10 @@ def _draw_rows(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence
         return torch.tensor(values, dtype=torch.float64, device=logits.device).unsqueeze(1)
 
     vocab_size = logits.shape[1]
-    by_rank, order = logits.double().sort(dim=-1, descending=True, stable=True)
+    by_rank, order = logits.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(vocab_size, device=logits.device)
-    by_rank = by_rank.masked_fill(ranks >= column([choice.top_k or vocab_size for choice in params]), -torch.inf)
+    is_below_top_k = ranks >= column([choice.top_k or vocab_size for choice in params])
+    by_rank = by_rank.double().masked_fill(is_below_top_k, -torch.inf)
     # The largest logit is taken off first: divided by a tiny temperature it would be infinite.
     by_rank = (by_rank - by_rank[:, :1]) / column([choice.temperature for choice in params])
     probabilities = torch.softmax(by_rank, dim=-1)

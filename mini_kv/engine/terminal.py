@@ -1,9 +1,9 @@
 """Texts that grow and blocks that fill, on a terminal. No torch here.
 
-    A block is free when nobody holds it
-    ------------------------------------------------------------
-    111oo2.....................................
-    Avg prompt throughput: ...
+    A block is free when nobody holds it, and its name
+
+    4 of 24 blocks held, step 19
+    111oo2..................
 
 The same lines are drawn again after every step: the cursor goes up to where they began, and all below it is cleared.
 """
@@ -14,7 +14,7 @@ from typing import TextIO
 
 from mini_kv.core.block_pool import BlockPool
 
-MARKS = ".  free    o  free, but a prompt can still find it    1  held    2, 3 ...  held by so many"
+MARKS = ".  free    o  free, and can still be found    1  held    2, 3 ...  shared by so many"
 MAX_POOL_LINES = 4
 
 

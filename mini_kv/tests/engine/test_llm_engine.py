@@ -189,6 +189,22 @@ def test_parameters_that_cannot_work_are_refused_when_they_are_made(wrong, messa
         SamplingParams(**wrong)
 
 
+def test_a_name_is_free_again_when_all_samples_are_done():
+    llm = engine()
+    llm.add_request(
+        "a", PROMPT, SamplingParams(max_tokens=9, temperature=1.5, seed=2, stop_token_ids=tuple(range(0, 40, 6))), n=5
+    )
+    ended = []
+    while 0 not in ended:
+        ended += [delta.index for delta in llm.step() if delta.finish_reason]
+    assert len(ended) < 5
+    with pytest.raises(RepeatedRequestError):
+        llm.add_request("a", PROMPT)
+    while llm.has_unfinished_requests:
+        llm.step()
+    llm.add_request("a", PROMPT)
+
+
 def test_memory_in_bytes_becomes_blocks():
     """Two layers, keys and values, 4 tokens, 2 heads, 8 numbers of 8 bytes: 2,048 bytes a block."""
     llm = LLMEngine(MODEL, config=EngineConfig(block_size=4, kv_cache_memory_bytes=21_000))

@@ -1,0 +1,153 @@
+"""`mini-kv generate`: growing text and filling blocks on a terminal, the text and nothing else in a pipe."""
+
+import io
+import re
+
+import pytest
+
+from mini_kv.cli import build_parser, main
+from mini_kv.core.block import BlockHash
+from mini_kv.core.block_pool import BlockPool
+from mini_kv.engine.generate_command import make_engine, show_live, start
+from mini_kv.engine.terminal import Screen, pool_lines, printable, text_lines
+
+GREEDY = ["--temperature", "0", "--max-tokens", "12"]
+
+
+def test_one_prompt_is_gone_on_from(capsys):
+    assert main(["generate", "A block is", *GREEDY]) == 0
+    captured = capsys.readouterr()
+    assert re.fullmatch(r"A block is[a-zA-Z ,.:;'\n-]+\n", captured.out)
+    assert captured.err == ""
+
+
+def test_several_prompts_say_what_each_says_alone_and_carry_numbers(capsys):
+    texts = {}
+    for prompt in ("A block is", "The cache"):
+        main(["generate", prompt, *GREEDY])
+        texts[prompt] = capsys.readouterr().out
+    assert main(["generate", *texts, *GREEDY]) == 0
+    assert capsys.readouterr().out == f"[1] {texts['A block is']}[2] {texts['The cache']}"
+
+
+def test_the_seed_decides_what_is_drawn(capsys):
+    said = []
+    for seed in ("1", "1", "2"):
+        main(["generate", "A block is", "--seed", seed, "--max-tokens", "12"])
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != said[2]
+
+
+def test_the_figures_go_to_stderr(capsys):
+    assert main(["generate", "A", *GREEDY, "--stats"]) == 0
+    captured = capsys.readouterr()
+    assert "throughput" not in captured.out
+    assert "Running: 0 reqs" in captured.err and "steps, " in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["", "good"], "the prompt of request '0' is empty: there is nothing to go on from"),
+        (["good", "--max-tokens", "0"], "max_tokens is 0, it must be at least 1"),
+        (["good", "--top-p", "2"], "top_p is 2.0, it must be above 0.0 and at most 1.0"),
+        (["good", "--block-size", "0"], "block_size is 0, it must be at least 1"),
+        (["good", "--num-blocks", "1"], "num_blocks is 1: the null block takes one, so it must be at least 2"),
+        (["good", "--num-blocks", "3"], "the pool has 2"),
+        (["good", "good " * 1000], "leaves no room for output: max_model_len is"),
+        (["good", "--model", "no/such/folder"], "no/such/folder/config.json: there is no such file"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, message, capsys):
+    assert main(["generate", *argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("mini-kv generate: ") and message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr("builtins.__import__", without_torch(__import__))
+    assert main(["generate", "A"]) == 2
+    assert capsys.readouterr().err == "mini-kv generate: there is no torch: pip install 'mini_kv[engine]'\n"
+
+
+def without_torch(real_import):
+    """Return an import that knows no checkpoint, as where torch is missing."""
+
+    def import_(name, *args, **options):
+        if name == "mini_kv.engine.checkpoint":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        return real_import(name, *args, **options)
+
+    return import_
+
+
+class Terminal(io.StringIO):
+    """What a person sees: the cursor can go up, and all below it be cleared."""
+
+    def frames(self) -> list[str]:
+        """Return the screen before each clearing, and at the end."""
+        lines, frames = [""], []
+        for part in re.split(r"(\033\[\d+F\033\[J)", self.getvalue()):
+            up = re.fullmatch(r"\033\[(\d+)F\033\[J", part)
+            if up:
+                frames.append("\n".join(lines))
+                lines = [*lines[: -1 - int(up[1])], ""]
+            else:
+                first, *others = part.split("\n")
+                lines = [*lines[:-1], lines[-1] + first, *others]
+        return [*frames, "\n".join(lines)]
+
+
+def test_on_a_terminal_texts_grow_and_blocks_fill(monkeypatch):
+    """Two equal prompts of nine tokens in blocks of four: two blocks are shared, and each has one of its own."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "20")
+    prompt = "A block is free and cached"
+    argv = ["generate", prompt, prompt, "--temperature", "0", "--max-tokens", "8", "--block-size", "4"]
+    args = build_parser().parse_args([*argv, "--num-blocks", "13"])
+    engine, out = make_engine(args), Terminal()
+    assert engine.tokenizer is not None
+    num_prompt_tokens = len(engine.tokenizer.encode(prompt))
+    texts = [prompt, prompt]
+    show_live(engine, start(engine, args), texts, out)
+    frames = out.frames()
+    num_shared = (num_prompt_tokens - 1) // 4
+    num_own = 2 * (-(-num_prompt_tokens // 4) - num_shared)
+    marks = "2" * num_shared + "1" * num_own
+    assert marks.ljust(12, ".") in frames[0]
+    assert f"{len(marks)} of 12 blocks held, step 1" in frames[0]
+    assert texts[0] == texts[1] and texts[0].startswith(prompt)
+    assert frames[-1].startswith(f"[1] {text_lines(texts, 59)[0].removeprefix('[1] ')}\n")
+    assert "0 of 12 blocks held, step 8" in frames[-1] and "o" in frames[-1].splitlines()[-2]
+
+
+def test_a_pool_is_a_mark_a_block():
+    pool = BlockPool(8, enable_caching=True)
+    held = pool.get_new_blocks(4)
+    pool.cache_full_blocks(held, [BlockHash(b"x" * 32)], num_cached_blocks=0, num_full_blocks=1, kv_cache_group_id=0)
+    pool.touch(held[1:2])
+    pool.free_blocks([held[0], held[3]])
+    assert pool_lines(pool, 5) == ["o21..", ".."]
+
+
+def test_a_large_pool_does_not_fill_the_screen():
+    assert pool_lines(BlockPool(1001, enable_caching=True), 20) == ["." * 20] * 3 + ["... and 940 more"]
+
+
+def test_texts_are_broken_into_lines_and_keep_their_own():
+    assert text_lines(["one two three\n\nfour"], 8) == ["one two", "three", "", "four"]
+    assert text_lines(["one", "two"], 8) == ["[1] one", "[2] two"]
+
+
+def test_what_a_terminal_would_obey_is_not_passed_on():
+    assert printable("a\tb\x1b[2Jc\n€") == "a b\ufffd[2Jc\n€"
+
+
+def test_a_screen_is_drawn_in_place():
+    out = Terminal()
+    screen = Screen(out)
+    screen.draw(["one", "two"])
+    screen.draw(["three"])
+    assert out.getvalue() == "one\ntwo\n\033[2F\033[Jthree\n"
