@@ -1,6 +1,7 @@
 """The fences that chapters are written with. Whatever a fence cannot show stops the build, with file and line.
 
-kv-story    a scenario's name: the figure, played by the engine
+kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
+            function
 kv-source   a dotted symbol: its source text
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
             With a line `# predict first` the output is folded, so that the question before it is not answered by it
@@ -9,6 +10,7 @@ kv-output   one `mini-kv ...` command: the command, and what it printed
 
 import functools
 import html
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,7 @@ from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
 from mini_kv.trace.scenario import ScenarioError, load_scenario
-from mini_kv.viz.figure import fragment, story_data
+from mini_kv.viz.figure import fragment, played_data, story_data
 from mini_kv_book.links import link_to
 from mini_kv_book.places import where
 from mini_kv_book.runs import PREDICT, FenceError, run_command, run_python, source_of
@@ -57,7 +59,10 @@ def code(text: str, language: str) -> str:
 @fence
 def kv_story(body: str, _md: Any) -> str:
     """Draw the scenario of that name."""
-    return f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip())))}</div>'
+    name, _, player = body.strip().partition(" by ")
+    scenario = load_scenario(name)
+    data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
+    return f'<div class="kv-figure">{fragment(data)}</div>'
 
 
 @fence

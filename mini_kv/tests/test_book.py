@@ -4,6 +4,7 @@ The build itself, and what a reader sees of it, are in `browser/test_book_site.p
 """
 
 import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +49,10 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-source":
                 source_of(fence.body)
             case "kv-story":
-                return "" if fence.body.strip() in scenario_names() else "no such scenario"
+                name, _, player = fence.body.strip().partition(" by ")
+                if player and not callable(pkgutil.resolve_name(player)):
+                    return "no such player"
+                return "" if name in scenario_names() else "no such scenario"
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"
             case _:

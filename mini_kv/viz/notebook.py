@@ -8,10 +8,10 @@ The figure is drawn by `kv_story.js` alone; here it is only handed its data.
 """
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mini_kv.trace.scenario import Scenario, load_scenario
+from mini_kv.trace.scenario import PlayedStep, Scenario, load_scenario
 from mini_kv.trace.traced_manager import TracedKVCacheManager
 from mini_kv.viz import figure
 from mini_kv.viz.chain import PRESETS, TOKENS, Chain, chain
@@ -30,16 +30,25 @@ PROMPTS = {
 class Story:
     """A run to step through: as the result of a cell, HTML that carries its own script and data."""
 
-    def __init__(self, run: str | Scenario | TracedKVCacheManager, title: str = "") -> None:
+    def __init__(
+        self,
+        run: str | Scenario | TracedKVCacheManager,
+        title: str = "",
+        *,
+        player: Callable[[Scenario], Iterable[PlayedStep]] | None = None,
+    ) -> None:
         """Play a scenario (or the one of that name), or take the run that a traced manager recorded.
+
+        `player`: makes a scenario's steps in place of the figure's own player, such as an engine with a model.
 
         Raises `ScenarioError` for an unknown name or a scenario that cannot be played, and `ValueError` for a run that
         was traced without snapshots.
         """
         if isinstance(run, TracedKVCacheManager):
             self.data = figure.spans_data(run.spans, len(run.block_pool.blocks), run.block_size, title or "Your run")
-        else:
-            self.data = figure.story_data(load_scenario(run) if isinstance(run, str) else run)
+            return
+        scenario = load_scenario(run) if isinstance(run, str) else run
+        self.data = figure.played_data(scenario, player(scenario)) if player else figure.story_data(scenario)
 
     def _repr_html_(self) -> str:
         return f"{script_element()}{figure.fragment(self.data)}"
