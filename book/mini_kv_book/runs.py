@@ -61,6 +61,22 @@ def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
     return "\n".join(line for line in lines if not line.startswith((PRINTS, PREDICT))).strip(), output
 
 
+def run_chart(body: str, namespace: dict[str, Any]) -> str:
+    """Run the body in `namespace`; return its last expression as HTML, as a notebook shows it.
+
+    Raises:
+        FenceError: The code raised, or does not end with something that can be shown as HTML.
+    """
+    try:
+        *before, last = ast.parse(body).body
+        exec(compile(ast.Module(before, []), "<fence>", "exec"), namespace)
+        if isinstance(last, ast.Expr):
+            return str(eval(compile(ast.Expression(last.value), "<fence>", "eval"), namespace)._repr_html_())
+    except Exception as error:
+        raise FenceError(f"{type(error).__name__}: {error}", _guilty_line(error)) from error
+    raise FenceError("the last line is no chart")
+
+
 def _guilty_line(error: BaseException) -> int:
     """Return the line of the body, counted from 0, that raised."""
     if isinstance(error, SyntaxError):

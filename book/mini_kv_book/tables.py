@@ -15,7 +15,7 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.core import deviations
-from mini_kv_book import coverage, kill_matrix, names, serving
+from mini_kv_book import coverage, kill_matrix, names, recorded, serving
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -25,6 +25,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "deviations": deviations.as_markdown,
     "kills": kill_matrix.as_markdown,
     "names": names.as_markdown,
+    "recorded": recorded.as_markdown,
     "serving": serving.as_markdown,
 }
 """What a page may ask for; words after the name are passed on."""
