@@ -106,10 +106,12 @@ lint: $(VENV)/.lint $(VENV)/.torch
 size:
 	@$(PY) .ci/size.py
 
-# torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need.
+# torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need. So do the extras engine and hf,
+# which need torch: their other packages are named.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml \
+	   printf 'transformers>=5.17\nsafetensors[numpy]>=0.5\n' \
+	   | $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml - \
 	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention" \
 	   && echo "triton==3.7.1 ; sys_platform == 'linux'" && echo "    # by hand: the extra triton"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
@@ -148,7 +150,7 @@ $(VENV)/.torch: $(VENV)/.ready
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
 	  || true
-	@$(PIP) -c constraints.txt -e '.[triton,engine]' && touch $@
+	@$(PIP) -c constraints.txt -e '.[triton,engine,hf]' && touch $@
 
 # A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside

@@ -229,7 +229,7 @@ def test_the_memory_is_allocated_once(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("table.block_table is the tensor of the beginning", True, table.block_table is seen_by_others)
 
 
-@points(1, SLOTS, stage="adversary")
+@points(1, SLOTS, stage="adversary", why="positions are divided by the block size that is given, whatever it is")
 def test_other_block_sizes(lab: LabUnderTest, torch: Any) -> None:
     """Blocks of 1, 3, 4 and 16 tokens; one token less than full, full, one more; two requests, ids out of order."""
     for block_size in (1, 3, 4, 16):
@@ -347,7 +347,7 @@ def run_lives(lab: LabUnderTest, torch: Any, about: str) -> None:
         told = "; ".join(str(step) for step in shortest)
         if failure is not None:
             what = f"{failure.what}, in the life of seed {seed}, blocks of 3, shortened to: {told}"
-            lab.fail(what, failure.want, failure.got, why="see NaiveCache below")
+            lab.fail(what, failure.want, failure.got, why="see NaiveCache in test_lab.py")
 
 
 def seeds(count: int) -> list[int]:

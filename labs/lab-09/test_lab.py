@@ -232,7 +232,7 @@ def test_heads_apart(lab: LabUnderTest, torch: Any) -> None:
         expect_result(lab, f"head {head} of three, after two tiles", want, lse, of_head)
 
 
-@points(2, ATTEND, stage="adversary", why="shapes alone say nothing: attention over heads has the same")
+@points(2, ATTEND, stage="adversary", why="the right shape proves nothing: attention over the wrong heads has it, too")
 def test_equals_dense_attention(lab: LabUnderTest, torch: Any) -> None:
     """Random numbers, three requests; 1, 2 and 8 queries a key's head; blocks of 1, 3, 4 and 16; ids out of order."""
     rng = random.Random(9)
@@ -406,7 +406,7 @@ def fail_shortest(lab: LabUnderTest, steps: list[Any], difference: Callable[[lis
     if difference(steps) is not None:
         failure = difference(shrink(steps, lambda shorter: difference(shorter) is not None))
         if failure is not None:
-            lab.fail(failure.what, failure.want, failure.got, why="see attend_scores below")
+            lab.fail(failure.what, failure.want, failure.got, why="see attend in test_lab.py")
 
 
 # What the tests above stand on --------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class Scheduler(engine.Scheduler):
 
     and on a request `num_tokens` (known), `num_computed_tokens` (with KV), `status`, `max_slots`, `stop_token_ids`.
 
-    `add_request` and `finish_requests`, which aborts, are the engine's. So is what this lab leaves out: drafts,
+    `add_request` and `finish_requests`, which aborts, are the engine's. So is what this lab leaves out: guessed tokens,
     priorities, forks, queue-jumping, and an abort while the worker has the step. Do the work here; `super()` and the
     engine's methods with an underscore would do it for you, all but `_finish`:
 
@@ -95,8 +95,8 @@ class Scheduler(engine.Scheduler):
         1. Check everybody in the step first: one token if it is through, otherwise none (no entry, or an empty one).
            If not, raise `SchedulerError(message)`, with nothing changed on anybody.
         2. In the order of the step: count the tokens as computed.
-        3. Append the new token, if there is one (`append_output_token_ids`), and return an `EngineCoreOutput` for it.
-           It is known now; it will be computed by the next step.
+        3. Append the new token, if there is one (`request.append_output_token_ids(token_id)`), and return an
+           `EngineCoreOutput` for it. It is known now; it will be computed by the next step.
         4. Is that the end? A token of `stop_token_ids` ends it as FINISHED_STOPPED; a request with more tokens than
            `max_slots` ends as FINISHED_LENGTH_CAPPED, since its last token is for its user and needs no slot. A stop
            token in last place counts as a stop. `status.value` is the `finish_reason`.

@@ -70,7 +70,7 @@ def test_3_a_token_comes_when_all_known_ones_are_computed(lab: LabUnderTest) -> 
     lab.expect("computed tokens of A and B", [12, 11], play.computed("A", "B"))
 
 
-@points(3, f"Scheduler.{SCHEDULE}", why="no block is free: whoever came last gives way, here the one that asks")
+@points(3, f"Scheduler.{SCHEDULE}", why="no block is free: the last goes, even if it asks, and gets no second turn")
 def test_4_the_last_to_come_gives_way(lab: LabUnderTest) -> None:
     """B's thirteenth token needs a block, and none is free. C, which has just come, would need one too."""
     play = the_figure(lab, SCHEDULE)
@@ -143,7 +143,7 @@ def test_8_back_with_a_hit(lab: LabUnderTest) -> None:
     lab.expect("requests that are not finished", [], list(play.scheduler.requests))
 
 
-@points(2, f"Scheduler.{PREEMPT}", why="it comes back as if new, knowing all")
+@points(2, f"Scheduler.{PREEMPT}", why="it comes back like a newcomer: all its tokens are known, and none is computed")
 def test_9_the_whole_story(lab: LabUnderTest) -> None:
     """All eight steps, with your `_preempt_request` in the middle."""
     play = the_figure(lab, PREEMPT)

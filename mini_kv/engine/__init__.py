@@ -6,7 +6,8 @@ scheduler's plan becomes one forward over blocks), `sampling` (logits to a token
 may be shown), `output_processor` (what the user is told), `llm_engine` (the loop around all of them), `stats` (the line
 in the log), `poison` (debug mode: what is no KV must not pass for KV), `tokenizer` (text to numbers and back),
 `checkpoint` (a model's files), `generate_command` (the engine at a terminal). How the checkpoint in `tiny` came about
-stands apart: `prose`, `train_tokenizer`, `train`.
+stands apart: `prose`, `train_tokenizer`, `train`. Checkpoints that others have trained run by way of transformers:
+`huggingface`, `huggingface_checkpoint`, `huggingface_tokenizer`.
 
 Needs torch, like `mini_kv.attention`.
 """

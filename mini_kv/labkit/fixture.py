@@ -150,7 +150,8 @@ class LabUnderTest:
 def same(want: object, got: object) -> bool:
     """Return whether two plain values are equal, their types included; a whole number may stand for a float."""
     if isinstance(want, float) and type(got) in (int, float):
-        return want == got or abs(want - got) < 1e-9  # type: ignore[operator]  # infinity has no difference
+        both_nan = str(want) == str(got) == "nan"  # unequal to itself; but what was NaN and still is has not changed
+        return both_nan or want == got or abs(want - got) < 1e-9  # type: ignore[operator]  # infinity has no difference
     if type(want) is not type(got):
         return False
     if isinstance(want, list | tuple) and isinstance(got, list | tuple):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from mini_kv_book import generate, leaks, places
-from mini_kv_book.docstrings import with_drawings
+from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, source_of
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from mini_kv.labkit.failure import MAX_LINES, WIDTH
+from mini_kv.labkit.fixture import same
 from mini_kv.tests.throwaway_lab import SOLUTION, TESTS, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -260,6 +261,14 @@ def test_two_long_lists_of_which_one_ends(lab):
         "                      ^^",
         "             the first 37 of both are equal and left out",
     ]
+
+
+def test_what_was_nan_and_still_is_has_not_changed():
+    """An argument that a wrong step has filled with NaN must not look as if the next step had written to it."""
+    nan = float("nan")
+    assert same([1.5, nan], [1.5, nan])
+    assert not same([1.5, nan], [1.5, 0.0])
+    assert not same([1.5, 0.0], [1.5, nan])
 
 
 def test_prints_are_shown(lab):

@@ -92,17 +92,27 @@ def paged(inputs: Inputs) -> Tensor:
 
 
 def contiguous(inputs: Inputs) -> Callable[[], Tensor]:
-    """Return torch's own attention over contiguous keys and values, as a user of a model library gets it."""
-    query, keys, values = inputs.padded_query.contiguous(), inputs.keys, inputs.values
+    """Return torch's own attention over contiguous keys and values, as a user of a model library gets it.
+
+    The queries come and the result goes as ours do, one token's heads side by side: that is how a projection makes
+    them and takes them, and transformers' `sdpa_attention_forward` turns both, too. One query a request needs no turn.
+    """
+    query, keys, values = inputs.padded_query, inputs.keys, inputs.values
     assert keys is not None and values is not None
-    query_len, seq_len = query.shape[2], keys.shape[2]
+    batch, num_heads, query_len, head_size = query.shape
+    seq_len, is_causal = keys.shape[2], query_len == keys.shape[2] > 1
     mask = None
     if 1 < query_len < seq_len:
         mask = torch.ones(query_len, seq_len, dtype=torch.bool).tril(seq_len - query_len)
-    is_causal = query_len == seq_len > 1
-    return partial(
-        F.scaled_dot_product_attention, query, keys, values, attn_mask=mask, is_causal=is_causal, enable_gqa=True
-    )
+    out = inputs.out.view(batch, query_len, num_heads, head_size).transpose(1, 2)
+
+    def attend() -> Tensor:
+        out.copy_(
+            F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=is_causal, enable_gqa=True)
+        )
+        return inputs.out
+
+    return attend
 
 
 def table_lines(results: list[Result]) -> list[str]:

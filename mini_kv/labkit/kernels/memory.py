@@ -103,7 +103,8 @@ class KernelMemory:
     def watch(self) -> Iterator[None]:
         """Run kernels under the interpreter, with every load and store seen.
 
-        Raises `LabFailure` in the midst of the kernel at the first lane that is outside of all tensors. A masked lane
+        Raises `LabFailure` in the midst of the kernel at the first lane that is outside of the tensor that the load's
+        or store's other lanes are in: what lies there is the allocator's mood, and may be another tensor. A masked lane
         of a load without `other` gets a value that nobody would want, since the language promises none.
         """
         from triton.runtime.interpreter import GridExecutor, interpreter_builder
@@ -149,25 +150,30 @@ class KernelMemory:
         found = [(region, *region.find(addresses)) for region in self.regions]
         region, is_inside, indices = max(found, key=lambda entry: int(entry[1].sum()))
         if not is_inside.all():
-            everywhere = sum((inside for _, inside, _ in found), start=is_inside) != 0
-            if not everywhere.all():
-                self._stray(is_load, program, ptrs, is_active, addresses, everywhere)
+            self._stray(is_load, program, ptrs, is_active, addresses, region)
         self.accesses.append(Access(is_load, program, region, indices))
 
     def _stray(
-        self, is_load: bool, program: tuple[int, ...], ptrs: Any, is_active: Any, addresses: Any, is_inside: Any
+        self, is_load: bool, program: tuple[int, ...], ptrs: Any, is_active: Any, addresses: Any, region: Region
     ) -> None:
+        is_inside = region.find(addresses)[0]
         marks = ["."] * len(is_active)
         for lane, inside in zip(is_active.nonzero()[0].tolist(), is_inside.tolist(), strict=True):
             marks[lane] = "o" if inside else "X"
         astray = int(addresses[~is_inside][0])
-        nearest = min(self.regions, key=lambda region: abs(astray - region.tensor.data_ptr()))
+        where = region.name
+        if not is_inside.any():
+            region = min(self.regions, key=lambda region: abs(astray - region.tensor.data_ptr()))
+            where = "everything that it was given"
         verb = "reads" if is_load else "writes"
+        why = "on a GPU this would be somebody else's memory, or the end of the process"
+        if region.tensor.data_ptr() - astray > 2**30:  # bytes: no wrong mask or stride leads there
+            why = "so far before the beginning: a product was too large for 32 bits, and came out negative"
         raise LabFailure(
-            f"program {program} {verb} outside of everything that it was given",
+            f"program {program} {verb} outside of {where}",
             "no lane outside",
-            f"{marks.count('X')} of {len(marks)} lanes outside, the first one {nearest.place(astray)}",
-            "on a GPU this would be somebody else's memory, or the end of the process",
+            f"{marks.count('X')} of {len(marks)} lanes outside, the first one {region.place(astray)}",
+            why,
             picture=draw_lanes(marks, ptrs.data.shape),
         )
 

@@ -59,7 +59,7 @@ def test_a_stray_lane_stops_the_kernel_before_anything_is_written():
     with pytest.raises(LabFailure) as caught, KernelMemory(source=source, target=target).watch():
         copy_kernel[(1,)](target, source, 8, 2, 4, True)
     failure = caught.value
-    assert failure.what == "program (0,) reads outside of everything that it was given"
+    assert failure.what == "program (0,) reads outside of source"
     assert failure.got == "2 of 8 lanes outside, the first one 1 number behind the end of source"
     assert list(failure.picture) == [
         "lanes     o inside   . masked off   X outside",
@@ -67,6 +67,15 @@ def test_a_stray_lane_stops_the_kernel_before_anything_is_written():
         "      1   ooXX",
     ]
     assert target.tolist() == [-1.0] * 8
+
+
+def test_a_lane_that_falls_into_another_tensor_is_astray_too():
+    both = torch.arange(14.0)
+    source, target = both[:6], both[6:]
+    with pytest.raises(LabFailure) as caught, KernelMemory(source=source, target=target).watch():
+        copy_kernel[(1,)](target, source, 8, 2, 4, True)
+    assert caught.value.what == "program (0,) reads outside of source"
+    assert both.tolist() == list(range(14))
 
 
 def test_a_gap_of_a_view_is_outside():

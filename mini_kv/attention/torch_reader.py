@@ -1,0 +1,98 @@
+"""Keys and values copied out of their blocks, for attention with plain torch operations.
+
+The cache is seen as rows: whatever is copied as one piece. Keys and values of a block follow each other.
+
+    NHD     a row is a block's keys, or its values:             row 2 * block_id + plane
+    HND     a row is one head of a block's keys or values:      row (2 * block_id + plane) * num_kv_heads + head
+"""
+
+import math
+import threading
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.kv_cache import PagedKVCache
+
+
+class Workspace(threading.local):
+    """Memory that the calls of a thread use again: page by page, fresh memory costs more than the attention in it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._memory: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return a tensor of this shape with anything in it; it is the next taker's, too, who says the same name."""
+        if like.device.type != "cpu":
+            return like.new_empty(shape)  # torch keeps a GPU's memory by itself
+        key, num_elements = (name, like.dtype), math.prod(shape)
+        if key not in self._memory or self._memory[key].numel() < num_elements:
+            self._memory[key] = like.new_empty(num_elements)
+        return self._memory[key][:num_elements].view(shape)
+
+
+workspace = Workspace()
+"""The one that all calls share."""
+
+
+class BlockReader:
+    """Copies with as few operations as can be: each costs microseconds. What is copied is overwritten by the next."""
+
+    def __init__(self, kv_cache: PagedKVCache, block_tables: Tensor) -> None:
+        """See the cache as rows; `block_tables` is `[num_reqs, max_num_blocks]`."""
+        self.kv_cache = kv_cache
+        self.block_tables = block_tables.to(torch.int64)
+        self._is_nhd = kv_cache.data.is_contiguous()
+        self.rows: Tensor
+        """What `row_ids` count, `[num_rows, row_size]`: a view of the cache."""
+        if self._is_nhd:
+            self.rows = kv_cache.data.flatten(0, 1).flatten(1)
+        else:
+            self.rows = kv_cache.data.transpose(2, 3).flatten(0, 2).flatten(1)
+
+    def row_ids(self, block_ids: Tensor, planes: tuple[int, ...] = (0, 1)) -> Tensor:
+        """Return where blocks `[..., num_blocks]` lie, `[..., len(planes), num_blocks]` (HND: heads before blocks).
+
+        Plane 0 is the keys, plane 1 the values.
+        """
+        rows = torch.stack([2 * block_ids + plane for plane in planes], dim=-2)
+        if self._is_nhd:
+            return rows
+        num_kv_heads = self.kv_cache.num_kv_heads
+        heads = torch.arange(num_kv_heads, device=rows.device).unsqueeze(1)
+        return num_kv_heads * rows.unsqueeze(-2) + heads
+
+    def copy(self, row_ids: Tensor) -> Tensor:
+        """Return rows `[n, num_planes, num_blocks]`, as they lie there, `[n, num_planes, heads, tokens, head_size]`."""
+        buffer, x = self.buffer(row_ids.shape)
+        torch.index_select(self.rows, 0, row_ids.flatten(), out=buffer)
+        return x
+
+    def read(self, request: int, begin: int, end: int, planes: tuple[int, ...] = (0, 1)) -> Tensor:
+        """Return these positions of a request, `[len(planes), heads, tokens, head_size]`; 8 bits become float32."""
+        block_size = self.kv_cache.block_size
+        first_block, end_block = begin // block_size, -(-end // block_size)
+        block_ids = self.block_tables[request, first_block:end_block]
+        tokens = slice(begin - first_block * block_size, end - first_block * block_size)
+        x = self.copy(self.row_ids(block_ids.unsqueeze(0), planes))[0, :, :, tokens]
+        return self._dequantized(x, block_ids, tokens, planes) if self.kv_cache.is_quantized else x
+
+    def _dequantized(self, x: Tensor, block_ids: Tensor, tokens: slice, planes: tuple[int, ...]) -> Tensor:
+        """Return the numbers that `[len(planes), heads, tokens, head_size]` stand for."""
+        wide = x.to(torch.float32)
+        for index, plane in enumerate(planes):
+            if self.kv_cache.scales is not None:
+                scales = self.kv_cache.scales[block_ids, plane].flatten(0, 1)[tokens]
+                wide[index] *= scales.T.unsqueeze(-1)
+            else:
+                wide[index] *= self.kv_cache.tensor_scales[plane]
+        return wide
+
+    def buffer(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Return memory for rows of this shape, seen as rows to copy to, and seen as `copy` returns it."""
+        num_kv_heads, head_size = self.kv_cache.num_kv_heads, self.kv_cache.head_size
+        buffer = workspace.take("rows", (shape.numel(), self.rows.shape[1]), self.rows)
+        if self._is_nhd:
+            return buffer, buffer.view(*shape[:2], -1, num_kv_heads, head_size).transpose(2, 3)
+        return buffer, buffer.view(*shape[:2], num_kv_heads, -1, head_size)

@@ -1,0 +1,198 @@
+"""The same prompts through transformers, on the same weights: continuous batching, one padded batch, one by one.
+
+Every peer's set-up is left out, as ours is: pools are allocated, managers started. Continuous batching gets a pool of
+our size: left to itself it takes most of the machine's memory, and all of it is written before the first token.
+"""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import torch
+
+from mini_kv.bench.generate.setup import Setup, greedy, table
+from mini_kv.bench.measure import Run, take_turns
+from mini_kv.engine.contiguous import NoCache
+
+TITLE = "whole prompts and answers, beside transformers on the same model"
+OURS = "mini_kv"
+CONTINUOUS = "continuous batching"
+MUST = 2.0
+"""Times as fast as continuous batching, on a CPU."""
+PAGE_SIZE = 16
+MAX_BATCH_TOKENS = 512
+"""Of a step of continuous batching: of 256, 512 and 2048 the fastest, as its mask grows with the square."""
+MOST_ALONE = 16
+"""Prompts that are measured one by one; more take long and say nothing new."""
+
+Tokens = list[list[int]]
+Once = Callable[[Sequence[list[int]]], tuple[float, Tokens]]
+"""Answers all prompts; returns the seconds and the answers."""
+
+
+def run(setup: Setup) -> list[dict[str, Any]]:
+    """Return a row a workload."""
+    peers, missing = transformers_peers(setup)
+    return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
+
+
+def _row(setup: Setup, count: int, length: int, shared: int, peers: dict[str, Once]) -> dict[str, Any]:
+    prompts = setup.prompts(count, length, shared)
+    said: dict[str, Tokens] = {}
+    failed: dict[str, str] = {}
+
+    def turn(name: str, once: Once) -> Run:
+        def run_once() -> dict[str, float]:
+            if name in failed:
+                return {}
+            try:
+                seconds, said[name] = once(prompts)
+            except Exception as error:  # a peer that cannot do this does not cost the others their figures
+                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                return {}
+            return {"seconds": seconds}
+
+        return run_once
+
+    runs = {OURS: turn(OURS, _ours(setup, count, length))}
+    runs |= {name: turn(name, once) for name, once in peers.items() if name != "one by one" or count <= MOST_ALONE}
+    values = take_turns(runs, setup.repeats)
+    if OURS in failed:
+        raise RuntimeError(failed[OURS])
+    seconds = {name: median(found["seconds"]) for name, found in values.items() if name not in failed}
+    return {
+        "prompts": count,
+        "tokens": length,
+        "shared": shared,
+        "new tokens": setup.sizes.new_tokens,
+        "seconds": seconds,
+        "times as fast as": {name: value / seconds[OURS] for name, value in seconds.items() if name != OURS},
+        "same answers": {name: sum(map(list.__eq__, said[OURS], said[name])) for name in seconds if name != OURS},
+        "widest gap": {name: widest_gap(setup, prompts, said[OURS], said[name]) for name in seconds if name != OURS},
+        "failed": failed,
+    }
+
+
+def widest_gap(setup: Setup, prompts: Sequence[list[int]], ours: Tokens, theirs: Tokens) -> float | None:
+    """Return how far apart the two best logits are, at most, where two answers part ways; `None` if none do.
+
+    A narrow gap says that the two added the same numbers in another order; a wide one, that somebody is wrong.
+    """
+    gaps = []
+    for prompt, one, other in zip(prompts, ours, theirs, strict=True):
+        if one == other:
+            continue
+        index = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+        if index is None:
+            return float("inf")  # one is shorter
+        text = torch.tensor(prompt + one[:index], device=setup.model.device)
+        last = torch.tensor([len(text) - 1], device=setup.model.device)
+        with torch.inference_mode():
+            logits = setup.model.forward(text, torch.arange(len(text), device=text.device), NoCache(), last)
+        best, second = logits[0].float().topk(2).values.tolist()
+        gaps.append(best - second)
+    return max(gaps, default=None)
+
+
+def _ours(setup: Setup, count: int, length: int) -> Once:
+    engine = setup.engine(count, length + setup.sizes.new_tokens)
+
+    def once(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
+        engine.kv_cache_manager.reset_prefix_cache()  # else the second run would find all of the first
+        begin = setup.clock()
+        outputs = engine.generate(prompts, greedy(setup.sizes.new_tokens))
+        return setup.clock() - begin, [output.outputs[0].token_ids for output in outputs]
+
+    return once
+
+
+def transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
+    """Return transformers' ways, and why those that are not there are missing."""
+    if importlib.util.find_spec("transformers") is None:
+        return {}, {"transformers": "the package transformers is not installed"}
+    missing = {}
+    peers = _make_peers(setup)
+    if importlib.util.find_spec("psutil") is None:
+        missing[CONTINUOUS] = "it asks psutil for the free memory, which is not installed"
+        del peers[CONTINUOUS]
+    return peers, missing
+
+
+def _make_peers(setup: Setup) -> dict[str, Once]:
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    new_tokens, device, model = setup.sizes.new_tokens, setup.model.device, same_model(setup)
+    settings = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+
+    def continuous(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
+        pages = len(prompts) * -(-(len(prompts[0]) + new_tokens) // PAGE_SIZE) + 1
+        config = ContinuousBatchingConfig(page_size=PAGE_SIZE, num_blocks=pages, max_batch_tokens=MAX_BATCH_TOKENS)
+        answers: dict[str, list[int]] = {}
+        with model.continuous_batching_context_manager(
+            generation_config=settings, continuous_batching_config=config, warmup=False
+        ) as manager:
+            begin = setup.clock()
+            names = manager.add_requests(inputs=list(prompts), max_new_tokens=new_tokens)
+            while len(answers) < len(prompts):
+                result = manager.get_result(timeout=1)
+                if result is not None and result.is_finished():
+                    answers[result.request_id] = list(result.generated_tokens)
+                elif result is None and not manager.is_running():
+                    raise RuntimeError("its thread has died")
+            seconds = setup.clock() - begin
+        return seconds, [answers[name] for name in names]
+
+    def batched(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
+        model.set_attn_implementation("sdpa")  # continuous batching has put its own in place
+        tokens = torch.tensor(prompts, device=device)
+        begin = setup.clock()
+        answers = model.generate(tokens, attention_mask=torch.ones_like(tokens), generation_config=settings)
+        return setup.clock() - begin, answers[:, tokens.shape[1] :].tolist()
+
+    def alone(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
+        found = [batched([prompt]) for prompt in prompts]
+        return sum(seconds for seconds, _ in found), [answers[0] for _, answers in found]
+
+    return {CONTINUOUS: continuous, "one batch": batched, "one by one": alone}
+
+
+def same_model(setup: Setup) -> Any:
+    """Return transformers' Llama with our model's sizes and weights."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    sizes = asdict(setup.model.config)
+    windows, rope_theta = (sizes.pop("sliding_window"), sizes.pop("window_layers")), sizes.pop("rope_theta")
+    if windows != (None, ()):
+        raise ValueError("a Llama of transformers has no windows")
+    rope = {"rope_type": "default", "rope_theta": rope_theta}
+    config = LlamaConfig(**sizes, rope_parameters=rope, tie_word_embeddings=True)
+    with torch.device(setup.model.device):
+        model = AutoModelForCausalLM.from_config(config, dtype=setup.model.dtype)
+    model.load_state_dict(setup.model.state_dict(), strict=False, assign=True)  # ours has no second name for the
+    model.tie_weights()  # matrix that makes the logits
+    return model.eval()
+
+
+def lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the rows as text."""
+    found = []
+    for row in rows:
+        shared = f", {row['shared']} of them shared" if row["shared"] else ""
+        found.append(f"{row['prompts']} prompts of {row['tokens']} tokens{shared}; {row['new tokens']} new ones each")
+        num_tokens, cells = row["prompts"] * row["new tokens"], []
+        for name, seconds in row["seconds"].items():
+            ratio, gap, verdict = row["times as fast as"].get(name), row["widest gap"].get(name), ""
+            if name == CONTINUOUS and ratio is not None:
+                verdict = f"must {MUST:g}x: {'reached' if ratio >= MUST else 'missed'}"
+            same = "" if name == OURS else f"{row['same answers'][name]}/{row['prompts']}"
+            ratio = "" if ratio is None else f"{ratio:.2f}x"
+            cells.append(
+                [name, seconds, num_tokens / seconds, ratio, same, "" if gap is None else f"{gap:.1e}", verdict]
+            )
+        found += table(["", "s", "tokens/s", "ours is", "same answers", "widest gap", ""], cells)
+        found += [f"{name}: {reason}" for name, reason in (row["failed"] | row["missing"]).items()]
+    return found

@@ -1,0 +1,228 @@
+"""Any Llama, Qwen, Mistral or Gemma checkpoint as a `CausalLM`: transformers computes, we keep the past.
+
+    transformers' layers          q, k, v, rotated           our Attend
+    norm, projections, RoPE   ------------------------->   keeps k and v, looks back
+    feed-forward, logits      <-------------------------   what each query found
+
+The layers of transformers look their attention up by name, in a registry to which anybody may add. We add one name, for
+a function that computes nothing: it hands queries, keys and values to the `Attend` of the step. Source: transformers
+`AttentionInterface` (modeling_utils.py), 5.17 and 5.23.
+
+The batch is packed, one request after the other in one row, `[1, num_tokens]`. Outside attention a layer treats each
+token by itself, and inside it the `Attend` knows whose token is whose: no padding, no mask.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from mini_kv.engine.interface import Attend
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+INTERFACE = "mini_kv"
+"""Our name in transformers' registry of attention functions."""
+
+SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gemma3", "gpt_oss")
+"""Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
+
+"gemma3" is the large models, which also read pictures; here they read text.
+"""
+
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+"""Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
+
+BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""Kinds of RoPE whose angles change with the longest text of the batch, so that a kept key would be wrong later."""
+
+
+class HuggingFaceModel:
+    """A model of transformers that leaves its past to an `Attend`; see `CausalLM`."""
+
+    def __init__(self, model: "PreTrainedModel") -> None:
+        """Take over a model: from now on its attention is ours, and its own `generate` refuses to run.
+
+        Costs one forward of one token, which shows what each layer keeps.
+
+        Raises:
+            ConfigError: an architecture that is not in `SUPPORTED`, or one whose past is more than keys and values.
+        """
+        check_config(model.config.to_dict())
+        _register()
+        config = model.config.get_text_config()
+        model.set_attn_implementation(INTERFACE if config is model.config else {"text_config": INTERFACE})
+        self._model = model.eval().requires_grad_(False)
+        self.vocab_size: int = config.vocab_size
+        self.max_position_embeddings: int = config.max_position_embeddings
+        """Tokens of the longest text that the model has learned to read."""
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
+        self.eos_token_ids = _eos_token_ids(model)
+        """Tokens that end a text, as generation_config.json says; a chat model may have several."""
+        self._layers = self._ask_layers(config.num_hidden_layers)
+
+    def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
+        """Return the shape of each layer's KV by the layer's name, in order."""
+        specs = dict[str, KVCacheSpec]()
+        for layer, seen in enumerate(self._layers):
+            shape = (block_size, seen.num_kv_heads, seen.head_size, self.dtype.itemsize)
+            if seen.sliding_window is None:
+                specs[f"layers.{layer}"] = FullAttentionSpec(*shape)
+            else:
+                specs[f"layers.{layer}"] = SlidingWindowSpec(*shape, sliding_window=seen.sliding_window)
+        return specs
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
+        """Return `[len(logits_indices), vocab_size]`: what comes next after those tokens."""
+        output = self._model(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=logits_indices,
+            mini_kv_attend=attend,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _ask_layers(self, num_layers: int) -> "list[_Layer]":
+        """Return what each layer keeps, found out by running one token: what a layer does counts, not its config."""
+        witness = _Witness()
+        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.forward(zero, zero, witness, zero)
+        seen = [layer.number for layer in witness.layers]
+        if seen != list(range(num_layers)):
+            raise ConfigError(
+                f"{type(self._model).__name__} has {num_layers} layers, and {seen} looked back: the others keep "
+                "something else than keys and values, which mini_kv has no place for"
+            )
+        return witness.layers
+
+
+def _eos_token_ids(model: "PreTrainedModel") -> tuple[int, ...]:
+    ids = model.generation_config.eos_token_id if model.generation_config else None
+    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+
+
+def check_config(config: dict[str, Any]) -> None:
+    """Refuse what cannot work, as soon as `config.json` is known.
+
+    Raises:
+        ConfigError: an architecture that is not in `SUPPORTED`, sizes that are none, attention to later tokens, RoPE
+            that depends on the batch, or quantised weights.
+    """
+    model_type = config.get("model_type")
+    if model_type not in SUPPORTED:
+        why = _reason(config)
+        raise ConfigError(
+            f"model_type {model_type!r} is not supported{why and ': ' + why}. Those that work: {', '.join(SUPPORTED)}"
+        )
+    text: dict[str, Any] = _object(config, "text_config") or config
+    for name in SIZES:
+        value = text.get(name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
+    if text.get("use_bidirectional_attention") or text.get("is_causal") is False:
+        raise ConfigError(f"this {model_type} reads in both directions; a cache of the past needs a causal model")
+    if _object(config, "quantization_config"):
+        method = config["quantization_config"].get("quant_method")
+        raise ConfigError(f"quantised weights ({method}) are not supported; load a checkpoint in bf16, fp16 or fp32")
+    for rope in _rope_types(_object(text, "rope_parameters") or _object(text, "rope_scaling")):
+        if rope in BATCH_DEPENDENT_ROPE:
+            raise ConfigError(
+                f"RoPE of the kind {rope!r} turns a key by an angle that depends on the longest text of the batch; "
+                "a key that is kept would be wrong when the batch changes"
+            )
+
+
+def _object(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a setting that has settings of its own; empty if it is left out, or null."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{name} is {value!r}, it must be an object")
+    return value or {}
+
+
+def _reason(config: dict[str, Any]) -> str:
+    """Return what is in the way of a well-known kind of model; empty if we do not know."""
+    if config.get("is_encoder_decoder") or config.get("cross_attention_layers"):
+        return "cross attention reads an encoder's keys, which are no past of ours"
+    if config.get("kv_lora_rank"):
+        return "multi-head latent attention keeps one compressed vector a token, not keys and values"
+    if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
+        return "a state-space or linear-attention layer keeps a running state, not keys and values"
+    return ""
+
+
+def _rope_types(parameters: dict[str, Any]) -> list[str]:
+    """Return the kinds of RoPE; a hybrid model has parameters for each kind of layer."""
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return [str(each.get("rope_type") or each.get("type")) for each in nested or [parameters]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one layer was seen to keep."""
+
+    number: int
+    num_kv_heads: int
+    head_size: int
+    sliding_window: int | None
+
+
+@dataclass(slots=True)
+class _Witness:
+    """An `Attend` that keeps nothing and finds nothing, but takes note of who called."""
+
+    layers: list[_Layer] = field(default_factory=list)
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        if not query.shape[-1] == key.shape[-1] == value.shape[-1]:
+            sizes = f"{query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}"
+            raise ConfigError(f"layer {layer}: heads of queries, keys and values differ in size: {sizes}")
+        self.layers.append(_Layer(layer, key.shape[1], key.shape[2], options.sliding_window))
+        return torch.zeros_like(query)
+
+
+def _register() -> None:
+    """Add our function to transformers' registry; again and again is the same as once, and other names stay."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(INTERFACE, _attention_function)
+
+
+def _attention_function(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """Hand one layer's queries, keys and values to the step's `Attend`. The signature is transformers'.
+
+    Args:
+        module: the layer's attention; `layer_idx` is its number.
+        query: `[1, num_heads, num_tokens, head_size]`, rotated.
+        key: `[1, num_kv_heads, num_tokens, head_size]`, rotated.
+        value: the same shape.
+        attention_mask: always `None`: for a name without a mask function transformers builds none.
+        more: `scaling`, `sliding_window` (the token's own included), `softcap` as in Gemma 2, `s_aux` (the sinks of
+            GPT-OSS), each only where the architecture has it; `mini_kv_attend`, which `HuggingFaceModel.forward` sent
+            along; and dropout, which is 0 outside training.
+    """
+    attend: Attend | None = more.get("mini_kv_attend")
+    if attend is None:
+        raise ConfigError(
+            "this model's attention belongs to mini_kv: call HuggingFaceModel.forward, or load a second one to call "
+            "generate on"
+        )
+    options = AttentionOptions(
+        scale=more.get("scaling"),
+        sliding_window=more.get("sliding_window"),
+        logits_soft_cap=more.get("softcap"),
+        sinks=more.get("s_aux"),
+    )
+    layer: Any = module.layer_idx
+    query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
+    return attend(layer, query, key, value, options)[None], None

@@ -1,0 +1,80 @@
+"""A tokenizer of transformers behind the few calls that the engine needs."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mini_kv.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+class HuggingFaceTokenizer:
+    """Text to token ids and back, as the checkpoint's authors meant it."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast") -> None:
+        """Take a tokenizer whose tokens spell bytes, as those of Llama, Qwen, Mistral and Gemma do.
+
+        Raises:
+            ConfigError: another kind, such as WordPiece: its tokens do not say where the spaces are.
+        """
+        kinds = _decoder_kinds(tokenizer)
+        if not kinds & {"ByteLevel", "ByteFallback", "Metaspace"}:
+            raise ConfigError(f"tokens that are decoded by {sorted(kinds) or 'nothing'} do not spell bytes")
+        self._tokenizer = tokenizer
+        self._alphabet = _byte_alphabet() if "ByteLevel" in kinds else None
+        self._added = tokenizer.added_tokens_decoder
+        self.vocab_size = len(tokenizer)
+        self.eos_token_id: int | None = tokenizer.eos_token_id
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids, with the tokens around them that the model expects, such as one that begins a text."""
+        ids: list[int] = self._tokenizer.encode(text)
+        return ids
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """Return what the tokens spell. A character may begin in one token and end in the next.
+
+        Special tokens stand for no text, nor do ids that only fill up the model's matrix.
+        """
+        return b"".join(self._bytes_of(token_id) for token_id in ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text; bytes that are no character become U+FFFD.
+
+        A space before the first word stays: the text may continue another.
+        """
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        if token_id in self._added:
+            added = self._added[token_id]
+            return b"" if added.special else str(added.content).encode()
+        token: str | None = self._tokenizer.convert_ids_to_tokens(token_id) if token_id < self.vocab_size else None
+        if token is None:
+            return b""
+        if self._alphabet is not None:
+            return bytes(self._alphabet[char] for char in token)
+        if len(token) == len("<0x00>") and token.startswith("<0x"):
+            return bytes.fromhex(token[3:5])
+        return token.replace("\u2581", " ").encode()
+
+
+def _decoder_kinds(tokenizer: "PreTrainedTokenizerFast") -> set[str]:
+    """Return which steps the library takes to turn tokens into text."""
+    decoder: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is None:
+        return set()
+    state = json.loads(decoder.__getstate__())
+    return {step["type"] for step in state.get("decoders", [state])}
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the byte that each character of a byte-level token stands for.
+
+    A byte that prints is itself; the others are, in order, the characters from U+0100 on. Source: GPT-2, `encoder.py`.
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -1,0 +1,79 @@
+"""The fast way on a CPU cuts long requests to pieces and copies short ones together; nobody must see where."""
+
+import pytest
+import torch
+
+from mini_kv.attention import torch_backend
+from mini_kv.attention.backends import paged_attention
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.tests.attention.problem import dense, make_problem, relative_error
+
+BLOCK_BYTES = 2 * 4 * 2 * 16 * 4
+"""Keys and values of 4 tokens, 2 heads of 16 numbers in float32."""
+RAGGED = [1, 37, 4, 5, 16, 12, 13, 8]
+KINDS = {
+    "full": AttentionOptions(),
+    "window": AttentionOptions(sliding_window=6),
+    "sinks": AttentionOptions(sinks=torch.tensor([0.5, -3.0, 2.0, 0.0])),
+}
+
+
+def found(problem):
+    return paged_attention(problem.query, problem.kv_cache, problem.metadata, problem.options, backend="torch")
+
+
+def check(problem):
+    expected, expected_lse = dense(problem)
+    out, lse = found(problem)
+    assert relative_error(out, expected) <= 1e-5
+    assert relative_error(lse, expected_lse) <= 1e-5
+
+
+def poison_all_that_decodes_do_not_see(problem):
+    """Not a number in each slot before a window and behind the last token."""
+    metadata, block_size = problem.metadata, problem.kv_cache.block_size
+    for row, seq_len in enumerate(metadata.seq_lens.tolist()):
+        for position in range(-(-seq_len // block_size) * block_size):
+            if not problem.options.first_visible(seq_len - 1) <= position < seq_len:
+                block_id = int(metadata.block_tables[row, position // block_size])
+                problem.kv_cache.data[block_id, :, position % block_size] = torch.nan
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("blocks_at_once", [1, 2, 3, 5, 100])
+def test_wherever_the_pieces_end_the_result_is_that_of_dense_attention(monkeypatch, blocks_at_once, kind, layout):
+    monkeypatch.setattr(torch_backend, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
+    problem = make_problem([1] * len(RAGGED), RAGGED, block_size=4, options=KINDS[kind], layout=layout)
+    poison_all_that_decodes_do_not_see(problem)
+    check(problem)
+
+
+@pytest.mark.parametrize("blocks_at_once", [1, 2, 100])
+def test_a_prompt_is_copied_in_pieces_too(monkeypatch, blocks_at_once):
+    monkeypatch.setattr(torch_backend, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
+    check(make_problem([5, 1, 21, 0, 3], [33, 18, 21, 7, 4], block_size=4))
+
+
+@pytest.mark.parametrize(
+    ("blocks_at_once", "expected"),
+    [
+        (2, [[1, 3], [5], [8], [8], [8]]),
+        (4, [[1, 3], [5, 8], [16]]),
+        (100, [[1, 3, 8, 21]]),
+    ],
+)
+def test_short_requests_are_copied_together(monkeypatch, blocks_at_once, expected):
+    """Padded to the longest of them, they are never more than a single piece may be. The long one is cut."""
+    monkeypatch.setattr(torch_backend, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
+    problem = make_problem([1, 1, 1, 1], [1, 8, 3, 21], block_size=4)
+    pieces = torch_backend._pieces([1, 8, 3, 21], problem.kv_cache, problem.options)
+    lengths = [piece.end - piece.begin for piece in pieces]
+    batches = torch_backend._batches(pieces, problem.kv_cache)
+    assert [lengths[begin:end] for begin, end in batches] == expected
+
+
+@pytest.mark.parametrize("gone", ["_fused", "_FUSED_SHARES_HEADS"])
+def test_without_what_torch_keeps_to_itself_the_result_is_the_same(monkeypatch, gone):
+    monkeypatch.setattr(torch_backend, gone, None)
+    check(make_problem([5, 1, 21, 0, 3], [33, 18, 21, 7, 4]))

@@ -1,0 +1,11 @@
+"""The tests of the Hugging Face adapter need transformers; whoever has none is told so once."""
+
+import importlib.util
+
+import pytest
+
+
+def test_transformers_is_here():
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"the Hugging Face adapter needs {name}: make test, or pip install 'mini_kv[hf]'")
