@@ -8,8 +8,11 @@ alone_and_in_company    what others in the batch do to a request's logits
 guesses             the likeliest next tokens, and how likely
 answer              what is said by a runner with a mistake, with and without poison
 ask_in_turn         prompts one after the other: what each finds in the cache, and the line in the log
+time_of_words       how long each word of a text takes on this machine, without a cache and with one
+time_of_batches     how many words a second this machine says, by how many ask at once
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -272,3 +275,43 @@ def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, n
         [output] = engine.generate([prompt], SamplingParams(max_tokens=1, temperature=0))
         asked.append(Asked(len(output.prompt_token_ids), output.num_cached_tokens, logger.line()))
     return asked
+
+
+def time_of_words(num_words: int) -> dict[str, list[float]]:
+    """Return the milliseconds that each word takes on this machine, with no cache and with a contiguous one.
+
+    The best of three texts each, since other programs run too.
+    """
+    model, tokenizer = tiny()
+    prompt = tokenizer.encode(TEXTS[0])[:4]
+    num_words = min(num_words, model.config.max_position_embeddings - len(prompt))
+    found: dict[str, list[float]] = {}
+    for name in ("no cache", "contiguous"):
+        runs = []
+        for _ in range(3):
+            past: Past = NoCache() if name == "no cache" else ContiguousCache(model, len(prompt) + num_words)
+            tokens, times = list(prompt), []
+            for _ in range(num_words):
+                begin = time.perf_counter()
+                tokens += generate_alone(model, tokens, 1, past)
+                times.append(1e3 * (time.perf_counter() - begin))
+            runs.append(times)
+        found[name] = [min(times) for times in zip(*runs, strict=True)]
+    return found
+
+
+def time_of_batches(batches: Sequence[int], num_words: int = 16) -> list[float]:
+    """Return the words a second that the engine says on this machine when so many ask at once; the best of three."""
+    model, tokenizer = tiny()
+    prompt = tokenizer.encode(TEXTS[0])[:16]
+    params = SamplingParams(max_tokens=num_words, temperature=0, ignore_eos=True)
+    rates = []
+    for batch in batches:
+        engine = LLMEngine(model, tokenizer, EngineConfig(num_blocks=1 + 4 * batch))
+        best = 0.0
+        for _ in range(3):
+            begin = time.perf_counter()
+            engine.generate([prompt] * batch, params)
+            best = max(best, batch * num_words / (time.perf_counter() - begin))
+        rates.append(best)
+    return rates

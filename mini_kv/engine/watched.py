@@ -92,6 +92,14 @@ class WatchedStep:
     """The new token of each request that has one."""
     preempted: list[str]
 
+    def __str__(self) -> str:
+        """Return the batch, a token a line, and who is asked what comes next."""
+        return "\n".join(
+            f"{token.request_id}  {token.text!r:<13} position {token.position:>2}  slot {token.slot:>2}"
+            + "   what comes next?" * token.is_asked
+            for token in self.batch
+        )
+
 
 @dataclass
 class WatchedEngine:

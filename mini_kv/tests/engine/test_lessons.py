@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.engine.contiguous import NoCache, generate_alone
 from mini_kv.engine.lessons import (
     TEXTS,
+    CountedPast,
     alone_and_in_company,
     answer,
     ask_in_turn,
@@ -15,10 +17,15 @@ from mini_kv.engine.lessons import (
     run_prompts,
     scenario_prompt,
     three_pasts,
+    time_of_batches,
+    time_of_words,
     watch,
 )
-from mini_kv.engine.watched import ForgetsNewBlocks, WatchedRunner, tiny
+from mini_kv.engine.sampling import SamplingParams
+from mini_kv.engine.watched import ForgetsNewBlocks, WatchedEngine, WatchedRunner, tiny
+from mini_kv.tests.test_predictions import ABOUT_THE_ENGINE
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario
+from mini_kv.viz.predict import questions
 
 SCENARIO = load_scenario("from-prompt-to-text")
 
@@ -108,3 +115,44 @@ def test_the_readers_prompts_share_what_they_have_in_common():
 def test_a_prompt_that_can_never_fit_is_refused():
     with pytest.raises(ConfigError, match=r"needs .* blocks"):
         run_prompts([TEXTS[0]], num_blocks=3)
+
+
+def sampled_three_times() -> WatchedEngine:
+    watched = WatchedEngine(num_blocks=14)
+    params = SamplingParams(max_tokens=6, temperature=0.8, seed=3, ignore_eos=True)
+    watched.engine.add_request("A", scenario_prompt(range(10)), params, n=3)
+    watched.step()
+    watched.step()
+    return watched
+
+
+def passes_without_a_cache() -> int:
+    past = CountedPast(NoCache())
+    generate_alone(tiny()[0], scenario_prompt(range(10)), 20, past)
+    return past.num_computed_tokens
+
+
+def usage_said_after_ten() -> str:
+    line = ask_in_turn([TEXTS[0] * 3] * 10)[-1].line
+    assert "Prefix cache hit rate: 7" in line or "Prefix cache hit rate: 8" in line
+    return line.partition("KV cache usage: ")[2].partition(",")[0].replace("%", " %")
+
+
+ANSWERS = {
+    "who-is-asked": lambda: str(sum(token.is_asked for token in watch(SCENARIO)[2].batch)),
+    "three-answers": lambda: str(13 - sampled_three_times().kv.block_pool.num_free_blocks),
+    "ten-and-twenty": lambda: str(passes_without_a_cache()),
+    "usage-of-a-memory": usage_said_after_ten,
+}
+
+
+def test_the_answers_of_the_notebooks_are_the_engine_s():
+    assert ANSWERS.keys() == ABOUT_THE_ENGINE
+    assert {name: questions()[name].answer for name in ANSWERS} == {name: work() for name, work in ANSWERS.items()}
+
+
+def test_words_and_batches_are_timed_one_by_one():
+    times = time_of_words(3)
+    assert {name: len(words) for name, words in times.items()} == {"no cache": 3, "contiguous": 3}
+    assert all(ms > 0 for words in times.values() for ms in words)
+    assert len(time_of_batches((1, 2), num_words=2)) == 2
