@@ -88,7 +88,8 @@ def kv_python(body: str, md: Any) -> str:
 def kv_chart(body: str, md: Any) -> str:
     """Draw the chart that the code ends with."""
     drawing = run_chart(body, names_of(md))
-    return f'{drawing}<details class="example"><summary>How it is drawn</summary>{code(body, "python")}</details>'
+    how = f'<details class="example"><summary>How it is drawn</summary>{code(body, "python")}</details>'
+    return f'<div class="kv-chart">{drawing}{how}</div>'
 
 
 def names_of(md: Any) -> dict[str, Any]:
