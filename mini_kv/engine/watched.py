@@ -3,6 +3,7 @@
 For chapters and notebooks; `lessons` tells stories with it.
 """
 
+import html
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
@@ -99,6 +100,9 @@ class WatchedStep:
             + "   what comes next?" * token.is_asked
             for token in self.batch
         )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 @dataclass

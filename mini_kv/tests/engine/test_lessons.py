@@ -25,6 +25,7 @@ from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.watched import ForgetsNewBlocks, WatchedEngine, WatchedRunner, tiny
 from mini_kv.tests.test_predictions import ABOUT_THE_ENGINE
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario
+from mini_kv.viz.notebook import PromptPlayer
 from mini_kv.viz.predict import questions
 
 SCENARIO = load_scenario("from-prompt-to-text")
@@ -156,3 +157,16 @@ def test_words_and_batches_are_timed_one_by_one():
     assert {name: len(words) for name, words in times.items()} == {"no cache": 3, "contiguous": 3}
     assert all(ms > 0 for words in times.values() for ms in words)
     assert len(time_of_batches((1, 2), num_words=2)) == 2
+
+
+@pytest.mark.notebooks
+def test_a_field_for_prompts_says_what_the_engine_says_and_keeps_the_figure_when_it_refuses():
+    player = PromptPlayer(run_prompts, [TEXTS[0], TEXTS[0]])
+    cached, not_cached = (run_prompts([TEXTS[0]] * 2, 25, caching) for caching in (True, False))
+    assert f"<b>{cached.num_computed_tokens}</b> tokens went through the model" in player.said.value
+    player.caching.value = False
+    assert f"<b>{not_cached.num_computed_tokens}</b> tokens went through the model" in player.said.value
+    figure = player.figure.value
+    player.pool.value = 5
+    assert "the pool has 5" in player.said.value
+    assert player.figure.value == figure
