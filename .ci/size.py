@@ -13,7 +13,14 @@ import tokenize
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE_BUDGETS = {"core": 1750, "core/sched": 450, "labkit": 1000, "labkit/audit.py": 260, "labkit/kernels": 175}
+PACKAGE_BUDGETS = {
+    "core": 1750,
+    "core/sched": 450,
+    "labkit": 1000,
+    "labkit/audit.py": 260,
+    "labkit/kernels": 175,
+    "labkit/own_engine": 600,
+}
 """Code lines, tests and benchmarks aside; a file that is named has a budget of its own."""
 FILE_BUDGET = 400
 FUNCTION_BUDGET = 60  # one screen

@@ -13,6 +13,7 @@ from mini_kv.engine.generate_command import add_generate_arguments, run_generate
 from mini_kv.labkit import learner
 from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import UnknownLabError, all_labs, find_lab
+from mini_kv.labkit.own_engine.command import add_labs_argument, run_with_labs
 from mini_kv.labkit.progress import read_state, state_folder
 from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
@@ -55,7 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     generate = verbs.add_parser("generate", help="let a model write, and watch the blocks fill")
     add_generate_arguments(generate)
-    generate.set_defaults(run=run_generate)
+    add_labs_argument(generate)
+    generate.set_defaults(run=run_generate_of)
 
     replay = verbs.add_parser("replay", help="run a production trace through the cache and report the hit rate")
     add_replay_arguments(replay)
@@ -82,6 +84,11 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = verbs.add_parser("doctor", help="what this machine has and lacks")
     doctor.set_defaults(run=run_doctor)
     return parser
+
+
+def run_generate_of(args: argparse.Namespace) -> int:
+    """Run the engine, or one with the learner's parts in it."""
+    return run_generate(args) if args.labs is None else run_with_labs(args, repository())
 
 
 def run_story(args: argparse.Namespace) -> int:

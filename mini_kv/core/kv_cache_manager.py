@@ -98,7 +98,7 @@ class KVCacheManager:
         self.kv_cache_config = kv_cache_config
         self.enable_caching = enable_caching
         self.hash_name = hash_name
-        self.block_pool = BlockPool(kv_cache_config.num_blocks, enable_caching, new_block=new_block)
+        self.block_pool = self.make_pool(new_block)
         self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool)
         self.max_in_flight_tokens = max_in_flight_tokens
         if not 0.0 <= watermark < 1.0:
@@ -116,6 +116,10 @@ class KVCacheManager:
         self._block_hasher = get_request_block_hasher(
             self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
+
+    def make_pool(self, new_block: BlockFactory) -> BlockPool:
+        """Return a new pool; a subclass may have another."""
+        return BlockPool(self.kv_cache_config.num_blocks, self.enable_caching, new_block=new_block)
 
     @classmethod
     def for_full_attention(

@@ -1,21 +1,26 @@
 """`mini-kv generate "A block is"`: the engine at a terminal. Torch is imported when the command runs, not before."""
 
 import argparse
+import importlib.util
 import io
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_kv.core.errors import KVCacheError
+from mini_kv.core.errors import ConfigError, KVCacheError
 from mini_kv.core.sched.scheduler import SchedulerConfig
 from mini_kv.engine.terminal import MARKS, Screen, pool_lines, printable, text_lines
 
 if TYPE_CHECKING:
+    from mini_kv.engine.detokenizer import TextTokenizer
+    from mini_kv.engine.interface import CausalLM
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import DeltaOutput
+
+    Deltas = Generator[DeltaOutput, None, None]
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +44,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="a checkpoint (default: the small one that comes along)"
+        "--model", type=Path, metavar="DIR", help="a checkpoint, of any kind with the extra hf (default: the small one)"
     )
     parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
 
@@ -51,15 +56,27 @@ def run_generate(args: argparse.Namespace) -> int:
 
     0: done. 2: an argument, a prompt or the checkpoint is wrong, said in one line on stderr, and nothing was written.
     """
+    prepared = prepare(args)
+    if prepared is None:
+        return 2
+    show(*prepared, args)
+    return 0
+
+
+def prepare(args: argparse.Namespace) -> "tuple[LLMEngine, Deltas] | None":
+    """Return an engine with all prompts added, and what will come out of it; `None`: cannot be, and was said why."""
     try:
         engine = make_engine(args)
-        stream = start(engine, args)
+        return engine, start(engine, args)
     except ModuleNotFoundError as error:
         print(f"mini-kv generate: there is no {error.name}: pip install 'mini_kv[engine]'", file=sys.stderr)
-        return 2
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {error}", file=sys.stderr)
-        return 2
+    return None
+
+
+def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> None:
+    """Write the texts as they come; then, on stderr, the figures if they were asked for."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a prompt, or a model, may say what this terminal cannot show
     texts = [printable(os.fsencode(prompt).decode("utf-8", errors="replace")) for prompt in args.prompts]
@@ -71,21 +88,43 @@ def run_generate(args: argparse.Namespace) -> int:
         stats = engine.stats
         print(engine.stat_logger.line(), file=sys.stderr)
         print(f"{stats.num_steps} steps, {stats.num_scheduled_tokens} tokens through the model", file=sys.stderr)
-    return 0
 
 
-def make_engine(args: argparse.Namespace) -> "LLMEngine":
-    """Load the checkpoint and build the engine. Raises `ModuleNotFoundError` where torch or safetensors is missing."""
-    from mini_kv.engine.checkpoint import load_model, tiny_folder
+def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
+    """Load the checkpoint and build the engine; `parts` go to `LLMEngine`.
+
+    Raises `ModuleNotFoundError` where torch or safetensors is missing.
+    """
     from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 
-    model, tokenizer = load_model(args.model or tiny_folder())
-    limits = SchedulerConfig(max_model_len=model.config.max_position_embeddings)
-    config = EngineConfig(block_size=args.block_size, num_blocks=args.num_blocks, scheduler=limits)
-    return LLMEngine(model, tokenizer, config)
+    model, tokenizer, max_model_len = load(args.model)
+    config = EngineConfig(
+        block_size=args.block_size, num_blocks=args.num_blocks, scheduler=SchedulerConfig(max_model_len=max_model_len)
+    )
+    return LLMEngine(model, tokenizer, config, **parts)
 
 
-def start(engine: "LLMEngine", args: argparse.Namespace) -> "Iterable[DeltaOutput]":
+def load(folder: Path | None) -> "tuple[CausalLM, TextTokenizer | None, int]":
+    """Return model, tokenizer and tokens of the longest text: ours, or any that transformers reads, if it is there."""
+    from mini_kv.engine.checkpoint import load_model, tiny_folder
+    from mini_kv.engine.errors import CheckpointError
+
+    try:
+        small, tokenizer = load_model(folder or tiny_folder())
+    except CheckpointError as error:
+        if folder is None or not folder.is_dir():
+            raise
+        if importlib.util.find_spec("transformers") is None:
+            raise ConfigError(f"{error}. More kinds are read with the extra hf: pip install 'mini_kv[hf]'") from None
+    else:
+        return small, tokenizer, small.config.max_position_embeddings
+    from mini_kv.engine.huggingface_checkpoint import load_huggingface
+
+    model, its_tokenizer = load_huggingface(folder)
+    return model, its_tokenizer, model.max_position_embeddings
+
+
+def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
     """Add all prompts. Raises what `LLMEngine.stream` raises, and then none is added."""
     from mini_kv.engine.sampling import SamplingParams
 
@@ -95,6 +134,7 @@ def start(engine: "LLMEngine", args: argparse.Namespace) -> "Iterable[DeltaOutpu
         top_k=args.top_k,
         top_p=args.top_p,
         seed=args.seed,
+        stop_token_ids=getattr(engine.model, "eos_token_ids", ()),  # a chat model has several
     )
     return engine.stream(args.prompts, params)
 

@@ -84,6 +84,7 @@ class LLMEngine:
         *,
         make_manager: Callable[..., KVCacheManager] = KVCacheManager,
         make_runner: Callable[..., ModelRunner] = ModelRunner,
+        make_scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
         """Allocate the pool, and begin with no requests.
 
@@ -93,6 +94,7 @@ class LLMEngine:
             config: sizes.
             make_manager: makes the cache manager; for observers.
             make_runner: makes the runner; likewise.
+            make_scheduler: makes the scheduler; likewise.
 
         Raises `ConfigError` for sizes that cannot work.
         """
@@ -109,7 +111,7 @@ class LLMEngine:
             enable_caching=config.enable_prefix_caching,
             max_in_flight_tokens=limits.max_num_batched_tokens,
         )
-        self.scheduler = Scheduler(self.kv_cache_manager, limits)
+        self.scheduler = make_scheduler(self.kv_cache_manager, limits)
         self.model_runner = make_runner(
             model,
             kv_cache_config,

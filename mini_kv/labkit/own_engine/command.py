@@ -1,0 +1,172 @@
+"""`mini-kv generate --labs PATH`: whose part is where, the text, and whether it is the text that it should be."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mini_kv.engine.generate_command import prepare, show
+from mini_kv.engine.terminal import printable
+from mini_kv.labkit import LabTodo
+from mini_kv.labkit.lab import all_labs
+from mini_kv.labkit.own_engine.parts import PARTS, Found, find_parts, last_line, short
+from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, TookTooLongError, Trial
+
+NUM_USABLE = sum(not part.never for part in PARTS)
+PATIENCE_S = 3
+"""Seconds that a step may take while one part after the other is tried, if an engine did not come back."""
+
+
+def add_labs_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that `run_with_labs` is about."""
+    parser.add_argument(
+        "--labs",
+        metavar="PATH",
+        help="put the parts that your labs provide into the engine, and say whose each part is: starter, solution, or a"
+        " folder with lab-NN.py or lab-NN/starter.py",
+    )
+
+
+def run_with_labs(args: argparse.Namespace, root: Path) -> int:
+    """Write the table of parts, what the learner's engine says, and the verdict; return the exit status.
+
+    0: the same words as the engine's own. 1: other words, or an error, and the part that is to blame if one can be
+    found. 2: cannot be done as asked.
+
+    Args:
+        args: of the command.
+        root: the repository.
+    """
+    labs = all_labs(root)
+    problem = ""
+    if not labs:
+        problem = "there is no folder labs/ here: call this in the repository"
+    elif args.labs not in ("starter", "solution") and not Path(args.labs).is_dir():
+        problem = f"--labs {args.labs}: it is neither starter nor solution, and there is no such folder"
+    if problem:
+        print(f"mini-kv generate: {problem}", file=sys.stderr)
+        return 2
+    prepared = prepare(args)
+    if prepared is None:
+        return 2
+    found = find_parts(args.labs, labs, Path.cwd())
+    print("\n".join(table(found, "solution" if args.labs == "solution" else "yours")), end="\n\n", flush=True)
+    parts = {str(each.part): each for each in found if each.value is not None}
+    if not parts:
+        show(*prepared, args)
+        print("\nNo part is yours yet: these are mini_kv's words.")
+        return 0
+    trial = Trial(args, {name: each.value for name, each in parts.items()}, STEP_LIMIT_S)
+    engine = trial.prepare()
+    if engine is not None:
+        show(engine, trial.deltas(), args)
+    reference = Trial(args, {})
+    reference.take(*prepared)
+    list(reference.deltas())
+    print()
+    lines, is_right = verdict(trial, reference, parts)
+    print("\n".join(lines), flush=True)  # looking for the part can take a while
+    if not is_right:
+        print("\n".join(who_is_to_blame(args, trial.error, reference, parts)))
+    return 0 if is_right else 1
+
+
+def table(found: Sequence[Found], learner: str) -> list[str]:
+    """Return a line a part: its name, its owner, and where it stands or why it is not used."""
+    lines = [f"{'part':<38} owner"]
+    for each in found:
+        owner, remark = (learner, each.place) if each.value is not None else ("mini_kv", each.why)
+        lines.append(f"{each.part!s:<38} {owner:<8} {remark}")
+    return lines
+
+
+def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found]) -> tuple[list[str], bool]:
+    """Return what is to be said of the run, and whether it was right."""
+    if trial.error is not None:
+        return what_broke(trial, parts), False
+    if trial.said != reference.said:
+        return other_words(trial, reference), False
+    differences = [
+        float((mine - its).abs().max())
+        for name, rows in reference.logits.items()
+        for mine, its in zip(trial.logits[name], rows, strict=True)
+    ]
+    num_tokens = sum(map(len, reference.said.values()))
+    same = f"The same words as mini_kv's own: {num_tokens} tokens, {len(parts)} of {NUM_USABLE} parts from the labs."
+    if not all(difference <= TOLERANCE for difference in differences):  # NaN is no small number
+        return [same, f"That was luck: the logits behind them differ by up to {max(differences):.2g}."], False
+    return [same, *hits(trial, reference), "It is one text. The labs' tests look where it does not."], True
+
+
+def hits(trial: Trial, reference: Trial) -> list[str]:
+    """Return a line if the cache did not help as much as it should: that changes no word."""
+    assert trial.engine is not None and reference.engine is not None
+    mine, its = (engine.kv_cache_manager.prefix_cache_stats for engine in (trial.engine, reference.engine))
+    if (mine.queries, mine.hits) == (its.queries, its.hits):
+        return []
+    counts = [f"{stats.hits} of {stats.queries} tokens" for stats in (mine, its)]
+    return [f"But your prefix cache says that it had {counts[0]}, and mini_kv's had {counts[1]}."]
+
+
+def what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
+    """Return the error, and the learner's line that was running."""
+    error = trial.error
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, TookTooLongError):
+        what = f"it did not come back within {STEP_LIMIT_S} s"
+    elif isinstance(error, LabTodo):
+        what = f"still TODO: {error}"
+    line = last_line(error, {each.source for each in parts.values()}) if error is not None else None
+    at = f"at {short(line[0])}:{line[1]}  {line[2]}" if line else "in mini_kv's code, on what yours gave it"
+    return [f"Your engine stopped after {sum(map(len, trial.said.values()))} tokens: {what}", f"  {at}"]
+
+
+def other_words(trial: Trial, reference: Trial) -> list[str]:
+    """Return, for each text that differs, both from the first token that does."""
+    assert reference.engine is not None and reference.engine.tokenizer is not None
+    lines = []
+    for name, its in reference.said.items():
+        mine = trial.said[name]
+        if mine == its:
+            continue
+        first = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), len(mine))
+        who = f"[{int(name) + 1}] " if len(reference.said) > 1 else ""
+        lines.append(f"{who}Other words than mini_kv's own, from token {first + 1} on:")
+        for owner, token_ids in (("mini_kv", its), ("yours", mine)):
+            text = reference.engine.tokenizer.decode_bytes(token_ids[first : first + 12]).decode(errors="replace")
+            lines.append(f"  {owner:<8} ...{printable(text)!r}...")
+    return lines
+
+
+def who_is_to_blame(
+    args: argparse.Namespace, error: BaseException | None, reference: Trial, parts: Mapping[str, Found]
+) -> list[str]:
+    """Let one part after the other fall back to the engine's own, and return what that says.
+
+    If the learner's code was running when it broke, its lab goes first, and a part of it that helps ends the search.
+    """
+    line = last_line(error, {each.source for each in parts.values()}) if error is not None else None
+    blamed = [name for name, each in parts.items() if line and each.source == line[0]]
+    limit = PATIENCE_S if isinstance(error, TookTooLongError) else STEP_LIMIT_S
+
+    def heals(*without: str) -> bool:
+        others = {name: each.value for name, each in parts.items() if name not in without}
+        return Trial(args, others, limit).agrees_with(reference)
+
+    healers = []
+    for name in [*blamed, *(name for name in parts if name not in blamed)]:
+        if heals(name):
+            healers.append(name)
+            if name in blamed:
+                break
+    if healers:
+        lines = [f"With {name} from mini_kv it is right again: {parts[name].place}" for name in healers]
+        return lines if len(lines) == 1 else ["Any one of these helps, so look where two of them meet.", *lines]
+    # A part may call another one of its lab, and then both must go.
+    for lab_id in dict.fromkeys(each.part.lab_id for each in parts.values()):
+        if heals(*(name for name, each in parts.items() if each.part.lab_id == lab_id)):
+            return [f"With all of {lab_id} from mini_kv it is right again. Run its tests."]
+    wrong = [name for name in parts if not heals(*(other for other in parts if other != name))]
+    if not wrong:
+        return ["Each of your parts is right alone; together they are not."]
+    return ["No single part helps. These are wrong even alone:", *(f"  {n}: {parts[n].place}" for n in wrong)]

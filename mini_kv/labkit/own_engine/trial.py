@@ -1,0 +1,152 @@
+"""Runs code that may be wrong: it may raise, it may never come back."""
+
+import _thread
+import argparse
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from mini_kv.core.sched.output import SchedulerOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mini_kv.engine.generate_command import Deltas
+    from mini_kv.engine.llm_engine import LLMEngine
+    from mini_kv.engine.output_processor import DeltaOutput
+
+STEP_LIMIT_S = 30
+"""Seconds in which an engine must say something; the slowest right one needs a few."""
+
+TOLERANCE = 0.001
+"""By how much a logit may differ. Sums in another order, over 100 tokens of the small model: 0.00001."""
+
+
+class TookTooLongError(BaseException):
+    """The code did not come back. Not an `Exception`: a loop that swallows exceptions would swallow this one too."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TookTooLongError` in what runs inside after so many seconds, again every second until it gives in.
+
+    For the main thread, which is where Python delivers interrupts; on every system. Ctrl-C still works.
+    """
+    done, is_over = threading.Event(), threading.Event()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if is_over.is_set():
+            raise TookTooLongError
+        raise KeyboardInterrupt
+
+    def watch() -> None:
+        wait = seconds
+        while not done.wait(wait):
+            is_over.set()
+            _thread.interrupt_main()
+            wait = 1
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+
+
+class Trial:
+    """One run of an engine: what it said, with which numbers behind it, and how it ended."""
+
+    def __init__(self, args: argparse.Namespace, parts: Mapping[str, Any], limit: float = STEP_LIMIT_S) -> None:
+        """Take the command's arguments, the learner's parts and the seconds of a step; nothing is built yet."""
+        self.said: defaultdict[str, list[int]] = defaultdict(list)
+        """Tokens of each request."""
+        self.logits: defaultdict[str, list[Tensor]] = defaultdict(list)
+        """What each of them was chosen from."""
+        self.error: BaseException | None = None
+        self.engine: LLMEngine | None = None
+        self._stream: Deltas | None = None
+        self._args, self._parts, self._limit = args, parts, limit
+
+    def prepare(self) -> "LLMEngine | None":
+        """Build the engine and add the prompts; return it, or `None` if that failed."""
+        # Imported late: torch is needed from here on.
+        from mini_kv.engine.generate_command import make_engine, start
+        from mini_kv.labkit.own_engine.assembly import seams
+
+        try:
+            with time_limit(self._limit):
+                engine = make_engine(self._args, **seams(self._parts))
+                self.take(engine, start(engine, self._args))
+        except (Exception, SystemExit, TookTooLongError) as error:
+            self.error = error
+        return self.engine
+
+    def take(self, engine: "LLMEngine", stream: "Deltas") -> None:
+        """Run this engine; note the logits on the way from its runner."""
+        self.engine, self._stream = engine, stream
+        execute = engine.model_runner.execute_model
+
+        def execute_and_note(output: SchedulerOutput) -> "tuple[list[str], Tensor]":
+            request_ids, logits = execute(output)
+            for request_id, row in zip(request_ids, logits, strict=True):
+                self.logits[request_id].append(row)
+            return request_ids, logits
+
+        engine.model_runner.execute_model = execute_and_note  # type: ignore[method-assign]
+
+    def deltas(self) -> "Generator[DeltaOutput, None, None]":
+        """Yield what comes, and end when an error does."""
+        while self._stream is not None:
+            try:
+                with time_limit(self._limit):
+                    delta = next(self._stream)
+            except StopIteration:
+                return
+            except (Exception, SystemExit, TookTooLongError) as error:
+                self.error = first_cause(error)
+                return
+            self.said[delta.request_id] += delta.new_token_ids
+            yield delta
+
+    def agrees_with(self, reference: "Trial") -> bool:
+        """Run it up to the first token, or the first logits, that are others; return whether there are none."""
+        if self.prepare() is None:
+            return False
+        for delta in self.deltas():
+            if not self._agrees_so_far(reference, delta.request_id):
+                if self._stream is not None:
+                    with suppress(Exception):  # of requests that are aborted: there is an answer already
+                        self._stream.close()
+                return False
+        return self.error is None and self.said == reference.said
+
+    def _agrees_so_far(self, reference: "Trial", request_id: str) -> bool:
+        mine = self.said[request_id]
+        if mine != reference.said[request_id][: len(mine)]:
+            return False
+        difference = self.logits[request_id][-1] - reference.logits[request_id][len(mine) - 1]
+        return bool(difference.abs().max() <= TOLERANCE)  # not true of NaN, which is no small number
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error for whose sake requests were being aborted when this one was raised, if that is how it came."""
+    while error.__context__ is not None and _while_aborting(error):
+        error = error.__context__
+    return error
+
+
+def _while_aborting(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name in ("abort", "_give_up"):
+            return True
+        trace = trace.tb_next
+    return False

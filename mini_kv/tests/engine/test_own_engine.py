@@ -1,0 +1,334 @@
+"""`mini-kv generate --labs`: the learner's parts in the engine, whose they are, and which one is wrong if one is."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mini_kv.cli import build_parser, main
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.engine.generate_command import make_engine, start
+from mini_kv.labkit.lab import all_labs
+from mini_kv.labkit.own_engine import command, parts
+from mini_kv.labkit.own_engine.assembly import seams
+from mini_kv.labkit.own_engine.parts import PARTS, find_parts
+from mini_kv.tests.engine.test_generate_command import without_torch
+
+REPOSITORY = Path(__file__).parents[3]
+SOLUTIONS = REPOSITORY / "solutions"
+PROMPT = "A block is free when nobody holds it"
+USABLE = [str(part) for part in PARTS if not part.never]
+NEEDS_TRITON = next(lab for lab in all_labs(REPOSITORY) if lab.needs == "K").missing
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+
+
+@pytest.fixture
+def short_patience(monkeypatch):
+    for module in (command, parts):
+        monkeypatch.setattr(module, "STEP_LIMIT_S", 2)
+
+
+def generate(capsys, labs, *prompts, status, max_tokens=12, more=()):
+    """Run the command; return its table as {part: (owner, remark)}, and what comes below."""
+    argv = ["generate", *(prompts or [PROMPT]), "--temperature", "0", "--max-tokens", str(max_tokens), *more]
+    assert main([*argv, "--labs", str(labs)]) == status
+    lines = capsys.readouterr().out.splitlines()
+    end = lines.index("")
+    rows = [re.fullmatch(r"(lab-\d\d \S+) +(yours|solution|mini_kv) +(.+)", line) for line in lines[1:end]]
+    return {row[1]: (row[2], row[3]) for row in rows if row}, "\n".join(lines[end + 1 :])
+
+
+def used(table):
+    return [part for part, (owner, _) in table.items() if owner != "mini_kv"]
+
+
+def folder_of(tmp_path, *labs):
+    """Return a folder with the solutions of some labs as a learner's files."""
+    for lab_id in labs:
+        shutil.copy(SOLUTIONS / lab_id / "solution.py", tmp_path / f"{lab_id}.py")
+    return tmp_path
+
+
+def spoil(folder, lab_id, old, new):
+    """Put a mistake into a lab's file; return its place as the command names it."""
+    file = folder / f"{lab_id}.py"
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    return file
+
+
+@pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
+def test_the_solutions_make_a_whole_engine_and_it_says_the_same_words(capsys):
+    table, below = generate(capsys, "solution", status=0, max_tokens=20)
+    assert used(table) == USABLE
+    assert table["lab-08 BlockTable"] == ("solution", "solutions/lab-08/solution.py:11")
+    assert below.startswith(PROMPT)
+    assert below.splitlines()[-2:] == [
+        "The same words as mini_kv's own: 20 tokens, 17 of 17 parts from the labs.",
+        "It is one text. The labs' tests look where it does not.",
+    ]
+
+
+MANY_PROMPTS = [f"{PROMPT}, and a block that is free {word}" for word in ("is", "can", "was", "may", "has")]
+LITTLE_MEMORY = ["--block-size", "4", "--num-blocks", "16"]
+
+
+def test_with_little_memory_and_much_in_common_it_still_says_the_same_words(capsys, tmp_path):
+    """Five prompts that share a beginning, more than the pool holds at once: hits and preemptions."""
+    folder = folder_of(tmp_path, *(f"lab-{number:02}" for number in (2, 3, 4, 6, 7, 8, 9, 11)))
+    table, below = generate(capsys, folder, *MANY_PROMPTS, status=0, more=LITTLE_MEMORY)
+    assert [part for part in USABLE if part not in used(table)] == [part for part in USABLE if "lab-10" in part]
+    assert "The same words as mini_kv's own: 60 tokens, 15 of 17 parts from the labs.\nIt is one text." in below
+
+
+def test_these_prompts_are_hits_and_preemptions():
+    args = build_parser().parse_args(
+        ["generate", *MANY_PROMPTS, "--temperature", "0", "--max-tokens", "12", *LITTLE_MEMORY]
+    )
+    engine = make_engine(args)
+    assert sum(len(delta.new_token_ids) for delta in start(engine, args)) == 60
+    assert engine.scheduler.num_preemptions > 0
+    assert engine.kv_cache_manager.prefix_cache_stats.hits > 0
+
+
+# What a lab leaves out is added.
+
+
+def solution(part):
+    """Return the parts to assemble: the solution's for this one and nothing else."""
+    found = find_parts("solution", [lab for lab in all_labs(REPOSITORY) if lab.lab_id == part[:6]], REPOSITORY)
+    return {part: next(each.value for each in found if str(each.part) == part)}
+
+
+def manager_with(part, num_blocks):
+    """Return a manager with the solution's part, blocks of 4."""
+    config = KVCacheConfig(num_blocks, (KVCacheGroupSpec(("layers",), FullAttentionSpec(4)),))
+    return seams(solution(part))["make_manager"](config, enable_caching=True, max_in_flight_tokens=4)
+
+
+def held(kv, name, tokens):
+    """Admit and return a request whose tokens are all computed."""
+    request = kv.new_request(name, tokens)
+    blocks, num_hit = kv.get_computed_blocks(request)
+    kv.allocate_slots(request, len(tokens) - num_hit, num_hit, blocks)
+    request.num_computed_tokens = len(tokens)
+    return request
+
+
+def test_blocks_of_lab_03_lose_their_names_when_they_are_handed_out():
+    kv = manager_with("lab-03 BlockPool", num_blocks=3)
+    kv.free(held(kv, "A", [1, 2, 3, 4, 5, 6, 7, 8]))
+    assert [block.block_hash is None for block in kv.block_pool.blocks[1:]] == [False, False]
+    held(kv, "B", [9])
+    assert kv.get_block_ids("B") == ([2],)
+    assert [block.block_hash is None for block in kv.block_pool.blocks[1:]] == [False, True]
+    assert len(kv.block_pool.cached_block_hash_to_block) == 1
+
+
+def test_blocks_with_names_are_reused_last_whatever_lab_03_thinks():
+    kv = manager_with("lab-03 BlockPool", num_blocks=5)
+    kv.free(held(kv, "A", [1, 2, 3, 4, 5]))
+    assert [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()] == [2, 3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [
+        ({}, True),
+        ({"full_sequence_must_fit": True}, False),
+        ({"reserved_blocks": 1}, True),
+        ({"reserved_blocks": 2}, False),
+    ],
+)
+def test_newcomers_of_lab_06_pass_a_gate(options, fits):
+    """Two blocks are free; the newcomer begins with one and will need three."""
+    kv = manager_with("lab-06 KVCacheManager", num_blocks=3)
+    assert (kv.allocate_slots(kv.new_request("A", list(range(9))), 4, **options) is not None) == fits
+
+
+def test_who_is_aborted_while_the_worker_has_the_step_is_no_news_to_lab_11():
+    kv = manager_with("lab-06 KVCacheManager", num_blocks=9)
+    scheduler = seams(solution("lab-11 Scheduler"))["make_scheduler"](kv, SchedulerConfig(max_num_batched_tokens=4))
+    for name in "AB":
+        scheduler.add_request(kv.new_request(name, [1, 2]), max_tokens=2)
+    step = scheduler.schedule()
+    assert step.num_scheduled_tokens == {"A": 2, "B": 2}
+    scheduler.finish_requests(["A"])
+    assert [output.request_id for output in scheduler.update_from_output(step, {"B": [7]})] == ["B"]
+
+
+# Without, with nothing, with one.
+
+
+def test_untouched_starters_leave_the_engine_its_own(capsys):
+    table, below = generate(capsys, SOLUTIONS.parent / "labs", status=0)
+    if not used(table):  # whoever solves the labs here runs this test on their own work
+        assert below.endswith("No part is yours yet: these are mini_kv's words.")
+
+
+def test_a_starter_as_the_course_gives_it_is_all_todo(capsys, tmp_path):
+    for lab in all_labs(REPOSITORY):
+        pristine = REPOSITORY / "mini_kv" / "labkit" / "starters" / f"{lab.lab_id}.txt"
+        shutil.copy(pristine, tmp_path / f"{lab.lab_id}.py")
+    table, below = generate(capsys, tmp_path, status=0)
+    assert used(table) == []
+    reasons = {table[part][1] for part in USABLE if not (NEEDS_TRITON and part.startswith("lab-10"))}
+    assert all(reason.endswith("still TODO") for reason in reasons)
+    assert table["lab-06 KVCacheManager"] == ("mini_kv", "get_num_blocks_to_allocate: still TODO")
+    assert below.endswith("No part is yours yet: these are mini_kv's words.")
+
+
+def test_every_part_that_is_not_asked_for_has_its_reason(capsys, tmp_path):
+    table, _ = generate(capsys, folder_of(tmp_path), status=0)
+    assert [part for part in table if part not in USABLE] == [
+        "lab-03 BlockPool.free_blocks",
+        "lab-04 make_block_hash_with_group_id",
+        "lab-08 gather_kv",
+        "lab-09 merge_attn_states",
+        "lab-12 SlidingWindowManager",
+        "lab-12 HybridKVCacheCoordinator",
+        "lab-12 group_layers",
+    ]
+    assert table["lab-12 group_layers"][1] == "not needed by this model: no layer has a window"
+
+
+@pytest.mark.parametrize("lab_id", ["lab-02", "lab-03", "lab-04", "lab-06", "lab-07", "lab-08", "lab-09", "lab-11"])
+def test_one_lab_alone_is_used_and_the_rest_is_the_engines(capsys, tmp_path, lab_id):
+    table, below = generate(capsys, folder_of(tmp_path, lab_id), status=0, max_tokens=6)
+    assert used(table) == [part for part in USABLE if part.startswith(lab_id)]
+    assert table["lab-11 Scheduler"][1].startswith(
+        str(tmp_path) if lab_id == "lab-11" else "there is no lab-11.py and no lab-11/starter.py"
+    )
+    assert "The same words as mini_kv's own: 6 tokens" in below
+
+
+def test_a_slot_that_is_off_by_one_is_found(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-02", "lab-08", "lab-09", "lab-11")
+    file = spoil(folder, "lab-08", "+ positions % block_size", "+ (positions + 1) % block_size")
+    _, below = generate(capsys, folder, status=1)
+    assert re.search(r"^Other words than mini_kv's own, from token \d+ on:$", below, re.MULTILINE)
+    assert below.splitlines()[-1] == (f"With lab-08 compute_slot_mapping from mini_kv it is right again: {file}:36")
+
+
+@pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
+def test_a_kernel_that_forgets_a_key_is_found(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-09", "lab-10")
+    file = spoil(folder, "lab-10", "index * BLOCK_SIZE + slots < seq_len)", "index * BLOCK_SIZE + slots < seq_len - 1)")
+    _, below = generate(capsys, folder, status=1)
+    last = f"With lab-10 paged_attention_decode from mini_kv it is right again: {file}:128"
+    assert below.splitlines()[-1] == last
+
+
+def test_right_words_from_wrong_numbers_are_called_luck(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-08", "lab-09")
+    spoil(folder, "lab-09", ".squeeze(-1) * scale", ".squeeze(-1) * (scale * 1.02)")
+    _, below = generate(capsys, folder, status=1, max_tokens=2)
+    said, luck, blame = below.splitlines()[-3:]
+    assert said == "The same words as mini_kv's own: 2 tokens, 5 of 17 parts from the labs."
+    assert re.fullmatch(r"That was luck: the logits behind them differ by up to 0\.\d+\.", luck)
+    assert blame == "With all of lab-09 from mini_kv it is right again. Run its tests."
+
+
+def test_code_that_breaks_is_shown_with_its_line_and_named(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-02", "lab-06", "lab-07", "lab-11")
+    file = spoil(folder, "lab-06", "list(hit)\n", "list(hit[0])\n")
+    _, below = generate(capsys, folder, status=1)
+    line = 1 + file.read_text(encoding="utf-8").splitlines().index(
+        "            self.req_to_blocks[request_id] = list(hit[0])"
+    )
+    assert below.splitlines()[-3:] == [
+        "Your engine stopped after 0 tokens: IndexError: list index out of range",
+        f"  at {file}:{line}  self.req_to_blocks[request_id] = list(hit[0])",
+        f"With lab-06 KVCacheManager from mini_kv it is right again: {file}:15",
+    ]
+
+
+def test_what_breaks_while_others_are_aborted_does_not_hide_why_they_are(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-06", "lab-09", "lab-11")
+    spoil(folder, "lab-06", "        table = self.req_to_blocks[request_id]\n", "        table = self.nothing\n")
+    spoil(folder, "lab-09", "scores = (k @ q[s].unsqueeze(-1)).squeeze(-1) * scale", "scores = 1 / 0")
+    _, below = generate(capsys, folder, status=1)
+    assert "ZeroDivisionError: division by zero" in below and "scores = 1 / 0" in below
+    assert "No single part helps. These are wrong even alone:" in below
+
+
+def test_a_part_that_another_one_calls_takes_its_lab_along(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-02", "lab-09")
+    spoil(folder, "lab-09", "scores = (k @ q[s].unsqueeze(-1)).squeeze(-1) * scale", "scores = 1 / 0")
+    _, below = generate(capsys, folder, status=1)
+    assert below.endswith("With all of lab-09 from mini_kv it is right again. Run its tests.")
+
+
+def test_a_file_that_does_not_load_is_not_used(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-02", "lab-03", "lab-04", "lab-11")
+    spoil(folder, "lab-04", "def frame(*fields: bytes) -> bytes:", "def frame(*fields: bytes -> bytes:")
+    spoil(folder, "lab-11", "class Scheduler(engine.Scheduler):", "class Scheduler(engine.Sheduler):")
+    spoil(folder, "lab-03", "    def touch(", "    def tuch(")
+    table, below = generate(capsys, folder, status=0, max_tokens=4)
+    assert used(table) == ["lab-02 FreeKVCacheBlockQueue"]
+    assert table["lab-04 get_request_block_hasher"][1].startswith("SyntaxError in line 12: ")
+    assert table["lab-11 Scheduler"][1].startswith("AttributeError in line 12: ")
+    assert table["lab-03 BlockPool"][1] == "BlockPool has no method touch(blocks); did you rename it? There is tuch"
+    assert "1 of 17 parts from the labs." in below
+
+
+def test_an_endless_loop_ends_with_the_line_that_it_was_in(capsys, tmp_path, short_patience):
+    folder = folder_of(tmp_path, "lab-02", "lab-03", "lab-11")
+    file = spoil(folder, "lab-11", "            index += 1\n", "            while True:\n                index += 1\n")
+    _, below = generate(capsys, folder, status=1)
+    assert "Your engine stopped after 1 tokens: it did not come back within 2 s" in below
+    assert re.search(rf"  at {re.escape(str(file))}:\d+  (while True:|index \+= 1)$", below, re.MULTILINE)
+    assert below.endswith(f"With lab-11 Scheduler from mini_kv it is right again: {file}:12")
+
+
+def test_a_file_that_never_ends_loading_is_not_used(capsys, tmp_path, short_patience):
+    folder = folder_of(tmp_path, "lab-02")
+    (folder / "lab-04.py").write_text(
+        "while True:\n    try:\n        pass\n    except BaseException:\n        pass\n", encoding="utf-8"
+    )
+    table, _ = generate(capsys, folder, status=0, max_tokens=2)
+    assert table["lab-04 get_request_block_hasher"][1] == "loading the file takes longer than 2 s"
+
+
+def test_a_cache_that_finds_nothing_says_the_same_words_and_is_told_so(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-07")
+    spoil(folder, "lab-07", "            if found is None:", "            if True:")
+    prompts = [PROMPT, f"{PROMPT}, and"]
+    _, below = generate(capsys, folder, *prompts, status=0, more=["--block-size", "4"])
+    assert re.search(r"had 0 of (\d+) tokens, and mini_kv's had [1-9]\d* of \1 tokens\.$", below, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["good", "--labs", "no/such"],
+            "--labs no/such: it is neither starter nor solution, and there is no such folder",
+        ),
+        (["", "--labs", "starter"], "the prompt of request '0' is empty: there is nothing to go on from"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, message, capsys):
+    assert main(["generate", *argv]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"mini-kv generate: {message}\n")
+
+
+def test_outside_the_repository_there_are_no_labs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "good", "--labs", "starter"]) == 2
+    message = "there is no folder labs/ here: call this in the repository"
+    assert capsys.readouterr().err == f"mini-kv generate: {message}\n"
+
+
+def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr("builtins.__import__", without_torch(__import__))
+    assert main(["generate", "A", "--labs", "starter"]) == 2
+    assert capsys.readouterr().err == "mini-kv generate: there is no torch: pip install 'mini_kv[engine]'\n"
