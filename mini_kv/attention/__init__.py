@@ -8,10 +8,10 @@
 In reading order: `block_table` (which blocks a request has, and which slot a token gets), `kv_cache` (where keys and
 values lie; writing, gathering and copying them), `quantized` (the same in 8 bits), `metadata` (what a step tells every
 layer), `options` (who sees whom), `reference` (attention over blocks, the obvious way), `merge` (two parts of one
-attention put together), `torch_reader` and `torch_backend` (fast on a CPU), `triton_kernels` and `triton_backend`
-(fast on a GPU), `flashinfer_backend` and `flash_attn_backend` (other people's kernels, where they are installed),
-`checks` (what cannot work is refused), `backends` (the two calls above: which of all these to use, and why). Beside
-them stands `quantization_error`: what 8 bits cost, measured.
+attention put together), `torch_reader`, `torch_plan` and `torch_backend` (fast on a CPU), `triton_kernels` and
+`triton_backend` (fast on a GPU), `flashinfer_backend` and `flash_attn_backend` (other people's kernels, where they are
+installed), `checks` (what cannot work is refused), `backends` (the two calls above: which of all these to use, and
+why). Beside them stands `quantization_error`: what 8 bits cost, measured.
 
 Nothing here knows requests, hashes or reference counts: block ids come in, and never go back.
 """

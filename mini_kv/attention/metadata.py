@@ -1,7 +1,8 @@
 """What a step tells every layer: whose tokens these are, where their keys and values go, how far each may look."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class AttentionMetadata:
     max_query_len: int
     max_seq_len: int
     """On the host, so that planning a kernel needs no answer from the device."""
+    plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What a backend has worked out for its first layer and keeps for the others; so none of the above may change."""
 
     @property
     def num_reqs(self) -> int:

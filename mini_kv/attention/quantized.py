@@ -51,10 +51,11 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
         kv_cache: written in place, scales included.
         slot_mapping: `[num_tokens]`, int64.
     """
-    slots = slot_mapping[slot_mapping >= 0]
-    blocks, offsets = slots // kv_cache.block_size, slots % kv_cache.block_size
+    written = slot_mapping >= 0
+    if not written.all():  # to ask is cheaper than to leave out nobody
+        key, value, slot_mapping = key[written], value[written], slot_mapping[written]
+    blocks, offsets = slot_mapping // kv_cache.block_size, slot_mapping % kv_cache.block_size
     for plane, x in enumerate((key, value)):
-        x = x[slot_mapping >= 0]
         if kv_cache.scales is not None:
             x, kv_cache.scales[blocks, plane, offsets] = quantize_per_token_head(x)
         elif kv_cache.data.dtype == torch.float8_e4m3fn:

@@ -12,7 +12,6 @@ one matrix. Three ways from there:
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -21,10 +20,9 @@ from torch import Tensor
 from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
+from mini_kv.attention.torch_plan import Batch, DecodePlan, blocks_at_once, plan_decode
 from mini_kv.attention.torch_reader import BlockReader, workspace
 
-PIECE_BYTES = 2**20
-"""Keys and values copied at a time: half of a common second-level cache. Less costs calls, more falls out of it."""
 QUERIES_AT_ONCE = 16
 """Queries whose scores are held at a time, so that a long prompt does not need all of them."""
 
@@ -49,27 +47,55 @@ def attend(
     Arguments as in `paged_attention`.
     """
     lse = query.new_full(query.shape[:2], -torch.inf, dtype=torch.float32)
-    starts, seq_lens = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
     reader = BlockReader(kv_cache, metadata.block_tables)
-    decodes = []
-    for request, seq_len in enumerate(seq_lens):
-        tokens = slice(starts[request], starts[request + 1])
-        query_len = tokens.stop - tokens.start
-        way = _way(query_len, seq_len, query, kv_cache, options)
-        if way is _decode:
-            decodes.append(request)
-        elif query_len > 0:
-            q = query[tokens].view(query_len, kv_cache.num_kv_heads, -1, query.shape[2]).permute(1, 2, 0, 3)
-            part, part_lse = way(q, reader, request, seq_len, options)
-            out[tokens].view(query_len, kv_cache.num_kv_heads, -1, query.shape[2]).copy_(part.permute(2, 0, 1, 3))
-            lse[tokens] = part_lse.permute(2, 0, 1).flatten(1)
-    if decodes:
-        rows = torch.tensor([starts[request] for request in decodes])
-        part, part_lse = _decode(query[rows], reader, decodes, [seq_lens[r] for r in decodes], options)
+    plan = _plan_of(query, reader, metadata, options)
+    for request, tokens, seq_len in plan.others:
+        grouped = (tokens.stop - tokens.start, kv_cache.num_kv_heads, -1, query.shape[2])
+        q = query[tokens].view(grouped).permute(1, 2, 0, 3)
+        way = _way(q.shape[2], seq_len, query, kv_cache, options)
+        part, part_lse = way(q, reader, request, seq_len, options)
+        out[tokens].view(grouped).copy_(part.permute(2, 0, 1, 3))
+        lse[tokens] = part_lse.permute(2, 0, 1).flatten(1)
+    if plan.decode is not None:
+        rows = plan.decode.rows
+        part, part_lse = _decode(query[rows], reader, plan.decode, options)
         out[rows], lse[rows] = part.to(out.dtype), part_lse.to(lse.dtype)
     if options.sinks is not None:
-        _add_sinks(out[: starts[-1]], lse[: starts[-1]], options.sinks)
+        _add_sinks(out[: plan.num_tokens], lse[: plan.num_tokens], options.sinks)
     return lse
+
+
+class _Plan(NamedTuple):
+    """What is the same in all layers of one kind: made by the first, kept with the step's metadata for the others."""
+
+    num_tokens: int
+    others: list[tuple[int, slice, int]]
+    """Requests that do not decode: which, where its queries stand, how long it is."""
+    decode: DecodePlan | None
+
+
+def _plan_of(query: Tensor, reader: BlockReader, metadata: AttentionMetadata, options: AttentionOptions) -> _Plan:
+    """Return the plan for layers like this one; made if it is not there."""
+    data = reader.kv_cache.data
+    kind = (options.sliding_window, options.chunk_size, options.logits_soft_cap, query.dtype, data.dtype)
+    key = ("torch", *kind, data.shape[1:], data.is_contiguous())
+    if key not in metadata.plans:
+        metadata.plans[key] = _make_plan(query, reader, metadata, options)
+    plan: _Plan = metadata.plans[key]
+    return plan
+
+
+def _make_plan(query: Tensor, reader: BlockReader, metadata: AttentionMetadata, options: AttentionOptions) -> _Plan:
+    starts, seq_lens = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
+    others, decodes = [], []
+    for request, seq_len in enumerate(seq_lens):
+        tokens = slice(starts[request], starts[request + 1])
+        if _way(tokens.stop - tokens.start, seq_len, query, reader.kv_cache, options) is _decode:
+            decodes.append(request)
+        elif tokens.start < tokens.stop:
+            others.append((request, tokens, seq_len))
+    decode = plan_decode(query, reader, decodes, starts, seq_lens, options) if decodes else None
+    return _Plan(starts[-1], others, decode)
 
 
 def _way(query_len: int, seq_len: int, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> Any:
@@ -81,103 +107,36 @@ def _way(query_len: int, seq_len: int, query: Tensor, kv_cache: PagedKVCache, op
     return _prompt if options.first_visible(seq_len - 1) == 0 else _scores
 
 
-class _Piece(NamedTuple):
-    """Blocks of one request, few enough to be copied at once, and which of their tokens its query sees."""
-
-    which: int
-    """Of the request, among those that decode."""
-    first_block: int
-    num_blocks: int
-    begin: int
-    """First visible token, counted from the beginning of the first block."""
-    end: int
-
-
-def _decode(
-    query: Tensor, reader: BlockReader, requests: Sequence[int], seq_lens: Sequence[int], options: AttentionOptions
-) -> _Part:
-    """Return result `[len(requests), num_heads, head_size]` and log-sum-exp of requests with one query each.
+def _decode(query: Tensor, reader: BlockReader, plan: DecodePlan, options: AttentionOptions) -> _Part:
+    """Return result `[num_requests, num_heads, head_size]` and log-sum-exp of requests with one query each.
 
     A long request is many pieces. Short ones are a piece each, and many are copied at once: with 32 requests of 200
     tokens, 8 heads of 16 on 4, one by one takes 3.3 ms, together 1.1.
     """
     head_size, scale = query.shape[2], options.scale_for(query.shape[2])
-    q = query.view(len(requests), reader.kv_cache.num_kv_heads, -1, head_size)
-    pieces = _pieces(seq_lens, reader.kv_cache, options)
-    index = torch.tensor([piece.which for piece in pieces])
-    row_ids = _row_ids(pieces, reader, torch.tensor(requests)[index])
-    num_small, parts = len(pieces) - _count_full(pieces, reader.kv_cache), []
-    for begin, end in _batches(pieces[:num_small], reader.kv_cache):
-        kv = reader.copy(row_ids[begin:end, ..., : pieces[end - 1].num_blocks])
-        parts.append(_attend_to_pieces(q[index[begin:end]], kv, pieces[begin:end], scale))
-    if num_small < len(pieces):
-        parts += _attend_to_full_pieces(q, row_ids[num_small:], index[num_small:].tolist(), reader, scale)
+    q = query.view(len(query), reader.kv_cache.num_kv_heads, -1, head_size)
+    parts = []
+    for batch in plan.batches:
+        parts.append(_attend_to_pieces(q[batch.which], reader.copy(batch.row_ids), batch, scale))
+    if plan.full_which:
+        parts += _attend_to_full_pieces(q, plan.full_row_ids, plan.full_which, reader, scale)
     outs, lses = zip(*parts, strict=True)
-    out, lse = _combine_by_request(torch.cat(outs), torch.cat(lses), index.tolist())
+    out, lse = _combine_by_request(torch.cat(outs), torch.cat(lses), plan)
     return out.flatten(1, 2), lse.flatten(1)
 
 
-def _pieces(seq_lens: Sequence[int], kv_cache: PagedKVCache, options: AttentionOptions) -> list[_Piece]:
-    """Return what each request's last token sees, in pieces, the small ones first."""
-    found = []
-    block_size, most = kv_cache.block_size, _blocks_at_once(kv_cache)
-    for index, seq_len in enumerate(seq_lens):
-        first = options.first_visible(seq_len - 1)
-        end_block = -(-seq_len // block_size)
-        for block in range(first // block_size, end_block, most):
-            num_blocks = min(most, end_block - block)
-            begin, end = max(0, first - block * block_size), min(num_blocks * block_size, seq_len - block * block_size)
-            found.append(_Piece(index, block, num_blocks, begin, end))
-    return sorted(found, key=lambda piece: (piece.num_blocks, piece.end - piece.begin))
-
-
-def _blocks_at_once(kv_cache: PagedKVCache) -> int:
-    """Return how many blocks are copied at a time."""
-    block_bytes: int = kv_cache.data[0].numel() * kv_cache.data.element_size()
-    return max(1, PIECE_BYTES // block_bytes)
-
-
-def _count_full(pieces: Sequence[_Piece], kv_cache: PagedKVCache) -> int:
-    """Return how many pieces at the end are as large as one may be, and visible from first to last."""
-    most = _blocks_at_once(kv_cache)
-    full = (most, 0, most * kv_cache.block_size)
-    return sum(1 for _ in takewhile(lambda p: (p.num_blocks, p.begin, p.end) == full, reversed(pieces)))
-
-
-def _batches(pieces: Sequence[_Piece], kv_cache: PagedKVCache) -> Iterator[tuple[int, int]]:
-    """Yield which pieces to copy together, as (begin, end): padded to the last, they are no more than one may be."""
-    most, begin = _blocks_at_once(kv_cache), 0
-    for end in range(1, len(pieces) + 1):
-        if end == len(pieces) or (end + 1 - begin) * pieces[end].num_blocks > most:
-            yield begin, end
-            begin = end
-
-
-def _row_ids(pieces: Sequence[_Piece], reader: BlockReader, requests: Tensor) -> Tensor:
-    """Return where the pieces lie; a piece with fewer blocks than the largest repeats its last one."""
-    first = torch.tensor([piece.first_block for piece in pieces])
-    last = first + torch.tensor([piece.num_blocks - 1 for piece in pieces])
-    columns = first.unsqueeze(1) + torch.arange(pieces[-1].num_blocks)
-    columns = torch.minimum(columns, last.unsqueeze(1))  # what stands behind a request's last block may be anything
-    return reader.row_ids(reader.block_tables[requests.unsqueeze(1), columns])
-
-
-def _attend_to_pieces(q: Tensor, kv: Tensor, pieces: Sequence[_Piece], scale: float) -> _Part:
+def _attend_to_pieces(q: Tensor, kv: Tensor, batch: Batch, scale: float) -> _Part:
     """Return attention of queries `[n, num_kv_heads, group, head_size]`, each over its own padded piece.
 
     kv         [n, 2, num_kv_heads, tokens, head_size]
     """
-    begin, end, mask = pieces[0].begin, pieces[0].end, None
-    if any((piece.begin, piece.end) != (begin, end) for piece in pieces):
-        mask = q.new_full((len(pieces), 1, 1, kv.shape[3]), -torch.inf)
-        for x, row, piece in zip(kv, mask, pieces, strict=True):
-            row[..., piece.begin : piece.end] = 0
-            # A weight of zero is not enough: zero times what nobody has written may be NaN.
-            x[:, :, : piece.begin] = 0
-            x[:, :, piece.end :] = 0
-        mask = mask.expand(-1, -1, q.shape[2], -1)
-    elif end - begin < kv.shape[3]:
-        kv = kv[:, :, :, begin:end]
+    mask = None
+    if batch.hidden is None or batch.mask is None:
+        kv = kv[:, :, :, batch.visible]
+    else:
+        pieces, places = batch.hidden
+        kv[pieces, :, :, places] = 0  # a weight of zero is not enough: zero times what nobody has written may be NaN
+        mask = batch.mask.expand(-1, -1, q.shape[2], -1)
     keys, values = kv.unbind(1)
     out, lse = _fused(q, keys, values, attn_mask=mask, scale=scale)
     return out, lse
@@ -200,17 +159,12 @@ def _attend_to_full_pieces(
     return parts
 
 
-def _combine_by_request(out: Tensor, lse: Tensor, index: Sequence[int]) -> _Part:
-    """Return attention of each request over all of its pieces; `index` says whose each piece is."""
-    places: list[list[int]] = [[] for _ in range(max(index) + 1)]
-    for place, request in enumerate(index):
-        places[request].append(place)
-    most = max(map(len, places))
-    if most * len(places) > len(index):  # those with fewer pieces than others get some of no weight
+def _combine_by_request(out: Tensor, lse: Tensor, plan: DecodePlan) -> _Part:
+    """Return attention of each request over all of its pieces."""
+    if plan.is_padded:
         out = torch.cat([out, torch.zeros_like(out[:1])])
         lse = torch.cat([lse, torch.full_like(lse[:1], -torch.inf)])
-    table = torch.tensor([found + [len(index)] * (most - len(found)) for found in places]).T
-    return _combine(out[table], lse[table])
+    return _combine(out[plan.table], lse[plan.table])
 
 
 def _prompt(q: Tensor, reader: BlockReader, request: int, seq_len: int, options: AttentionOptions) -> _Part:
@@ -249,7 +203,7 @@ def _copied_by_head(reader: BlockReader, request: int, seq_len: int, q: Tensor) 
 
 def _stretches(first: int, end: int, kv_cache: PagedKVCache) -> Iterator[tuple[int, int]]:
     """Yield positions `first` to `end`, as many at a time as are copied at once, as (begin, end)."""
-    at_once = _blocks_at_once(kv_cache) * kv_cache.block_size
+    at_once = blocks_at_once(kv_cache) * kv_cache.block_size
     for aligned in range(first // at_once * at_once, end, at_once):
         yield max(first, aligned), min(end, aligned + at_once)
 

@@ -28,7 +28,8 @@ class Workspace(threading.local):
             return like.new_empty(shape)  # torch keeps a GPU's memory by itself
         key, num_elements = (name, like.dtype), math.prod(shape)
         if key not in self._memory or self._memory[key].numel() < num_elements:
-            self._memory[key] = like.new_empty(num_elements)
+            with torch.inference_mode(False):  # else those who do not infer could not write to it later
+                self._memory[key] = torch.empty(num_elements, dtype=like.dtype)
         return self._memory[key][:num_elements].view(shape)
 
 

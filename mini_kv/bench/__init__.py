@@ -2,5 +2,6 @@
 
 Standard library only; the engines to compare with are optional. In reading order: `measure` (clock, spread, order of
 the runs), `peers` (one adapter an engine), `bookkeeping` (the rows: what is measured), `memory` (bytes a block, in
-a process of its own), `report` (table and JSON), `__main__` (`python -m mini_kv.bench`).
+a process of its own), `report` (table and JSON), `__main__` (`python -m mini_kv.bench`). Beside them, with torch:
+`attention` (`python -m mini_kv.bench.attention`) and `generate` (`python -m mini_kv.bench.generate`).
 """

@@ -71,7 +71,10 @@ def rows(quick: bool) -> list[Row]:
 
 
 def measure(row: Row, repeats: int, seed: int, layers_bytes: int = LAYERS_BYTES) -> Result:
-    """Time one row: paged and contiguous in turns, each over all sets of tensors."""
+    """Time one row: paged and contiguous in turns, each over all sets of tensors.
+
+    The first round, which does not count, plans the batch: a model does that once a step, not once a layer.
+    """
     num_sets = max(1, min(8, layers_bytes // row.shape.kv_bytes))
     sets = [make_inputs(row.shape, torch.device("cpu"), seed + i, with_contiguous=True) for i in range(num_sets)]
     runs = {

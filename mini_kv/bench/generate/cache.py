@@ -2,6 +2,8 @@
 
 Without a cache a token costs the whole text again, so a text costs the square of its length. With one it costs the
 token itself and a look back, which grows with the length, but slowly: reading is cheaper than computing again.
+
+All three must say the same. In 16 bits they may not: sums in another order can make another token the likeliest.
 """
 
 from statistics import median
@@ -20,7 +22,7 @@ def run(setup: Setup) -> list[dict[str, Any]]:
 
 
 def _row(setup: Setup, length: int) -> dict[str, Any]:
-    text, steps = setup.prompts(1, length)[0], setup.sizes.steps
+    text = setup.prompts(1, length)[0]
     said: dict[str, list[int]] = {}
     runs = {"contiguous": _contiguous(setup, text, said), "paged": _paged(setup, text, said)}
     if length <= setup.sizes.longest_without_cache:
@@ -29,7 +31,6 @@ def _row(setup: Setup, length: int) -> dict[str, Any]:
     row: dict[str, Any] = {"tokens": length}
     row |= {f"{name} ms": median(found["ms"]) for name, found in values.items()}
     expected = said["contiguous"]
-    assert len(expected) == steps + 1
     row["same tokens"] = all(tokens == expected[: len(tokens)] for tokens in said.values())
     return row
 

@@ -133,7 +133,8 @@ class Setup:
             enable_prefix_caching=prefix_caching,
             scheduler=SchedulerConfig(
                 max_num_seqs=max(num_requests, 1),
-                max_num_batched_tokens=8192 if self.model.device.type == "cuda" else 2048,
+                # On a CPU the fastest of 512, 1024 and 2048: activations of more fall out of the processor's cache.
+                max_num_batched_tokens=8192 if self.model.device.type == "cuda" else 1024,
             ),
         )
         return LLMEngine(self.model, config=config)

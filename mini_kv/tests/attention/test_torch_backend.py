@@ -1,11 +1,14 @@
 """The fast way on a CPU cuts long requests to pieces and copies short ones together; nobody must see where."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from mini_kv.attention import torch_backend
+from mini_kv.attention import torch_backend, torch_plan
 from mini_kv.attention.backends import paged_attention
 from mini_kv.attention.options import AttentionOptions
+from mini_kv.attention.torch_reader import Workspace
 from mini_kv.tests.attention.problem import dense, make_problem, relative_error
 
 BLOCK_BYTES = 2 * 4 * 2 * 16 * 4
@@ -43,7 +46,7 @@ def poison_all_that_decodes_do_not_see(problem):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("blocks_at_once", [1, 2, 3, 5, 100])
 def test_wherever_the_pieces_end_the_result_is_that_of_dense_attention(monkeypatch, blocks_at_once, kind, layout):
-    monkeypatch.setattr(torch_backend, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
+    monkeypatch.setattr(torch_plan, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
     problem = make_problem([1] * len(RAGGED), RAGGED, block_size=4, options=KINDS[kind], layout=layout)
     poison_all_that_decodes_do_not_see(problem)
     check(problem)
@@ -51,7 +54,7 @@ def test_wherever_the_pieces_end_the_result_is_that_of_dense_attention(monkeypat
 
 @pytest.mark.parametrize("blocks_at_once", [1, 2, 100])
 def test_a_prompt_is_copied_in_pieces_too(monkeypatch, blocks_at_once):
-    monkeypatch.setattr(torch_backend, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
+    monkeypatch.setattr(torch_plan, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
     check(make_problem([5, 1, 21, 0, 3], [33, 18, 21, 7, 4], block_size=4))
 
 
@@ -65,11 +68,11 @@ def test_a_prompt_is_copied_in_pieces_too(monkeypatch, blocks_at_once):
 )
 def test_short_requests_are_copied_together(monkeypatch, blocks_at_once, expected):
     """Padded to the longest of them, they are never more than a single piece may be. The long one is cut."""
-    monkeypatch.setattr(torch_backend, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
+    monkeypatch.setattr(torch_plan, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
     problem = make_problem([1, 1, 1, 1], [1, 8, 3, 21], block_size=4)
-    pieces = torch_backend._pieces([1, 8, 3, 21], problem.kv_cache, problem.options)
+    pieces = torch_plan._pieces([1, 8, 3, 21], problem.kv_cache, problem.options)
     lengths = [piece.end - piece.begin for piece in pieces]
-    batches = torch_backend._batches(pieces, problem.kv_cache)
+    batches = torch_plan._batches(pieces, problem.kv_cache)
     assert [lengths[begin:end] for begin, end in batches] == expected
 
 
@@ -77,3 +80,24 @@ def test_short_requests_are_copied_together(monkeypatch, blocks_at_once, expecte
 def test_without_what_torch_keeps_to_itself_the_result_is_the_same(monkeypatch, gone):
     monkeypatch.setattr(torch_backend, gone, None)
     check(make_problem([5, 1, 21, 0, 3], [33, 18, 21, 7, 4]))
+
+
+def test_layers_of_one_kind_share_a_plan_and_others_do_not():
+    problem = make_problem([1, 1], [9, 30], block_size=4)
+    found(problem)
+    found(problem)
+    assert len(problem.metadata.plans) == 1
+    window = AttentionOptions(sliding_window=6)
+    windowed = replace(problem, options=window)
+    check(windowed)
+    check(problem)
+    assert len(problem.metadata.plans) == 2
+
+
+def test_memory_that_inference_took_serves_training_too():
+    workspace, like = Workspace(), torch.zeros(1)
+    with torch.inference_mode():
+        workspace.take("x", (2, 3), like)
+    weight = torch.ones(2, 3, requires_grad=True)
+    workspace.take("x", (2, 3), like).copy_(weight.detach())
+    assert not workspace.take("x", (2, 3), like).is_inference()

@@ -1,6 +1,5 @@
 """The benchmark of generation: its rows are whole and do the work that they claim. Time is never asserted."""
 
-import importlib.util
 import io
 import json
 from contextlib import redirect_stdout
@@ -80,10 +79,25 @@ def test_a_step_reads_the_weights_once_and_the_kv_of_everybody(setup):
 
 
 def test_without_transformers_ours_is_measured_and_the_table_says_who_is_missing(setup, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "has_package", lambda name: False)
     row = peers.run(setup)[0]
     assert list(row["seconds"]) == ["mini_kv"]
     assert peers.lines([row])[-1] == "transformers: the package transformers is not installed"
+
+
+def test_a_ratio_reaches_its_target_or_misses_it(setup, monkeypatch):
+    def peer(prompts):
+        return 1.0, [[0]] * len(prompts)
+
+    monkeypatch.setattr(peers, "transformers_peers", lambda setup: ({peers.CONTINUOUS: peer}, {}))
+    row = peers.run(setup)[0]
+    assert row["must"] is None  # of tiny sizes nothing is asked
+    row["must"] = peers.MUST
+    for seconds, verdict in ((0.4, "2.50x"), (0.6, "1.67x")):
+        row["times as fast as"][peers.CONTINUOUS] = 1.0 / seconds
+        line = peers.lines([row])[3]
+        assert verdict in line
+        assert line.endswith("must 2x: reached" if seconds < 0.5 else "must 2x: missed")
 
 
 def test_a_peer_that_fails_says_why_and_costs_the_others_nothing(setup, monkeypatch):

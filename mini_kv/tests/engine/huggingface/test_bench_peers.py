@@ -1,7 +1,5 @@
 """The benchmark beside transformers: the same weights and prompts, and the same answers."""
 
-import importlib.util
-
 from mini_kv.bench.generate import peers
 from mini_kv.bench.generate.setup import make_setup
 
@@ -9,7 +7,7 @@ from mini_kv.bench.generate.setup import make_setup
 def test_transformers_gives_the_same_answers_in_all_its_ways():
     """Continuous batching asks psutil for the free memory: without that package it is missing, and the rows say so."""
     ways = ["one batch", "one by one"]
-    if importlib.util.find_spec("psutil") is not None:
+    if peers.has_package("psutil"):
         ways.insert(0, peers.CONTINUOUS)
     for row in peers.run(make_setup("tiny", "cpu", quick=True, repeats=1, seed=0)):
         assert row["failed"] == {}

@@ -1,0 +1,161 @@
+"""What a decode on a CPU has to know of its batch before it begins; the same in all layers of one kind.
+
+    request     0                              1     2          blocks of 4 tokens, of which 4 are copied at a time
+    tokens      ....|....|....|....||....|.    ..    ....|..
+    pieces      full                 b         a     c          a and b are copied together, padded; then c
+
+Source: FlashInfer's `plan` and `run`, which part the work in the same way.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.attention.torch_reader import BlockReader
+
+PIECE_BYTES = 2**20
+"""Keys and values copied at a time: half of a common second-level cache. Less costs calls, more falls out of it."""
+
+
+class Piece(NamedTuple):
+    """Blocks of one request, few enough to be copied at once, and which of their tokens its query sees."""
+
+    which: int
+    """Of the request, among those that decode."""
+    first_block: int
+    num_blocks: int
+    begin: int
+    """First visible token, counted from the beginning of the first block."""
+    end: int
+
+
+class Batch(NamedTuple):
+    """Pieces that are copied together, and padded to the longest."""
+
+    which: Tensor
+    """Whose query each is for."""
+    row_ids: Tensor
+    visible: slice
+    """Tokens that all queries see, if all see the same."""
+    hidden: tuple[Tensor, Tensor] | None
+    """If not: of each token that its query does not see, the piece and the place in it."""
+    mask: Tensor | None
+    """And what is added to the scores, `[n, 1, 1, tokens]`: minus infinity for those."""
+
+
+class DecodePlan(NamedTuple):
+    """Where the queries and the keys and values of all requests that decode are."""
+
+    rows: Tensor | slice
+    """Of the queries."""
+    batches: list[Batch]
+    full_row_ids: Tensor
+    """Of pieces as large as one may be."""
+    full_which: list[int]
+    table: Tensor
+    """`[most pieces of a request, num_requests]`: its parts, in the order in which they are computed."""
+    is_padded: bool
+    """Whether some requests have fewer parts than others."""
+
+
+def plan_decode(
+    query: Tensor,
+    reader: BlockReader,
+    requests: list[int],
+    starts: Sequence[int],
+    seq_lens: Sequence[int],
+    options: AttentionOptions,
+) -> DecodePlan:
+    """Return the plan for these requests, which have one query each."""
+    kv_cache = reader.kv_cache
+    pieces = _pieces([seq_lens[request] for request in requests], kv_cache, options)
+    which = torch.tensor([piece.which for piece in pieces])
+    row_ids = _row_ids(pieces, reader, torch.tensor(requests)[which])
+    num_small = len(pieces) - _count_full(pieces, kv_cache)
+    batches = []
+    for begin, end in _batches(pieces[:num_small], kv_cache):
+        num_blocks = pieces[end - 1].num_blocks
+        visible = slice(pieces[begin].begin, pieces[begin].end)
+        hidden, mask = _hidden(pieces[begin:end], num_blocks * kv_cache.block_size, query)
+        batches.append(Batch(which[begin:end], row_ids[begin:end, ..., :num_blocks], visible, hidden, mask))
+    table, is_padded = _table([piece.which for piece in pieces])
+    rows: Tensor | slice = slice(len(requests))
+    if len(requests) < starts[-1]:
+        rows = torch.tensor([starts[request] for request in requests])
+    return DecodePlan(rows, batches, row_ids[num_small:], which[num_small:].tolist(), table, is_padded)
+
+
+def _pieces(seq_lens: Sequence[int], kv_cache: PagedKVCache, options: AttentionOptions) -> list[Piece]:
+    """Return what each request's last token sees, in pieces, the small ones first."""
+    found = []
+    block_size, most = kv_cache.block_size, blocks_at_once(kv_cache)
+    for index, seq_len in enumerate(seq_lens):
+        first = options.first_visible(seq_len - 1)
+        end_block = -(-seq_len // block_size)
+        for block in range(first // block_size, end_block, most):
+            num_blocks = min(most, end_block - block)
+            begin, end = max(0, first - block * block_size), min(num_blocks * block_size, seq_len - block * block_size)
+            found.append(Piece(index, block, num_blocks, begin, end))
+    return sorted(found, key=lambda piece: (piece.num_blocks, piece.end - piece.begin))
+
+
+def blocks_at_once(kv_cache: PagedKVCache) -> int:
+    """Return how many blocks are copied at a time."""
+    block_bytes: int = kv_cache.data[0].numel() * kv_cache.data.element_size()
+    return max(1, PIECE_BYTES // block_bytes)
+
+
+def _count_full(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> int:
+    """Return how many pieces at the end are as large as one may be, and visible from first to last."""
+    most = blocks_at_once(kv_cache)
+    full = (most, 0, most * kv_cache.block_size)
+    return sum(1 for _ in takewhile(lambda p: (p.num_blocks, p.begin, p.end) == full, reversed(pieces)))
+
+
+def _batches(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> Iterator[tuple[int, int]]:
+    """Yield which pieces to copy together, as (begin, end): padded to the last, they are no more than one may be."""
+    most, begin = blocks_at_once(kv_cache), 0
+    for end in range(1, len(pieces) + 1):
+        if end == len(pieces) or (end + 1 - begin) * pieces[end].num_blocks > most:
+            yield begin, end
+            begin = end
+
+
+def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Tensor) -> Tensor:
+    """Return where the pieces lie; a piece with fewer blocks than the largest repeats its last one."""
+    first = torch.tensor([piece.first_block for piece in pieces])
+    last = first + torch.tensor([piece.num_blocks - 1 for piece in pieces])
+    columns = first.unsqueeze(1) + torch.arange(pieces[-1].num_blocks)
+    columns = torch.minimum(columns, last.unsqueeze(1))  # what stands behind a request's last block may be anything
+    return reader.row_ids(reader.block_tables[requests.unsqueeze(1), columns])
+
+
+def _hidden(
+    pieces: Sequence[Piece], num_tokens: int, query: Tensor
+) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
+    """Return `Batch.hidden` and `Batch.mask` of pieces that are padded to so many tokens."""
+    if len({(piece.begin, piece.end) for piece in pieces}) == 1:
+        return None, None
+    tokens, ends = torch.arange(num_tokens), torch.tensor([(piece.begin, piece.end) for piece in pieces])
+    is_hidden = (tokens < ends[:, :1]) | (tokens >= ends[:, 1:])
+    mask = query.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)[:, None, None]
+    pieces_of, places = is_hidden.nonzero(as_tuple=True)
+    return (pieces_of, places), mask
+
+
+def _table(index: Sequence[int]) -> tuple[Tensor, bool]:
+    """Return where each request's parts are, `[most parts, num_requests]`, given whose each is; and if some lack one.
+
+    Requests with fewer parts than others get some of no weight, which stand behind the last.
+    """
+    places: list[list[int]] = [[] for _ in range(max(index) + 1)]
+    for place, request in enumerate(index):
+        places[request].append(place)
+    most = max(map(len, places))
+    table = torch.tensor([found + [len(index)] * (most - len(found)) for found in places]).T
+    return table, most * len(places) > len(index)
