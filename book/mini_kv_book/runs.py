@@ -70,11 +70,14 @@ def run_chart(body: str, namespace: dict[str, Any]) -> str:
     try:
         *before, last = ast.parse(body).body
         exec(compile(ast.Module(before, []), "<fence>", "exec"), namespace)
+        shown: Any = None
         if isinstance(last, ast.Expr):
-            return str(eval(compile(ast.Expression(last.value), "<fence>", "eval"), namespace)._repr_html_())
+            shown = eval(compile(ast.Expression(last.value), "<fence>", "eval"), namespace)
     except Exception as error:
         raise FenceError(f"{type(error).__name__}: {error}", _guilty_line(error)) from error
-    raise FenceError("the last line is no chart")
+    if not hasattr(shown, "_repr_html_"):
+        raise FenceError("what stands last is no chart", last.lineno - 1)
+    return str(shown._repr_html_())
 
 
 def _guilty_line(error: BaseException) -> int:

@@ -144,8 +144,8 @@ def test_a_chart_is_what_the_last_line_shows():
 @pytest.mark.parametrize(
     ("body", "message", "offset"),
     [
-        ("x = 1", "the last line is no chart", 0),
-        ("x = 1\nx", "AttributeError: 'int' object has no attribute '_repr_html_'", 1),
+        ("x = 1", "what stands last is no chart", 0),
+        ("x = 1\nx", "what stands last is no chart", 1),
         ("x = 1\n\nx.draw()", "AttributeError: 'int' object has no attribute 'draw'", 2),
     ],
 )

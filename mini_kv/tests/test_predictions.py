@@ -162,8 +162,8 @@ def test_what_the_questions_take_for_granted():
     alone = {kind: find_with_holes([kind], 161, {0: holes}) for kind, holes in (("full", [8]), ("window 48", [1, 5]))}
     assert [found.num_tokens for found in alone.values()] == [128, 160]
     assert hits_of_the_second_round(12_000, GEMMA, 4) == [8192] * 4
-    alone, together = decode_step(LLAMA, H200, 1, 1000), decode_step(LLAMA, H200, 64, 1000)
-    assert (f"{1e3 * alone.seconds:.1f}", f"{64e3 * alone.seconds:.0f}") == ("3.4", "216")
+    one, together = decode_step(LLAMA, H200, 1, 1000), decode_step(LLAMA, H200, 64, 1000)
+    assert (f"{1e3 * one.seconds:.1f}", f"{64e3 * one.seconds:.0f}") == ("3.4", "216")
     assert 0.45 < together.kv / together.weights < 0.55
     assert (round(1e3 * request_cost(LLAMA, H200, 2000, 300, batch=64).prompt), round(1 / prompt_to_answer(1))) == (
         34,
