@@ -1,14 +1,17 @@
 """The fences that chapters are written with. Whatever a fence cannot show stops the build, with file and line.
 
-kv-story    a scenario's name: the figure, played by the engine
+kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
+            function
 kv-source   a dotted symbol: its source text
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
             With a line `# predict first` the output is folded, so that the question before it is not answered by it
+kv-chart    Python that ends with a chart: the chart, and the code behind a fold. It shares the names of `kv-python`
 kv-output   one `mini-kv ...` command: the command, and what it printed
 """
 
 import functools
 import html
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +22,10 @@ from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
 from mini_kv.trace.scenario import ScenarioError, load_scenario
-from mini_kv.viz.figure import fragment, story_data
+from mini_kv.viz.figure import fragment, played_data, story_data
 from mini_kv_book.links import link_to
 from mini_kv_book.places import where
-from mini_kv_book.runs import PREDICT, FenceError, run_command, run_python, source_of
+from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_command, run_python, source_of
 
 
 class BuildStopped(SuperFencesException, BuildError):
@@ -57,7 +60,10 @@ def code(text: str, language: str) -> str:
 @fence
 def kv_story(body: str, _md: Any) -> str:
     """Draw the scenario of that name."""
-    return f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip())))}</div>'
+    name, _, player = body.strip().partition(" by ")
+    scenario = load_scenario(name)
+    data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
+    return f'<div class="kv-figure">{fragment(data)}</div>'
 
 
 @fence
@@ -71,13 +77,27 @@ def kv_source(body: str, md: Any) -> str:
 @fence
 def kv_python(body: str, md: Any) -> str:
     """Run the code, and show it with what it printed."""
-    if not hasattr(md, "kv_namespace"):
-        md.kv_namespace = {"__name__": "__main__"}
-    shown, output = run_python(body, md.kv_namespace)
+    shown, output = run_python(body, names_of(md))
     result = printed(output)
     if PREDICT in body.splitlines():
         result = f'<details class="example"><summary>What it prints</summary>{result}</details>'
     return f'<div class="kv-run">{code(shown, "python")}{result}</div>'
+
+
+@fence
+def kv_chart(body: str, md: Any) -> str:
+    """Draw the chart that the code ends with."""
+    drawing = run_chart(body, names_of(md))
+    how = f'<details class="example"><summary>How it is drawn</summary>{code(body, "python")}</details>'
+    return f'<div class="kv-chart">{drawing}{how}</div>'
+
+
+def names_of(md: Any) -> dict[str, Any]:
+    """Return the names that the fences of a page share."""
+    if not hasattr(md, "kv_namespace"):
+        md.kv_namespace = {"__name__": "__main__"}
+    names: dict[str, Any] = md.kv_namespace
+    return names
 
 
 @fence

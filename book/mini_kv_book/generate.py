@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mini_kv_book.places import DOCS, ROOT
 
-PACKAGES = ("core", "trace", "viz", "attention")
+PACKAGES = ("core", "trace", "viz", "attention", "engine")
 CONFIG = ROOT / "book" / "mkdocs.yml"
 
 

@@ -61,6 +61,25 @@ def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
     return "\n".join(line for line in lines if not line.startswith((PRINTS, PREDICT))).strip(), output
 
 
+def run_chart(body: str, namespace: dict[str, Any]) -> str:
+    """Run the body in `namespace`; return its last expression as HTML, as a notebook shows it.
+
+    Raises:
+        FenceError: The code raised, or does not end with something that can be shown as HTML.
+    """
+    try:
+        *before, last = ast.parse(body).body
+        exec(compile(ast.Module(before, []), "<fence>", "exec"), namespace)
+        shown: Any = None
+        if isinstance(last, ast.Expr):
+            shown = eval(compile(ast.Expression(last.value), "<fence>", "eval"), namespace)
+    except Exception as error:
+        raise FenceError(f"{type(error).__name__}: {error}", _guilty_line(error)) from error
+    if not hasattr(shown, "_repr_html_"):
+        raise FenceError("what stands last is no chart", last.lineno - 1)
+    return str(shown._repr_html_())
+
+
 def _guilty_line(error: BaseException) -> int:
     """Return the line of the body, counted from 0, that raised."""
     if isinstance(error, SyntaxError):

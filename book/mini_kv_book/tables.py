@@ -3,7 +3,7 @@
     <!-- table coverage -->
 
 The table's Markdown takes the place of that line before the page is read, so that its headings, links and words are the
-page's own: in the contents, in the search, and checked like any other.
+page's own: in the contents, in the search, and checked like any other. The line may be indented: inside a fold, it is.
 """
 
 import re
@@ -15,7 +15,7 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.core import deviations
-from mini_kv_book import coverage, kill_matrix, names, serving
+from mini_kv_book import coverage, kill_matrix, names, recorded, serving
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -25,11 +25,12 @@ TABLES: dict[str, Callable[..., str]] = {
     "deviations": deviations.as_markdown,
     "kills": kill_matrix.as_markdown,
     "names": names.as_markdown,
+    "recorded": recorded.as_markdown,
     "serving": serving.as_markdown,
 }
 """What a page may ask for; words after the name are passed on."""
 
-REQUEST = re.compile(r"<!-- table (.+) -->")
+REQUEST = re.compile(r"( *)<!-- table (.+) -->")
 
 
 def made(request: str) -> str:
@@ -49,7 +50,7 @@ class Tables(Preprocessor):
         for line in lines:
             request = REQUEST.fullmatch(line)
             try:
-                out += made(request[1]).split("\n") if request else [line]
+                out += [request[1] + row for row in made(request[2]).split("\n")] if request else [line]
             except (TypeError, ValueError) as error:
                 raise BuildError(f"{where(self.md, line)}: {error}") from error
         return out

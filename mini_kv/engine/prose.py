@@ -90,7 +90,7 @@ def _strings(value: Any) -> Iterator[str]:
 def paragraphs(page: str) -> list[str]:
     r"""Return the paragraphs of a Markdown page that are prose, one line each.
 
-    >>> paragraphs("# A title\n\nA *block* has [a name](x.md),\nas soon as it is full.\n\n| a | table |\n|---|---|\n")
+    >>> paragraphs("# A\n\nA *block* has [a name](https://a.b),\nas soon as it is full.\n\n| a | table |\n|---|---|\n")
     ['A block has a name, as soon as it is full.']
     """
     found = []

@@ -4,6 +4,7 @@ The build itself, and what a reader sees of it, are in `browser/test_book_site.p
 """
 
 import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import pytest
 from mini_kv_book import generate, leaks, places
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
-from mini_kv_book.runs import FenceError, run_command, run_python, source_of
+from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, source_of
 
 from mini_kv.trace.scenario import scenario_names
 
@@ -43,12 +44,17 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
         match fence.kind:
             case "kv-python":
                 run_python(fence.body, namespace)
+            case "kv-chart":
+                run_chart(fence.body, namespace)
             case "kv-output":
                 run_command(fence.body)
             case "kv-source":
                 source_of(fence.body)
             case "kv-story":
-                return "" if fence.body.strip() in scenario_names() else "no such scenario"
+                name, _, player = fence.body.strip().partition(" by ")
+                if player and not callable(pkgutil.resolve_name(player)):
+                    return "no such player"
+                return "" if name in scenario_names() else "no such scenario"
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"
             case _:
@@ -124,6 +130,29 @@ def test_only_commands_of_this_project_run_and_a_failing_one_is_an_error(command
     with pytest.raises(FenceError) as error:
         run_command(command)
     assert str(error.value).startswith(message)
+
+
+def test_a_chart_is_what_the_last_line_shows():
+    class Drawing:
+        def _repr_html_(self) -> str:
+            return f"<svg>{x}</svg>"
+
+    x = 1
+    assert run_chart("y = Drawing()\ny", {"Drawing": Drawing}) == "<svg>1</svg>"
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "offset"),
+    [
+        ("x = 1", "what stands last is no chart", 0),
+        ("x = 1\nx", "what stands last is no chart", 1),
+        ("x = 1\n\nx.draw()", "AttributeError: 'int' object has no attribute 'draw'", 2),
+    ],
+)
+def test_what_is_no_chart_is_an_error(body, message, offset):
+    with pytest.raises(FenceError) as error:
+        run_chart(body, {})
+    assert (str(error.value), error.value.offset) == (message, offset)
 
 
 def test_a_command_prints_what_a_terminal_without_colours_would_show():

@@ -63,7 +63,10 @@ def test_a_missing_module_of_a_package_names_the_package(monkeypatch):
 
 
 CHARTS = {
-    "lines": lambda: line_chart("T", "A & B.", [1, 2, 4], {"a": [0, 0.5, 1]}, labels=("x", "y"), log_x=True),
+    "lines": lambda: line_chart("T", "A & B.", [1, 2, 4], {"a": [0, 0.5, 1]}, labels=("x", "y"), log="x"),
+    "by factors": lambda: line_chart(
+        "T", "A & B.", [1, 2], {"a": [1, 1000]}, labels=("x", "y"), log="xy", shares=False
+    ),
     "steps": lambda: line_chart("T", "A & B.", [1, 2], {"a": [0, 1]}, labels=("x", "y"), steps=True),
     "counts": lambda: line_chart("T", "A & B.", [1, 2], {"a": [0, 7]}, labels=("x", "y"), shares=False),
     "bars of counts": lambda: bar_chart("T", "A & B.", ["p"], {"a": [3]}, labels=("x", "y"), shares=False),

@@ -19,6 +19,11 @@ try:
     import torch
 except ModuleNotFoundError:  # Colab has it; elsewhere the build for a CPU is enough
     %pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu"""
+WITH_SAFETENSORS = """
+try:
+    import safetensors
+except ModuleNotFoundError:  # the format of a model's weights
+    %pip install --quiet safetensors"""
 LOGIC = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While, ast.If, ast.IfExp, ast.Try, ast.With)
 
 pytestmark = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -40,10 +45,12 @@ def test_outputs_are_stripped(path):
 
 
 def test_the_first_cell_installs_only_what_is_missing(path):
-    """The same cell everywhere, and torch where `mini_kv.attention` needs it; it does nothing in a clone."""
+    """The same cell everywhere, and torch where attention or the engine need it; it does nothing in a clone."""
     first, *rest = cells(path, "code")
-    needs_torch = any("mini_kv.attention" in cell["source"] for cell in rest)
-    assert first["source"] == FIRST_CELL + WITH_TORCH * needs_torch
+    source = "".join(cell["source"] for cell in rest)
+    needs_engine = "mini_kv.engine" in source
+    needs_torch = needs_engine or "mini_kv.attention" in source
+    assert first["source"] == FIRST_CELL + WITH_TORCH * needs_torch + WITH_SAFETENSORS * needs_engine
 
 
 def test_it_opens_with_a_question_and_can_be_opened_elsewhere(path):

@@ -13,6 +13,7 @@ from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
 from mini_kv.viz.chain import PRESETS, chain
 from mini_kv.viz.live import LiveCache
 from mini_kv.viz.predict import Predict, questions
+from mini_kv.workload.cost import H200, decode_step, request_cost, served
 from mini_kv.workload.curves import (
     follow_replay,
     hits_over_pool_sizes,
@@ -27,6 +28,8 @@ from mini_kv.workload.windows import find_with_holes, held_while_computing, hits
 LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
 GEMMA = ("full", *["window 1024"] * 5)  # notebook 09's
 KNIGHT, DATE = PRESETS[1], PRESETS[3]
+
+LLAMA = served("llama-3-8b", 8.03e9, num_heads=32)
 
 
 def a_cache(num_blocks: int) -> TracedKVCacheManager:
@@ -84,6 +87,12 @@ def waits() -> list[tuple[float, int]]:
     return [(int(report.mean_wait), report.longest_wait) for report in reports]
 
 
+def prompt_to_answer(batch: int = 64) -> float:
+    """Return what a prompt of 2,000 tokens costs, over what its answer of 300 costs."""
+    cost = request_cost(LLAMA, H200, 2000, 300, batch=batch)
+    return cost.prompt / cost.answer
+
+
 def peak_of_a_window(chunk: int) -> int:
     return max(step.blocks[1] for step in held_while_computing(("full", "window 32"), 112, chunk))
 
@@ -110,6 +119,8 @@ ANSWERS = {
     "small-steps": lambda: str(peak_of_a_window(16)),
     "where-both-can": lambda: str(find_with_holes(("full", "window 48"), 161, {0: [8], 1: [1, 5]}).num_tokens),
     "the-fifth": lambda: "nothing, none of them" if not any(hits_of_the_second_round(12_000, GEMMA, 5)) else "no",
+    "sixty-four-in-a-step": lambda: f"{1e3 * decode_step(LLAMA, H200, 64, 1000).seconds:.1f} ms",
+    "prompt-or-answer": lambda: "about the same" if 0.95 < prompt_to_answer() < 1.05 else "no",
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
 }
 ABOUT_ATTENTION = {
@@ -121,11 +132,13 @@ ABOUT_ATTENTION = {
     "scales-of-channels",
 }
 """Worked out with torch, in tests/attention/test_lessons.py."""
+ABOUT_THE_ENGINE = {"who-is-asked", "three-answers", "ten-and-twenty", "usage-of-a-memory"}
+"""The same, in tests/engine/test_lessons.py."""
 
 
 def test_each_question_has_its_answer_worked_out_here():
     """A new question comes with the line above that proves it."""
-    assert questions().keys() == ANSWERS.keys() | ABOUT_ATTENTION
+    assert questions().keys() == ANSWERS.keys() | ABOUT_ATTENTION | ABOUT_THE_ENGINE
 
 
 @pytest.mark.parametrize("question_id", ANSWERS)
@@ -149,6 +162,13 @@ def test_what_the_questions_take_for_granted():
     alone = {kind: find_with_holes([kind], 161, {0: holes}) for kind, holes in (("full", [8]), ("window 48", [1, 5]))}
     assert [found.num_tokens for found in alone.values()] == [128, 160]
     assert hits_of_the_second_round(12_000, GEMMA, 4) == [8192] * 4
+    one, together = decode_step(LLAMA, H200, 1, 1000), decode_step(LLAMA, H200, 64, 1000)
+    assert (f"{1e3 * one.seconds:.1f}", f"{64e3 * one.seconds:.0f}") == ("3.4", "216")
+    assert 0.45 < together.kv / together.weights < 0.55
+    assert (round(1e3 * request_cost(LLAMA, H200, 2000, 300, batch=64).prompt), round(1 / prompt_to_answer(1))) == (
+        34,
+        30,
+    )
 
 
 def test_a_choice_opens_to_its_reason_and_only_the_answer_is_right():

@@ -55,7 +55,7 @@ def line_chart(
     series: Mapping[str, Sequence[float]],
     *,
     labels: tuple[str, str],
-    log_x: bool = False,
+    log: str = "",
     steps: bool = False,
     shares: bool = True,
 ) -> Chart:
@@ -64,10 +64,10 @@ def line_chart(
     Args:
         title: above the chart.
         sentence: what to see; below the chart, and for a screen reader.
-        x: places on the horizontal axis; if `log_x`, powers of two apart.
+        x: places on the horizontal axis; if that is logarithmic, powers of two apart.
         series: name and values of each line, at most four.
         labels: of the horizontal and of the vertical axis.
-        log_x: whether the horizontal axis is logarithmic.
+        log: which axes are logarithmic: "", "x" or "xy".
         steps: whether a value holds until the next one.
         shares: whether the values are shares of 1, to be read as percent; else they are counts.
     """
@@ -83,13 +83,19 @@ def line_chart(
             marker="" if steps else "o",
             drawstyle="steps-post" if steps else "default",
         )
-    if log_x:
+    if "x" in log:
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(x), labels=[f"{value:,}" for value in x])
         axes.minorticks_off()
-    axes.set_ylim(bottom=0)
+    if "y" in log:
+        axes.set_yscale("log")
+        axes.minorticks_off()
+    else:
+        axes.set_ylim(bottom=0)
     if shares:
         _percent(axes)
+    else:
+        axes.yaxis.set_major_formatter("{x:,g}")
     return _finish(title, sentence, figure, axes)
 
 

@@ -6,7 +6,7 @@ fragment(data), script()      # for a page that has many figures: the script onc
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
@@ -22,12 +22,17 @@ from mini_kv.viz.story_json import Data, StoryWriter
 
 def story_data(scenario: Scenario) -> Data:
     """Play the scenario on the real engine and return its story. Raises `ScenarioError` if it cannot be played."""
+    return played_data(scenario, ScenarioPlayer(scenario).play())
+
+
+def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
+    """Return the story of a scenario's steps, whoever made them."""
     writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
     if len(scenario.groups) > 1:
         writer.head["groups"] = list(scenario.groups)
     if scenario.ending:
         writer.head["ending"] = " ".join(scenario.ending.split())
-    for played in ScenarioPlayer(scenario).play():
+    for played in steps:
         step = played.step
         writer.add_step(
             played.frame,

@@ -2,16 +2,18 @@
 
     Story("share-and-evict")        a scenario, or any traced manager: self-contained HTML, alive in an exported page
     LivePlayer()                    the engine behind buttons; needs ipywidgets and a running kernel
+    PromptPlayer(run, prompts)      an engine with a model behind a field for prompts; the same
     ChainExplorer()                 two prompts and their names; the same
 
 The figure is drawn by `kv_story.js` alone; here it is only handed its data.
 """
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mini_kv.trace.scenario import Scenario, load_scenario
+from mini_kv.core.errors import KVCacheError
+from mini_kv.trace.scenario import PlayedStep, Scenario, load_scenario
 from mini_kv.trace.traced_manager import TracedKVCacheManager
 from mini_kv.viz import figure
 from mini_kv.viz.chain import PRESETS, TOKENS, Chain, chain
@@ -30,16 +32,25 @@ PROMPTS = {
 class Story:
     """A run to step through: as the result of a cell, HTML that carries its own script and data."""
 
-    def __init__(self, run: str | Scenario | TracedKVCacheManager, title: str = "") -> None:
+    def __init__(
+        self,
+        run: str | Scenario | TracedKVCacheManager,
+        title: str = "",
+        *,
+        player: Callable[[Scenario], Iterable[PlayedStep]] | None = None,
+    ) -> None:
         """Play a scenario (or the one of that name), or take the run that a traced manager recorded.
+
+        `player`: makes a scenario's steps in place of the figure's own player, such as an engine with a model.
 
         Raises `ScenarioError` for an unknown name or a scenario that cannot be played, and `ValueError` for a run that
         was traced without snapshots.
         """
         if isinstance(run, TracedKVCacheManager):
             self.data = figure.spans_data(run.spans, len(run.block_pool.blocks), run.block_size, title or "Your run")
-        else:
-            self.data = figure.story_data(load_scenario(run) if isinstance(run, str) else run)
+            return
+        scenario = load_scenario(run) if isinstance(run, str) else run
+        self.data = figure.played_data(scenario, player(scenario)) if player else figure.story_data(scenario)
 
     def _repr_html_(self) -> str:
         return f"{script_element()}{figure.fragment(self.data)}"
@@ -123,12 +134,71 @@ class LivePlayer:
         return {**data, "at": -1, "key": f"live {id(self)}"}
 
     def _ipython_display_(self) -> None:
-        # An HTML widget runs no script, so the figure has to be known before: by an output of the same cell, since in
-        # Colab each cell's outputs are a page of their own. The HTML is for exported pages, where no kernel answers.
-        display = need("IPython.display")
-        display.display(display.HTML(script_element()))
-        exported = f"{WITHOUT_A_KERNEL}{figure.fragment(self.story())}"
-        display.display({**self.box._repr_mimebundle_(), "text/html": exported}, raw=True)
+        display_with_figure(self.box, self.story())
+
+
+class PromptPlayer:
+    """An engine with a model behind a field for prompts: what it says, and a figure of what its cache did."""
+
+    def __init__(self, run: Callable[..., Any], prompts: Sequence[str], num_blocks: int = 25) -> None:
+        """Build the controls, and run once. Raises `MissingPackageError` without ipywidgets.
+
+        Args:
+            run: takes prompts, blocks (the null block included), whether to cache prefixes, and tokens to say; returns
+                a scenario, its steps as played, the texts by name, and counts, as `mini_kv.engine.lessons.run_prompts`.
+            prompts: what stands in the field at first, a prompt a line.
+            num_blocks: size of the pool at first, the null block included.
+        """
+        w = need("ipywidgets")
+        self._run = run
+        wide = w.Layout(width="95%", height="7em")
+        self.prompts = w.Textarea("\n".join(prompts), description="prompts", layout=wide)
+        self.pool = w.IntSlider(num_blocks - 1, 4, 63, description="pool", **_QUIET)
+        self.max_tokens = w.IntSlider(8, 1, 24, description="words to say", **_QUIET)
+        self.caching = w.Checkbox(True, description="prefix caching", indent=False)
+        self.go = w.Button(description="Run", button_style="primary")
+        self.said = w.HTML()
+        self.figure = w.HTML()
+        controls = w.HBox([self.pool, self.max_tokens, self.caching, self.go], layout=_WRAP)
+        self.box = w.VBox([self.prompts, controls, self.said, self.figure])
+        self.go.on_click(lambda _: self._show())
+        for control in (self.pool, self.max_tokens, self.caching):
+            control.observe(lambda _: self._show(), names="value")
+        self.data: dict[str, Any] = {}
+        self._show()
+
+    def _show(self) -> None:
+        """Run the prompts, and show what came of them; or why they cannot be run, and the last figure."""
+        prompts = [line for line in self.prompts.value.splitlines() if line.strip()]
+        try:
+            ran = self._run(prompts, self.pool.value + 1, self.caching.value, self.max_tokens.value)
+        except KVCacheError as error:
+            self.said.value = f'<div role="status">{html.escape(str(error))}</div>'
+            return
+        texts = "<br>".join(f"<b>{name}</b> {html.escape(text)}" for name, text in ran.texts.items())
+        self.said.value = (
+            f'<div role="status" style="line-height:1.6">{texts}<br>The prompts have <b>{ran.num_prompt_tokens}</b> '
+            f"tokens. In <b>{ran.num_steps}</b> steps <b>{ran.num_computed_tokens}</b> tokens went through the model, "
+            "prompts and answers together.</div>"
+        )
+        # An HTML widget makes its figure anew each time; with a key, its blocks move from where they were.
+        self.data = {**figure.played_data(ran.scenario, ran.played), "key": f"prompts {id(self)}"}
+        self.figure.value = figure.fragment(self.data)
+
+    def _ipython_display_(self) -> None:
+        display_with_figure(self.box, self.data)
+
+
+def display_with_figure(box: Any, data: dict[str, Any]) -> None:
+    """Show controls with a figure among them.
+
+    An HTML widget runs no script, so the figure has to be known before: by an output of the same cell, since in Colab
+    each cell's outputs are a page of their own. The HTML is for exported pages, where no kernel answers.
+    """
+    display = need("IPython.display")
+    display.display(display.HTML(script_element()))
+    exported = f"{WITHOUT_A_KERNEL}{figure.fragment(data)}"
+    display.display({**box._repr_mimebundle_(), "text/html": exported}, raw=True)
 
 
 class ChainExplorer:

@@ -333,3 +333,30 @@ def test_two_prompts_typed_in_jupyterlab(run_all):
     explorer.get_by_text("4 and 4 full blocks of 4 characters. 3 names in common").wait_for()
     explorer.get_by_label("example").select_option("Hello world, Hello everyone")
     explorer.get_by_text("2 and 3 full blocks of 4 characters. 1 name in common").wait_for()
+
+
+def test_prompts_for_the_engine_in_jupyterlab(run_all):
+    """Type other prompts, switch the prefix cache off, make the pool too small: texts and counts are the engine's."""
+    from mini_kv.engine.lessons import run_prompts  # needs torch
+
+    page = run_all("14-what-a-cache-buys")
+    player = page.locator(".jp-OutputArea-output", has=button(page, "Run")).last
+    said, prompts = player.get_by_role("status").first, ["A block is free.", "A block is free. Who holds it?"]
+
+    def expect(ran):
+        counts = f"have {ran.num_prompt_tokens} tokens. In {ran.num_steps} steps {ran.num_computed_tokens} tokens"
+        said.get_by_text(re.compile(counts)).wait_for()
+        assert [" ".join(text.split()) in " ".join(said.inner_text().split()) for text in ran.texts.values()] == [
+            True
+        ] * 2
+        player.locator("kv-story .count", has_text=f"of {len(ran.played)}").wait_for()
+
+    button(player, "Run").scroll_into_view_if_needed()
+    player.locator("textarea").fill("\n".join(prompts))
+    button(player, "Run").click()
+    expect(run_prompts(prompts, 33))
+    player.get_by_label("prefix caching").uncheck()
+    expect(run_prompts(prompts, 33, enable_prefix_caching=False))
+    player.locator("textarea").fill("\n".join([" ".join(prompts) * 9]))
+    button(player, "Run").click()
+    said.get_by_text("the pool has 32").wait_for()

@@ -1,0 +1,76 @@
+"""Figures that a machine has measured once: kept as data with the command, the machine and the date, shown as tables.
+
+    <!-- table recorded cpu cache small -->
+
+shows the part `cache`, model `small`, of book/data/generate-cpu.json. That file is what
+`python -m mini_kv.bench.generate --json FILE` writes, and a date. What a page can compute itself is computed when it is
+built; what only a clock can say is here.
+"""
+
+import json
+from functools import cache
+from typing import Any
+
+from mini_kv_book.places import ROOT
+
+COLUMNS = {
+    "cache": {
+        "tokens before it": ("tokens", "{:,}"),
+        "no cache": ("no cache ms", "{:,.1f} ms"),
+        "contiguous": ("contiguous ms", "{:,.1f} ms"),
+        "blocks": ("paged ms", "{:,.1f} ms"),
+    },
+    "prefix": {
+        "prefix caching": ("prefix caching", "{}"),
+        "prompt tokens a second": ("prompt tokens/s", "{:,.0f}"),
+        "first word, median": ("first token ms, median", "{:,.0f} ms"),
+        "first word, last": ("first token ms, last", "{:,.0f} ms"),
+        "found": ("found", "{:.0%}"),
+    },
+    "batch": {
+        "requests in a step": ("requests", "{:,}"),
+        "a step": ("ms a step", "{:,.1f} ms"),
+        "tokens a second": ("tokens/s", "{:,.0f}"),
+        "a step at the least": ("floor ms", "{:,.1f} ms"),
+    },
+}
+"""Of each part: a column's heading, where its value is, and how it is written."""
+
+
+@cache
+def report(machine: str) -> dict[str, Any]:
+    """Return all that was recorded on a machine. Raises `ValueError` if nothing was."""
+    path = ROOT / "book" / "data" / f"generate-{machine}.json"
+    if not path.is_file():
+        raise ValueError(f"nothing is recorded in {path.relative_to(ROOT)}")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def rows(machine: str, part: str, shape: str) -> list[dict[str, Any]]:
+    """Return the rows of a part, measured with the model of that shape. Raises `ValueError` if there are none."""
+    for found in report(machine)["parts"]:
+        if (found["part"], found["shape"]) == (part, shape) and "rows" in found:
+            return list(found["rows"])
+    raise ValueError(f"generate-{machine}.json has no {part!r} of the model {shape!r}")
+
+
+def as_markdown(machine: str, part: str, shape: str) -> str:
+    """Return the table, and below it where its figures come from."""
+    columns = COLUMNS[part]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in rows(machine, part, shape):
+        values = [(row.get(key), form) for key, form in columns.values()]
+        cells = ["not tried" if value is None else form.format(value) for value, form in values]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", source(machine)])
+
+
+def source(machine: str) -> str:
+    """Return a sentence on how the figures came about."""
+    found = report(machine)
+    header = found["header"]
+    return (
+        f"*Recorded on {found['date']} by `{header['command']}`: {header['machine']}; {header['versions']}; "
+        f"{header['method']}.*"
+    )
