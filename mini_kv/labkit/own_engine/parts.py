@@ -1,7 +1,6 @@
 """What the labs have to offer for an engine, and what of it is there and finished."""
 
 import ast
-import os
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -203,8 +202,6 @@ def last_line(error: BaseException, sources: set[str]) -> tuple[str, int, str] |
 
 
 def short(path: str) -> str:
-    """Return the path relative to the working directory where that is shorter."""
-    try:
-        return min(os.path.relpath(path), path, key=len)
-    except ValueError:  # another drive, on Windows
-        return path
+    """Return the path as one would type it: relative if it lies below the working directory."""
+    file = Path(path)
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else path
