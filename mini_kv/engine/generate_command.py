@@ -32,7 +32,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest P (default: 1.0)"
+        "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest that have the share P together (default: 1.0)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
     parser.add_argument(
@@ -44,7 +44,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="a checkpoint, of any kind with the extra hf (default: the small one)"
+        "--model", type=Path, metavar="DIR", help="a checkpoint's folder; with the extra hf of Qwen, Mistral or Gemma, too (default: the small model)"
     )
     parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
 
