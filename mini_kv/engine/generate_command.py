@@ -25,14 +25,23 @@ if TYPE_CHECKING:
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run_generate` reads."""
-    parser.add_argument("prompts", metavar="PROMPT", nargs="+", help="a text to go on from; several run in one batch")
+    parser.add_argument(
+        "prompts",
+        metavar="PROMPT",
+        nargs="+",
+        help="a text to go on from; several run in one batch (an error calls the first of them request '0')",
+    )
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
     parser.add_argument(
         "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
     )
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest P (default: 1.0)"
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="draw from the likeliest that have the share P together (default: 1.0)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
     parser.add_argument(
@@ -44,7 +53,10 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="a checkpoint, of any kind with the extra hf (default: the small one)"
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="a checkpoint's folder; with the extra hf of Qwen, Mistral or Gemma, too (default: the small model)",
     )
     parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
 

@@ -22,8 +22,8 @@ def add_labs_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labs",
         metavar="PATH",
-        help="put the parts that your labs provide into the engine, and say whose each part is: starter, solution, or a"
-        " folder with lab-NN.py or lab-NN/starter.py",
+        help="run on the parts that your labs provide, and say whose each part is; PATH is the word starter, the word"
+        " solution, or a folder with lab-NN.py or lab-NN/starter.py",
     )
 
 
