@@ -144,13 +144,13 @@ $(VENV)/.e2e: $(VENV)/.ready
 $(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
-# torch and what kernels and engine need. First the build for a CPU, since the default index brings gigabytes of CUDA on
+# torch, what kernels and engine need, and matplotlib for the charts in the book. First the build for a CPU, since the default index brings gigabytes of CUDA on
 # Linux; where its address cannot be reached, whatever pip finds elsewhere.
 $(VENV)/.torch: $(VENV)/.ready
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
 	  || true
-	@$(PIP) -c constraints.txt -e '.[triton,engine,hf]' && touch $@
+	@$(PIP) -c constraints.txt -e '.[triton,engine,hf]' matplotlib && touch $@
 
 # A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside
