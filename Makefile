@@ -144,8 +144,8 @@ $(VENV)/.e2e: $(VENV)/.ready
 $(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
-# torch, what kernels and engine need, and matplotlib for the charts in the book. First the build for a CPU, since the default index brings gigabytes of CUDA on
-# Linux; where its address cannot be reached, whatever pip finds elsewhere.
+# torch, what kernels and engine need, and matplotlib for the charts in the book. First the build for a CPU, since the
+# default index brings gigabytes of CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere.
 $(VENV)/.torch: $(VENV)/.ready
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
