@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mini_kv.engine.errors import CheckpointError
+from mini_kv.engine.errors import CheckpointError, read_json
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.tokenizer import Tokenizer
 
@@ -61,7 +61,7 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLl
         CheckpointError: names the file, and the setting or the tensor, that is missing, damaged or not supported.
     """
     config = load_config(folder)
-    tokenizer = Tokenizer.from_file(folder / TOKENIZER, _read_json(folder / CONFIG).get("eos_token_id"))
+    tokenizer = Tokenizer.from_file(folder / TOKENIZER, read_json(folder / CONFIG).get("eos_token_id"))
     if tokenizer.vocab_size > config.vocab_size:
         sizes = f"{tokenizer.vocab_size} tokens, and the model has embeddings for {config.vocab_size}"
         raise CheckpointError(folder / TOKENIZER, f"has {sizes}")
@@ -71,7 +71,7 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLl
 def load_config(folder: Path) -> ModelConfig:
     """Read a folder's `config.json`."""
     path = folder / CONFIG
-    data = _read_json(path)
+    data = read_json(path)
     architectures = data.get("architectures") or [_ARCHITECTURE]
     if architectures != [_ARCHITECTURE]:
         raise CheckpointError(path, f"architectures is {architectures}, and only [{_ARCHITECTURE!r}] is supported")
@@ -141,18 +141,6 @@ def save_model(folder: Path, model: TinyLlama, tokenizer_json: str, dtype: torch
     (folder / TOKENIZER).write_text(tokenizer_json, encoding="utf-8", newline="\n")
     tensors = {name: tensor.to(dtype).contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})  # what transformers asks for
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(path, "there is no such file, and without it nobody knows the model's sizes") from None
-    except ValueError as error:
-        raise CheckpointError(path, f"is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(path, f"is not an object with settings, but {type(data).__name__}")
-    return data
 
 
 def _size(path: Path, data: Mapping[str, Any], name: str) -> int:

@@ -10,16 +10,15 @@ it does not know, and prints a report about both. A model that was loaded like t
 """
 
 import importlib.util
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.engine.errors import CheckpointError
+from mini_kv.engine.errors import CheckpointError, read_json
 from mini_kv.engine.huggingface import HuggingFaceModel, check_config
 from mini_kv.engine.huggingface_tokenizer import HuggingFaceTokenizer
 
@@ -55,7 +54,7 @@ def load_huggingface(
     if not folder.is_dir():
         raise CheckpointError(folder, "is not a folder on this machine; mini_kv downloads nothing")
     try:
-        check_config(_read_json(folder / "config.json"))
+        check_config(read_json(folder / "config.json"))
     except ConfigError as error:
         raise CheckpointError(folder / "config.json", str(error)) from None
     weights = _find_weights(folder)
@@ -63,19 +62,6 @@ def load_huggingface(
         tokenizer = _load_tokenizer(folder)
         model = _load_weights(folder, weights, dtype)
     return HuggingFaceModel(model.to(torch.device(device))), tokenizer
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(path, "is missing") from None
-    except ValueError as error:
-        raise CheckpointError(path, f"is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(path, f"holds a {type(content).__name__}, not an object")
-    return content
 
 
 def _find_weights(folder: Path) -> Path:
@@ -87,7 +73,7 @@ def _find_weights(folder: Path) -> Path:
         pickled = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
         why = f" {pickled[0]} is pickled, which may run any code, so it is not read." if pickled else ""
         raise CheckpointError(folder, f"has no weights: neither {weights.name} nor {index.name}.{why}")
-    files = _read_json(index).get("weight_map")
+    files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise CheckpointError(index, "has no weight_map")
     missing = sorted({str(name) for name in files.values() if not (folder / str(name)).is_file()})

@@ -126,11 +126,14 @@ def test_nothing_is_downloaded(tmp_path):
 def test_a_missing_or_broken_config_is_named(folder):
     path = folder / "config.json"
     path.write_text("[]")
-    assert refusal(folder) == ("config.json", "holds a list, not an object")
+    assert refusal(folder) == ("config.json", "is not an object with settings, but list")
     path.write_text('{"model_type": ')
     assert refusal(folder) == ("config.json", "is not JSON: Expecting value: line 1 column 16 (char 15)")
     path.unlink()
-    assert refusal(folder) == ("config.json", "is missing")
+    assert refusal(folder) == (
+        "config.json",
+        "there is no such file, and without it nobody knows the model's sizes",
+    )
 
 
 @pytest.mark.parametrize(
