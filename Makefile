@@ -110,7 +110,7 @@ size:
 # which need torch: their other packages are named.
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   printf 'transformers>=5.17\nsafetensors[numpy]>=0.5\n' \
+	   printf 'transformers>=5.17\nsafetensors[numpy]>=0.5\npsutil\n' \
 	   | $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml - \
 	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention" \
 	   && echo "triton==3.7.1 ; sys_platform == 'linux'" && echo "    # by hand: the extra triton"; \
@@ -144,13 +144,14 @@ $(VENV)/.e2e: $(VENV)/.ready
 $(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
-# torch, what kernels and engine need, and matplotlib for the charts in the book. First the build for a CPU, since the
-# default index brings gigabytes of CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere.
+# torch, what kernels and engine need, matplotlib for the charts in the book, and psutil, which transformers' continuous
+# batching asks for: we compare with it. First the build of torch for a CPU, since the default index brings gigabytes of
+# CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere.
 $(VENV)/.torch: $(VENV)/.ready
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
 	  || true
-	@$(PIP) -c constraints.txt -e '.[triton,engine,hf]' matplotlib && touch $@
+	@$(PIP) -c constraints.txt -e '.[triton,engine,hf]' matplotlib psutil && touch $@
 
 # A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside
