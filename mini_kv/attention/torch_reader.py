@@ -49,7 +49,7 @@ class BlockReader:
         """What `row_ids` count, `[num_rows, row_size]`: a view of the cache."""
         if self._is_nhd:
             self.rows = kv_cache.data.flatten(0, 1).flatten(1)
-        else:
+        else:  # padded blocks come here, too: no view has their rows, so all of the cache is copied. Right, and slow
             self.rows = kv_cache.data.transpose(2, 3).flatten(0, 2).flatten(1)
 
     def row_ids(self, block_ids: Tensor, planes: tuple[int, ...] = (0, 1)) -> Tensor:

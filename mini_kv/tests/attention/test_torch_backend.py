@@ -52,6 +52,17 @@ def test_wherever_the_pieces_end_the_result_is_that_of_dense_attention(monkeypat
     check(problem)
 
 
+def test_blocks_with_padding_behind_them_give_the_same():
+    """As where groups with blocks of different size share a tensor: the smaller page does not fill its row."""
+    problem = make_problem([1, 5, 1, 3], [9, 18, 21, 7], block_size=4)
+    data = problem.kv_cache.data
+    with_padding = torch.full((len(data), data[0].numel() + 24), torch.nan)
+    view = with_padding[:, : data[0].numel()].unflatten(1, data.shape[1:])
+    view.copy_(data)
+    problem.kv_cache = replace(problem.kv_cache, data=view)
+    check(problem)
+
+
 @pytest.mark.parametrize("blocks_at_once", [1, 2, 100])
 def test_a_prompt_is_copied_in_pieces_too(monkeypatch, blocks_at_once):
     monkeypatch.setattr(torch_plan, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES)
