@@ -10,7 +10,7 @@ SYMBOLS = re.compile(r'\s*<link rel="stylesheet" href="[^"]*_mkdocstrings\.css">
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
     """Return the page without the template's indentation, and without the style of symbols outside `api/`.
 
-    Only what stands before and after the text is touched: a listing keeps every blank.
+    Only what stands before the text is touched: a listing keeps every blank.
     """
     if MAIN not in output:
         return output
