@@ -7,9 +7,10 @@ import pytest
 from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 
 
 class Engine:
