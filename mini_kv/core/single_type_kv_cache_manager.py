@@ -179,9 +179,11 @@ class SingleTypeKVCacheManager(ABC):
         if num_full <= num_cached:
             return
         table = self.req_to_blocks[request.request_id]
+        while num_cached < num_full and (table[num_cached].is_null or table[num_cached].block_hash is not None):
+            num_cached += 1  # a fork shares it, and has published it before
+        self._note(request.request_id)
         if self.journal.is_open:
-            self._note(request.request_id)
-            self.journal.promised += [block for block in table[num_cached:num_full] if block.block_hash is None]
+            self.journal.promised += table[num_cached:num_full]
         self.block_pool.cache_full_blocks(
             table,
             names,
