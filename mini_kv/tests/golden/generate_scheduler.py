@@ -89,7 +89,9 @@ class Generator:
             tokens += range(own, own + self.random.randrange(1, min(2 * block_size, max_model_len // 3) + 1))
         options = [f"max={self.random.randrange(1, 13)}"]
         if self.settings["num_drafts"]:
-            tokens += [800] if len(tokens) % block_size == 1 else []  # else a hit may leave one token: it would be padded
+            tokens += (
+                [800] if len(tokens) % block_size == 1 else []
+            )  # else a hit may leave one token: it would be padded
             options = [f"max={max_model_len}", f"stop={900 + len(tokens) + self.random.randrange(14)}"]
         if self.settings["policy"] == "priority":
             options.append(f"prio={self.random.randrange(3)}")

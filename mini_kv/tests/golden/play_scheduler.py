@@ -11,12 +11,12 @@ A scenario (see `common`) is a pool, the limits of a step, and a list of calls:
 
 `step 3` is schedule and update, three times.
 
-The model is simple: the token at place `p` of any sequence is `900 + p`. So who follows whom is easily written down, and
-drafts are right if they are such tokens. With `num_drafts` in the settings each request that goes on is drafted for after
-each step; how many of its drafts are right depends on its length alone.
+The model is simple: the token at place `p` of any sequence is `900 + p`, so a draft is right if it is such a token. With
+`num_drafts` in the settings each request that goes on is drafted for after each step; how many of its drafts are right
+depends on its length alone.
 
-`schedule` shows the step, in its order: who computes which tokens (`A 4+8`: eight after the first four), which of them
-are drafts, which blocks are new to the worker; then who has finished or was preempted since the last step.
+`schedule` shows the step, in its order: which request computes which tokens (`A 4+8`: eight after the first four), which
+of them are drafts, which blocks are new to the worker; then which requests have ended or were preempted meanwhile.
 """
 
 from abc import ABC, abstractmethod
@@ -52,8 +52,18 @@ DEFAULTS: dict[str, Any] = {
     "num_drafts": 0,
     "retention_interval": None,
 }
-"""Settings of a scenario that names none. Groups: as in `random_driver.Config`. `num_speculative_tokens` tells vLLM that
-there will be drafts; `num_drafts` makes some after each step."""
+"""Settings of a scenario that names none. Groups: as in `random_driver.Config`. `num_speculative_tokens` tells vLLM of
+drafts to come; `num_drafts` makes some after each step."""
+
+LIMITS = (
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_model_len",
+    "enable_chunked_prefill",
+    "long_prefill_token_threshold",
+    "scheduler_reserve_full_isl",
+)
+"""Settings that are options of `SchedulerConfig` by the same name, in vLLM and in mini_kv."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,7 @@ class Loop(ABC):
 
     def add(self, call: Call) -> str:
         """Add a request."""
-        stop = parse_numbers((call.option("stop") or "").split(",")) if call.option("stop") else []
+        stop = parse_numbers((call.option("stop") or "").replace(",", " ").split())
         priority, max_tokens = int(call.option("prio") or 0), int(call.option("max") or 16)
         request = self.add_request(call, parse_numbers(call.numbers), max_tokens, stop, priority)
         self.requests[call.handle] = request
@@ -251,13 +261,14 @@ class MiniKV(Loop):
         """Build the scheduler; `debug` checks the ledger of invariants after every call of the manager."""
         super().__init__(settings)
         chosen = {name: settings[name] for name in ("num_blocks", "block_size", "enable_caching", "groups")}
-        limits = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "enable_chunked_prefill")
-        limits += ("long_prefill_token_threshold", "num_lookahead_tokens", "scheduler_reserve_full_isl")
         config = SchedulerConfig(
-            **{name: settings[name] for name in limits}, policy=SchedulingPolicy(settings["policy"])
+            **{name: settings[name] for name in LIMITS},
+            policy=SchedulingPolicy(settings["policy"]),
+            num_lookahead_tokens=settings["num_lookahead_tokens"],
         )
         manager = Config(**chosen, debug=debug).make(
-            max_in_flight_tokens=settings["max_num_batched_tokens"], watermark=settings["watermark"]
+            max_in_flight_tokens=config.max_num_batched_tokens + config.num_lookahead_tokens,
+            watermark=settings["watermark"],
         )
         self.scheduler = Scheduler(manager, config)
 

@@ -15,7 +15,7 @@ list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is need
 import json
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -191,8 +191,10 @@ def record(scenario: Scenario, engine: Any, perform: Callable[[Any, Call], State
     return calls
 
 
-def write(path: Path, command: str, recorded: list[tuple[Scenario, list[tuple[str, State]]]]) -> None:
-    """Write the recording as JSON, a call a line."""
+def write(
+    path: Path, command: str, recorded: list[tuple[Scenario, list[tuple[str, State]]]], defaults: Mapping[str, Any]
+) -> None:
+    """Write the recording as JSON, a call a line; settings that are among the defaults are left out."""
     header = {
         "what": "every call of the golden scenarios on vLLM: its result and the fields of the state that it changed",
         "vllm": version("vllm"),
@@ -205,7 +207,9 @@ def write(path: Path, command: str, recorded: list[tuple[Scenario, list[tuple[st
     }
     lines = ['{"header": ' + json.dumps(header, indent=1) + ',\n"scenarios": {']
     for number, (scenario, calls) in enumerate(recorded):
-        settings = json.dumps(scenario.settings)
+        settings = json.dumps(
+            {key: value for key, value in scenario.settings.items() if (key, value) not in defaults.items()}
+        )
         lines.append(f'"{scenario.name}": {{"settings": {settings}, "calls": [')
         lines += [json.dumps(call) + ("," if i < len(calls) - 1 else "") for i, call in enumerate(calls)]
         lines.append("]}," if number < len(recorded) - 1 else "]}")
@@ -218,7 +222,7 @@ def main() -> None:
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
     recorded = [(scenario, record(scenario, VLLM(scenario.settings), perform)) for scenario in load_scenarios()]
-    write(RECORDING, COMMAND, recorded)
+    write(RECORDING, COMMAND, recorded, defaults={})
 
 
 if __name__ == "__main__":

@@ -34,21 +34,10 @@ from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-fo
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found, unused-ignore]
 
 from mini_kv.tests.golden.common import Call
-from mini_kv.tests.golden.play_scheduler import RECORDING, Loop, Part, Step, load_scenarios, perform
+from mini_kv.tests.golden.play_scheduler import DEFAULTS, LIMITS, RECORDING, Loop, Part, Step, load_scenarios, perform
 from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
 
 COMMAND = "python -m mini_kv.tests.golden.record_scheduler"
-SAME_NAMES = (
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "max_model_len",
-    "enable_chunked_prefill",
-    "long_prefill_token_threshold",
-    "policy",
-    "scheduler_reserve_full_isl",
-    "watermark",
-)
-"""Settings that are options of vLLM's `SchedulerConfig`."""
 
 
 def vllm_config_of(settings: dict[str, Any]) -> Any:
@@ -57,7 +46,9 @@ def vllm_config_of(settings: dict[str, Any]) -> Any:
     config = VllmConfig(
         device_config=DeviceConfig("cpu"),
         scheduler_config=SchedulerConfig(
-            **{name: settings[name] for name in SAME_NAMES}, is_encoder_decoder=False, async_scheduling=False
+            **{name: settings[name] for name in (*LIMITS, "policy", "watermark")},
+            is_encoder_decoder=False,
+            async_scheduling=False,
         ),
         cache_config=CacheConfig(
             block_size=settings["block_size"],
@@ -151,7 +142,11 @@ class VLLM(Loop):
         )
         outputs = self.scheduler.update_from_output(step.output, worker_output)
         return [
-            (output.request_id, output.new_token_ids, str(output.finish_reason) if output.finish_reason else None)
+            (
+                output.request_id,
+                output.new_token_ids,
+                None if output.finish_reason is None else str(output.finish_reason),
+            )
             for client in outputs.values()
             for output in client.outputs
         ]
@@ -174,7 +169,7 @@ def main() -> None:
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
     recorded = [(scenario, record(scenario, VLLM(scenario.settings), perform)) for scenario in load_scenarios()]
-    write(RECORDING, COMMAND, recorded)
+    write(RECORDING, COMMAND, recorded, DEFAULTS)
 
 
 if __name__ == "__main__":
