@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mini_kv.core.deviations import DEVIATIONS, UPSTREAM, as_markdown
-from mini_kv.tests.golden import common
+from mini_kv.tests.golden import common, play_scheduler
 from mini_kv.tests.golden.common import Scenario, format_numbers, parse_numbers
 from mini_kv.tests.golden.generate import generated
 from mini_kv.tests.golden.play import LANGUAGE, RECORDING, SCENARIO_FILES, MiniKV, load_scenarios, perform
@@ -20,9 +20,13 @@ SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
 
 NOT_IN_A_TRACE = {
+    "admission-policies",
+    "chunking-off",
     "chunks-checked",
+    "computed-in-update",
     "dense-retention",
     "fewer-specs",
+    "fork",
     "hash-recipe",
     "hash-seed",
     "hybrid-switch",
@@ -38,6 +42,9 @@ NOT_IN_A_TRACE = {
     "pool-of-one",
     "promised-states",
     "ready-hashes",
+    "results-checked",
+    "scheduler-without",
+    "step-undone",
     "window-bound",
 }
 """Deviations that no call of a scenario can show: other signatures and names, other bytes, what is not built."""
@@ -142,10 +149,11 @@ def test_an_unchanged_state_must_be_a_difference() -> None:
 
 def test_scenarios_name_the_deviations_that_they_show() -> None:
     """A call that differs belongs to a scenario that says why; every deviation is shown or is of another kind."""
-    for scenario in SCENARIOS:
+    scenarios = [*SCENARIOS, *play_scheduler.load_scenarios()]
+    for scenario in scenarios:
         differs = any(call.differs or call.unchanged for call in scenario.calls)
         assert differs == bool(scenario.deviations), scenario.name
-    shown = {deviation for scenario in SCENARIOS for deviation in scenario.deviations}
+    shown = {deviation for scenario in scenarios for deviation in scenario.deviations}
     listed = {deviation.deviation_id for deviation in DEVIATIONS}
     assert shown | NOT_IN_A_TRACE == listed
     assert not shown & NOT_IN_A_TRACE

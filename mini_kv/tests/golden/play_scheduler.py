@@ -11,12 +11,12 @@ A scenario (see `common`) is a pool, the limits of a step, and a list of calls:
 
 `step 3` is schedule and update, three times.
 
-The model is simple: the token at place `p` of any sequence is `900 + p`, so a draft is right if it is such a token. With
-`num_drafts` in the settings each request that goes on is drafted for after each step; how many of its drafts are right
-depends on its length alone.
+The model is simple: the token at place `p` of any sequence is `900 + p`, so a draft is right if it is such a token.
+With `num_drafts` in the settings each request that goes on is drafted for after each step; how many of its drafts are
+right depends on its length alone.
 
-`schedule` shows the step, in its order: which request computes which tokens (`A 4+8`: eight after the first four), which
-of them are drafts, which blocks are new to the worker; then which requests have ended or were preempted meanwhile.
+`schedule` shows the step, in its order: which request computes which tokens (`A 4+8`: eight after the first four),
+which of them are drafts, which blocks are new to the worker; then which requests have ended or were preempted.
 """
 
 from abc import ABC, abstractmethod
