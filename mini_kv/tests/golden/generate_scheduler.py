@@ -4,7 +4,8 @@
 
 Prompts share a few beginnings and pools are small, but every request fits into its pool alone. What mini_kv does
 otherwise on purpose is kept out, since from there on all would differ: with drafts a request ends at a stop token or at
-the model's length, and no pool is so small that one is sent back; with priorities a small pool has no keys.
+the model's length, and no pool is so small that one is sent back; with priorities a small pool has no keys. Where a pool
+with windows is small, the seed is one with which no window slides in the midst of a refusal (`refusal-slides`).
 """
 
 import json
@@ -49,11 +50,11 @@ SCENARIOS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("random, drafts, threshold", 25, DRAFTS | {"long_prefill_token_threshold": 4}),
     ("random, drafts, hybrid", 26, DRAFTS | {"groups": "full:4 window:4:6", "num_blocks": 64}),
     ("random, lookahead and drafts", 27, DRAFTS | {"num_lookahead_tokens": 3}),
-    ("random, hybrid", 28, HYBRID),
+    ("random, hybrid, roomy", 28, HYBRID | {"num_blocks": 50, "max_num_seqs": 4}),
     ("random, hybrid, one text", 29, HYBRID),
     ("random, hybrid, small steps", 30, HYBRID | SMALL_STEPS),
-    ("random, hybrid, unequal blocks", 31, {"groups": "full:4 window:2:5", "num_blocks": 26, "max_model_len": 36}),
-    ("random, hybrid, two windows", 32, {"groups": "full:4 window:4:5 window:4:9", "num_blocks": 30}),
+    ("random, hybrid, unequal blocks", 31, {"groups": "full:4 window:2:5", "num_blocks": 30, "max_model_len": 36}),
+    ("random, hybrid, two windows", 32, {"groups": "full:4 window:4:5 window:4:9", "num_blocks": 40}),
     ("random, a window alone", 33, {"groups": "window:4:9", "num_blocks": 12, "max_model_len": 32} | SMALL_STEPS),
     ("random, hybrid, keys at the end", 34, HYBRID | {"retention_interval": 0}),
     ("random, hybrid, keys at the end, one text", 35, HYBRID | SMALL_STEPS | {"retention_interval": 0}),
