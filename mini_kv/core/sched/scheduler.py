@@ -275,8 +275,8 @@ class Scheduler:
         drafts_of = scheduler_output.scheduled_spec_decode_tokens
         progress, running = self._before.progress, RequestStatus.RUNNING
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
-            request = step.requests[request_id]
-            if request.status is running:
+            request = step.requests.get(request_id)
+            if request is not None and request.status is running:
                 _check_sampled(
                     request, num_tokens, drafts_of.get(request_id, ()), sampled_token_ids.get(request_id, ())
                 )
@@ -538,6 +538,7 @@ class Scheduler:
             if request.num_tokens > request.max_slots:
                 status = RequestStatus.FINISHED_LENGTH_CAPPED
                 break
+        request.num_computed_tokens -= len(sampled) - len(new_token_ids)
         if has_drafts:  # blocks that they completed could not be published before they were accepted
             self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
         if status is None:
