@@ -3,9 +3,9 @@
     python -m mini_kv.tests.golden.generate_scheduler
 
 Prompts share a few beginnings and pools are small, but every request fits into its pool alone. What mini_kv does
-otherwise on purpose is kept out, since from there on all would differ: with drafts a request ends at a stop token or at
-the model's length, and no pool is so small that one is sent back; with priorities a small pool has no keys. Where a pool
-with windows is small, the seed is one with which no window slides in the midst of a refusal (`refusal-slides`).
+otherwise on purpose is kept out, since from there on all would differ: with drafts a request ends at a stop token or
+at the model's length, and no pool is so small that one is sent back; with priorities a small pool has no keys. Where a
+pool with windows is small, the seed is one with which no window slides in the midst of a refusal (`refusal-slides`).
 """
 
 import json
@@ -57,7 +57,7 @@ SCENARIOS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("random, hybrid, two windows", 32, {"groups": "full:4 window:4:5 window:4:9", "num_blocks": 40}),
     ("random, a window alone", 33, {"groups": "window:4:9", "num_blocks": 12, "max_model_len": 32} | SMALL_STEPS),
     ("random, hybrid, keys at the end", 34, HYBRID | {"retention_interval": 0}),
-    ("random, hybrid, keys at the end, one text", 35, HYBRID | SMALL_STEPS | {"retention_interval": 0}),
+    ("random, hybrid, keys at the end, one text", 37, HYBRID | SMALL_STEPS | {"retention_interval": 0}),
 )
 NUM_LINES = 60
 
@@ -88,7 +88,7 @@ class Generator:
         if self.random.random() < 0.5:
             own = 1000 + 100 * self.num_added
             tokens += range(own, own + self.random.randrange(1, min(2 * block_size, max_model_len // 3) + 1))
-        options = [f"max={self.random.randrange(1, 13)}"]
+        options = [f"max={self.random.randrange(1, 17)}"]
         if self.settings["num_drafts"]:
             tokens += (
                 [800] if len(tokens) % block_size == 1 else []

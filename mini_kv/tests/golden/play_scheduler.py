@@ -33,7 +33,7 @@ from mini_kv.tests.random_driver import Config
 SCENARIO_FILES = (FOLDER / "scenarios-scheduler.toml", FOLDER / "scenarios-scheduler-random.toml")
 RECORDING = FOLDER / "vllm-0.33-scheduler.json"
 
-FIELDS = ("result", "running", "waiting", "computed", "tables", "refs", "free", "keys", "answers")
+FIELDS = ("result", "running", "waiting", "computed", "tables", "free", "keys", "answers")
 DEFAULTS: dict[str, Any] = {
     "num_blocks": 10,
     "block_size": 4,
@@ -55,6 +55,8 @@ DEFAULTS: dict[str, Any] = {
 """Settings of a scenario that names none. Groups: as in `random_driver.Config`. `num_speculative_tokens` tells vLLM of
 drafts to come; `num_drafts` makes some after each step."""
 
+POOL = ("num_blocks", "block_size", "enable_caching", "groups")
+"""Settings of the pool, by the names of `random_driver.Config`."""
 LIMITS = (
     "max_num_batched_tokens",
     "max_num_seqs",
@@ -208,14 +210,17 @@ class Loop(ABC):
     def state(self) -> State:
         """Return all that can be seen, each field in words."""
         live = self.scheduler.requests
-        computed = [
-            f"{name} {self.num_computed_tokens(r)}/{r.num_tokens}" for name, r in self.requests.items() if name in live
-        ]
+        blocks = look(self.scheduler.kv_cache_manager, self.requests, self.labels)
+        del blocks["refs"]  # they follow from the tables: the ledger of invariants says so
         return {
             "running": " ".join(request.request_id for request in self.scheduler.running),
             "waiting": " ".join(request.request_id for request in self.scheduler.waiting),
-            "computed": "; ".join(computed),
-            **look(self.scheduler.kv_cache_manager, self.requests, self.labels),
+            "computed": "; ".join(
+                f"{handle} {self.num_computed_tokens(request)}/{request.num_tokens}"
+                for handle, request in self.requests.items()
+                if handle in live
+            ),
+            **blocks,
         }
 
 
@@ -260,7 +265,7 @@ class MiniKV(Loop):
     def __init__(self, settings: dict[str, Any], *, debug: bool = False) -> None:
         """Build the scheduler; `debug` checks the ledger of invariants after every call of the manager."""
         super().__init__(settings)
-        chosen = {name: settings[name] for name in ("num_blocks", "block_size", "enable_caching", "groups")}
+        chosen = {name: settings[name] for name in POOL}
         config = SchedulerConfig(
             **{name: settings[name] for name in LIMITS},
             policy=SchedulingPolicy(settings["policy"]),
@@ -269,6 +274,7 @@ class MiniKV(Loop):
         manager = Config(**chosen, debug=debug).make(
             max_in_flight_tokens=config.max_num_batched_tokens + config.num_lookahead_tokens,
             watermark=settings["watermark"],
+            retention_interval=settings["retention_interval"],
         )
         self.scheduler = Scheduler(manager, config)
 
