@@ -127,7 +127,7 @@ DEVIATIONS = (
     Deviation("no-padding", "Scheduler.schedule", "gives a newcomer with one token to compute empty drafts, if others"
         " are drafted for", "computes the one token", "it makes batches even for a recorded CUDA graph; there is none"),
     Deviation("drafts-refused", "Scheduler.update_draft_token_ids", "ignores drafts for a request that cannot use them",
-        "raises `SchedulerError`", "whoever drafts should know what it drafts for"),
+        "raises `SchedulerError`", "a drafter should know what it drafts for"),
     Deviation("fork", "Scheduler.add_request", "several samples are several requests, which find each other's prompt",
         "`fork_request` copies the table of a running one", "shows copy-on-write, and shares the last block too"),
     Deviation("admission-policies", "Scheduler.schedule", "a watermark", "a watermark, and a seam for other strategies",

@@ -184,7 +184,7 @@ def test_a_key_for_kv_that_no_step_wrote() -> None:
     computes A's token, but in vLLM the key of block 3 stays. C comes with the same tokens and a question: it hits 12
     tokens, and the last of them is whatever stood in the slot before.
     """
-    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "a key for KV that nobody wrote")
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "a key for KV that no step wrote")
     theirs = recorded_states(scenario)
     loop = MiniKV(scenario.settings)
     ours = [perform(loop, call) for call in scenario.calls]
@@ -217,7 +217,7 @@ def test_no_other_scenario_reads_what_was_not_written() -> None:
         assert reads_of_nothing(scenario, [perform(loop, call) for call in scenario.calls]) == [], scenario.name
         if reads_of_nothing(scenario, recorded_states(scenario)):
             theirs.append(scenario.name)
-    assert theirs == ["a key for KV that nobody wrote"]
+    assert theirs == ["a key for KV that no step wrote"]
 
 
 # The table for the README and the book.

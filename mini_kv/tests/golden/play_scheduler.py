@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.golden.common import FOLDER, Call, Language, Scenario, State, format_groups, look, parse_numbers
 from mini_kv.tests.random_driver import Config
 
@@ -111,7 +112,7 @@ class Step:
 
     def __str__(self) -> str:
         told = [f"{name} {' '.join(sorted(ids))}" for name, ids in self.told() if ids]
-        return "; ".join([*map(str, self.parts), *told]) or "nobody"
+        return "; ".join([*map(str, self.parts), *told]) or "empty"
 
     def told(self) -> list[tuple[str, Iterable[str]]]:
         """Return what the worker is told besides."""
