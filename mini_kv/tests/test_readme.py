@@ -10,7 +10,7 @@ from mini_kv.trace.scenario import load_scenario
 from mini_kv.viz.terminal import play_in_terminal
 
 ROOT = Path(__file__).parents[2]
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/lab-*/README.md"))]
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted(ROOT.glob("labs/lab-*/README.md"))]
 
 
 def test_the_drawing_in_the_readme_is_made_by_the_engine():
