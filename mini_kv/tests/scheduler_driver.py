@@ -31,9 +31,10 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission import Greedy as GreedyJumping
 from mini_kv.policy.admission import Hysteresis, ReservedBlocks, Watermark
 from mini_kv.tests.pairwise import Setting, pairwise_rows
@@ -67,11 +68,11 @@ class Config:
     """How often a step is given up."""
     stop_token_ids: tuple[int, ...] = ()
 
-    def make_manager(self) -> KVCacheManager:
+    def make_manager(self, manager_class: type[KVCacheManager] = KVCacheManager) -> KVCacheManager:
         """Return a new cache."""
         in_flight = self.limits.max_num_batched_tokens + self.limits.num_lookahead_tokens
         groups = tuple(KVCacheGroupSpec((f"layers of group {i}",), spec) for i, spec in enumerate(self.specs))
-        return KVCacheManager(
+        return manager_class(
             KVCacheConfig(self.num_blocks, groups),
             enable_caching=self.enable_caching,
             max_in_flight_tokens=in_flight if self.plans_in_flight else None,
@@ -164,12 +165,20 @@ class Run:
 
     MAX_UNFINISHED = 8
 
-    def __init__(self, config: Config, seed: int, check_every: int = 1) -> None:
+    def __init__(
+        self,
+        config: Config,
+        seed: int,
+        check_every: int = 1,
+        *,
+        scheduler_class: type[Scheduler] = Scheduler,
+        manager_class: type[KVCacheManager] = KVCacheManager,
+    ) -> None:
         self.config = config
         self.check_every = check_every
         self.rng = random.Random(seed)
-        self.kv = config.make_manager()
-        self.scheduler = Scheduler(self.kv, config.limits, admission=deepcopy(config.admission))
+        self.kv = config.make_manager(manager_class)
+        self.scheduler = scheduler_class(self.kv, config.limits, admission=deepcopy(config.admission))
         self.worker = StrictWorker(config.specs, config.num_blocks, config.limits.max_num_seqs)
         self.orders: dict[str, Order] = {}
         self.done: Counter[str] = Counter()
@@ -345,6 +354,7 @@ class Run:
         """Plan a step, and check what can be seen from outside."""
         self.done["schedule"] += 1
         output = self.scheduler.schedule()
+        self.done["copied"] += len(output.kv_cache_block_copies)
         if self.num_steps % self.check_every == 0:
             check_invariants(self.kv)
         limits = self.config.limits
@@ -403,11 +413,11 @@ class Run:
 OPERATIONS = ("add", "abort", "fork", "draft", "schedule", "update", "abandon")
 
 
-def run(config: Config, seed: int, num_steps: int, check_every: int = 1) -> list[Run]:
+def run(config: Config, seed: int, num_steps: int, check_every: int = 1, **parts: Any) -> list[Run]:
     """Do `num_steps` random steps, in lives that end with every request done. Raises `SchedulerFailure`."""
     lives = []
     for life in range((num_steps + STEPS_PER_LIFE - 1) // STEPS_PER_LIFE):
-        this = Run(config, seed + life, check_every)
+        this = Run(config, seed + life, check_every, **parts)
         try:
             for _ in range(min(STEPS_PER_LIFE, num_steps - life * STEPS_PER_LIFE)):
                 this.step()

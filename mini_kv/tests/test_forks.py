@@ -7,7 +7,8 @@ from mini_kv.core.errors import BlockStateError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.strict_worker import StrictWorker, alone, next_token
 
 

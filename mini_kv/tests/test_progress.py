@@ -20,7 +20,8 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.progress_cases import Ask, Case, Play, StandsStill, random_case
 from mini_kv.workload.mooncake import TraceRequest
 from mini_kv.workload.serve import serve
