@@ -366,9 +366,9 @@ class Run:
             raise SchedulerFailure("I15: the step is empty although requests are not done")
         if any(num_tokens < 1 for num_tokens in output.num_scheduled_tokens.values()):
             raise SchedulerFailure(f"a request runs with no token: {output.num_scheduled_tokens}")
-        # Where an abort or an abandoned step sends requests back, or a fork enters, the order is another one.
+        # Where an abandoned step sends requests back, or a fork enters, the order is another one.
         in_order = limits.policy is SchedulingPolicy.FCFS and not self.config.admission.may_jump
-        if in_order and not (self.done["aborted"] or self.done["abandon"] or self.done["forked"]):
+        if in_order and not (self.done["abandon"] or self.done["forked"]):
             served = [request.arrival for request in (*self.scheduler.running, *self.scheduler.waiting)]
             if served != sorted(served):
                 raise SchedulerFailure(f"first come is not first served: {served}")

@@ -102,20 +102,22 @@ def test_a_request_that_could_outgrow_a_step_is_refused_where_prompts_are_not_cu
 
 def test_a_threshold_cuts_long_prompts_even_where_the_budget_does_not() -> None:
     """As in vLLM: without chunked prefill a prompt waits until its next part fits, and the threshold says how long."""
-    limits = {"max_num_batched_tokens": 8, "enable_chunked_prefill": False, "long_prefill_token_threshold": 4}
+    limits = {"max_num_batched_tokens": 13, "enable_chunked_prefill": False, "long_prefill_token_threshold": 4}
     scheduler = make_scheduler(20, FullAttentionSpec(4), **limits)
     add(scheduler, "A", 12, 2)
     add(scheduler, "B", 3, 9)
     assert [step(scheduler) for _ in range(4)] == [{"A": 4, "B": 3}, {"A": 4, "B": 1}, {"A": 4, "B": 1}, {"A": 1, "B": 1}]
 
 
-def test_a_long_prompt_by_itself_runs_too_under_a_threshold() -> None:
-    """What is let in because a threshold would cut it must run as well when no other request is there."""
-    case = Case((Ask(12, 2),), 20, limits={
-        "max_num_batched_tokens": 8, "enable_chunked_prefill": False, "long_prefill_token_threshold": 4,
-    })  # fmt: skip
-    this = play(case)
-    assert this.num_finished == this.num_accepted
+def test_a_request_by_itself_is_cut_by_no_threshold() -> None:
+    """It takes the step from no other: so it is let in only if it fits into one step as a whole."""
+    limits = {"max_num_batched_tokens": 13, "enable_chunked_prefill": False, "long_prefill_token_threshold": 4}
+    scheduler = make_scheduler(20, FullAttentionSpec(4), **limits)
+    with pytest.raises(ConfigError, match="max_num_batched_tokens"):
+        add(scheduler, "A", 13, 2)
+    add(scheduler, "A", 12, 2)
+    assert [step(scheduler) for _ in range(2)] == [{"A": 12}, {"A": 1}]
+    assert not scheduler.has_unfinished_requests
 
 
 @pytest.mark.parametrize("num_usable", range(1, 14))
