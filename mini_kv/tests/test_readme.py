@@ -24,6 +24,16 @@ def test_the_drawing_in_the_readme_is_made_by_the_engine():
         assert drawing in out.getvalue()
 
 
+def test_the_program_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]):
+    """Each block of Python is run, and prints the lines that it announces."""
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(programs) == 1
+    for program in programs:
+        exec(program, {})
+        announced = [line.removeprefix("# prints: ") for line in program.splitlines() if line.startswith("# prints: ")]
+        assert capsys.readouterr().out.splitlines() == announced != []
+
+
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
 def test_links_into_the_repository_resolve(readme: Path):
     """Every relative link leads to a file or folder that exists."""
