@@ -53,6 +53,8 @@ class Config:
     limits: SchedulerConfig = field(default_factory=SchedulerConfig)
     admission: AdmissionPolicy = field(default_factory=Greedy)
     enable_caching: bool = True
+    retention_interval: int | None = None
+    """Which keys windows and states keep; see `KVCacheConfig`."""
     plans_in_flight: bool = False
     """Whether admission counts on steps as long as the scheduler's, as the engine does, or on any length."""
     num_drafts: int = 0
@@ -73,7 +75,7 @@ class Config:
         in_flight = self.limits.max_num_batched_tokens + self.limits.num_lookahead_tokens
         groups = tuple(KVCacheGroupSpec((f"layers of group {i}",), spec) for i, spec in enumerate(self.specs))
         return manager_class(
-            KVCacheConfig(self.num_blocks, groups),
+            KVCacheConfig(self.num_blocks, groups, prefix_cache_retention_interval=self.retention_interval),
             enable_caching=self.enable_caching,
             max_in_flight_tokens=in_flight if self.plans_in_flight else None,
         )
@@ -105,6 +107,7 @@ DIMENSIONS: dict[str, Sequence[Any]] = {
     "scheduler_reserve_full_isl": (True, False),
     "admission": (Greedy(), GreedyJumping(may_jump=True), ReservedBlocks(2), Watermark(0.1), "hysteresis"),
     "enable_caching": (True, False),
+    "retention_interval": (None, 0, 8),
     "plans_in_flight": (True, False),
     "num_drafts": (0, 4),
     "fork_rate": (0.0, 0.3),
@@ -124,8 +127,10 @@ LIMITS = {
 
 def cannot_meet(one: Setting, other: Setting) -> bool:
     """Return whether the engine refuses these two settings together: a state forgets no token, and has one reader."""
-    refused = {"num_lookahead_tokens", "num_drafts", "fork_rate", "num_samples"}
-    return one == ("groups", "states") and other[0] in refused and other[1] != DIMENSIONS[other[0]][0]
+    refused = {"retention_interval"} if str(one[1]).startswith("full of") or one[1] == "full" else set()
+    if one == ("groups", "states"):
+        refused = {"num_lookahead_tokens", "num_drafts", "fork_rate", "num_samples"}
+    return one[0] == "groups" and other[0] in refused and other[1] != DIMENSIONS[other[0]][0]
 
 
 def config_of(row: dict[str, Any]) -> Config:
@@ -208,13 +213,14 @@ class Run:
             return
         output = self._schedule()
         running = {request.request_id: request.cache_salt for request in scheduler.running}
+        planned = [scheduler.requests[name] for name in output.num_scheduled_tokens]
         if arrivals:
             # Before the step has run; what was just admitted is what others of the step may have adopted from.
             self._abort([data.request_id for data in output.scheduled_new_reqs], self.config.abort_rate)
             if len(scheduler.requests) < self.MAX_UNFINISHED and rng.random() < 0.1:
                 self._arrive()  # perhaps under the name of one that was just aborted
             if rng.random() < self.config.abandon_rate:
-                self._abandon(output, running)
+                self._abandon(output, planned, running)
                 return
         self.worker.take(output, running)
         sampled = self.worker.run(output)
@@ -374,22 +380,22 @@ class Run:
                 raise SchedulerFailure(f"first come is not first served: {served}")
         return output
 
-    def _abandon(self, output: SchedulerOutput, running: Mapping[str, str | None]) -> None:
+    def _abandon(self, output: SchedulerOutput, planned: Sequence[Request], running: Mapping[str, str | None]) -> None:
         """Give the step up: before the worker has seen it, after it has taken it in, or after it has run it."""
         how_far = self.rng.randrange(3)
         if how_far > 0:
             self.worker.take(output, running)
         if how_far > 1:
             self.worker.run(output)
-        planned = [name for name in output.num_scheduled_tokens if name in self.scheduler.requests]
         self.done["abandon"] += 1
         self.scheduler.abandon_step()
         check_invariants(self.kv)
         waiting = list(self.scheduler.waiting)
-        for name in planned:
-            request = self.scheduler.requests[name]
+        for request in planned:
+            if self.scheduler.requests.get(request.request_id) is not request:
+                continue  # it was aborted
             if request.status is not RequestStatus.PREEMPTED or request not in waiting or request.num_computed_tokens:
-                raise SchedulerFailure(f"{name} was in the step that was given up, and does not wait from the start")
+                raise SchedulerFailure(f"{request} was in the step that was given up, and does not wait from the start")
         try:
             self.scheduler.update_from_output(output, {})
         except SchedulerError:

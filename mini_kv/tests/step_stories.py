@@ -29,6 +29,7 @@ class World:
     specs: tuple[KVCacheSpec, ...] = (FullAttentionSpec(2),)
     limits: dict[str, Any] = field(default_factory=dict)
     may_jump: bool = False
+    retention_interval: int | None = None
     manager_class: type[KVCacheManager] = KVCacheManager
     kv: KVCacheManager = field(init=False)
     scheduler: Scheduler = field(init=False)
@@ -45,7 +46,8 @@ class World:
 
     def __post_init__(self) -> None:
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(self.specs))
-        self.kv = self.manager_class(KVCacheConfig(self.num_blocks, groups))
+        config = KVCacheConfig(self.num_blocks, groups, prefix_cache_retention_interval=self.retention_interval)
+        self.kv = self.manager_class(config)
         limits = SchedulerConfig(**self.limits)
         self.scheduler = Scheduler(self.kv, limits, admission=Greedy(may_jump=self.may_jump))
         self.worker = StrictWorker(self.specs, self.num_blocks, limits.max_num_seqs)
@@ -143,6 +145,16 @@ def a_window_slides() -> World:
     return world.step()
 
 
+def a_prefix_is_shared() -> World:
+    """A has left its last window alone: B, which parts from it earlier, has to keep one where they part."""
+    specs = (FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=4))
+    world = World(30, specs, retention_interval=0)
+    world.add("A", [0, 1, 2, 0, 1, 1, 2, 2, 0, 1], 2)
+    world.step(2)
+    world.add("B", [0, 1, 2, 0, 1, 1, 0, 0, 1], 2)
+    return world
+
+
 def forked() -> World:
     """A, B and C share a half-filled block: two of them get a copy in the coming step."""
     world = World(12, (FullAttentionSpec(4), FullAttentionSpec(2)))
@@ -221,6 +233,7 @@ BETWEEN_STEPS: dict[str, Callable[[], World]] = {
     "two decode": two_decode,
     "short of blocks": short_of_blocks,
     "a window slides": a_window_slides,
+    "a prefix is shared": a_prefix_is_shared,
     "forked": forked,
     "the same prompt twice": same_prompt_twice,
     "queue jumping": queue_jumping,

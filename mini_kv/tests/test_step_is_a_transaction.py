@@ -91,12 +91,9 @@ def state_of(world: World) -> dict[str, Any]:
     }
 
 
-def request_state(request: Request) -> tuple[Any, ...]:
-    """Return all of a request that steps change."""
-    return (
-        request.status, request.num_computed_tokens, list(request.token_ids), request.num_tokens,
-        list(request.spec_token_ids), list(request.block_hashes), request.num_cached_tokens, request.num_preemptions,
-    )  # fmt: skip
+def request_state(request: Request) -> dict[str, Any]:
+    """Return all that a request holds, copied."""
+    return {name: list(value) if isinstance(value, list) else value for name, value in vars(request).items()}
 
 
 def cached_blocks(kv: KVCacheManager) -> set[tuple[int, bytes]]:
