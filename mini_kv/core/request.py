@@ -120,6 +120,25 @@ class Request:
         self.num_tokens += len(token_ids)
         self._extend_block_hashes()
 
+    def state(self) -> tuple[RequestStatus, int, int, int | None, list[int], int, int]:
+        """Return what a step may change, for `restore`."""
+        return (
+            self.status,
+            self.num_computed_tokens,
+            self.num_preemptions,
+            self.num_cached_tokens,
+            self.spec_token_ids,
+            self.num_tokens,
+            len(self.block_hashes),
+        )
+
+    def restore(self, state: tuple[RequestStatus, int, int, int | None, list[int], int, int]) -> None:
+        """Be again as when `state` was taken: later tokens and their block hashes are dropped."""
+        self.status, self.num_computed_tokens, self.num_preemptions, self.num_cached_tokens = state[:4]
+        self.spec_token_ids, self.num_tokens, num_block_hashes = state[4:]
+        del self.token_ids[self.num_tokens :]
+        del self.block_hashes[num_block_hashes:]
+
     def _extend_block_hashes(self) -> None:
         if self._block_hasher is not None:
             self.block_hashes += self._block_hasher(self)

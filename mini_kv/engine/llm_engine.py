@@ -26,8 +26,9 @@ from mini_kv.core.errors import ConfigError, KVCacheError, RepeatedRequestError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.interface import CausalLM
@@ -123,7 +124,7 @@ class LLMEngine:
             enable_caching=config.enable_prefix_caching,
             model_fingerprint=model_fingerprint(model),
             weights_epoch=weights_epoch(model),
-            max_in_flight_tokens=limits.max_num_batched_tokens,
+            max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
         )
         self.scheduler = make_scheduler(self.kv_cache_manager, limits)
         self.model_runner = make_runner(
@@ -170,7 +171,8 @@ class LLMEngine:
         salt is wrong; nothing is added then, nor after any other exception.
         """
         params = params or SamplingParams()
-        self._check_salt(request_id, cache_salt)
+        if cache_salt is None and self.config.multi_tenant:
+            raise ConfigError(f"request {request_id!r} has no cache_salt, and the engine is multi_tenant")
         if n < 1:
             raise ConfigError(f"n of request {request_id!r} is {n}, it must be at least 1")
         if params.stop and self.tokenizer is None:
@@ -198,13 +200,6 @@ class LLMEngine:
             self._finish_unknown()
             raise
         self._num_requests += 1
-
-    def _check_salt(self, request_id: str, cache_salt: str | None) -> None:
-        """Raise `ConfigError` for an empty salt, and for none where tenants must be kept apart."""
-        if cache_salt == "":
-            raise ConfigError(f"the cache_salt of request {request_id!r} is empty: leave it out, or give one that only this tenant has")
-        if cache_salt is None and self.config.multi_tenant:
-            raise ConfigError(f"request {request_id!r} has no cache_salt, and the engine is multi_tenant")
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
         """Put one sample in the scheduler's waiting line."""
