@@ -78,7 +78,8 @@ class HuggingFaceModel:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights with their names."""
-        return self._model.named_parameters()
+        weights: Iterator[tuple[str, Tensor]] = self._model.named_parameters()
+        return weights
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order."""

@@ -140,7 +140,7 @@ class LLMEngine:
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
         """Unfinished samples by the scheduler's name. A request that has none in here is unknown."""
-        self._in_step: frozenset[str] = frozenset()
+        self._in_step: set[str] = set()
         """Ids of the requests in the step under way."""
         self._num_requests = 0
         self._has_small_model = is_small(model)
@@ -259,16 +259,16 @@ class LLMEngine:
         nothing has happened. If it came later, from the model, a tokenizer or anywhere else, the requests of this step
         are aborted; the others have lost nothing, and will say what they would have said.
         """
-        if self._in_step:
-            self._give_up()  # the last step failed, and so did giving it up: a second Ctrl-C
+        if self._in_step or not self.scheduler.requests.keys() <= self._samples.keys():
+            self._give_up()  # a call was interrupted, and then its clean-up, too
         if not self.has_unfinished_requests:
             return []
         try:
             with one_thread(self._has_small_model):
                 output = self.scheduler.schedule()
-                self._in_step = frozenset(self._samples[name].request.request_id for name in output.num_scheduled_tokens)
+                self._in_step = {self._samples[name].request.request_id for name in output.num_scheduled_tokens}
                 deltas = self._run_step(output)
-            self._in_step = frozenset()
+            self._in_step = set()
             return deltas
         except BaseException:
             self._give_up()
@@ -278,7 +278,7 @@ class LLMEngine:
         """Take back a step that did not come to its end, and abort its requests. Can be called again if interrupted."""
         self.scheduler.abandon_step()
         self._abort(self._in_step)
-        self._in_step = frozenset()
+        self._in_step = set()
 
     def _run_step(self, output: SchedulerOutput) -> list[DeltaOutput]:
         """Carry out what was planned."""

@@ -1,6 +1,7 @@
 """What one tenant can learn of another's prompt, and which models share block hashes."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -116,7 +117,7 @@ def test_an_engine_of_several_tenants_tells_nothing_even_to_a_request_with_the_s
 # Models.
 
 
-def hashes(model: TinyLlama) -> list[bytes]:
+def hashes(model: TinyLlama) -> Sequence[bytes]:
     """Return the block hashes that an engine on this model gives the prompt."""
     llm = LLMEngine(model, config=EngineConfig(block_size=4, num_blocks=9))
     return llm.kv_cache_manager.new_request("a", PROMPT).block_hashes
