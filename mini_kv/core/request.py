@@ -93,6 +93,8 @@ class Request:
         """Tokens whose KV exists (or, within a step, is promised)."""
         self.num_cached_tokens: int | None = None
         """The hit of the first admission, in tokens; `None` before it."""
+        self.shared_prefix_boundary = 0
+        """Where a prefix ends that windows or states have not kept: see `KVCacheCoordinator.shared_prefix_boundary`."""
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.mm_features = tuple(mm_features)
@@ -120,24 +122,25 @@ class Request:
         self.num_tokens += len(token_ids)
         self._extend_block_hashes()
 
-    def state(self) -> tuple[RequestStatus, int, int, int | None, list[int], int, int]:
-        """Return what a step may change, for `restore`."""
+    def truncate(self, num_tokens: int, num_block_hashes: int) -> None:
+        """Drop the tokens from `num_tokens` on, and the hashes of the blocks that they completed."""
+        del self.token_ids[num_tokens:]
+        del self.block_hashes[num_block_hashes:]
+        self.num_tokens = num_tokens
+
+    def state(self) -> tuple[RequestStatus, int, int, int | None, list[int]]:
+        """Return what a step may change beside the tokens, for `restore`."""
         return (
             self.status,
             self.num_computed_tokens,
             self.num_preemptions,
             self.num_cached_tokens,
             self.spec_token_ids,
-            self.num_tokens,
-            len(self.block_hashes),
         )
 
-    def restore(self, state: tuple[RequestStatus, int, int, int | None, list[int], int, int]) -> None:
-        """Be again as when `state` was taken: later tokens and their block hashes are dropped."""
-        self.status, self.num_computed_tokens, self.num_preemptions, self.num_cached_tokens = state[:4]
-        self.spec_token_ids, self.num_tokens, num_block_hashes = state[4:]
-        del self.token_ids[self.num_tokens :]
-        del self.block_hashes[num_block_hashes:]
+    def restore(self, state: tuple[RequestStatus, int, int, int | None, list[int]]) -> None:
+        """Be again as when `state` was taken."""
+        self.status, self.num_computed_tokens, self.num_preemptions, self.num_cached_tokens, self.spec_token_ids = state
 
     def _extend_block_hashes(self) -> None:
         if self._block_hasher is not None:

@@ -57,6 +57,8 @@ class _Before:
     unknown_to_worker: set[str]
     states: dict[Request, tuple[Any, ...]] = field(default_factory=dict)
     """What the call has changed of requests, as it was: see `Request.state`."""
+    progress: list[tuple[Request, int, int, int]] = field(default_factory=list)
+    """Of each request in a step whose results come: computed tokens, tokens and block hashes before."""
 
 
 def _all_or_nothing(method: Method) -> Method:
@@ -124,7 +126,7 @@ class Scheduler:
         """The step that is being planned, or that the worker has; `None` between steps."""
         self._journal = kv_cache_manager.coordinator.journal
         """Open while a call changes requests and blocks."""
-        self._before: _Before | None = None
+        self._before = self._now()
 
     # Requests come and go.
 
@@ -229,29 +231,19 @@ class Scheduler:
         and none can be let in, which no later step would change.
         """
         if self._step is not None:
-            raise SchedulerError(
-                "a step is under way: call update_from_output with its results, or abandon_step, first"
-            )
-        self._step = self._plan_step()
-        return self._step.output
-
-    def _plan_step(self) -> _Step:
-        """Return the next step, with its blocks allocated."""
+            raise SchedulerError("a step is under way: bring its results to update_from_output, or abandon_step")
         self._step = step = _Step(self.config.max_num_batched_tokens)
-        if len(self.requests) > 1:  # a request by itself takes the step from nobody else
+        if len(self.requests) > 1:  # a request by itself takes the step from no other
             step.long_prefill_token_threshold = self.config.long_prefill_token_threshold
         num_preemptions = self.num_preemptions
         self._schedule_running(step)
         if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
             self._schedule_waiting(step)
-            if self.waiting and not self.running:
-                first = self.waiting.peek_request()
-                message = f"{len(self.waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
-                raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
+            self._check_progress()
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
-        return step
+        return step.output
 
     @_all_or_nothing
     def update_from_output(
@@ -270,15 +262,26 @@ class Scheduler:
         step = self._step
         if step is None or scheduler_output is not step.output:
             raise SchedulerError("these are not the results of the step under way")
-        living = [request for request in step.requests.values() if request.status is RequestStatus.RUNNING]
-        for request in living:
-            _check_sampled(request, scheduler_output, sampled_token_ids.get(request.request_id, ()))
+        drafts_of = scheduler_output.scheduled_spec_decode_tokens
+        progress, running = self._before.progress, RequestStatus.RUNNING
+        for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
+            request = step.requests.get(request_id)
+            if request is not None and request.status is running:
+                _check_sampled(
+                    request, num_tokens, drafts_of.get(request_id, ()), sampled_token_ids.get(request_id, ())
+                )
+                progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
-        for request in living:
-            output = self._take_in(request, scheduler_output, sampled_token_ids.get(request.request_id, ()))
-            if output is not None:
-                outputs.append(output)
+        for request, num_computed_tokens, _, _ in progress:
+            request_id = request.request_id
+            request.num_computed_tokens = num_computed_tokens + scheduler_output.num_scheduled_tokens[request_id]
+            sampled = sampled_token_ids.get(request_id)
+            if sampled:
+                drafts = drafts_of.get(request_id, ())
+                # Slots of wrong drafts are written again, with what should have stood there.
+                request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
+                outputs.append(self._append_output(request, sampled, bool(drafts)))
         self.kv_cache_manager.confirm_promises()
         self._step = None
         return outputs
@@ -322,7 +325,11 @@ class Scheduler:
 
     def _begin(self) -> None:
         """Note all that the call may change. What it changes of a request is noted when it does: `_remember`."""
-        self._before = _Before(
+        self._before = self._now()
+        self.kv_cache_manager.begin()
+
+    def _now(self) -> _Before:
+        return _Before(
             list(self.running),
             self.waiting.copy(),
             self._step,
@@ -332,11 +339,10 @@ class Scheduler:
             list(self._preempted_req_ids),
             set(self._unknown_to_worker),
         )
-        self.kv_cache_manager.begin()
 
     def _remember(self, request: Request) -> None:
         """Note a request before it is changed."""
-        if self._before is not None and self._journal.is_open and request not in self._before.states:
+        if self._journal.is_open and request not in self._before.states:
             self._before.states[request] = request.state()
 
     def _recover(self) -> None:
@@ -347,10 +353,13 @@ class Scheduler:
     def _roll_back(self) -> None:
         """Be again as at `_begin`. May itself be interrupted, and called again."""
         before = self._before
-        if before is None or not self._journal.is_open:
+        if not self._journal.is_open:
             return
         for request, state in before.states.items():
             request.restore(state)
+        for request, num_computed_tokens, num_tokens, num_block_hashes in before.progress:
+            request.num_computed_tokens = num_computed_tokens
+            request.truncate(num_tokens, num_block_hashes)
         self.running, self.waiting, self._step = list(before.running), before.waiting.copy(), before.step
         self.num_preemptions, self._num_arrived = before.num_preemptions, before.num_arrived
         self._finished_req_ids, self._preempted_req_ids = list(before.finished_req_ids), list(before.preempted_req_ids)
@@ -475,6 +484,13 @@ class Scheduler:
         self._count(request, num_new_tokens, step)
         return True
 
+    def _check_progress(self) -> None:
+        """Raise `SchedulerError` if none runs although some wait: it would be so in every later step, too."""
+        if self.waiting and not self.running:
+            first = self.waiting.peek_request()
+            message = f"{len(self.waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
+            raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
+
     # Both.
 
     def _introduce(self, request: Request, step: _Step) -> None:
@@ -506,35 +522,28 @@ class Scheduler:
                 step.output.scheduled_spec_decode_tokens[request.request_id] = request.spec_token_ids[:num_drafts]
             request.spec_token_ids = []  # drafts that are not checked now are stale: the next step starts elsewhere
 
-    def _take_in(
-        self, request: Request, scheduler_output: SchedulerOutput, sampled: Sequence[int]
-    ) -> EngineCoreOutput | None:
-        """Note what the step computed for one request; return its new tokens, `None` if it has none yet."""
-        self._remember(request)
-        request.num_computed_tokens += scheduler_output.num_scheduled_tokens[request.request_id]
-        if not sampled:
-            return None
-        drafts = scheduler_output.scheduled_spec_decode_tokens.get(request.request_id, [])
-        # Slots of wrong drafts are written again, with what should have stood there.
-        request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
-        new_token_ids, status = self._append_output(request, sampled)
-        if drafts:
+    def _append_output(self, request: Request, sampled: Sequence[int], has_drafts: bool) -> EngineCoreOutput:
+        """Append the new tokens up to the one that ends the request, if there is one."""
+        new_token_ids: list[int] = []
+        status = None
+        for token in sampled:
+            request.append_output_token_ids(token)
+            new_token_ids.append(token)
+            if token in request.stop_token_ids:
+                status = RequestStatus.FINISHED_STOPPED
+                break
+            if request.num_tokens > request.max_slots:
+                status = RequestStatus.FINISHED_LENGTH_CAPPED
+                break
+        request.num_computed_tokens -= len(sampled) - len(new_token_ids)
+        if has_drafts:  # blocks that they completed could not be published before they were accepted
             self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
         if status is None:
             return EngineCoreOutput(request.request_id, new_token_ids)
+        self._remember(request)
         self._take_blocks(request)
         self._finish(request, status)
         return EngineCoreOutput(request.request_id, new_token_ids, status.value)
-
-    def _append_output(self, request: Request, sampled: Sequence[int]) -> tuple[list[int], RequestStatus | None]:
-        """Append the new tokens up to the one that ends the request, if there is one; return them, and how it ends."""
-        for num_appended, token in enumerate(sampled, 1):
-            request.append_output_token_ids(token)
-            if token in request.stop_token_ids:
-                return list(sampled[:num_appended]), RequestStatus.FINISHED_STOPPED
-            if request.num_tokens > request.max_slots:
-                return list(sampled[:num_appended]), RequestStatus.FINISHED_LENGTH_CAPPED
-        return list(sampled), None
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
         request.status = status
@@ -554,10 +563,9 @@ class Scheduler:
             raise ConfigError(f"request {request.request_id!r} of {request.num_tokens} tokens {reason}")
 
 
-def _check_sampled(request: Request, scheduler_output: SchedulerOutput, sampled: Sequence[int]) -> None:
+def _check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:
     """Raise `SchedulerError` unless these new tokens can be what the step computed for the request."""
-    drafts = scheduler_output.scheduled_spec_decode_tokens.get(request.request_id, [])
-    num_computed_tokens = request.num_computed_tokens + scheduler_output.num_scheduled_tokens[request.request_id]
+    num_computed_tokens = request.num_computed_tokens + num_tokens
     if num_computed_tokens < request.num_tokens:
         if sampled:
             raise SchedulerError(f"request {request.request_id!r} is still in its prompt, but has a new token")
