@@ -181,7 +181,7 @@ def make_story(seed: int) -> Story:
         calls += [None] * rng.randrange(3)
         if rng.random() < 0.2:
             calls.append(rng.choice("abc"[: "abc".index(name) + 1]))
-    return Story(model, config, calls)
+    return Story(model, replace(config, debug_poison=rng.random() < 0.2), calls)
 
 
 Words = dict[tuple[str, int], list[tuple[int, str, str | None]]]
