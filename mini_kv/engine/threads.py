@@ -15,13 +15,10 @@ from mini_kv.engine.interface import CausalLM
 SMALL_MODEL = 10_000_000
 """Weights up to which a model runs on one thread.
 
-Measured on two cores, float32, a step of one token each of eight requests and one of a prompt of 256 tokens, in ms:
-
-    weights     quiet: one thread    quiet: two     both cores busy: one    both cores busy: two
-    1,000,000     4.1       14        3.7       8     18          37          363          587
-    7,100,000      10       59         11      53     22          88          127        1,371
-    26,200,000     26      202         25     114    275       2,203        7,593        4,233
-    100,700,000    72      677         65     454    222       5,340        2,500        6,918
+Measured on two cores, float32, one request, eight, and a prompt of 256 tokens. If the cores are idle, two threads make
+a step of single tokens no faster (0.8 to 1.1 times, up to 100 million weights), and a prompt 1.1 to 1.8 times. If two
+other programs are busy, they make both 5 to 20 times slower up to 7 million weights; from there on it is prompts that
+lose little by it: they take 1.9 times as long at 26 million weights, 1.3 times at 100 million.
 """
 
 
