@@ -74,11 +74,11 @@ class EngineConfig:
     seed: int = 0
     """Of the requests that bring none."""
     multi_tenant: bool = False
-    """Whether the requests come from people who must not learn of each other's prompts.
+    """Whether requests come from tenants that must not learn of each other's prompts.
 
     Then each must bring a `cache_salt`, which the server derives from the tenant, and no output says how many tokens
-    were found in the cache: who may ask that can guess a prompt piece by piece. How fast an answer comes still says it
-    within one salt, and `stats` are sums over all tenants: for the operator, not for them.
+    were found in the cache: a tenant that sees this number can guess another's prompt piece by piece. Within one salt
+    the time to the first token still tells; and `stats` are sums over all tenants, meant for the operator.
     """
 
     def __post_init__(self) -> None:
@@ -232,7 +232,7 @@ class LLMEngine:
         self._abort([request_id])
 
     def _abort(self, request_ids: Collection[str]) -> None:
-        """End requests, those that are not done. If it is interrupted they are ended all the same, or nothing is."""
+        """End those of the requests that are not done. If this is interrupted, all of them end, or none."""
         samples = self._samples.items()
         self._samples = {name: sample for name, sample in samples if sample.request.request_id not in request_ids}
         try:
@@ -275,7 +275,7 @@ class LLMEngine:
             raise
 
     def _give_up(self) -> None:
-        """Take back a step that did not come to its end, and abort its requests. Can be called again if interrupted."""
+        """Take back a step that failed, and abort its requests. If this is interrupted, the next `step` does it again."""
         self.scheduler.abandon_step()
         self._abort(self._in_step)
         self._in_step = set()

@@ -146,9 +146,9 @@ class ModelRunner:
     # What is remembered.
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        """Forget who is gone, meet who is new, and follow the others' tables.
+        """Forget the requests that are gone, add the new ones, and follow the tables of the others.
 
-        May be told the same twice: a step that was cut short is planned again, and says again who is gone or new.
+        The same may be told twice: a step that failed is planned again, and lists these requests again.
         """
         new_req_ids = [new.request_id for new in output.scheduled_new_reqs]
         for request_id in (*output.finished_req_ids, *output.preempted_req_ids, *new_req_ids):
