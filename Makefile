@@ -124,30 +124,57 @@ clean:
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
-# The environment. A stamp file is the proof that a step was done; it is redone when its inputs change.
+# The environment. A stamp file is the proof that a step was done; it is redone when its inputs change. Two makes at once
+# would tear it, so a stamp is made by a second make, which holds the lock and looks again at what is left to do.
+
+STAMPS := $(addprefix $(VENV)/,.ready .torch .book .notebooks .e2e .lint) \
+  $(NPM)/node_modules/.ready $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.torch $(VENV)/.e2e: $(VENV)/.ready
+$(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16
+$(VENV)/.notebooks: $(VENV)/.torch
+$(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
+$(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
+$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
+  mini_kv/core/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/labkit/*.py labs/lab-*/*)
+$(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
+
+ifndef HAVE_LOCK
+# Nothing where Python is missing, which new-venv says, or has no fcntl.
+LOCK = $(shell $(PY) -c 'import fcntl' 2>/dev/null && echo "$(PY) .ci/alone.py")
+
+$(STAMPS):
+	@$(LOCK) $(MAKE) -s HAVE_LOCK=1 $@
+else
+
+$(VENV)/.ready:
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(MAKE) -s new-venv
 	@$(PIP) 'pip>=25.1' && $(PIP) -c constraints.txt -e . --group test \
 	  || { echo "pip could not install what mini_kv needs: see above. Is there a network?" >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16
+$(VENV)/.book:
+	@echo "adding MkDocs to $(VENV) (once, about a minute)"
 	@$(PIP) -c constraints.txt --group book && touch $@
 
-$(VENV)/.notebooks: $(VENV)/.torch
+$(VENV)/.notebooks:
+	@echo "adding JupyterLab to $(VENV) (once, a minute or two)"
 	@$(PIP) -c constraints.txt -e '.[notebooks]' --group nb && touch $@
 
-$(VENV)/.e2e: $(VENV)/.ready
+$(VENV)/.e2e:
+	@echo "adding Playwright to $(VENV) (once, under a minute)"
 	@$(PIP) -c constraints.txt --group e2e && touch $@
 
-$(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
+$(VENV)/.lint:
+	@echo "adding linters to $(VENV) (once, about a minute)"
 	@$(PIP) -c constraints.txt --group dev && touch $@
 
 # torch, what kernels and engine need, matplotlib for the charts in the book, and psutil, which transformers' continuous
 # batching asks for: we compare with it. First the build of torch for a CPU, since the default index brings gigabytes of
 # CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere.
-$(VENV)/.torch: $(VENV)/.ready
+$(VENV)/.torch:
+	@echo "adding PyTorch, Triton and transformers to $(VENV) (once, 2 GB on the disk: minutes, as the network allows)"
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
 	  || true
@@ -156,19 +183,20 @@ $(VENV)/.torch: $(VENV)/.ready
 # A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside
 # node_modules, so that whatever empties it has this done again.
-$(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
+$(NPM)/node_modules/.ready:
 	@! command -v npm >/dev/null || { cd $(NPM) && npm ci --loglevel=error >/dev/null \
 	  && PATH="$(abspath $(BIN)):$$PATH" npm run --silent wheels && touch node_modules/.ready; } \
 	  || echo "the browser's Python could not be installed: see above; what needs it is left out" >&2
 
 # The same with mini_kv and the labs, packed for the pages that run them.
-$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
-  mini_kv/core/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/labkit/*.py labs/lab-*/*)
+$(LAB_PAGE):
 	@[ ! -f $< ] || (cd $(NPM) && npm run --silent labs) || echo "the labs could not be packed for their pages: see above" >&2
 
-$(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
+$(BROWSER)/node_modules/.ready:
 	@! command -v npm >/dev/null || { cd $(BROWSER) && npm ci --loglevel=error >/dev/null && touch node_modules/.ready; } \
 	  || echo "the accessibility checker could not be installed: see above; its tests are left out" >&2
+
+endif
 
 new-venv:
 	@[ -n "$(PY)" ] || { echo "mini_kv needs Python 3.11 or newer and found none: install one (macOS: brew install" \
@@ -177,5 +205,5 @@ new-venv:
 	  "newer, and $(PY) is older or missing: name another one: make PY=/path/to/python3" >&2; exit 1; }
 	@$(PY) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PY) cannot make a virtual environment: on Debian or" \
 	  "Ubuntu type 'sudo apt install python3-venv', then make again" >&2; exit 1; }
-	@echo "setting up $(VENV) (once, under a minute)"
+	@echo "setting up $(VENV) (once, about a minute)"
 	@$(PY) -m venv --clear $(VENV) || { rm -rf $(VENV); echo "$(PY) could not make $(VENV): see above" >&2; exit 1; }
