@@ -16,4 +16,5 @@ def remembered(root: object) -> set[str]:
         elif id(thing) not in seen and not isinstance(thing, (type, FunctionType, ModuleType)):
             seen.add(id(thing))
             todo += gc.get_referents(thing)
+            todo += thing if isinstance(thing, dict) else ()  # get_referents leaves out keys that are strings
     return strings
