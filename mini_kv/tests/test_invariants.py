@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
-from mini_kv.core.errors import KVCacheError
+from mini_kv.core.errors import BlockStateError, KVCacheError
 from mini_kv.core.invariants import (
     LEDGER,
     InvariantViolationError,
@@ -91,6 +91,13 @@ def loop_in_the_queue(kv: KVCacheManager) -> None:
     block(kv, 8).next_free_block = block(kv, 6)
 
 
+def walk_that_names_a_block(kv: KVCacheManager) -> None:
+    def walk() -> list[KVCacheBlock]:
+        raise BlockStateError("the walk ends at block 7", [7])
+
+    kv.block_pool.free_block_queue.get_all_free_blocks = walk  # type: ignore[method-assign]
+
+
 def twice_in_the_queue(kv: KVCacheManager) -> None:
     # 6 7 8 5 becomes 6 7 8 6: as long as before, so that only counting finds it
     walk = [block(kv, block_id) for block_id in (6, 7, 8, 6)]
@@ -159,6 +166,7 @@ def count_left_over(kv: KVCacheManager) -> None:
         (null_block_free, "I2", (0,), "the null block is in the free queue"),
         (no_link_back, "I2", (6, 7), "block 7 follows block 6, but does not link back to it"),
         (loop_in_the_queue, "I2", (), "the links of the free queue are broken after 5 blocks"),
+        (walk_that_names_a_block, "I2", (7,), "the walk ends at block 7"),
         (twice_in_the_queue, "I2", (6,), "block 6 is 2 times in the free queue"),
         (wrong_count, "I3", (), "5 free + 4 held + 1 null is not 9 blocks"),
         (
@@ -216,6 +224,16 @@ def test_all_that_is_broken_is_found() -> None:
     assert [str(violation) for violation in find_violations(kv)] == [
         "I1 broken: block 2 has ref_cnt 3 but is held by A",
         "I4 broken: block 6 carries a key that the index does not know",
+    ]
+
+
+def test_a_free_block_that_nobody_accounts_for_is_wrong_three_times() -> None:
+    kv = sound_cache()
+    block(kv, 8).ref_cnt = 1
+    assert [str(violation) for violation in find_violations(kv)] == [
+        "I1 broken: block 8 has ref_cnt 1 but is held by nobody",
+        "I2 broken: block 8 is held by 1 references and is also in the free queue",
+        "I3 broken: 4 free + 5 held + 1 null is not 9 blocks",
     ]
 
 
