@@ -63,7 +63,7 @@ DEVIATIONS = (
         "salt in the first block's extras; no model, no epoch", "salt, model fingerprint and weights epoch in the root",
         "one place decides who shares with whom; new weights need no reset"),
     Deviation("empty-salt", "generate_block_hash_extra_keys", "an empty salt is no salt",
-        "is a namespace of its own", "a tenant whose salt is lost must not end up in everybody's cache"),
+        "raises `ConfigError`", "a tenant whose salt was lost must not end up in a cache that others share"),
     Deviation("image-order", "generate_block_hash_extra_keys", "expects images by offset",
         "looks at all of them for each block", "out of order, a block would forget its image and be shared by mistake"),
     # Promises and statistics.

@@ -7,6 +7,7 @@ from math import gcd, lcm
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     KVCacheConfig,
@@ -41,7 +42,10 @@ class KVCacheCoordinator(ABC):
         """Tokens from one boundary to the next on which all groups' blocks end: where hits can end."""
         self.hash_block_size = gcd(*block_sizes)
         """Tokens a name in `Request.block_hashes`: every group's blocks end where one of these does."""
+        self.journal = Journal()
+        """What the operation under way has changed in any group."""
         for manager in self.single_type_managers:
+            manager.journal = self.journal
             manager.hash_block_size = self.hash_block_size
             manager.cache_hit_alignment_tokens = self.scheduler_block_size
         self.skipping_managers = tuple(

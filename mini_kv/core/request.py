@@ -120,6 +120,26 @@ class Request:
         self.num_tokens += len(token_ids)
         self._extend_block_hashes()
 
+    def truncate(self, num_tokens: int, num_block_hashes: int) -> None:
+        """Drop the tokens from `num_tokens` on, and the hashes of the blocks that they completed."""
+        del self.token_ids[num_tokens:]
+        del self.block_hashes[num_block_hashes:]
+        self.num_tokens = num_tokens
+
+    def state(self) -> tuple[RequestStatus, int, int, int | None, list[int]]:
+        """Return what a step may change beside the tokens, for `restore`."""
+        return (
+            self.status,
+            self.num_computed_tokens,
+            self.num_preemptions,
+            self.num_cached_tokens,
+            self.spec_token_ids,
+        )
+
+    def restore(self, state: tuple[RequestStatus, int, int, int | None, list[int]]) -> None:
+        """Be again as when `state` was taken."""
+        self.status, self.num_computed_tokens, self.num_preemptions, self.num_cached_tokens, self.spec_token_ids = state
+
     def _extend_block_hashes(self) -> None:
         if self._block_hasher is not None:
             self.block_hashes += self._block_hasher(self)

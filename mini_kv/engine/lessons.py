@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mini_kv.attention.options import AttentionOptions
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, Past, generate_alone
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, Prompt
 from mini_kv.engine.poison import PoisonedKVError

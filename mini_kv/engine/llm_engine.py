@@ -23,8 +23,9 @@ from mini_kv.core.errors import ConfigError, KVCacheError, RepeatedRequestError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
 from mini_kv.engine.interface import CausalLM
 from mini_kv.engine.model_runner import ModelRunner
@@ -109,7 +110,7 @@ class LLMEngine:
         self.kv_cache_manager = make_manager(
             kv_cache_config,
             enable_caching=config.enable_prefix_caching,
-            max_in_flight_tokens=limits.max_num_batched_tokens,
+            max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
         )
         self.scheduler = make_scheduler(self.kv_cache_manager, limits)
         self.model_runner = make_runner(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, PromptError
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.stats import StatLogger
