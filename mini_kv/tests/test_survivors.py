@@ -41,7 +41,7 @@ def test_those_who_give_way_in_one_step_wait_in_the_order_in_which_they_came():
 
 
 def test_those_who_adopted_what_will_not_be_computed_wait_in_the_order_in_which_they_came():
-    """A is aborted in mid-step. B, C and D were about to read what it was about to write."""
+    """A is aborted in mid-step, and the step given up: B, C and D were about to read what A was about to write."""
     engine = Engine()
     for name in "ABCD":
         engine.add(name, range(9))
@@ -49,8 +49,9 @@ def test_those_who_adopted_what_will_not_be_computed_wait_in_the_order_in_which_
     output = engine.plan()
     assert output.num_scheduled_tokens == {"A": 9, "B": 1, "C": 1, "D": 1, "E": 3}
     engine.scheduler.finish_requests(["A"])
-    assert output.num_scheduled_tokens == {"E": 3}
-    assert (engine.batch, engine.line) == (["E"], ["B", "C", "D"])
+    engine.scheduler.abandon_step()
+    assert (engine.batch, engine.line) == ([], ["B", "C", "D", "E"])
+    assert engine.step() == {"B": 9, "C": 1, "D": 1, "E": 3}  # nothing of what A was to write is found
 
 
 def test_a_fork_has_adopted_what_its_parent_computed():
