@@ -3,8 +3,7 @@
     pip install mutmut==3.8.1                                   # into the environment of `make test`
     python -m mini_kv.tests.mutants core --sample 300 --seed 1
 
-From the repository's root; works on a copy. Modules, tests, and the changes that no test can see are listed in
-equivalent_mutants.toml.
+From the repository's root, on a copy. Modules, tests and changes that no test can see: equivalent_mutants.toml.
 """
 
 import argparse
@@ -19,24 +18,17 @@ import tempfile
 import tomllib
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any
 
 LIST = Path(__file__).with_name("equivalent_mutants.toml")
-COPIED = ["mini_kv", "labs", "solutions"]
+LISTS = tomllib.loads(LIST.read_text(encoding="utf-8"))
 
 
-def make_copy(copy: Path, package: dict[str, Any]) -> None:
+def make_copy(copy: Path, package: str) -> None:
     """Put what mutmut needs into an empty folder."""
-    for name in COPIED:
+    for name in ("mini_kv", "labs", "solutions"):
         shutil.copytree(name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "conftest.py").write_text('pytest_plugins = ["mini_kv.tests.skips"]\n')
-    settings = {
-        "source_paths": ["mini_kv"],
-        "also_copy": ["conftest.py", *COPIED[1:]],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-x", "--timeout=20"],
-        "only_mutate": [f"mini_kv/{path}" for path in package["modules"]],
-        "pytest_add_cli_args_test_selection": [f"mini_kv/tests/{path}" for path in package["tests"]],
-    }
+    settings = LISTS["mutmut"] | LISTS["package"][package]
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]  # such JSON is TOML too
     text = Path("pyproject.toml").read_text(encoding="utf-8")
     (copy / "pyproject.toml").write_text("\n".join([text, "[tool.mutmut]", *lines]), encoding="utf-8")
@@ -50,7 +42,7 @@ def mutmut(copy: Path, *arguments: str) -> str:
 
 
 def exit_codes(copy: Path) -> dict[str, int | None]:
-    """Return how the tests ended on each mutant; `None` where they have not run."""
+    """Return how the tests ended on each mutant: 0 for a survivor, `None` where they have not run."""
     files = sorted((copy / "mutants").rglob("*.meta"))
     return {name: code for file in files for name, code in json.loads(file.read_text())["exit_code_by_key"].items()}
 
@@ -60,10 +52,10 @@ def changed_lines(diff: str) -> list[str]:
     return [line[0] + line[1:].strip() for line in diff.splitlines() if re.match(r"[+-](?![+-]{2})", line)]
 
 
-def listed_changes(entries: list[dict[str, Any]]) -> list[list[str]]:
+def listed_changes() -> list[list[str]]:
     """Return the listed mutants as `changed_lines` would."""
     changes = []
-    for entry in entries:
+    for entry in LISTS["equivalent"]:
         source = (LIST.parents[1] / entry["module"]).read_text(encoding="utf-8")
         for new in entry["new"]:
             after = source.replace(entry["old"], new)
@@ -80,28 +72,26 @@ def is_wording(change: list[str]) -> bool:
 
 
 def main() -> None:
-    """Print how many mutants were killed, and every other one that is not listed."""
-    lists = tomllib.loads(LIST.read_text(encoding="utf-8"))
+    """Print every mutant that should have been killed, and how many were."""
     parser = argparse.ArgumentParser(description="Measure what the tests let through.")
-    parser.add_argument("package", choices=sorted(lists["package"]))
+    parser.add_argument("package", choices=sorted(LISTS["package"]))
     parser.add_argument("--sample", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    equivalent = listed_changes(lists["equivalent"])
+    equivalent = listed_changes()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        make_copy(copy, lists["package"][options.package])
+        make_copy(copy, options.package)
         mutmut(copy, "run", "none")  # it makes all mutants before it finds that none has this name
         names = sorted(exit_codes(copy))
         chosen = random.Random(options.seed).sample(names, min(options.sample, len(names)))
         mutmut(copy, "run", "--max-children", "1", *chosen)
         codes = exit_codes(copy)
-        diffs = [mutmut(copy, "show", name) for name in chosen if codes[name] in (0, 33)]  # survived, or no test
-        seen = [diff for diff in diffs if changed_lines(diff) not in equivalent and not is_wording(changed_lines(diff))]
-    print(*seen, sep="\n")
-    total, killed = len(chosen) - len(diffs) + len(seen), len(chosen) - len(diffs)
-    print(f"{options.package}: {len(chosen)} of {len(names)} mutants, {len(chosen) - total} equivalent;", end=" ")
-    print(f"of the others {killed} of {total} killed: {killed / total:.1%}")
+        diffs = [mutmut(copy, "show", name) for name in chosen if codes[name] in (0, 33, None)]  # 33: no test
+    missed = [diff for diff in diffs if changed_lines(diff) not in equivalent and not is_wording(changed_lines(diff))]
+    killed = len(chosen) - len(diffs)
+    print(*missed, f"{options.package}: {len(chosen)} of {len(names)} mutants, seed {options.seed}", sep="\n")
+    print(f"{len(diffs) - len(missed)} equivalent; of the others {killed} of {killed + len(missed)} killed")
 
 
 if __name__ == "__main__":

@@ -599,7 +599,7 @@ def test_settings_that_cannot_work() -> None:
     group = KVCacheGroupSpec(("layer",), FullAttentionSpec(4))
     with pytest.raises(ConfigError, match="num_blocks is 1: the null block takes one"):
         KVCacheConfig(1, (group,))
-    with pytest.raises(ConfigError, match="^a KV cache needs at least one group of layers$"):
+    with pytest.raises(ConfigError, match=r"^a KV cache needs at least one group of layers$"):
         KVCacheConfig(4, ())
     with pytest.raises(ConfigError, match="unknown hash function 'md5'"):
         KVCacheManager.for_full_attention(4, 4, hash_name="md5")

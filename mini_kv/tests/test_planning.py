@@ -135,7 +135,7 @@ def test_off_keeps_everything_in_full() -> None:
     state = MambaSpec(16, shapes=((4,),), dtypes_bytes=(2,))
     with pytest.raises(ConfigError, match="state"):
         get_kv_cache_groups(layers(full=(2, FULL), state=(2, state)), disable_hybrid_kv_cache_manager=True)
-    with pytest.raises(ConfigError, match="^no layer owns any KV"):
+    with pytest.raises(ConfigError, match=r"^no layer owns any KV"):
         get_kv_cache_groups({})
 
 
