@@ -83,3 +83,12 @@ def test_a_stop_string_may_end_within_a_token():
 
     detokenizer = IncrementalDetokenizer(Words(), (". ",))
     assert (detokenizer.append(0), detokenizer.text) == (True, "one")
+
+
+def test_what_waited_is_shown_once():
+    detokenizer = IncrementalDetokenizer(Bytes(), ("##",))
+    for token_id in b"a#":
+        detokenizer.append(token_id)
+    for _ in range(2):
+        detokenizer.finish()
+        assert detokenizer.text == "a#"

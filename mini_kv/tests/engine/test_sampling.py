@@ -40,8 +40,10 @@ def test_a_number_falls_into_a_stretch(params, draws, tokens):
 
 
 def test_a_number_is_as_exact_as_it_is_made():
-    """Just below the end of the first of two equal stretches; rounded to 32 bits it would be their border."""
-    assert sample_tokens(torch.zeros(1, 2), [SamplingParams()], [0.5 - 2**-40]) == [0]
+    """Two equal stretches: just below their border, which rounded to 32 bits would be the border, and on it."""
+    two, draws = torch.zeros(2, 2), [0.5 - 2**-40, 0.5]
+    assert sample_tokens(two, [SamplingParams()] * 2, draws) == [0, 1]
+    assert sample_tokens(two, [SamplingParams(top_p=0.5)] * 2, draws) == [0, 0]  # the first alone is enough
 
 
 def test_tokens_that_are_equally_likely_stand_in_the_order_of_their_ids():
