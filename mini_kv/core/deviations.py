@@ -83,9 +83,9 @@ DEVIATIONS = (
     Deviation("window-bound", "SlidingWindowSpec.max_admission_blocks_per_request",
         "a block more than a short request has", "never more than the request's own blocks",
         "the plan for short contexts is exact"),
-    Deviation("dense-retention", "CacheConfig.prefix_cache_retention_interval", "sparse by default: windows and states"
-        " keep keys at the ends of prompts only", "dense, as with `None`: keeps every block that a hit can need",
-        "a prompt can be shared at any boundary; the golden traces are recorded with `None`"),
+    Deviation("dense-retention", "CacheConfig.prefix_cache_retention_interval", "0 by default: windows and states keep"
+        " keys at the ends of prompts and where prompts parted", "`None` by default: every block that a hit can need",
+        "a prompt can be shared at any boundary; the switch is the same, and 0 gives vLLM's hits"),
     Deviation("reachable-mask", "SlidingWindowManager.reachable_block_mask",
         "skips blocks that no boundary's window needs", "publishes all full blocks up to the last boundary",
         "matters only where a window is shorter than a boundary"),

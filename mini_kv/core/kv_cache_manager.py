@@ -418,6 +418,7 @@ class KVCacheManager:
 
     def _admit(self, request: Request, num_hit_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
         """Start the request's tables with its hit, and count it if this is its first admission."""
+        request.shared_prefix_boundary = self.coordinator.shared_prefix_boundary(request, num_hit_tokens)
         self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
         self.requests[request.request_id] = request
         self._num_adopted_tokens[request.request_id] = num_hit_tokens

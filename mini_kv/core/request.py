@@ -93,6 +93,8 @@ class Request:
         """Tokens whose KV exists (or, within a step, is promised)."""
         self.num_cached_tokens: int | None = None
         """The hit of the first admission, in tokens; `None` before it."""
+        self.shared_prefix_boundary = 0
+        """Where a prefix ends that windows or states have not kept: see `KVCacheCoordinator.shared_prefix_boundary`."""
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.mm_features = tuple(mm_features)

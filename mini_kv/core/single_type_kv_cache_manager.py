@@ -11,6 +11,7 @@ The same question decides what a hit is: all blocks that the next token reads ar
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
@@ -52,12 +53,19 @@ class SingleTypeKVCacheManager(ABC):
         """How many blocks of each table, from its head, have been entered in the index."""
         self.num_skipped_block: dict[str, int] = {}
         """How many blocks of each table, from its head, have been given back; absent while none have."""
+        self.retention_interval: int | None = None
+        """See `KVCacheConfig.prefix_cache_retention_interval`."""
         self.journal = Journal()
         """Notes what a table was before it is changed; the coordinator gives all groups the same one."""
 
     @abstractmethod
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return how many tokens, from the first, are not read by the token at `num_computed_tokens` nor any later."""
+
+    @property
+    def num_blocks_of_hit(self) -> int | None:
+        """How many blocks before its end a hit needs; `None`: all, so that each block is worth its key."""
+        return None
 
     @property
     def blocks_per_boundary(self) -> int:
@@ -179,19 +187,39 @@ class SingleTypeKVCacheManager(ABC):
         if num_full <= num_cached:
             return
         table = self.req_to_blocks[request.request_id]
-        while num_cached < num_full and (table[num_cached].is_null or table[num_cached].block_hash is not None):
-            num_cached += 1  # a fork shares it, and has published it before
         self._note(request.request_id)
         if self.journal.is_open:
-            self.journal.promised += table[num_cached:num_full]
-        self.block_pool.cache_full_blocks(
-            table,
-            names,
-            num_cached_blocks=num_cached,
-            num_full_blocks=num_full,
-            kv_cache_group_id=self.kv_cache_group_id,
-        )
+            self.journal.promised += [block for block in table[num_cached:num_full] if block.block_hash is None]
+        if self.retention_interval is None:
+            self.block_pool.cache_full_blocks(table, names, num_cached, num_full, self.kv_cache_group_id)
+        else:
+            for position in filter(partial(self.is_retained, request), range(num_cached, num_full)):
+                self.block_pool.cache_full_blocks(table, names, position, position + 1, self.kv_cache_group_id)
         self.num_cached_block[request.request_id] = num_full
+
+    def is_retained(self, request: Request, position: int) -> bool:
+        """Return whether the request's block at `position` gets a key, where a retention interval thins them out.
+
+            window of 4, blocks of 2: a hit needs 2        position    0  1  2  3  4  5  6  7
+            interval 0, prompt of 13 tokens                            -  -  -  -  k  k  -  -     before token 12
+            interval 8                                                 -  -  k  k  k  k  k  k     and before each 8th
+
+        Kept are the blocks that a hit needs that ends with the prompt (but for its last token, which is always
+        computed), where the request left a prefix that others share, or at a multiple of the interval.
+        """
+        num_needed = self.num_blocks_of_hit
+        if num_needed is None or self.retention_interval is None:
+            return True
+        if self.retention_interval > 0:
+            per_segment = self.retention_interval // self.block_size
+            if position % per_segment >= per_segment - num_needed:
+                return True
+        alignment = self.cache_hit_alignment_tokens
+        ends = [
+            boundary // alignment * alignment // self.block_size
+            for boundary in (request.num_prompt_tokens - 1, request.shared_prefix_boundary)
+        ]
+        return any(end - num_needed <= position < end for end in ends)
 
     def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
         """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""
@@ -295,6 +323,11 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
         self.sliding_window = kv_cache_spec.sliding_window
 
+    @property
+    def num_blocks_of_hit(self) -> int:
+        """The blocks of the window of the token behind the hit."""
+        return cdiv(self.sliding_window - 1, self.block_size)
+
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return the tokens left of the next token's window.
 
@@ -336,6 +369,11 @@ class MambaManager(SingleTypeKVCacheManager):
         super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
         self._promises: dict[str, tuple[KVCacheBlock, Request, int]] = {}
         """The state that each request published last: its block, its writer, the tokens that make it true."""
+
+    @property
+    def num_blocks_of_hit(self) -> int:
+        """One state."""
+        return 1
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return all but the last computed token: the state behind it knows the rest."""

@@ -10,7 +10,7 @@ from mini_kv.trace.scenario import load_scenario
 from mini_kv.viz.terminal import play_in_terminal
 
 ROOT = Path(__file__).parents[2]
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/lab-*/README.md"))]
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted(ROOT.glob("labs/lab-*/README.md"))]
 
 
 def test_the_drawing_in_the_readme_is_made_by_the_engine():
@@ -22,6 +22,16 @@ def test_the_drawing_in_the_readme_is_made_by_the_engine():
         out = io.StringIO()
         play_in_terminal(load_scenario(name), out)
         assert drawing in out.getvalue()
+
+
+def test_the_program_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]):
+    """Each block of Python is run, and prints the lines that it announces."""
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(programs) == 1
+    for program in programs:
+        exec(program, {})
+        announced = [line.removeprefix("# prints: ") for line in program.splitlines() if line.startswith("# prints: ")]
+        assert capsys.readouterr().out.splitlines() == announced != []
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)

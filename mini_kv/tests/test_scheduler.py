@@ -246,7 +246,7 @@ def test_a_step_that_could_let_no_request_in_while_none_runs_is_an_error_and_no_
     engine.add("A", range(100, 109), max_tokens=2)
     other = engine.kv.new_request("B", range(8))
     engine.kv.allocate_slots(other, 8)  # behind the scheduler's back
-    with pytest.raises(SchedulerError, match="1 requests wait, none runs.*'A'"):
+    with pytest.raises(SchedulerError, match=r"1 requests wait, none runs.*'A'"):
         engine.scheduler.schedule()
     assert engine.line == ["A"]
     engine.kv.free(other)

@@ -231,29 +231,19 @@ class Scheduler:
         and none can be let in, which no later step would change.
         """
         if self._step is not None:
-            raise SchedulerError(
-                "a step is under way: call update_from_output with its results, or abandon_step, first"
-            )
-        self._step = self._plan_step()
-        return self._step.output
-
-    def _plan_step(self) -> _Step:
-        """Return the next step, with its blocks allocated."""
+            raise SchedulerError("a step is under way: bring its results to update_from_output, or abandon_step")
         self._step = step = _Step(self.config.max_num_batched_tokens)
-        if len(self.requests) > 1:  # a request by itself takes the step from nobody else
+        if len(self.requests) > 1:  # a request by itself takes the step from no other
             step.long_prefill_token_threshold = self.config.long_prefill_token_threshold
         num_preemptions = self.num_preemptions
         self._schedule_running(step)
         if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
             self._schedule_waiting(step)
-            if self.waiting and not self.running:
-                first = self.waiting.peek_request()
-                message = f"{len(self.waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
-                raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
+            self._check_progress()
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
-        return step
+        return step.output
 
     @_all_or_nothing
     def update_from_output(
@@ -275,8 +265,8 @@ class Scheduler:
         drafts_of = scheduler_output.scheduled_spec_decode_tokens
         progress, running = self._before.progress, RequestStatus.RUNNING
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
-            request = step.requests[request_id]
-            if request.status is running:
+            request = step.requests.get(request_id)
+            if request is not None and request.status is running:
                 _check_sampled(
                     request, num_tokens, drafts_of.get(request_id, ()), sampled_token_ids.get(request_id, ())
                 )
@@ -494,6 +484,13 @@ class Scheduler:
         self._count(request, num_new_tokens, step)
         return True
 
+    def _check_progress(self) -> None:
+        """Raise `SchedulerError` if none runs although some wait: it would be so in every later step, too."""
+        if self.waiting and not self.running:
+            first = self.waiting.peek_request()
+            message = f"{len(self.waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
+            raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
+
     # Both.
 
     def _introduce(self, request: Request, step: _Step) -> None:
@@ -538,6 +535,7 @@ class Scheduler:
             if request.num_tokens > request.max_slots:
                 status = RequestStatus.FINISHED_LENGTH_CAPPED
                 break
+        request.num_computed_tokens -= len(sampled) - len(new_token_ids)
         if has_drafts:  # blocks that they completed could not be published before they were accepted
             self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
         if status is None:
