@@ -134,7 +134,7 @@ help:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(MAKE) -s new-venv
-	@$(PIP) 'pip>=25.1' && $(PINNED) setuptools xxhash --group test && $(PIP) --no-deps --no-build-isolation -e . $(OR_SAY)
+	@$(PIP) 'pip>=25.1' && $(PINNED) setuptools --group test && $(PIP) --no-deps --no-build-isolation -e . $(OR_SAY)
 	@touch $@
 
 $(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16

@@ -175,7 +175,7 @@ def doctor_lines(root: Path) -> tuple[list[str], bool]:
         ("Python 3.11 or newer", sys.version_info >= (3, 11), True, "make PY=/path/to/python3"),
         ("pytest", _importable("pytest"), True, "make"),
         ("pytest-timeout, stops endless loops", _importable("pytest_timeout"), True, "make"),
-        ("xxhash, for the faster hash", _importable("xxhash"), True, "make"),
+        ("xxhash, for the faster hash", _importable("xxhash"), False, "pip install xxhash"),
         ("labs/", bool(all_labs(root)), True, "call this in the repository"),
         ("git, for updates", shutil.which("git") is not None, False, "install git"),
         ("Node and npm, for the browser tests", shutil.which("npm") is not None, False, "install Node 18 or newer"),

@@ -1,6 +1,7 @@
 """What the READMEs show is what the commands print."""
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def test_the_drawing_in_the_readme_is_made_by_the_engine():
         out = io.StringIO()
         play_in_terminal(load_scenario(name), out)
         assert drawing in out.getvalue()
+
+
+def test_as_many_recordings_are_promised_as_there_are():
+    """In the README and in the chapter that tells how they were made."""
+    golden = json.loads((ROOT / "mini_kv/tests/golden/vllm-0.33.json").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    chapter = (ROOT / "book/docs/chapters/20-reading-vllm.md").read_text(encoding="utf-8")
+    count = str(len(golden["scenarios"]))
+    assert re.findall(r"(\d+) traces recorded from vLLM", readme) == [count]
+    assert re.findall(r"has played (\d+)\s+scenarios", chapter) == [count]
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
