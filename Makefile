@@ -14,7 +14,7 @@
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
-# What constraints.txt pins, and nothing but the files whose hashes stand there.
+# What constraints.txt pins, and nothing but the files whose hashes stand there. 26.1 is the first pip that does so.
 PINNED = $(PIP) --require-hashes -c constraints.txt
 OR_SAY = || { echo "pip could not install what is needed for this: see above. Is there a network?" >&2; exit 1; }
 ARGS :=
@@ -134,7 +134,7 @@ help:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(MAKE) -s new-venv
-	@$(PIP) 'pip>=25.1' && $(PINNED) setuptools --group test && $(PIP) --no-deps --no-build-isolation -e . $(OR_SAY)
+	@$(PIP) 'pip>=26.1' && $(PINNED) setuptools --group test && $(PIP) --no-deps --no-build-isolation -e . $(OR_SAY)
 	@touch $@
 
 $(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16
