@@ -1,6 +1,7 @@
 """What the READMEs show is what the commands print."""
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def test_the_program_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFix
         exec(program, {})
         announced = [line.removeprefix("# prints: ") for line in program.splitlines() if line.startswith("# prints: ")]
         assert capsys.readouterr().out.splitlines() == announced != []
+
+
+def test_as_many_recordings_are_promised_as_there_are():
+    """In the README and in the chapter that tells how they were made."""
+    golden = json.loads((ROOT / "mini_kv/tests/golden/vllm-0.33.json").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    chapter = (ROOT / "book/docs/chapters/20-reading-vllm.md").read_text(encoding="utf-8")
+    count = str(len(golden["scenarios"]))
+    assert re.findall(r"(\d+) traces recorded from vLLM", readme) == [count]
+    assert re.findall(r"has played (\d+)\s+scenarios", chapter) == [count]
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
