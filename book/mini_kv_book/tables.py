@@ -15,10 +15,12 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.core import deviations
+from mini_kv.tests.golden import conformance
 from mini_kv_book import coverage, kill_matrix, licences, names, recorded, serving
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
+    "conformance": conformance.as_markdown,
     "coverage": coverage.as_markdown,
     "coverage-summary": coverage.summary,
     "coverage-waiting": coverage.waiting_as_markdown,
