@@ -1,6 +1,7 @@
 """The scheduler, told as stories: who runs, with how many tokens, who gives way, who comes back."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -356,7 +357,7 @@ def test_turns_out_of_order_and_impossible_results_are_refused_and_change_nothin
     [({}, 76), ({"max_model_len": 30}, 29), ({"enable_chunked_prefill": False, "max_num_batched_tokens": 14}, 14)],
     ids=["the pool", "the model", "a step without chunks"],
 )
-def test_the_longest_request_that_can_run_is_let_in_and_a_longer_one_is_not(limits: dict[str, int], longest: int):
+def test_the_longest_request_that_can_run_is_let_in_and_a_longer_one_is_not(limits: dict[str, Any], longest: int):
     engine = Engine(**limits)
     assert longest_request(engine.kv, engine.scheduler.config) == longest
     engine.add("A", range(2), max_tokens=longest - 1)  # the last token is never computed
