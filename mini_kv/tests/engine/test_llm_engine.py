@@ -8,7 +8,7 @@ from mini_kv.core.errors import ConfigError, RepeatedRequestError
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, PromptError
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.stats import StatLogger
+from mini_kv.engine.stats import CachingMetrics, StatLogger
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, small_model
 from mini_kv.tests.engine.test_detokenizer import Letters
 
@@ -242,3 +242,12 @@ def test_the_line_in_the_log():
         "Waiting: 1 reqs, KV cache usage: 26.3%, Prefix cache hit rate: 42.1%"
     )
     assert logger.line().startswith("Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s")
+
+
+def test_the_hit_rate_is_of_the_last_requests() -> None:
+    metrics = CachingMetrics(max_recent_requests=2)
+    rates = [metrics.hit_rate]
+    for num_tokens, num_hits in ((100, 0), (50, 50), (50, 25), (50, 25)):
+        metrics.observe(num_tokens, num_hits)
+        rates.append(metrics.hit_rate)
+    assert rates == [0.0, 0.0, 50 / 150, 0.75, 0.5]
