@@ -25,6 +25,10 @@ from mini_kv.workload.replay_command import add_replay_arguments, run_replay
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0 done, 2 cannot be done as asked, 130 interrupted."""
     parser = build_parser()
+    for argument in sys.argv[1:] if argv is None else argv:
+        if "\0" in argument:  # no shell can pass one on, but a program that calls this function can
+            print(f"mini-kv: the argument {argument!r} has a NUL byte in it, which no path can have", file=sys.stderr)
+            return 2
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
