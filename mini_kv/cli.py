@@ -25,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0 done, 2 cannot be done as asked, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
+    for word in words:
+        if "\0" in word:  # no shell can pass one on, but a program that calls this function can
+            print(f"mini-kv: the argument {word!r} has a NUL byte in it, which no path can have", file=sys.stderr)
+            return 2
     verbs = parser.get_default("verbs")
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is not None and verb not in verbs:

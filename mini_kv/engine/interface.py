@@ -43,6 +43,10 @@ class CausalLM(Protocol):
         """Tokens that there are."""
 
     @property
+    def max_position_embeddings(self) -> int:
+        """Tokens of the longest text that it has learned to read, prompt and answer."""
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of keys and values."""
 

@@ -18,7 +18,7 @@ Source: vLLM `LLMEngine` and `LLM` (v1/engine/llm_engine.py, entrypoints/llm.py)
 """
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -52,7 +52,7 @@ DEFAULT_KV_CACHE_MEMORY = 64 << 20
 
 
 class PromptError(KVCacheError, ValueError):
-    """A prompt that no model can read: empty, with tokens that do not exist, or text where there is no tokenizer."""
+    """A prompt that the model cannot read: empty, too long, of the wrong type, or with tokens that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class LLMEngine:
         Args:
             model: whatever keeps to `CausalLM`.
             tokenizer: without one, prompts are token ids, and outputs have no text.
-            config: sizes.
+            config: sizes. Of `max_model_len` and the model's own `max_position_embeddings` the smaller one counts.
             make_manager: makes the cache manager; for observers.
             make_runner: makes the runner; likewise.
             make_scheduler: makes the scheduler; likewise.
@@ -112,8 +112,10 @@ class LLMEngine:
         Raises `ConfigError` for sizes that cannot work.
         """
         self.model, self.tokenizer = model, tokenizer
-        self.config = config = config or EngineConfig()
-        limits = config.scheduler
+        config = config or EngineConfig()
+        longest = min(config.scheduler.max_model_len, model.max_position_embeddings)
+        limits = replace(config.scheduler, max_model_len=longest)
+        self.config = config = replace(config, scheduler=limits)
         groups = get_kv_cache_groups(model.get_kv_cache_spec(config.block_size))
         if config.num_blocks is not None:
             kv_cache_config = KVCacheConfig(config.num_blocks, groups)
@@ -215,10 +217,19 @@ class LLMEngine:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise PromptError(f"the prompt of request {request_id!r} is text, and there is no tokenizer")
-            prompt = self.tokenizer.encode(prompt)
+            try:
+                prompt = self.tokenizer.encode(prompt)
+            except UnicodeEncodeError as error:
+                raise PromptError(f"the prompt of request {request_id!r} is no text: {error}") from None
+        if not _is_list(prompt):
+            kind = type(prompt).__name__
+            raise PromptError(f"the prompt of request {request_id!r} is {kind}: it must be text or a list of token ids")
         token_ids = list(prompt)
         if not token_ids:
             raise PromptError(f"the prompt of request {request_id!r} is empty: there is nothing to go on from")
+        if len(token_ids) >= self.model.max_position_embeddings:
+            who = f"the prompt of request {request_id!r} has {len(token_ids)} tokens"
+            raise PromptError(f"{who}; the model reads at most {self.model.max_position_embeddings}, answer included")
         for index, token_id in enumerate(token_ids):
             if isinstance(token_id, bool) or not isinstance(token_id, int):
                 raise PromptError(f"token {index} of request {request_id!r} is {token_id!r}, which is no integer")
@@ -421,6 +432,9 @@ class LLMEngine:
         """Add all prompts or none."""
         if isinstance(prompts, str):
             raise PromptError(f"prompts is a string, not a list of them: write [{prompts!r}]")
+        if not _is_list(prompts):
+            kind = type(prompts).__name__
+            raise PromptError(f"prompts is {kind}: it must be a list, of texts or of lists of token ids")
         if self.has_unfinished_requests:
             raise ConfigError(f"requests {sorted(self._samples)} are not done: call step until they are")
         if not isinstance(params, Sequence):
@@ -444,3 +458,8 @@ class LLMEngine:
                 yield from self.step()
         finally:
             self._abort({request.request_id for request in requests})
+
+
+def _is_list(value: object) -> bool:
+    """Return whether this is a row of things. Bytes are not: Python makes numbers of them, but they are text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)

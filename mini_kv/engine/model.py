@@ -38,7 +38,8 @@ class ModelConfig:
     """Layers with that window; the others see everything."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads"):
+        at_least_one = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads")
+        for name in (*at_least_one, "max_position_embeddings"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
         if self.num_attention_heads < 1 or self.num_attention_heads % self.num_key_value_heads:
@@ -70,6 +71,11 @@ class TinyLlama(nn.Module):
     def vocab_size(self) -> int:
         """Tokens that there are."""
         return self.config.vocab_size
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Tokens of the longest text that the model has learned to read."""
+        return self.config.max_position_embeddings
 
     @property
     def dtype(self) -> torch.dtype:
