@@ -14,6 +14,9 @@
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
+# What constraints.txt pins, and nothing but the files whose hashes stand there. 26.1 is the first pip that does so.
+PINNED = $(PIP) --require-hashes -c constraints.txt
+OR_SAY = || { echo "pip could not install what is needed for this: see above. Is there a network?" >&2; exit 1; }
 ARGS :=
 NPM := book
 LAB_PAGE := book/docs/assets/kv-lab/packed.json
@@ -88,7 +91,8 @@ book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
 
 book-zensical: $(VENV)/.book
-	@$(PIP) --group zensical && cd book && $(abspath $(BIN))/zensical build
+	@$(PIP) --group zensical $(OR_SAY)
+	@cd book && $(abspath $(BIN))/zensical build
 
 book-pages: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.generate
@@ -106,14 +110,16 @@ lint: $(VENV)/.lint $(VENV)/.torch
 size:
 	@$(PY) .ci/size.py
 
-# torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need. So do the extras engine and hf,
-# which need torch: their other packages are named.
+# torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
+# for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
+OF_TORCH := filelock fsspec jinja2 networkx setuptools sympy typing-extensions # what torch itself needs
+WITH_TORCH := $(OF_TORCH) numpy safetensors transformers matplotlib psutil
 constraints: $(VENV)/.lint
-	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   printf 'transformers>=5.17\nsafetensors[numpy]>=0.5\npsutil\n' \
-	   | $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml - \
-	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention" \
-	   && echo "triton==3.7.1 ; sys_platform == 'linux'" && echo "    # by hand: the extra triton"; \
+	@{ echo "# Every version that CI and make install, and the hashes of its files. Written by: make constraints"; \
+	   printf '%s\n' $(WITH_TORCH) 'setuptools>=77' 'transformers>=5.17' "triton==3.7.1 ; sys_platform == 'linux'" \
+	   | $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
+	     --group dev --extra notebooks pyproject.toml - \
+	   && echo "torch==2.13.0"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
 
 clean:
@@ -150,35 +156,40 @@ else
 
 $(VENV)/.ready:
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(MAKE) -s new-venv
-	@$(PIP) 'pip>=25.1' && $(PIP) -c constraints.txt -e . --group test \
-	  || { echo "pip could not install what mini_kv needs: see above. Is there a network?" >&2; exit 1; }
+	@$(PIP) 'pip>=26.1' && $(PINNED) setuptools --group test && $(PIP) --no-deps --no-build-isolation -e . $(OR_SAY)
 	@touch $@
 
 $(VENV)/.book:
 	@echo "adding MkDocs to $(VENV) (once, about a minute)"
-	@$(PIP) -c constraints.txt --group book && touch $@
+	@$(PINNED) --group book $(OR_SAY)
+	@touch $@
 
 $(VENV)/.notebooks:
 	@echo "adding JupyterLab to $(VENV) (once, a minute or two)"
-	@$(PIP) -c constraints.txt -e '.[notebooks]' --group nb && touch $@
+	@$(PINNED) jupyterlab ipywidgets matplotlib --group nb $(OR_SAY)
+	@touch $@
 
 $(VENV)/.e2e:
 	@echo "adding Playwright to $(VENV) (once, under a minute)"
-	@$(PIP) -c constraints.txt --group e2e && touch $@
+	@$(PINNED) --group e2e $(OR_SAY)
+	@touch $@
 
 $(VENV)/.lint:
 	@echo "adding linters to $(VENV) (once, about a minute)"
-	@$(PIP) -c constraints.txt --group dev && touch $@
+	@$(PINNED) --group dev $(OR_SAY)
+	@touch $@
 
 # torch, what kernels and engine need, matplotlib for the charts in the book, and psutil, which transformers' continuous
 # batching asks for: we compare with it. First the build of torch for a CPU, since the default index brings gigabytes of
-# CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere.
+# CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere. No hash is asked of torch alone.
 $(VENV)/.torch:
 	@echo "adding PyTorch, Triton and transformers to $(VENV) (once, 2 GB on the disk: minutes, as the network allows)"
+	@$(PINNED) $(WITH_TORCH) "triton ; sys_platform == 'linux'" $(OR_SAY)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
 	  || true
-	@$(PIP) -c constraints.txt -e '.[triton,engine,hf]' matplotlib psutil && touch $@
+	@$(PIP) "$$(grep ^torch== constraints.txt)" $(OR_SAY)
+	@touch $@
 
 # A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE_BUDGETS = {
-    "core": 1750,
-    "core/sched": 450,
+    "core": 1950,
+    "core/sched": 560,
     "labkit": 1200,
     "labkit/audit.py": 260,
     "labkit/kernels": 175,

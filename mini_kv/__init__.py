@@ -1,3 +1,104 @@
-"""mini_kv: a small, real KV-cache engine, and the workbook built on it."""
+"""mini_kv: a small, real KV-cache engine, and the workbook built on it.
+
+The names below are its front door, each loaded when it is first used: what keeps the books needs the standard library
+alone, what computes (`LLMEngine`, `EngineConfig`, `SamplingParams`, `RequestOutput`) needs torch.
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # as typing's, which would be most of the time that this import takes
+if TYPE_CHECKING:
+    from mini_kv.core.block import KVCacheBlock
+    from mini_kv.core.block_hash import hash_block_tokens
+    from mini_kv.core.block_pool import BlockPool
+    from mini_kv.core.debug import DebugKVCacheManager
+    from mini_kv.core.errors import ConfigError, KVCacheError
+    from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+    from mini_kv.core.invariants import check_invariants
+    from mini_kv.core.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        MambaSpec,
+        SlidingWindowSpec,
+    )
+    from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from mini_kv.core.request import Request
+    from mini_kv.core.sched.config import SchedulerConfig
+    from mini_kv.core.sched.output import SchedulerOutput
+    from mini_kv.core.sched.request_queue import SchedulingPolicy
+    from mini_kv.core.sched.scheduler import Scheduler
+    from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+    from mini_kv.engine.output_processor import RequestOutput
+    from mini_kv.engine.sampling import SamplingParams
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BlockPool",
+    "ConfigError",
+    "DebugKVCacheManager",
+    "EngineConfig",
+    "FreeKVCacheBlockQueue",
+    "FullAttentionSpec",
+    "KVCacheBlock",
+    "KVCacheBlocks",
+    "KVCacheConfig",
+    "KVCacheError",
+    "KVCacheGroupSpec",
+    "KVCacheManager",
+    "LLMEngine",
+    "MambaSpec",
+    "Request",
+    "RequestOutput",
+    "SamplingParams",
+    "Scheduler",
+    "SchedulerConfig",
+    "SchedulerOutput",
+    "SchedulingPolicy",
+    "SlidingWindowSpec",
+    "check_invariants",
+    "hash_block_tokens",
+]
+
+_HOMES = {
+    "core.block": ("KVCacheBlock",),
+    "core.block_hash": ("hash_block_tokens",),
+    "core.block_pool": ("BlockPool",),
+    "core.debug": ("DebugKVCacheManager",),
+    "core.errors": ("ConfigError", "KVCacheError"),
+    "core.free_queue": ("FreeKVCacheBlockQueue",),
+    "core.invariants": ("check_invariants",),
+    "core.kv_cache_interface": (
+        "FullAttentionSpec",
+        "KVCacheConfig",
+        "KVCacheGroupSpec",
+        "MambaSpec",
+        "SlidingWindowSpec",
+    ),
+    "core.kv_cache_manager": ("KVCacheBlocks", "KVCacheManager"),
+    "core.request": ("Request",),
+    "core.sched.config": ("SchedulerConfig",),
+    "core.sched.output": ("SchedulerOutput",),
+    "core.sched.request_queue": ("SchedulingPolicy",),
+    "core.sched.scheduler": ("Scheduler",),
+    "engine.llm_engine": ("EngineConfig", "LLMEngine"),
+    "engine.output_processor": ("RequestOutput",),
+    "engine.sampling": ("SamplingParams",),
+}
+"""In which module each name lives."""
+
+
+def __getattr__(name: str) -> object:
+    """Load the module in which a public name lives, the first time that it is asked for."""
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"mini_kv.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'mini_kv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -912,7 +912,9 @@ class Play:
     def update(self, step: SchedulerOutput, sampled: dict[str, list[int]]) -> list[EngineCoreOutput]:
         """Bring the results of a step."""
         if self.engines_update:
-            self.scheduler._step = engine._Step(0, step)  # the engine's own asks which step is under way
+            known = self.scheduler.requests
+            in_step = {name: known[name] for name in step.num_scheduled_tokens if name in known}
+            self.scheduler._step = engine._Step(0, step, in_step)  # the engine's own asks which step is under way
         with self.blame("update_from_output(...), the engine's"):
             outputs: Any = self.scheduler.update_from_output(step, sampled)
         if not isinstance(outputs, list) or not all(isinstance(output, EngineCoreOutput) for output in outputs):

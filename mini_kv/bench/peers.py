@@ -28,7 +28,8 @@ from mini_kv import __version__
 from mini_kv.core.block_hash import get_hash_function, get_request_block_hasher
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 
 
 class PeerError(Exception):

@@ -4,7 +4,7 @@ The cache has no memory of its own. A block that nobody holds goes to the free q
 it is "cached-free" until either a hit revives it or an allocation takes it from the front of the queue.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mini_kv.core.block import BlockFactory, BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id, make_block_hashes_with_group_id
@@ -171,16 +171,19 @@ class BlockPool:
                         0                num_cached_blocks  num_full_blocks
 
         A key that another block already carries is entered beside it: tables only grow, so the newcomer keeps its
-        own block, and the older one goes on answering lookups. The null block stands for KV that is not there; it gets
-        no key.
+        own block, and the older one goes on answering lookups. A block that carries this very key already, since a
+        fork shares and published it, stays as it is. The null block stands for KV that is not there; it gets no key.
+
+        Raises `BlockStateError`, and changes nothing, if a block carries another key.
         """
-        for block in blocks[num_cached_blocks:num_full_blocks]:
-            if block.block_hash is not None:
-                raise BlockStateError(f"block {block.block_id} has a key already", [block.block_id])
+        full_blocks = blocks[num_cached_blocks:num_full_blocks]
         names = block_hashes[num_cached_blocks:num_full_blocks]
         keys = make_block_hashes_with_group_id(names, kv_cache_group_id)
-        for block, key in zip(blocks[num_cached_blocks:num_full_blocks], keys, strict=True):
-            if not block.is_null:
+        for block, key in zip(full_blocks, keys, strict=True):
+            if block.block_hash is not None and block.block_hash != key:
+                raise BlockStateError(f"block {block.block_id} has another key already", [block.block_id])
+        for block, key in zip(full_blocks, keys, strict=True):
+            if not block.is_null and block.block_hash is None:
                 block.block_hash = key
                 self.cached_block_hash_to_block.insert(key, block)
 
@@ -209,6 +212,43 @@ class BlockPool:
             if block.block_hash is not None:
                 block.block_hash = None
         return True
+
+    def rebuild(self, holders: Mapping[KVCacheBlock, int]) -> None:
+        """Make reference counts, index and free queue fit `holders`, the number of tables that hold each block.
+
+        For an operation that was interrupted, wherever it stopped. Free blocks keep their order as far as the queue
+        can still be walked. Costs O(pool).
+        """
+        for block in self.blocks:
+            while block.ref_cnt != holders.get(block, 0):  # one at a time: each step is an event of the block's life
+                block.ref_cnt += 1 if block.ref_cnt < holders.get(block, 0) else -1
+        index = type(self.cached_block_hash_to_block)()
+        entered = set()
+        for key, blocks in self.cached_block_hash_to_block.items():
+            for block in blocks:
+                if block.block_hash == key:
+                    index.insert(key, block)
+                    entered.add(block)
+        self.cached_block_hash_to_block = index
+        for block in self.blocks:
+            if block.block_hash is not None and block not in entered:
+                block.block_hash = None
+        self._rebuild_free_queue()
+
+    def _rebuild_free_queue(self) -> None:
+        """Make a new queue of the blocks that no table holds."""
+        try:
+            in_queue = self.free_block_queue.get_all_free_blocks()
+        except Exception:  # its links are torn
+            in_queue = []
+        free = {block for block in self.blocks if block.ref_cnt == 0 and not block.is_null}
+        kept = [block for block in in_queue if block in free]
+        others = sorted(free.difference(kept), key=lambda block: block.block_id)
+        without_key = [block for block in others if block.block_hash is None]
+        with_key = [block for block in others if block.block_hash is not None]
+        for block in self.blocks:
+            block.prev_free_block = block.next_free_block = None
+        self.free_block_queue = type(self.free_block_queue)([*without_key, *kept, *with_key])
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         """Take the block's key, if it has one, out of the block and out of the index; return whether it had one."""

@@ -7,6 +7,8 @@ from math import gcd, lcm
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     KVCacheConfig,
@@ -41,13 +43,19 @@ class KVCacheCoordinator(ABC):
         """Tokens from one boundary to the next on which all groups' blocks end: where hits can end."""
         self.hash_block_size = gcd(*block_sizes)
         """Tokens a name in `Request.block_hashes`: every group's blocks end where one of these does."""
+        self.journal = Journal()
+        """What the operation under way has changed in any group."""
         for manager in self.single_type_managers:
+            manager.journal = self.journal
+            manager.retention_interval = kv_cache_config.prefix_cache_retention_interval
             manager.hash_block_size = self.hash_block_size
             manager.cache_hit_alignment_tokens = self.scheduler_block_size
         self.skipping_managers = tuple(
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
         """The groups that give blocks back while a request runs."""
+        self.retention_interval = kv_cache_config.prefix_cache_retention_interval
+        self._check_retention_interval()
         self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
         """Whether a group keeps states, from which tokens cannot be taken back."""
 
@@ -56,6 +64,27 @@ class KVCacheCoordinator(ABC):
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
         """Return the blocks of the longest hit, a list a group, and its length in tokens. Changes nothing."""
+
+    def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
+        """Return where a prefix ends that full attention has cached and another group has not; 0 if there is none.
+
+        With a retention interval the request keeps there what a hit needs: the next one that parts here finds it.
+        """
+        if self.retention_interval is None:
+            return 0
+        manager = min(self.single_type_managers, key=lambda manager: manager in self.skipping_managers)
+        hit = manager.find_longest_cache_hit(manager.names_of(request.block_hashes), request.num_tokens - 1)
+        boundary = len(hit) * manager.block_size // self.scheduler_block_size * self.scheduler_block_size
+        return boundary if boundary > num_hit_tokens else 0
+
+    def _check_retention_interval(self) -> None:
+        interval = self.retention_interval
+        if interval is not None and (interval < 0 or interval % self.scheduler_block_size):
+            message = f"prefix_cache_retention_interval is {interval}"
+            raise ConfigError(f"{message}: it must be 0 or a multiple of the block size {self.scheduler_block_size}")
+        if interval and all(manager.num_blocks_of_hit is None for manager in self.single_type_managers):
+            message = f"prefix_cache_retention_interval is {interval}, but no layer has a window or states"
+            raise ConfigError(f"{message}: there is nothing to thin out")
 
     def get_num_blocks_to_allocate(
         self,

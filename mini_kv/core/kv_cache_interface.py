@@ -151,6 +151,9 @@ class KVCacheConfig:
     num_blocks: int
     """All physical blocks, the null block included: one fewer can be handed out."""
     kv_cache_groups: tuple[KVCacheGroupSpec, ...]
+    prefix_cache_retention_interval: int | None = None
+    """Tokens from one place to the next where windows and states keep what a hit needs; 0: at the ends of prompts and
+    where requests parted; `None`: everywhere. vLLM's default is 0, which keeps fewer keys and finds fewer hits."""
 
     def __post_init__(self) -> None:
         if self.num_blocks < 2:

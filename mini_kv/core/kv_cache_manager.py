@@ -14,10 +14,12 @@ Several groups of layers, of several kinds, behave as one: a hit ends where it e
 is granted in all of them or in none.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Self
+from typing import Any, Self
 
 from mini_kv.core.block import BlockFactory, KVCacheBlock
 from mini_kv.core.block_hash import (
@@ -113,6 +115,8 @@ class KVCacheManager:
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
         self.copy_on_write = CopyOnWrite(self.coordinator, self.block_pool)
+        self._before: tuple[Any, ...] = ()
+        """What `begin` copied."""
         self._block_hasher = get_request_block_hasher(
             self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
@@ -160,10 +164,15 @@ class KVCacheManager:
         Args:
             request_id: must be unique among admitted requests.
             token_ids: the prompt; integers in `0 <= t < 2**32`.
-            cache_salt: only requests with the same salt share blocks. Derive it from the tenant, on the server.
+            cache_salt: only requests with the same salt share blocks. Derive it from the tenant, on the server. An
+                empty one is refused: a tenant whose salt was lost must not end up in a cache that others share.
             lora_request: the adapter, if any.
             mm_features: images and their places in the prompt.
         """
+        if cache_salt == "":
+            raise ConfigError(
+                f"the cache_salt of request {request_id!r} is empty: give its tenant's, or None for no salt"
+            )
         if cache_salt is not None and self.hash_name in SINGLE_TENANT_HASHES:
             raise ConfigError(f"{self.hash_name} is for a single tenant: with a cache_salt, use sha256")
         return Request(
@@ -318,11 +327,59 @@ class KVCacheManager:
         """Let go of both ends of the copies that were taken: the step has run."""
         self.copy_on_write.finish()
 
+    def begin(self) -> None:
+        """Note from here on what `roll_back` needs, until the journal is closed: `coordinator.journal.is_open = False`.
+
+        Costs O(admitted requests) at once, then O(table) per table that changes.
+        """
+        self._before = (
+            dict(self.requests),
+            dict(self._num_adopted_tokens),
+            self.copy_on_write.state(),
+            copy(self.prefix_cache_stats),
+        )
+        self.coordinator.journal.begin()
+
+    def roll_back(self) -> None:
+        """Be again as at `begin`, wherever the operation was interrupted. Costs O(pool).
+
+        Keys that it promised are withdrawn. Keys that it evicted are lost, and the free queue's order may be another.
+        May itself be interrupted and called again.
+        """
+        journal = self.coordinator.journal
+        new_promises = set(journal.promised).difference(journal.promised_before)
+        self.block_pool.evict_blocks(block.block_id for block in new_promises)
+        for manager in self.coordinator.single_type_managers:
+            manager.roll_back()
+        requests, num_adopted_tokens, copies, stats = self._before
+        self.requests, self._num_adopted_tokens = dict(requests), dict(num_adopted_tokens)
+        self.copy_on_write.restore(copies)
+        self.prefix_cache_stats = copy(stats)
+        holders = Counter(self.copy_on_write.pinned)
+        for request_id in self.requests:
+            for table in self.coordinator.get_blocks(request_id):
+                holders.update(block for block in table if not block.is_null)
+        self.block_pool.rebuild(holders)
+        journal.promised = list(journal.promised_before)
+
+    def confirm_promises(self) -> None:
+        """Forget which keys were promised: their step has run, the KV is there."""
+        self.coordinator.journal.promised.clear()
+
+    def withdraw_all_promises(self) -> None:
+        """Take back every key that the step under way has promised, also of blocks that were freed since.
+
+        For a step that the worker did not run. Requests that hold such a block have to be preempted.
+        """
+        promised = self.coordinator.journal.promised
+        self.block_pool.evict_blocks(block.block_id for block in promised)
+        promised.clear()
+
     def withdraw_promises(self, request: Request) -> list[str]:
         """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
 
-        For a request that is aborted or preempted before its step ran, and before it is freed: no key may outlive a
-        block that was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any
+        For a request that is preempted before its step ran, and before it is freed: no key may outlive a block that
+        was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any
         case. Whoever is returned built on KV that will not come, and has to be preempted too. Costs O(tables).
         """
         self._check_known(request)
@@ -334,6 +391,14 @@ class KVCacheManager:
             if request_id != request.request_id
             and any(not withdrawn.isdisjoint(table) for table in self.coordinator.get_blocks(request_id))
         ]
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Enter the full blocks of the request's first `num_computed_tokens` tokens in the index.
+
+        For blocks that became full by drafts that were accepted: `allocate_slots` could not publish these.
+        """
+        self._check_known(request)
+        self.coordinator.cache_blocks(request, min(num_computed_tokens, request.num_tokens))
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Drop the keys of these blocks, held or not. References, tables and the free queue stay as they are."""
@@ -353,6 +418,7 @@ class KVCacheManager:
 
     def _admit(self, request: Request, num_hit_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
         """Start the request's tables with its hit, and count it if this is its first admission."""
+        request.shared_prefix_boundary = self.coordinator.shared_prefix_boundary(request, num_hit_tokens)
         self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
         self.requests[request.request_id] = request
         self._num_adopted_tokens[request.request_id] = num_hit_tokens

@@ -93,6 +93,8 @@ class Request:
         """Tokens whose KV exists (or, within a step, is promised)."""
         self.num_cached_tokens: int | None = None
         """The hit of the first admission, in tokens; `None` before it."""
+        self.shared_prefix_boundary = 0
+        """Where a prefix ends that windows or states have not kept: see `KVCacheCoordinator.shared_prefix_boundary`."""
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.mm_features = tuple(mm_features)
@@ -119,6 +121,28 @@ class Request:
             self.token_ids += checked_token_ids(token_ids, first_index=self.num_tokens)
         self.num_tokens += len(token_ids)
         self._extend_block_hashes()
+
+    def truncate(self, num_tokens: int, num_block_hashes: int) -> None:
+        """Drop the tokens from `num_tokens` on, and the hashes of the blocks that they completed."""
+        del self.token_ids[num_tokens:]
+        del self.block_hashes[num_block_hashes:]
+        self.num_tokens = num_tokens
+
+    def state(self) -> tuple[RequestStatus, int, int, int | None, int, list[int]]:
+        """Return what a step may change beside the tokens, for `restore`."""
+        return (
+            self.status,
+            self.num_computed_tokens,
+            self.num_preemptions,
+            self.num_cached_tokens,
+            self.shared_prefix_boundary,
+            self.spec_token_ids,
+        )
+
+    def restore(self, state: tuple[RequestStatus, int, int, int | None, int, list[int]]) -> None:
+        """Be again as when `state` was taken."""
+        self.status, self.num_computed_tokens, self.num_preemptions = state[:3]
+        self.num_cached_tokens, self.shared_prefix_boundary, self.spec_token_ids = state[3:]
 
     def _extend_block_hashes(self) -> None:
         if self._block_hasher is not None:

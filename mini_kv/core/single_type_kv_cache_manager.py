@@ -11,10 +11,13 @@ The same question decides what a hit is: all blocks that the next token reads ar
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_hash import BlockHashListWithBlockSize, make_block_hash_with_group_id
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     KVCacheSpec,
@@ -50,10 +53,19 @@ class SingleTypeKVCacheManager(ABC):
         """How many blocks of each table, from its head, have been entered in the index."""
         self.num_skipped_block: dict[str, int] = {}
         """How many blocks of each table, from its head, have been given back; absent while none have."""
+        self.retention_interval: int | None = None
+        """See `KVCacheConfig.prefix_cache_retention_interval`."""
+        self.journal = Journal()
+        """Notes what a table was before it is changed; the coordinator gives all groups the same one."""
 
     @abstractmethod
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return how many tokens, from the first, are not read by the token at `num_computed_tokens` nor any later."""
+
+    @property
+    def num_blocks_of_hit(self) -> int | None:
+        """How many blocks before its end a hit needs; `None`: all, so that each block is worth its key."""
+        return None
 
     @property
     def blocks_per_boundary(self) -> int:
@@ -120,6 +132,7 @@ class SingleTypeKVCacheManager(ABC):
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
         """Start the request's table with the blocks of its hit, one reference more on each."""
+        self._note(request_id)
         self.block_pool.touch(new_computed_blocks)
         self.req_to_blocks[request_id] = list(new_computed_blocks)
         self.num_cached_block[request_id] = len(new_computed_blocks)
@@ -130,6 +143,7 @@ class SingleTypeKVCacheManager(ABC):
         num_new = cdiv(num_tokens, self.block_size) - len(table)
         if num_new <= 0:
             return []
+        self._note(request_id)
         new_blocks = self.block_pool.get_new_blocks(num_new)
         table += new_blocks
         return new_blocks
@@ -154,6 +168,7 @@ class SingleTypeKVCacheManager(ABC):
         start = self.num_skipped_block.get(request_id, 0)
         end = min(self.get_num_skipped_tokens(num_computed_tokens) // self.block_size, len(table))
         if start < end:
+            self._note(request_id)
             self.block_pool.free_blocks(self.get_skipped_blocks(request_id, num_computed_tokens))
             table[start:end] = [self.block_pool.null_block] * (end - start)
             self.num_skipped_block[request_id] = end
@@ -171,17 +186,44 @@ class SingleTypeKVCacheManager(ABC):
         num_full = min(num_full, len(names)) // self.blocks_per_boundary * self.blocks_per_boundary
         if num_full <= num_cached:
             return
-        self.block_pool.cache_full_blocks(
-            self.req_to_blocks[request.request_id],
-            names,
-            num_cached_blocks=num_cached,
-            num_full_blocks=num_full,
-            kv_cache_group_id=self.kv_cache_group_id,
-        )
+        table = self.req_to_blocks[request.request_id]
+        self._note(request.request_id)
+        if self.journal.is_open:
+            self.journal.promised += [block for block in table[num_cached:num_full] if block.block_hash is None]
+        if self.retention_interval is None:
+            self.block_pool.cache_full_blocks(table, names, num_cached, num_full, self.kv_cache_group_id)
+        else:
+            for position in filter(partial(self.is_retained, request), range(num_cached, num_full)):
+                self.block_pool.cache_full_blocks(table, names, position, position + 1, self.kv_cache_group_id)
         self.num_cached_block[request.request_id] = num_full
+
+    def is_retained(self, request: Request, position: int) -> bool:
+        """Return whether the request's block at `position` gets a key, where a retention interval thins them out.
+
+            window of 4, blocks of 2: a hit needs 2        position    0  1  2  3  4  5  6  7
+            interval 0, prompt of 13 tokens                            -  -  -  -  k  k  -  -     before token 12
+            interval 8                                                 -  -  k  k  k  k  k  k     and before each 8th
+
+        Kept are the blocks that a hit needs that ends with the prompt (but for its last token, which is always
+        computed), where the request left a prefix that others share, or at a multiple of the interval.
+        """
+        num_needed = self.num_blocks_of_hit
+        if num_needed is None or self.retention_interval is None:
+            return True
+        if self.retention_interval > 0:
+            per_segment = self.retention_interval // self.block_size
+            if position % per_segment >= per_segment - num_needed:
+                return True
+        alignment = self.cache_hit_alignment_tokens
+        for boundary in (request.num_prompt_tokens - 1, request.shared_prefix_boundary):
+            end = boundary // alignment * alignment // self.block_size
+            if end - num_needed <= position < end:
+                return True
+        return False
 
     def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
         """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""
+        self._note(child_id)
         table = self.req_to_blocks[parent_id][: cdiv(num_computed_tokens, self.block_size)]
         self.block_pool.touch(table)
         self.req_to_blocks[child_id] = table
@@ -197,6 +239,7 @@ class SingleTypeKVCacheManager(ABC):
 
     def replace_partial_block(self, request_id: str, num_computed_tokens: int, block: KVCacheBlock) -> None:
         """Put another block in the place of the one in which the next token's slot lies."""
+        self._note(request_id)
         self.req_to_blocks[request_id][num_computed_tokens // self.block_size] = block
 
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
@@ -205,6 +248,7 @@ class SingleTypeKVCacheManager(ABC):
         table       [ computed          | promised          | without key ]
                     0    num_computed // block_size     num_cached_block
         """
+        self._note(request_id)
         first = num_computed_tokens // self.block_size
         num_cached = self.num_cached_block[request_id]
         promised = [block for block in self.req_to_blocks[request_id][first:num_cached] if not block.is_null]
@@ -214,11 +258,33 @@ class SingleTypeKVCacheManager(ABC):
 
     def free(self, request_id: str) -> None:
         """Forget the request's table and drop its references, tail first, so that its head outlives its tail."""
+        self._note(request_id)
         table = self.req_to_blocks[request_id]
         self.block_pool.free_blocks(reversed(table))
         del self.req_to_blocks[request_id]
         del self.num_cached_block[request_id]
         self.num_skipped_block.pop(request_id, None)
+
+    def roll_back(self) -> None:
+        """Put back what the journal has noted of this group's tables; the pool's counts are not touched."""
+        for (group_id, request_id), kept in self.journal.tables.items():
+            if group_id == self.kv_cache_group_id:
+                for dictionary, value in zip(self._dictionaries(), kept, strict=True):
+                    if value is None:
+                        dictionary.pop(request_id, None)
+                    else:
+                        dictionary[request_id] = value
+
+    def _note(self, request_id: str) -> None:
+        """Note what is kept of the request, if an operation is under way that has not changed it before."""
+        if self.journal.is_open and (self.kv_cache_group_id, request_id) not in self.journal.tables:
+            table, *others = (dictionary.get(request_id) for dictionary in self._dictionaries())
+            kept = None if table is None else list(table)
+            self.journal.tables[self.kv_cache_group_id, request_id] = (kept, *others)
+
+    def _dictionaries(self) -> tuple[dict[str, Any], ...]:
+        """Return all that is kept per request, the tables first."""
+        return self.req_to_blocks, self.num_cached_block, self.num_skipped_block
 
 
 class FullAttentionManager(SingleTypeKVCacheManager):
@@ -256,6 +322,11 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
     def __init__(self, kv_cache_spec: SlidingWindowSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
         super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
         self.sliding_window = kv_cache_spec.sliding_window
+
+    @property
+    def num_blocks_of_hit(self) -> int:
+        """The blocks of the window of the token behind the hit."""
+        return cdiv(self.sliding_window - 1, self.block_size)
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return the tokens left of the next token's window.
@@ -299,6 +370,11 @@ class MambaManager(SingleTypeKVCacheManager):
         self._promises: dict[str, tuple[KVCacheBlock, Request, int]] = {}
         """The state that each request published last: its block, its writer, the tokens that make it true."""
 
+    @property
+    def num_blocks_of_hit(self) -> int:
+        """One state."""
+        return 1
+
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return all but the last computed token: the state behind it knows the rest."""
         return max(0, num_computed_tokens - 1)
@@ -326,6 +402,7 @@ class MambaManager(SingleTypeKVCacheManager):
 
         Whoever keeps a copy of the table appends what is returned, so the null blocks are part of it.
         """
+        self._note(request_id)
         table = self.req_to_blocks[request_id]
         gaps = [self.block_pool.null_block] * (cdiv(num_tokens, self.block_size) - len(table) - 1)
         table += gaps
@@ -335,6 +412,7 @@ class MambaManager(SingleTypeKVCacheManager):
         """Enter the state in the index if the step ends where a hit can end, which is at a block's end."""
         if num_tokens % self.cache_hit_alignment_tokens > 0:
             return
+        self._note(request.request_id)
         position = num_tokens // self.block_size - 1
         self.num_cached_block[request.request_id] = position  # what stands before it is no state of a block's end
         super().cache_blocks(request, num_tokens)
@@ -344,3 +422,7 @@ class MambaManager(SingleTypeKVCacheManager):
         """Free as any group does, and forget the request's promise."""
         super().free(request_id)
         self._promises.pop(request_id, None)
+
+    def _dictionaries(self) -> tuple[dict[str, Any], ...]:
+        """Return all that is kept per request, the tables first."""
+        return *super()._dictionaries(), self._promises

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_kv.core.errors import ConfigError, KVCacheError
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.terminal import MARKS, Screen, pool_lines, printable, text_lines
 
 if TYPE_CHECKING:

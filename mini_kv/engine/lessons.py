@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mini_kv.attention.options import AttentionOptions
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, Past, generate_alone
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, Prompt
 from mini_kv.engine.poison import PoisonedKVError
@@ -273,7 +273,7 @@ def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, n
     asked = []
     for prompt in prompts:
         [output] = engine.generate([prompt], SamplingParams(max_tokens=1, temperature=0))
-        asked.append(Asked(len(output.prompt_token_ids), output.num_cached_tokens, logger.line()))
+        asked.append(Asked(len(output.prompt_token_ids), output.num_cached_tokens or 0, logger.line()))
     return asked
 
 

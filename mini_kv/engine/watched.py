@@ -14,8 +14,8 @@ from torch import Tensor
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.core.sched.scheduler import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.model import TinyLlama

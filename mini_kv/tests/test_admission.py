@@ -8,7 +8,8 @@ import mini_kv.workload
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
 from mini_kv.tests.scheduler_driver import CONFIGS, Config, run
 from mini_kv.workload.mooncake import TraceRequest, read_trace

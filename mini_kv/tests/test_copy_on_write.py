@@ -13,7 +13,8 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 
 
 def make_kv(num_blocks: int = 12) -> KVCacheManager:

@@ -1,12 +1,22 @@
-"""The core stands alone: no tensor library is loaded, and importing takes no time worth noticing."""
+"""The core stands alone: no tensor library is loaded, and importing takes no time worth noticing.
 
+And what a package says of its modules names all of them.
+"""
+
+import ast
+import importlib
 import json
 import os
+import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+import mini_kv
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "triton", "xxhash", "matplotlib", "transformers"}
@@ -14,10 +24,10 @@ LIMIT_S = 0.1
 
 
 def import_in_a_new_process(module: str) -> tuple[float, set[str]]:
-    """Return how long the import takes and which top-level modules are loaded after it."""
+    """Return the import's CPU time in seconds and which top-level modules are loaded after it."""
     script = (
-        "import sys, time; start = time.perf_counter(); "
-        f"import {module}; seconds = time.perf_counter() - start; import json; "
+        "import sys, time; start = time.process_time(); "
+        f"import {module}; seconds = time.process_time() - start; import json; "
         "print(json.dumps([seconds, sorted({name.partition('.')[0] for name in sys.modules})]))"
     )
     output = subprocess.run(
@@ -42,3 +52,44 @@ def test_no_heavy_package_is_loaded(module: str) -> None:
 def test_importing_is_quick() -> None:
     """The best of several new processes, since a busy machine can only make it slower."""
     assert min(import_in_a_new_process("mini_kv")[0] for _ in range(5)) < LIMIT_S
+
+
+def test_the_front_door_has_every_name_and_no_other() -> None:
+    """Each name is the one of its home, and type checkers see the same ones."""
+    source = ast.parse((ROOT / "mini_kv/__init__.py").read_text("utf-8"))
+    imported = [alias.name for node in ast.walk(source) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    homes = [name for names in mini_kv._HOMES.values() for name in names]
+    assert sorted(homes) == mini_kv.__all__ == sorted({*imported} - {"import_module"})
+    assert set(mini_kv.__all__) <= set(dir(mini_kv))
+    for home, names in mini_kv._HOMES.items():
+        if home.startswith("core"):
+            assert [getattr(mini_kv, name) for name in names] == [
+                getattr(importlib.import_module(f"mini_kv.{home}"), name) for name in names
+            ]
+    with pytest.raises(AttributeError, match="has no attribute 'KVCache'"):
+        _ = mini_kv.KVCache
+
+
+def test_the_front_door_is_lazy() -> None:
+    """Ten milliseconds and no engine room: the best of several new processes."""
+    timed = [import_in_a_new_process("mini_kv") for _ in range(5)]
+    assert min(seconds for seconds, _ in timed) < 0.01
+    assert timed[0][1] & HEAVY == set()
+
+
+def test_installing_mini_kv_installs_nothing_else() -> None:
+    """Not even xxhash: it is an extra, for who asks for the hash function xxh3_128."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["dependencies"] == []
+    assert project["optional-dependencies"]["xxhash"] == ["xxhash>=3.5"]
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["mini_kv.core", "mini_kv.core.sched", "mini_kv.policy", "mini_kv.workload", "mini_kv.trace", "mini_kv_book"],
+)
+def test_the_map_of_a_package_names_each_of_its_modules_and_no_other(package: str) -> None:
+    """Between backticks, in the docstring of its `__init__`."""
+    found = importlib.import_module(package)
+    named = re.findall(r"`(\w+)`", found.__doc__ or "")
+    assert sorted(named) == sorted(module.name for module in pkgutil.iter_modules(found.__path__))

@@ -11,7 +11,9 @@ from mini_kv.trace.scenario import load_scenario
 from mini_kv.viz.terminal import play_in_terminal
 
 ROOT = Path(__file__).parents[2]
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/lab-*/README.md"))]
+ROOMS = [ROOT / name / "README.md" for name in ("mini_kv", "labs", "notebooks", "book")]
+LABS = sorted(ROOT.glob("labs/lab-*/README.md"))
+READMES = [ROOT / "README.md", *ROOMS, *LABS]
 
 
 def test_the_drawing_in_the_readme_is_made_by_the_engine():
@@ -23,6 +25,16 @@ def test_the_drawing_in_the_readme_is_made_by_the_engine():
         out = io.StringIO()
         play_in_terminal(load_scenario(name), out)
         assert drawing in out.getvalue()
+
+
+def test_the_program_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]):
+    """Each block of Python is run, and prints the lines that it announces."""
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(programs) == 1
+    for program in programs:
+        exec(program, {})
+        announced = [line.removeprefix("# prints: ") for line in program.splitlines() if line.startswith("# prints: ")]
+        assert capsys.readouterr().out.splitlines() == announced != []
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
@@ -40,7 +52,7 @@ def test_named_paths_exist(readme: Path):
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("readme", READMES[1:], ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("readme", LABS, ids=lambda path: path.parent.name)
 def test_every_lab_says_where_its_work_is_used(readme: Path):
     """One paragraph. It names every part of the lab that `mini-kv generate --labs` runs, and each that it does not."""
     (used,) = re.findall(r"\*\*Where is my work used\?\*\* (.*?)\n\n", readme.read_text(encoding="utf-8"), re.DOTALL)

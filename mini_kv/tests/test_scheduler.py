@@ -1,15 +1,17 @@
 """The scheduler, told as stories: who runs, with how many tokens, who gives way, who comes back."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.config import SchedulerConfig, longest_request
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 
 
 class Engine:
@@ -72,10 +74,18 @@ def test_a_long_prompt_is_cut_to_the_budget_while_others_decode():
 
 
 def test_without_chunked_prefill_a_prompt_waits_until_it_fits_whole():
-    engine = Engine(max_num_batched_tokens=8, enable_chunked_prefill=False)
+    engine = Engine(max_num_batched_tokens=9, enable_chunked_prefill=False)
     engine.add("A", range(6))
     engine.add("B", range(100, 106))
     assert [engine.step() for _ in range(2)] == [{"A": 6}, {"A": 1, "B": 6}]
+
+
+def test_without_chunked_prefill_a_request_that_would_outgrow_the_step_is_refused():
+    """Preempted, it would have to be computed again in one step, and wait for that for ever."""
+    engine = Engine(9, max_num_batched_tokens=14, enable_chunked_prefill=False)
+    with pytest.raises(ConfigError, match="when it has grown to 31 and is preempted"):
+        engine.add("A", range(10), max_tokens=22)
+    engine.add("A", range(10), max_tokens=5)
 
 
 def test_one_long_prompt_cannot_take_the_whole_step_under_a_threshold():
@@ -83,6 +93,19 @@ def test_one_long_prompt_cannot_take_the_whole_step_under_a_threshold():
     engine.add("A", range(12))
     engine.add("B", range(100, 103))
     assert [engine.step() for _ in range(3)] == [{"A": 5, "B": 3}, {"A": 5, "B": 1}, {"A": 2, "B": 1}]
+
+
+def test_a_threshold_protects_others_so_a_request_by_itself_is_not_cut():
+    engine = Engine(max_num_batched_tokens=16, long_prefill_token_threshold=5)
+    engine.add("A", range(12))
+    assert engine.step() == {"A": 12}
+
+
+def test_a_threshold_cuts_prompts_even_without_chunked_prefill():
+    engine = Engine(max_num_batched_tokens=16, long_prefill_token_threshold=5, enable_chunked_prefill=False)
+    engine.add("A", range(12))
+    engine.add("B", range(100, 112))
+    assert [engine.step() for _ in range(3)] == [{"A": 5, "B": 5}, {"A": 5, "B": 5}, {"A": 2, "B": 2}]
 
 
 def test_no_more_than_max_num_seqs_run_at_once():
@@ -146,20 +169,89 @@ def test_requests_of_one_step_share_what_the_first_of_them_is_about_to_compute()
     assert output.scheduled_new_reqs[1].block_ids == ([1, 2, 4],)
 
 
-def test_aborting_the_first_of_them_before_the_step_ran_sends_the_other_back():
+def test_aborting_the_first_of_them_in_mid_step_leaves_the_other_what_the_worker_writes():
     engine = Engine()
     engine.add("A", range(9))
     engine.add("B", range(9))
     output = engine.plan()
     engine.scheduler.finish_requests(["A"])
     check_invariants(engine.kv)
-    assert output.num_scheduled_tokens == {}
-    assert (engine.batch, engine.line) == ([], ["B"])
-    engine.finish(output)
+    assert output.num_scheduled_tokens == {"A": 9, "B": 1}  # the worker has the step: nothing is taken out of it
+    (result,) = engine.scheduler.update_from_output(output, {"A": [7], "B": [7]})
+    assert (result.request_id, engine.batch, engine.line) == ("B", ["B"], [])
+    assert engine.plan().finished_req_ids == ["A"]
+
+
+def test_a_new_request_with_the_id_of_one_that_was_aborted_in_mid_step_gets_none_of_its_results():
+    engine = Engine()
+    engine.add("A", range(9))
     output = engine.plan()
-    assert output.num_scheduled_tokens == {"B": 9}  # nothing of A's was ever computed, so nothing is found
-    assert output.preempted_req_ids == ["B"]
-    assert output.finished_req_ids == ["A"]
+    engine.scheduler.finish_requests(["A"])
+    engine.add("A", range(100, 103))
+    assert engine.scheduler.update_from_output(output, {"A": [7]}) == []
+    assert engine.scheduler.requests["A"].token_ids == [100, 101, 102]
+    output = engine.plan()
+    assert (output.finished_req_ids, output.num_scheduled_tokens) == (["A"], {"A": 3})
+
+
+def test_a_step_that_is_abandoned_is_planned_again_and_tells_the_worker_all_that_it_has_not_heard():
+    engine = Engine(7)
+    engine.add("A", range(8), max_tokens=9)
+    engine.add("B", range(100, 108), max_tokens=9)
+    engine.add("C", [200], max_tokens=1)
+    engine.step()
+    for _ in range(4):
+        engine.step()
+    output = engine.plan()  # A needs a fourth block: B gives way
+    assert (output.num_scheduled_tokens, output.preempted_req_ids) == ({"A": 1}, ["B"])
+    engine.scheduler.abandon_step()
+    check_invariants(engine.kv)
+    assert (engine.batch, engine.line, engine.kv.block_pool.num_free_blocks) == ([], ["A", "B"], 6)
+    with pytest.raises(SchedulerError, match="not the results"):
+        engine.scheduler.update_from_output(output, {"A": [7]})
+    again = engine.plan()
+    assert again.preempted_req_ids == ["B", "A"]  # B of the step that did not run, A of giving it up
+    assert again.num_scheduled_tokens == {"A": 1}  # its 12 computed tokens are all found again
+    engine.finish(again)
+    engine.scheduler.abandon_step()  # none is under way: nothing happens
+    while engine.scheduler.has_unfinished_requests:
+        engine.step()
+    assert engine.kv.block_pool.num_free_blocks == 6
+
+
+def test_ids_of_finished_requests_are_told_until_a_step_has_run():
+    engine = Engine()
+    engine.add("A", range(4), max_tokens=1)
+    engine.step()
+    engine.add("B", range(4), max_tokens=2)
+    for _ in range(2):
+        assert engine.plan().finished_req_ids == ["A"]
+        engine.scheduler.abandon_step()
+    engine.step()
+    assert engine.plan().finished_req_ids == []
+
+
+def test_blocks_that_accepted_drafts_complete_in_the_last_step_are_found_by_the_next_turn():
+    engine = Engine()
+    engine.add("A", range(8), max_tokens=5)
+    engine.step()
+    engine.scheduler.update_draft_token_ids("A", [1, 2, 3])
+    (result,) = engine.scheduler.update_from_output(engine.plan(), {"A": [1, 2, 3, 4]})
+    assert (result.finish_reason, result.new_token_ids) == ("length", [1, 2, 3, 4])
+    next_turn = engine.kv.new_request("B", [*range(8), 7, 1, 2, 3, 4, 50])
+    assert engine.kv.get_computed_blocks(next_turn)[1] == 12
+
+
+def test_a_step_that_could_let_no_request_in_while_none_runs_is_an_error_and_no_endless_wait():
+    engine = Engine(4)
+    engine.add("A", range(100, 109), max_tokens=2)
+    other = engine.kv.new_request("B", range(8))
+    engine.kv.allocate_slots(other, 8)  # behind the scheduler's back
+    with pytest.raises(SchedulerError, match=r"1 requests wait, none runs.*'A'"):
+        engine.scheduler.schedule()
+    assert engine.line == ["A"]
+    engine.kv.free(other)
+    assert engine.step() == {"A": 9}
 
 
 @pytest.mark.parametrize("moment", ["waiting", "running", "in the step", "preempted"])
@@ -258,3 +350,19 @@ def test_turns_out_of_order_and_impossible_results_are_refused_and_change_nothin
     assert engine.scheduler.requests["A"].num_computed_tokens == 4
     engine.finish(output)
     assert engine.scheduler.requests["A"].num_computed_tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest"),
+    [({}, 76), ({"max_model_len": 30}, 29), ({"enable_chunked_prefill": False, "max_num_batched_tokens": 14}, 14)],
+    ids=["the pool", "the model", "a step without chunks"],
+)
+def test_the_longest_request_that_can_run_is_let_in_and_a_longer_one_is_not(limits: dict[str, Any], longest: int):
+    engine = Engine(**limits)
+    assert longest_request(engine.kv, engine.scheduler.config) == longest
+    engine.add("A", range(2), max_tokens=longest - 1)  # the last token is never computed
+    if "max_model_len" not in limits:  # else it ends when the model does
+        with pytest.raises(ConfigError):
+            engine.add("B", range(2), max_tokens=longest)
+    while engine.scheduler.has_unfinished_requests:
+        engine.step()

@@ -1,6 +1,6 @@
 """The timeline: what each request did in each step, and that it is the scheduler's own story."""
 
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.policy.admission import Greedy
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario
 from mini_kv.workload.timeline import (

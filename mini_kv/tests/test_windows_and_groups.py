@@ -21,7 +21,8 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 
 
 def state_spec(block_size: int) -> MambaSpec:
@@ -315,7 +316,7 @@ def test_reserved_blocks_and_the_watermark() -> None:
     assert kv.allocate_slots(a, 1, reserved_blocks=2) is None
     assert kv.allocate_slots(a, 1, reserved_blocks=1) is not None
     for watermark in (-0.1, 1.0):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=f"watermark is {watermark}: it is a share of the pool, 0.0 to 1.0"):
             make(10, FullAttentionSpec(4), watermark=watermark)
 
 
@@ -395,5 +396,5 @@ def test_bytes_and_bounds_of_the_specs() -> None:
     chunks = ChunkedLocalAttentionSpec(16, attention_chunk_size=8192)
     assert chunks.max_admission_blocks_per_request(2048, 100_000) == 640
     assert chunks.max_admission_blocks_per_request(2048, 5) == 1
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="sliding_window is 0, it must be at least 1"):
         SlidingWindowSpec(16, sliding_window=0)

@@ -58,9 +58,10 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.trace.frame import Frame, frame_of
 from mini_kv.trace.predict import Prediction, parse_prediction, right_choice
 from mini_kv.trace.recorder import Recorder

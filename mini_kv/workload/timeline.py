@@ -14,7 +14,8 @@ from typing import NamedTuple
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy
-from mini_kv.core.sched.scheduler import Scheduler, SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
 
 ABSENT, WAITS, PROMPT, ANSWER, OUT, AGAIN = "", "waits", "prompt", "answer", "thrown out", "again"
 

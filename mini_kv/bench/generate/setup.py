@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.model import ModelConfig, TinyLlama

@@ -4,7 +4,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum, unique
-from typing import Protocol
+from typing import Protocol, Self
 
 from mini_kv.core.request import Request
 
@@ -39,6 +39,9 @@ class RequestQueue(Protocol):
 
     def remove_request(self, request: Request) -> None:
         """Take out a request, wherever it stands. Costs O(waiting)."""
+
+    def copy(self) -> Self:
+        """Return a line of the same requests in the same order. Costs O(waiting)."""
 
     def __len__(self) -> int: ...
 
@@ -95,6 +98,12 @@ class PriorityRequestQueue:
         """Take out a request, wherever it stands."""
         self._heap.remove((request.priority, request.arrival, request))
         heapq.heapify(self._heap)
+
+    def copy(self) -> "PriorityRequestQueue":
+        """Return a line of the same requests in the same order."""
+        other = PriorityRequestQueue()
+        other._heap = list(self._heap)
+        return other
 
     def __len__(self) -> int:
         return len(self._heap)

@@ -10,67 +10,83 @@ A step lets every request catch up by as much as the budget allows. One token be
 prompt behind, prefill; a part of it, chunked prefill. All of them run in one batch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
+from mini_kv.core.sched.config import SchedulerConfig, can_ever_run, check_limits
 from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
-from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from mini_kv.core.sched.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
 
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Limits of a step and of the engine.
-
-    Source: vLLM `SchedulerConfig` (config/scheduler.py), same names and defaults where we have the option.
-    """
-
-    max_num_batched_tokens: int = 2048
-    """Tokens that one step may compute, over all requests: the token budget."""
-    max_num_seqs: int = 128
-    """Requests that may run at once."""
-    max_model_len: int = 1 << 20
-    """Tokens of the longest request, prompt and output."""
-    enable_chunked_prefill: bool = True
-    """Whether a prompt may be computed over several steps."""
-    long_prefill_token_threshold: int = 0
-    """Most tokens of one request in a step, so that one long prompt leaves room for others; 0: no limit."""
-    num_lookahead_tokens: int = 0
-    """Slots to give each request beyond its tokens, for drafts."""
-    policy: SchedulingPolicy = SchedulingPolicy.FCFS
-    scheduler_reserve_full_isl: bool = True
-    """Whether a request enters only if all of its tokens fit, not just the chunk that this step computes."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        for name in ("long_prefill_token_threshold", "num_lookahead_tokens"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must not be negative")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
 class _Step:
-    """A step while it is being planned."""
+    """A step, while it is being planned and until its results are there."""
 
     token_budget: int
     output: SchedulerOutput = field(default_factory=SchedulerOutput)
+    requests: dict[str, Request] = field(default_factory=dict)
+    """Who is in it. One that is aborted meanwhile stays, so that a new request of the same id is not taken for it."""
+    long_prefill_token_threshold: int = 0
 
     def take_out(self, request_id: str) -> None:
         """Undo that the request was scheduled; its tokens are in the budget again."""
         self.token_budget += self.output.num_scheduled_tokens.get(request_id, 0)
+        self.requests.pop(request_id, None)
         self.output.drop(request_id)
+
+
+@dataclass(slots=True)
+class _Before:
+    """The scheduler when a call began, to be put back if the call is interrupted."""
+
+    running: list[Request]
+    waiting: RequestQueue
+    step: _Step | None
+    num_preemptions: int
+    num_arrived: int
+    finished_req_ids: list[str]
+    preempted_req_ids: list[str]
+    unknown_to_worker: set[str]
+    states: dict[Request, tuple[Any, ...]] = field(default_factory=dict)
+    """What the call has changed of requests, as it was: see `Request.state`."""
+    progress: list[tuple[Request, int, int, int]] = field(default_factory=list)
+    """Of each request in a step whose results come: computed tokens, tokens and block hashes before."""
+
+
+def _all_or_nothing(method: Method) -> Method:
+    """Make the method undo what it has done if it raises; if that is interrupted too, the next call finishes it."""
+
+    @wraps(method)
+    def whole(self: "Scheduler", *args: Any, **kwargs: Any) -> Any:
+        self._recover()
+        self._begin()
+        try:
+            result = method(self, *args, **kwargs)
+            self._journal.is_open = False  # from here on it is done
+            return result
+        except BaseException:
+            self._roll_back()
+            raise
+
+    return cast(Method, whole)
 
 
 class Scheduler:
     """Waiting line, running batch, and the rules between them.
 
-    Use it in turns: `schedule()`, let the worker compute that step, `update_from_output()`, and again. Requests may be
-    added and aborted at any time in between.
+    Use it in turns: `schedule()`, let the worker compute that step, `update_from_output()`, and again; if the worker
+    failed, `abandon_step()`. Requests may be added and aborted at any time in between.
+
+    Each call is done or not done: an exception in its middle, whatever its reason, leaves requests, tables and counts
+    as they were before. See `core.journal`.
 
     Source: vLLM `Scheduler` (v1/core/sched/scheduler.py).
     """
@@ -89,14 +105,11 @@ class Scheduler:
             config: limits.
             admission: when a newcomer may enter while others run.
 
-        Raises `ConfigError` if the manager's formula for admission expects smaller steps than these.
+        Raises `ConfigError` if manager and limits cannot work together: see `check_limits`.
         """
         self.kv_cache_manager = kv_cache_manager
         self.config = config or SchedulerConfig()
-        max_in_flight = kv_cache_manager.max_in_flight_tokens
-        if max_in_flight is not None and max_in_flight < self.config.max_num_batched_tokens:
-            message = f"the manager plans for steps of {max_in_flight} tokens at most (max_in_flight_tokens)"
-            raise ConfigError(f"{message}; max_num_batched_tokens is {self.config.max_num_batched_tokens}")
+        check_limits(kv_cache_manager, self.config)
         self.admission = admission or Greedy()
         self.waiting = create_request_queue(self.config.policy)
         self.running: list[Request] = []
@@ -111,6 +124,9 @@ class Scheduler:
         """Forked requests that no step has named yet."""
         self._step: _Step | None = None
         """The step that is being planned, or that the worker has; `None` between steps."""
+        self._journal = kv_cache_manager.coordinator.journal
+        """Open while a call changes requests and blocks."""
+        self._before = self._now()
 
     # Requests come and go.
 
@@ -133,9 +149,16 @@ class Scheduler:
         Raises `RepeatedRequestError` if the id is in use, and `ConfigError` if the request could never finish: too
         long for the model, for the pool, or for one step where prompts must not be cut.
         """
+        self._recover()
         self._check_new(request, max_tokens)
-        self._enter(request, max_tokens, frozenset(stop_token_ids), priority)
-        self.waiting.add_request(request)
+        try:
+            self._enter(request, max_tokens, frozenset(stop_token_ids), priority)
+            self.waiting.add_request(request)
+        except BaseException:
+            self.requests.pop(request.request_id, None)
+            if any(other is request for other in self.waiting):
+                self.waiting.remove_request(request)
+            raise
 
     def _enter(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
         """Note what the scheduler must know of a request."""
@@ -150,22 +173,23 @@ class Scheduler:
         """Return how many of a request's tokens will be computed: all but the very last, which nothing follows."""
         return min(request.num_tokens + max_tokens, self.config.max_model_len) - 1
 
+    @_all_or_nothing
     def finish_requests(self, request_ids: Iterable[str]) -> None:
         """Abort requests, wherever they stand: waiting, running, or in the step that the worker has.
 
-        An unknown id is ignored: its request may have ended by itself a moment ago. Whoever built on KV that an aborted
-        request was about to write is preempted.
+        An unknown id is ignored: its request may have ended by itself a moment ago. In mid-step the keys of its blocks
+        stay, since the worker writes them all the same; no block is given away before the step has ended.
         """
-        for request_id in request_ids:
-            request = self.requests.get(request_id)
-            if request is None:
-                continue
+        found = [self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests]
+        for request in found:
+            self._remember(request)
             if request.status is RequestStatus.RUNNING:
                 self._take_blocks(request)
             else:
                 self.waiting.remove_request(request)
             self._finish(request, RequestStatus.FINISHED_ABORTED)
 
+    @_all_or_nothing
     def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
         """Let a new request go on from where a running one stands, on the same blocks; return whether there was room.
 
@@ -183,6 +207,7 @@ class Scheduler:
         if len(self.running) == self.config.max_num_seqs:
             return False
         self._check_new(child, max_tokens)
+        self._remember(child)
         self.kv_cache_manager.fork(parent, child)
         self._enter(child, max_tokens, parent.stop_token_ids, parent.priority)
         child.num_computed_tokens = parent.num_computed_tokens
@@ -198,23 +223,29 @@ class Scheduler:
 
     # One step.
 
+    @_all_or_nothing
     def schedule(self) -> SchedulerOutput:
-        """Plan the next step: first everybody who runs, then, if nobody had to give way, newcomers.
+        """Plan the next step: first all that run, then, if none of them had to give way, those that wait.
 
-        Raises `SchedulerError` if the last step's results have not been brought back.
+        Raises `SchedulerError` if the last step's results have not been brought back, or if requests wait, none runs
+        and none can be let in, which no later step would change.
         """
         if self._step is not None:
-            raise SchedulerError("a step is under way: call update_from_output with its results first")
+            raise SchedulerError("a step is under way: bring its results to update_from_output, or abandon_step")
         self._step = step = _Step(self.config.max_num_batched_tokens)
+        if len(self.requests) > 1:  # a request by itself takes the step from no other
+            step.long_prefill_token_threshold = self.config.long_prefill_token_threshold
         num_preemptions = self.num_preemptions
         self._schedule_running(step)
-        if self.num_preemptions == num_preemptions:  # else who was just thrown out would come straight back in
+        if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
             self._schedule_waiting(step)
+            self._check_progress()
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
         return step.output
 
+    @_all_or_nothing
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
     ) -> list[EngineCoreOutput]:
@@ -225,35 +256,118 @@ class Scheduler:
             sampled_token_ids: for each request whose known tokens are all computed now, its new ones: the drafts that
                 were right, then one token more. Results for a request that was aborted meanwhile are ignored.
 
-        Raises `SchedulerError`, with nothing changed, if this is not the step under way or the tokens do not fit it.
+        Raises `SchedulerError` if this is not the step under way or the tokens do not fit it, and `InvalidTokenError`
+        for a token that is none; nothing is changed then.
         """
-        if self._step is None or scheduler_output is not self._step.output:
+        step = self._step
+        if step is None or scheduler_output is not step.output:
             raise SchedulerError("these are not the results of the step under way")
+        drafts_of = scheduler_output.scheduled_spec_decode_tokens
+        progress, running = self._before.progress, RequestStatus.RUNNING
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
-            drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, [])
-            _check_sampled(self.requests[request_id], num_tokens, drafts, sampled_token_ids.get(request_id, ()))
-        self._step = None
+            request = step.requests.get(request_id)
+            if request is not None and request.status is running:
+                _check_sampled(
+                    request, num_tokens, drafts_of.get(request_id, ()), sampled_token_ids.get(request_id, ())
+                )
+                progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
-        for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
-            request = self.requests[request_id]
-            request.num_computed_tokens += num_tokens
-            sampled = sampled_token_ids.get(request_id, ())
+        for request, num_computed_tokens, _, _ in progress:
+            request_id = request.request_id
+            request.num_computed_tokens = num_computed_tokens + scheduler_output.num_scheduled_tokens[request_id]
+            sampled = sampled_token_ids.get(request_id)
             if sampled:
-                drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, [])
+                drafts = drafts_of.get(request_id, ())
                 # Slots of wrong drafts are written again, with what should have stood there.
                 request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
-                outputs.append(self._append_output(request, sampled))
+                outputs.append(self._append_output(request, sampled, bool(drafts)))
+        self.kv_cache_manager.confirm_promises()
+        self._step = None
         return outputs
 
+    @_all_or_nothing
+    def abandon_step(self) -> None:
+        """Give up the step under way, which the worker has not run or not run to its end; nothing if there is none.
+
+        Its requests go back to the front of the waiting line, in their order, and are computed again: what the worker
+        may have written is held by none. Keys that the step promised are withdrawn, also from blocks that were freed
+        meanwhile. What the worker was to be told, the next step tells again.
+        """
+        step = self._step
+        if step is None:
+            return
+        self._step = None
+        self.kv_cache_manager.withdraw_all_promises()
+        self.kv_cache_manager.finish_kv_cache_block_copies()
+        self._finished_req_ids[:0] = step.output.finished_req_ids
+        self._preempted_req_ids[:0] = step.output.preempted_req_ids
+        for request in reversed(list(self.running)):
+            if request.request_id in step.requests:
+                self._preempt_request(request)
+
     def update_draft_token_ids(self, request_id: str, token_ids: Sequence[int]) -> None:
-        """Propose tokens for a running request; the next step computes them all and keeps those that are right."""
+        """Propose tokens for a running request; the next step computes them all and keeps those that are right.
+
+        Raises `SchedulerError` if the request is not running or still in its prompt, or if a layer keeps states.
+        """
+        self._recover()
         request = self.requests.get(request_id)
         if request is None or request.status is not RequestStatus.RUNNING:
             raise SchedulerError(f"request {request_id!r} is not running: there is nothing to propose for it")
+        if self.kv_cache_manager.coordinator.has_states:
+            raise SchedulerError("a layer keeps states: drafts that are wrong cannot be taken back out of them")
         if request.num_computed_tokens < request.num_tokens - 1:
             raise SchedulerError(f"request {request_id!r} is still in its prompt: there is nothing to propose for it")
         request.spec_token_ids = list(token_ids)
+
+    # A call that is interrupted is undone.
+
+    def _begin(self) -> None:
+        """Note all that the call may change. What it changes of a request is noted when it does: `_remember`."""
+        self._before = self._now()
+        self.kv_cache_manager.begin()
+
+    def _now(self) -> _Before:
+        return _Before(
+            list(self.running),
+            self.waiting.copy(),
+            self._step,
+            self.num_preemptions,
+            self._num_arrived,
+            list(self._finished_req_ids),
+            list(self._preempted_req_ids),
+            set(self._unknown_to_worker),
+        )
+
+    def _remember(self, request: Request) -> None:
+        """Note a request before it is changed."""
+        if self._journal.is_open and request not in self._before.states:
+            self._before.states[request] = request.state()
+
+    def _recover(self) -> None:
+        """Finish the roll back of a call that was interrupted so badly that it could not do so itself."""
+        if self._journal.is_open:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        """Be again as at `_begin`. May itself be interrupted, and called again."""
+        before = self._before
+        if not self._journal.is_open:
+            return
+        for request, state in before.states.items():
+            request.restore(state)
+        for request, num_computed_tokens, num_tokens, num_block_hashes in before.progress:
+            request.num_computed_tokens = num_computed_tokens
+            request.truncate(num_tokens, num_block_hashes)
+        self.running, self.waiting, self._step = list(before.running), before.waiting.copy(), before.step
+        self.num_preemptions, self._num_arrived = before.num_preemptions, before.num_arrived
+        self._finished_req_ids, self._preempted_req_ids = list(before.finished_req_ids), list(before.preempted_req_ids)
+        self._unknown_to_worker = set(before.unknown_to_worker)
+        known = sorted([*self.running, *self.waiting], key=lambda request: request.arrival)
+        self.requests = {request.request_id: request for request in known}
+        self.kv_cache_manager.roll_back()
+        self._journal.is_open = False
 
     # Those who run.
 
@@ -263,7 +377,7 @@ class Scheduler:
                 return
             if request.status is not RequestStatus.RUNNING:
                 continue  # it gave way to one before it
-            num_new_tokens = self._num_new_tokens(request, request.num_computed_tokens, step.token_budget)
+            num_new_tokens = min(self._num_wanted(request, request.num_computed_tokens, step), step.token_budget)
             new_blocks = self._allocate_or_preempt(request, num_new_tokens)
             if new_blocks is None:
                 continue  # it gave way itself
@@ -299,34 +413,33 @@ class Scheduler:
     def _preempt_request(self, request: Request) -> None:
         """Take all of a running request's blocks and put it back in the waiting line: it will be computed again.
 
-        Most of its full blocks keep their keys, so unless others need the memory first, much of it is found again.
+        Most of its full blocks keep their keys, so unless others need the memory first, much of it is found again. If
+        it was in the step that is being planned, it leaves the step, the keys of the blocks that it was about to fill
+        are withdrawn, and each request that adopted one of these is preempted, too.
         """
+        self._remember(request)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.num_preemptions += 1
         self._preempted_req_ids.append(request.request_id)
-        self._take_blocks(request)
-        self.waiting.prepend_request(request)
-
-    def _take_blocks(self, request: Request) -> None:
-        """Take a request out of the running batch, and out of the step if it is in it, and free its blocks.
-
-        If its part of the step will not be computed now, the keys of the blocks that it was about to fill are taken
-        back first, and whoever adopted one of these is preempted too.
-        """
-        self.running.remove(request)
         built_on_it: list[str] = []
-        if self._step is not None and request.request_id in self._step.output.num_scheduled_tokens:
+        if self._step is not None and request.request_id in self._step.requests:
             self._step.take_out(request.request_id)
             built_on_it = self.kv_cache_manager.withdraw_promises(request)
-        self.kv_cache_manager.free(request)
-        self._unknown_to_worker.discard(request.request_id)
-        request.num_computed_tokens = 0
-        request.spec_token_ids = []
+        self._take_blocks(request)
         for request_id in reversed(built_on_it):  # each goes to the front of the line, so the first comes last
             other = self.requests[request_id]
             if other.status is RequestStatus.RUNNING:
                 self._preempt_request(other)
+        self.waiting.prepend_request(request)
+
+    def _take_blocks(self, request: Request) -> None:
+        """Take a request out of the running batch and free its blocks."""
+        self.running.remove(request)
+        self.kv_cache_manager.free(request)
+        self._unknown_to_worker.discard(request.request_id)
+        request.num_computed_tokens = 0
+        request.spec_token_ids = []
 
     # Those who wait.
 
@@ -348,9 +461,11 @@ class Scheduler:
         if reserved_blocks is None:
             return False
         hit, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
-        num_new_tokens = self._num_new_tokens(request, num_hit_tokens, step.token_budget)
-        if not self.config.enable_chunked_prefill and num_hit_tokens + num_new_tokens < request.num_tokens:
+        num_wanted = self._num_wanted(request, num_hit_tokens, step)
+        num_new_tokens = min(num_wanted, step.token_budget)
+        if not self.config.enable_chunked_prefill and num_new_tokens < num_wanted:
             return False
+        self._remember(request)
         new_blocks = self.kv_cache_manager.allocate_slots(
             request,
             num_new_tokens,
@@ -369,6 +484,13 @@ class Scheduler:
         self._count(request, num_new_tokens, step)
         return True
 
+    def _check_progress(self) -> None:
+        """Raise `SchedulerError` if none runs although some wait: it would be so in every later step, too."""
+        if self.waiting and not self.running:
+            first = self.waiting.peek_request()
+            message = f"{len(self.waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
+            raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
+
     # Both.
 
     def _introduce(self, request: Request, step: _Step) -> None:
@@ -377,12 +499,12 @@ class Scheduler:
         data = NewRequestData(request.request_id, list(request.token_ids), block_ids, request.num_computed_tokens)
         step.output.scheduled_new_reqs.append(data)
 
-    def _num_new_tokens(self, request: Request, num_computed_tokens: int, token_budget: int) -> int:
-        """Return how many tokens of the request this step computes: as many as it lacks, within the limits."""
+    def _num_wanted(self, request: Request, num_computed_tokens: int, step: _Step) -> int:
+        """Return how many tokens of the request this step would compute if its budget were endless."""
         num_lacking = request.num_tokens + len(request.spec_token_ids) - num_computed_tokens
-        if self.config.long_prefill_token_threshold:
-            num_lacking = min(num_lacking, self.config.long_prefill_token_threshold)
-        return min(num_lacking, token_budget, request.max_slots - num_computed_tokens)
+        if step.long_prefill_token_threshold:
+            num_lacking = min(num_lacking, step.long_prefill_token_threshold)
+        return min(num_lacking, request.max_slots - num_computed_tokens)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none for tokens that it will not live to see."""
@@ -391,25 +513,34 @@ class Scheduler:
     def _count(self, request: Request, num_new_tokens: int, step: _Step) -> None:
         """Note in the step that the request runs, with how many tokens and which drafts."""
         step.token_budget -= num_new_tokens
+        step.requests[request.request_id] = request
         step.output.num_scheduled_tokens[request.request_id] = num_new_tokens
-        num_drafts = max(request.num_computed_tokens + num_new_tokens - request.num_tokens, 0)
-        if num_drafts:
-            step.output.scheduled_spec_decode_tokens[request.request_id] = request.spec_token_ids[:num_drafts]
-        request.spec_token_ids = []  # what is not checked now was proposed for a place that will have moved
+        if request.spec_token_ids:
+            self._remember(request)
+            num_drafts = max(request.num_computed_tokens + num_new_tokens - request.num_tokens, 0)
+            if num_drafts:
+                step.output.scheduled_spec_decode_tokens[request.request_id] = request.spec_token_ids[:num_drafts]
+            request.spec_token_ids = []  # drafts that are not checked now are stale: the next step starts elsewhere
 
-    def _append_output(self, request: Request, sampled: Sequence[int]) -> EngineCoreOutput:
+    def _append_output(self, request: Request, sampled: Sequence[int], has_drafts: bool) -> EngineCoreOutput:
         """Append the new tokens up to the one that ends the request, if there is one."""
         new_token_ids: list[int] = []
+        status = None
         for token in sampled:
             request.append_output_token_ids(token)
             new_token_ids.append(token)
             if token in request.stop_token_ids:
-                return self._end(request, new_token_ids, RequestStatus.FINISHED_STOPPED)
+                status = RequestStatus.FINISHED_STOPPED
+                break
             if request.num_tokens > request.max_slots:
-                return self._end(request, new_token_ids, RequestStatus.FINISHED_LENGTH_CAPPED)
-        return EngineCoreOutput(request.request_id, new_token_ids)
-
-    def _end(self, request: Request, new_token_ids: list[int], status: RequestStatus) -> EngineCoreOutput:
+                status = RequestStatus.FINISHED_LENGTH_CAPPED
+                break
+        request.num_computed_tokens -= len(sampled) - len(new_token_ids)
+        if has_drafts:  # blocks that they completed could not be published before they were accepted
+            self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
+        if status is None:
+            return EngineCoreOutput(request.request_id, new_token_ids)
+        self._remember(request)
         self._take_blocks(request)
         self._finish(request, status)
         return EngineCoreOutput(request.request_id, new_token_ids, status.value)
@@ -421,23 +552,15 @@ class Scheduler:
 
     def _check_new(self, request: Request, max_tokens: int) -> None:
         """Raise if the id is in use, or `ConfigError` if the request could never be done, however long it waited."""
-        config = self.config
         if request.request_id in self.requests:
             raise RepeatedRequestError(request.request_id)
         if max_tokens < 1:
             raise ConfigError(f"max_tokens of request {request.request_id!r} is {max_tokens}, it must be at least 1")
-        who = f"request {request.request_id!r} of {request.num_tokens} tokens"
-        if request.num_tokens >= config.max_model_len:
-            raise ConfigError(f"{who} leaves no room for output: max_model_len is {config.max_model_len}")
-        if not config.enable_chunked_prefill and request.num_tokens > config.max_num_batched_tokens:
-            message = f"{who} does not fit into a step of {config.max_num_batched_tokens} (max_num_batched_tokens)"
-            raise ConfigError(f"{message}, and enable_chunked_prefill is off")
-        max_slots = self._max_slots(request, max_tokens)
-        num_needed = self.kv_cache_manager.num_blocks_needed(max_slots)
-        num_blocks = len(self.kv_cache_manager.block_pool.blocks) - 1
-        if num_needed > num_blocks:
-            message = f"{who} needs {num_needed} blocks when it has grown to {max_slots + 1}; the pool has {num_blocks}"
-            raise ConfigError(message)
+        reason = can_ever_run(
+            self.kv_cache_manager, self.config, request.num_tokens, self._max_slots(request, max_tokens)
+        )
+        if reason is not None:
+            raise ConfigError(f"request {request.request_id!r} of {request.num_tokens} tokens {reason}")
 
 
 def _check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:

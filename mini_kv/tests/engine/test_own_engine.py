@@ -8,7 +8,7 @@ import pytest
 
 from mini_kv.cli import build_parser, main
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.generate_command import make_engine, start
 from mini_kv.labkit.lab import all_labs
 from mini_kv.labkit.own_engine import command, parts

@@ -6,8 +6,8 @@ import pytest
 
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.core.sched.scheduler import SchedulerConfig
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.model_runner import Batch, ModelRunner
 from mini_kv.engine.poison import PoisonedKVError

@@ -7,8 +7,8 @@ import pytest
 
 from mini_kv.core.debug import DebugKVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.core.sched.scheduler import SchedulerConfig
 from mini_kv.engine.contiguous import ContiguousCache, generate_alone
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.sampling import SamplingParams

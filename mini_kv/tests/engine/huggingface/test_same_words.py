@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
-from mini_kv.core.sched.scheduler import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, generate_alone
 from mini_kv.engine.huggingface import SUPPORTED
