@@ -155,9 +155,11 @@ def find_test(lab: Lab, beginning: str) -> str:
     """Return the one test whose name begins so. Raises `ValueError`, naming the tests, for none or several."""
     tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
     tests = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    found = [test for test in tests if test == beginning] or [
-        test for test in tests if re.match(rf"{re.escape(beginning)}(_|$)", test) or beginning in test
-    ]
+    found = (
+        [test for test in tests if test == beginning]
+        or [test for test in tests if test.startswith(f"{beginning}_")]  # test_1, and not test_10
+        or [test for test in tests if beginning in test]
+    )
     if len(found) != 1:
         listed = "\n  ".join(found or tests)
         found_are = "no test" if not found else "several tests"

@@ -168,7 +168,7 @@ def _fits(value: Any, shape: Any) -> bool:
 
 
 def _write(file: Path, entries: State) -> None:
-    """Write the entries; who reads meanwhile sees the old or the new ones, never half of them."""
+    """Write the entries; a reader sees the old or the new ones, never half of them."""
     text = json.dumps({"version": VERSION, "entries": entries}, indent=2, sort_keys=True) + "\n"
     new = file.with_name(f"{file.name}.{os.getpid()}.new")  # without locks, two processes must not share it
     try:

@@ -167,7 +167,7 @@ def test_outside_of_any_checkout_it_says_where_one_is(
     ]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="on Windows nobody can remove a folder that somebody is in")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the working folder of a process")
 def test_in_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """A sentence."""
     gone = tmp_path / "gone"

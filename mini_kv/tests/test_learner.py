@@ -148,7 +148,9 @@ def test_labs_and_tests_are_found_by_what_one_types(lab: Lab) -> None:
         find_lab("77", lab.root)
     assert learner.find_test(lab, "test_2") == "test_2_identical_prompt_shares_all_but_the_tail_block"
     assert learner.find_test(lab, "scrambled") == "test_scrambled_frees_leave_a_queue_that_you_can_predict"
-    for beginning in ("test_9", "block"):
+    lab_01 = load_lab(ROOT / "labs/lab-01")
+    assert learner.find_test(lab_01, "test_1") == "test_1_what_the_cache_saves"  # there is a test_10, too
+    for beginning in ("test_9", "block", ""):
         with pytest.raises(ValueError):
             learner.find_test(lab, beginning)
 
