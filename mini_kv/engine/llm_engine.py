@@ -275,7 +275,7 @@ class LLMEngine:
             raise
 
     def _give_up(self) -> None:
-        """Take back a step that failed, and abort its requests. If this is interrupted, the next `step` does it again."""
+        """Take back a step that failed, and abort its requests. If interrupted, the next `step` does it again."""
         self.scheduler.abandon_step()
         self._abort(self._in_step)
         self._in_step = set()
