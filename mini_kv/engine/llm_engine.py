@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from mini_kv.core.errors import ConfigError, KVCacheError, RepeatedRequestError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups
-from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig, longest_request
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
@@ -131,7 +131,7 @@ class LLMEngine:
             model,
             kv_cache_config,
             max_num_seqs=limits.max_num_seqs,
-            max_model_len=min(limits.max_model_len, _longest_request(kv_cache_config)),
+            max_model_len=longest_request(self.kv_cache_manager, limits),
             backend=config.backend,
             wrap_attend=FiniteAttend if config.debug_poison else None,
         )
@@ -275,7 +275,7 @@ class LLMEngine:
             raise
 
     def _give_up(self) -> None:
-        """Take back a step that failed, and abort its requests. If interrupted, the next `step` does it again."""
+        """Take back a step that failed, and abort its requests; if interrupted, the next `step` does it again."""
         self.scheduler.abandon_step()
         self._abort(self._in_step)
         self._in_step = set()
@@ -349,9 +349,12 @@ class LLMEngine:
         self.stats.num_generation_tokens += len(chosen)
         for sample, _ in chosen:
             if sample.index == 0 and sample.num_tokens == 0:
-                self.stats.num_prompt_tokens += len(sample.request.prompt_token_ids)
+                num_tokens = len(sample.request.prompt_token_ids)
+                num_cached_tokens = self.scheduler.requests[sample.name].num_cached_tokens or 0
+                self.stats.num_prompt_tokens += num_tokens
+                self.stats.recent_requests.observe(num_tokens, num_cached_tokens)
                 if not self.config.multi_tenant:
-                    sample.request.num_cached_tokens = self.scheduler.requests[sample.name].num_cached_tokens or 0
+                    sample.request.num_cached_tokens = num_cached_tokens
 
     # Many prompts at once.
 
@@ -441,12 +444,3 @@ class LLMEngine:
                 yield from self.step()
         finally:
             self._abort({request.request_id for request in requests})
-
-
-def _longest_request(kv_cache_config: KVCacheConfig) -> int:
-    """Return how many tokens the longest request can have: as many as the pool holds, if a group keeps them all."""
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    lengths = [
-        spec.block_size * (kv_cache_config.num_blocks - 1) for spec in specs if isinstance(spec, FullAttentionSpec)
-    ]
-    return min(lengths, default=1 << 20)

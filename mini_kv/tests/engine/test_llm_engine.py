@@ -8,7 +8,7 @@ from mini_kv.core.errors import ConfigError, RepeatedRequestError
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, PromptError
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.stats import StatLogger
+from mini_kv.engine.stats import CachingMetrics, StatLogger
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, small_model
 from mini_kv.tests.engine.test_detokenizer import Letters
 
@@ -178,8 +178,10 @@ def test_misuse_is_told_where_it_happens():
         ({"max_tokens": 0}, "max_tokens is 0, it must be at least 1"),
         ({"temperature": -0.1}, "temperature is -0.1, it must be 0 or a positive number"),
         ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
         ({"top_k": -1}, "top_k is -1, it must be at least 1, or 0 for all tokens"),
         ({"top_p": 0.0}, "top_p is 0.0, it must be above 0.0 and at most 1.0"),
+        ({"top_p": 1.01}, "top_p is 1.01, it must be above 0.0 and at most 1.0"),
         ({"stop": "###"}, "stop is a string: write ('###',)"),
         ({"stop": ("",)}, "a text in stop is empty"),
     ],
@@ -240,3 +242,12 @@ def test_the_line_in_the_log():
         "Waiting: 1 reqs, KV cache usage: 26.3%, Prefix cache hit rate: 42.1%"
     )
     assert logger.line().startswith("Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s")
+
+
+def test_the_hit_rate_is_of_the_last_requests() -> None:
+    metrics = CachingMetrics(max_recent_requests=2)
+    rates = [metrics.hit_rate]
+    for num_tokens, num_hits in ((100, 0), (50, 50), (50, 25), (50, 25)):
+        metrics.observe(num_tokens, num_hits)
+        rates.append(metrics.hit_rate)
+    assert rates == [0.0, 0.0, 50 / 150, 0.75, 0.5]
