@@ -20,7 +20,7 @@ from mini_kv.tests.engine.small_models import alone, small_model
 from mini_kv.tests.engine.test_detokenizer import Letters
 
 NUM_STORIES = 50
-FAIL_EVERY = int(os.environ.get("MINI_KV_FAIL_EVERY", "499"))
+FAIL_EVERY = int(os.environ.get("MINI_KV_FAIL_EVERY", "997"))
 """From one call that fails to the next."""
 GAPS = (None, 1, 5, 25)
 """Calls from an exception to a second one, while the engine is cleaning up."""
