@@ -81,7 +81,7 @@ def prepare(args: argparse.Namespace) -> "tuple[LLMEngine, Deltas] | None":
         engine = make_engine(args)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
-        print(f"mini-kv generate: there is no {error.name}: pip install 'mini_kv[engine]'", file=sys.stderr)
+        print(f"mini-kv generate: no {error.name} here: in a checkout, pip install -e '.[engine]'", file=sys.stderr)
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {error}", file=sys.stderr)
     return None
@@ -127,7 +127,8 @@ def load(folder: Path | None) -> "tuple[CausalLM, TextTokenizer | None, int]":
         if folder is None or not folder.is_dir():
             raise
         if importlib.util.find_spec("transformers") is None:
-            raise ConfigError(f"{error}. More kinds are read with the extra hf: pip install 'mini_kv[hf]'") from None
+            advice = "More kinds are read with the extra hf: in a checkout, pip install -e '.[hf]'"
+            raise ConfigError(f"{error}. {advice}") from None
     else:
         return small, tokenizer, small.config.max_position_embeddings
     from mini_kv.engine.huggingface_checkpoint import load_huggingface

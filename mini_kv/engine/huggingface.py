@@ -12,6 +12,8 @@ The batch is packed, one request after the other in one row, `[1, num_tokens]`. 
 token by itself, and inside it the `Attend` knows whose token is whose: no padding, no mask.
 """
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +68,18 @@ class HuggingFaceModel:
         self.eos_token_ids = _eos_token_ids(model)
         """Tokens that end a text, as generation_config.json says; a chat model may have several."""
         self._layers = self._ask_layers(config.num_hidden_layers)
+
+    @property
+    def settings(self) -> str:
+        """All that decides what the model computes, beside weights and dtype: its config, less the folder's name."""
+        config = self._model.config.to_dict()
+        config.pop("_name_or_path", None)
+        return json.dumps(config, sort_keys=True, default=str)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights with their names."""
+        weights: Iterator[tuple[str, Tensor]] = self._model.named_parameters()
+        return weights
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order."""

@@ -49,7 +49,7 @@ def load_huggingface(
         ConfigError: transformers is not installed.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise ConfigError("checkpoints in Hugging Face's form need the extra hf: pip install 'mini_kv[hf]'")
+        raise ConfigError("checkpoints of Hugging Face's form need the extra hf: in a checkout, pip install -e '.[hf]'")
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(folder, "is not a folder on this machine; mini_kv downloads nothing")

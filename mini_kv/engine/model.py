@@ -81,6 +81,11 @@ class TinyLlama(nn.Module):
         """Where the weights lie."""
         return self.model.embed_tokens.weight.device
 
+    @property
+    def settings(self) -> str:
+        """All that decides what the model computes, beside weights and dtype."""
+        return f"TinyLlama {self.config}"
+
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order."""
         config, specs = self.config, dict[str, KVCacheSpec]()

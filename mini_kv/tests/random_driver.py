@@ -87,12 +87,13 @@ class Config:
         words = [text.split(":") for text in self.groups.split()]
         return [Group(kind, *map(int, numbers)) for kind, *numbers in words]
 
-    def make(self, **options: Any) -> KVCacheManager:
-        """Return a new cache; the options are the manager's."""
+    def make(self, *, retention_interval: int | None = None, **options: Any) -> KVCacheManager:
+        """Return a new cache; the options are the manager's. The reference knows no retention interval."""
         manager = DebugKVCacheManager if self.debug else KVCacheManager
         specs = [spec_of(group) for group in self.all_groups()]
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
-        return manager(KVCacheConfig(self.num_blocks, groups), enable_caching=self.enable_caching, **options)
+        config = KVCacheConfig(self.num_blocks, groups, retention_interval)
+        return manager(config, enable_caching=self.enable_caching, **options)
 
 
 def spec_of(group: Group) -> KVCacheSpec:

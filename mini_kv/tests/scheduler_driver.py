@@ -269,7 +269,11 @@ class Run:
         prompt = self.document[:fork] + tuple(rng.randrange(NUM_TOKENS) for _ in range(rng.choice((1, 1, 2, 5))))
         salt = f"tenant {rng.randrange(self.config.num_salts)}" if self.config.num_salts > 1 else None
         num_further_samples = rng.randrange(self.config.num_samples)
-        self._add(Order(prompt[:longest], max_tokens, salt, num_further_samples), rng.randrange(3), old_name=rng.random() < 0.3)
+        self._add(
+            Order(prompt[:longest], max_tokens, salt, num_further_samples),
+            rng.randrange(3),
+            old_name=rng.random() < 0.3,
+        )
 
     def _add(self, order: Order, priority: int = 0, *, old_name: bool = False) -> bool:
         """Bring a request; return whether it was accepted."""

@@ -383,5 +383,5 @@ def test_a_digest_that_can_be_forged_is_for_one_tenant() -> None:
     """Whoever can make a collision of xxh3 could read another tenant's cache: no salt with it, at any level."""
     kv = KVCacheManager.for_full_attention(num_blocks=4, block_size=2, hash_name="xxh3_128")
     assert [len(name) for name in kv.new_request("A", [1, 2]).block_hashes] == [16]
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="xxh3_128 is for a single tenant"):
         kv.new_request("B", [1, 2], cache_salt="tenant")

@@ -117,10 +117,11 @@ def test_an_unknown_story(capsys):
     assert main(["story", "share-and-evcit"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"mini-kv story: no scenario 'share-and-evcit'; there are: {', '.join(scenario_names())}\n"
+    advice = f"did you mean share-and-evict? there are: {', '.join(scenario_names())}"
+    assert captured.err == f"mini-kv story: no scenario 'share-and-evcit'; {advice}\n"
 
 
-@pytest.mark.parametrize("argv", [["stroy"], ["story"], ["story", "share-and-evict", "--fast"]])
+@pytest.mark.parametrize("argv", [["stroy"], ["hint"], ["story", "share-and-evict", "--fast"]])
 def test_a_wrong_command_line(capsys, argv):
     """Usage and one line, status 2."""
     with pytest.raises(SystemExit) as caught:

@@ -53,6 +53,8 @@ def test_state_is_plain_values() -> None:
     kv = make()
     admit(kv, "A", 1, 1, 2)
     state = manager_state(kv)
+    parts = ["blocks", "free queue", "index", "tables", "published", "skipped", "copies", "statistics"]
+    assert list(state) == parts  # an error about a change names them
     assert state["free queue"] == [3, 4, 5]
     assert [ref_cnt for ref_cnt, _ in state["blocks"]] == [0, 1, 1, 0, 0, 0]
     assert list(state["index"].values()) == [[1]]
@@ -178,3 +180,16 @@ def test_a_leak_names_the_call_that_took_the_block() -> None:
         "no request is left, but these are held: block 2 (ref_cnt 1), taken by allocate_slots(A, 3)",
     )
     assert leak_report(kv, {}) == "block 2 (ref_cnt 1), taken by no known call"
+
+
+def test_a_leak_names_each_block_and_the_call_that_took_it() -> None:
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+    a.append_output_token_ids(2, 3)
+    kv.allocate_slots(a, 2)
+    kv.block_pool.touch([kv.block_pool.blocks[block_id] for block_id in (2, 3)])
+    assert violated(kv, a, "free") == (
+        "I14",
+        "no request is left, but these are held: block 2 (ref_cnt 1), taken by allocate_slots(A, 3); "
+        "block 3 (ref_cnt 1), taken by allocate_slots(A, 2)",
+    )

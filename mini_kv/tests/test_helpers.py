@@ -44,14 +44,27 @@ def test_a_block_that_two_of_them_revive_is_paid_for_once():
     assert allocate_together(kv, batch) == [8, 8]
 
 
+def test_a_block_that_somebody_holds_is_no_saving():
+    """B and C share two blocks with A, which costs nothing: each needs one more, and there is one."""
+    kv = make_kv(4)
+    (a,) = prompts(kv, A=range(8))
+    assert allocate_together(kv, [a]) == [0]
+    a.num_computed_tokens = 8
+    before = manager_state(kv)
+    assert allocate_together(kv, prompts(kv, B=range(9), C=range(9))) is None
+    assert manager_state(kv) == before
+
+
 def test_an_id_that_is_in_use_or_comes_twice_is_refused_before_anything_is_taken():
     kv = make_kv(12)
     (a,) = prompts(kv, A=range(4))
     assert allocate_together(kv, [a]) == [0]
     before = manager_state(kv)
-    for batch in ([*prompts(kv, B=range(4)), kv.new_request("A", [1])], prompts(kv, B=range(4)) * 2):
-        with pytest.raises(RepeatedRequestError):
+    batches = {"A": [*prompts(kv, B=range(4)), kv.new_request("A", [1])], "B": prompts(kv, B=range(4)) * 2}
+    for name, batch in batches.items():
+        with pytest.raises(RepeatedRequestError) as error:
             allocate_together(kv, batch)
+        assert error.value.request_id == name
     assert manager_state(kv) == before
 
 

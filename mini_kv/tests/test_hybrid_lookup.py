@@ -163,5 +163,5 @@ def test_names_of_larger_blocks_are_names_of_smaller_ones() -> None:
     )  # fmt: skip
     with pytest.raises(IndexError):
         view[2]
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="blocks of 6 tokens do not end where blocks of 4 do"):
         BlockHashListWithBlockSize(names, 4, 6)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
-from mini_kv.core.errors import KVCacheError
+from mini_kv.core.errors import BlockStateError, KVCacheError
 from mini_kv.core.invariants import (
     LEDGER,
     InvariantViolationError,
@@ -91,6 +91,13 @@ def loop_in_the_queue(kv: KVCacheManager) -> None:
     block(kv, 8).next_free_block = block(kv, 6)
 
 
+def walk_that_names_a_block(kv: KVCacheManager) -> None:
+    def walk() -> list[KVCacheBlock]:
+        raise BlockStateError("the walk ends at block 7", [7])
+
+    kv.block_pool.free_block_queue.get_all_free_blocks = walk  # type: ignore[method-assign]
+
+
 def twice_in_the_queue(kv: KVCacheManager) -> None:
     # 6 7 8 5 becomes 6 7 8 6: as long as before, so that only counting finds it
     walk = [block(kv, block_id) for block_id in (6, 7, 8, 6)]
@@ -145,41 +152,52 @@ def table_left_over(kv: KVCacheManager) -> None:
 
 
 def count_left_over(kv: KVCacheManager) -> None:
-    kv.coordinator.single_type_managers[0].num_cached_block["gone"] = 0
+    kv.coordinator.single_type_managers[0].num_cached_block |= {"gone": 0, "and gone": 0}
 
 
 @pytest.mark.parametrize(
-    ("break_it", "invariant_id", "block_ids"),
+    ("break_it", "invariant_id", "block_ids", "message"),
     [
-        (reference_too_many, "I1", (2,)),
-        (reference_negative, "I1", (6,)),
-        (twice_in_one_table, "I1", (3,)),
-        (held_and_free, "I2", (2,)),
-        (lost, "I2", (7,)),
-        (null_block_free, "I2", (0,)),
-        (no_link_back, "I2", (6, 7)),
-        (loop_in_the_queue, "I2", ()),
-        (twice_in_the_queue, "I2", (6,)),
-        (wrong_count, "I3", ()),
-        (key_dropped_in_the_block_only, "I4", (5,)),
-        (key_changed_in_the_block_only, "I4", (5,)),
-        (key_unknown_to_the_index, "I4", (6,)),
-        (null_block_cached, "I4", (0,)),
-        (foreign_block_cached, "I4", ()),
-        (partial_block_cached, "I5", (3,)),
-        (another_prefix_in_a_table, "I5", (2,)),
-        (table_left_over, "I14", ()),
-        (count_left_over, "I14", ()),
+        (reference_too_many, "I1", (2,), "block 2 has ref_cnt 2 but is held by A"),
+        (reference_negative, "I1", (6,), "block 6 has ref_cnt -1 but is held by nobody"),
+        (twice_in_one_table, "I1", (3,), "block 3 stands 2 times in one table of A"),
+        (held_and_free, "I2", (2,), "block 2 is held by A and is also in the free queue"),
+        (lost, "I2", (7,), "nobody holds block 7, but it is not in the free queue: it is lost"),
+        (null_block_free, "I2", (0,), "the null block is in the free queue"),
+        (no_link_back, "I2", (6, 7), "block 7 follows block 6, but does not link back to it"),
+        (loop_in_the_queue, "I2", (), "the links of the free queue are broken after 5 blocks"),
+        (walk_that_names_a_block, "I2", (7,), "the walk ends at block 7"),
+        (twice_in_the_queue, "I2", (6,), "block 6 is 2 times in the free queue"),
+        (wrong_count, "I3", (), "5 free + 4 held + 1 null is not 9 blocks"),
+        (
+            key_dropped_in_the_block_only,
+            "I4",
+            (5,),
+            "the index finds block 5 under 91a408d2, but the block carries no key",
+        ),
+        (
+            key_changed_in_the_block_only,
+            "I4",
+            (5,),
+            "the index finds block 5 under 91a408d2, but the block carries another key",
+        ),
+        (key_unknown_to_the_index, "I4", (6,), "block 6 carries a key that the index does not know"),
+        (null_block_cached, "I4", (0,), "the null block is in the index"),
+        (foreign_block_cached, "I4", (), "the index knows a block 99 that is not in the pool"),
+        (partial_block_cached, "I5", (3,), "block 3 is in the index, but A has not filled it"),
+        (another_prefix_in_a_table, "I5", (2,), "block 2 of A is in the index under another prefix's name"),
+        (table_left_over, "I14", (), "tables are left of requests that are over: gone"),
+        (count_left_over, "I14", (), "tables are left of requests that are over: and gone, gone"),
     ],
 )
 def test_each_check_can_fail(
-    break_it: Callable[[KVCacheManager], None], invariant_id: str, block_ids: tuple[int, ...]
+    break_it: Callable[[KVCacheManager], None], invariant_id: str, block_ids: tuple[int, ...], message: str
 ) -> None:
-    """One thing broken by hand: the right number first, with the blocks to look at."""
+    """One thing broken by hand: the right number first, with the blocks to look at, and what is wrong in words."""
     kv = sound_cache()
     break_it(kv)
     first = next(find_violations(kv))
-    assert (first.invariant_id, first.block_ids) == (invariant_id, block_ids)
+    assert first == Violation(invariant_id, message, block_ids)
     with pytest.raises(InvariantViolationError) as error:
         check_invariants(kv, ["free(C)"])
     assert error.value.violation == first
@@ -192,8 +210,10 @@ def test_a_leak_is_found_when_all_is_over() -> None:
     kv.block_pool.touch([block(kv, 8)])
     for request in list(kv.requests.values()):
         kv.free(request)
-    found = [(violation.invariant_id, violation.block_ids) for violation in find_violations(kv)]
-    assert found == [("I1", (8,)), ("I14", (8,))]
+    assert list(find_violations(kv)) == [
+        Violation("I1", "block 8 has ref_cnt 1 but is held by nobody", (8,)),
+        Violation("I14", "no request is left, but blocks [8] are still held: they leaked", (8,)),
+    ]
 
 
 def test_all_that_is_broken_is_found() -> None:
@@ -204,6 +224,16 @@ def test_all_that_is_broken_is_found() -> None:
     assert [str(violation) for violation in find_violations(kv)] == [
         "I1 broken: block 2 has ref_cnt 3 but is held by A",
         "I4 broken: block 6 carries a key that the index does not know",
+    ]
+
+
+def test_a_free_block_that_nobody_accounts_for_is_wrong_three_times() -> None:
+    kv = sound_cache()
+    block(kv, 8).ref_cnt = 1
+    assert [str(violation) for violation in find_violations(kv)] == [
+        "I1 broken: block 8 has ref_cnt 1 but is held by nobody",
+        "I2 broken: block 8 is held by 1 references and is also in the free queue",
+        "I3 broken: 4 free + 5 held + 1 null is not 9 blocks",
     ]
 
 

@@ -597,14 +597,14 @@ def test_reset_waits_for_the_last_request() -> None:
 def test_settings_that_cannot_work() -> None:
     """Refused when the cache is built, not at the first request."""
     group = KVCacheGroupSpec(("layer",), FullAttentionSpec(4))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="num_blocks is 1: the null block takes one"):
         KVCacheConfig(1, (group,))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^a KV cache needs at least one group of layers$"):
         KVCacheConfig(4, ())
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="unknown hash function 'md5'"):
         KVCacheManager.for_full_attention(4, 4, hash_name="md5")
     for name in ("block_size", "num_kv_heads", "head_size", "dtype_bytes"):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=f"{name} is 0, it must be at least 1"):
             FullAttentionSpec(**{"block_size": 4, name: 0})
 
 

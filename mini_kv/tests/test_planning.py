@@ -84,6 +84,7 @@ def test_smaller_layers_get_longer_blocks() -> None:
     small = SlidingWindowSpec(16, num_kv_heads=4, head_size=128, sliding_window=1024)
     full, window = get_kv_cache_groups(layers(full=(6, FULL), window=(6, small)))
     assert (full.kv_cache_spec.block_size, window.kv_cache_spec.block_size) == (16, 32)
+    assert isinstance(window.kv_cache_spec.block_size, int)  # blocks are counted with it
     assert full.kv_cache_spec.page_size_bytes == window.kv_cache_spec.page_size_bytes == 2 * 16 * 8 * 128 * 2
     # A request of 1,000 tokens in one step: cdiv(1000, 16) + cdiv(1000, 32) blocks of 6 * 65,536 bytes.
     assert blocks_per_request((full, window), 1000, 1000) == 63 + 32
@@ -134,7 +135,7 @@ def test_off_keeps_everything_in_full() -> None:
     state = MambaSpec(16, shapes=((4,),), dtypes_bytes=(2,))
     with pytest.raises(ConfigError, match="state"):
         get_kv_cache_groups(layers(full=(2, FULL), state=(2, state)), disable_hybrid_kv_cache_manager=True)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^no layer owns any KV"):
         get_kv_cache_groups({})
 
 

@@ -106,7 +106,12 @@ def test_a_threshold_cuts_long_prompts_even_where_the_budget_does_not() -> None:
     scheduler = make_scheduler(20, FullAttentionSpec(4), **limits)
     add(scheduler, "A", 12, 2)
     add(scheduler, "B", 3, 9)
-    assert [step(scheduler) for _ in range(4)] == [{"A": 4, "B": 3}, {"A": 4, "B": 1}, {"A": 4, "B": 1}, {"A": 1, "B": 1}]
+    assert [step(scheduler) for _ in range(4)] == [
+        {"A": 4, "B": 3},
+        {"A": 4, "B": 1},
+        {"A": 4, "B": 1},
+        {"A": 1, "B": 1},
+    ]
 
 
 def test_a_request_by_itself_is_cut_by_no_threshold() -> None:

@@ -316,7 +316,7 @@ def test_reserved_blocks_and_the_watermark() -> None:
     assert kv.allocate_slots(a, 1, reserved_blocks=2) is None
     assert kv.allocate_slots(a, 1, reserved_blocks=1) is not None
     for watermark in (-0.1, 1.0):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=f"watermark is {watermark}: it is a share of the pool, 0.0 to 1.0"):
             make(10, FullAttentionSpec(4), watermark=watermark)
 
 
@@ -396,5 +396,5 @@ def test_bytes_and_bounds_of_the_specs() -> None:
     chunks = ChunkedLocalAttentionSpec(16, attention_chunk_size=8192)
     assert chunks.max_admission_blocks_per_request(2048, 100_000) == 640
     assert chunks.max_admission_blocks_per_request(2048, 5) == 1
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="sliding_window is 0, it must be at least 1"):
         SlidingWindowSpec(16, sliding_window=0)

@@ -76,10 +76,36 @@ def test_what_may_become_a_stop_string_waits(text, stop, shown):
     assert shown_after_each(text.encode(), stop) == shown
 
 
-def test_a_stop_string_may_end_within_a_token():
-    class Words(Bytes):
-        def decode_bytes(self, ids: Sequence[int]) -> bytes:
-            return [b"one. T", b"wo"][ids[0]]
+class Words(Bytes):
+    """A token is a word of this row."""
 
-    detokenizer = IncrementalDetokenizer(Words(), (". ",))
-    assert (detokenizer.append(0), detokenizer.text) == (True, "one")
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        return self.words[ids[0]].encode()
+
+
+def test_a_stop_string_may_end_within_a_token():
+    """At the first of its places, and nothing behind it is ever shown."""
+    detokenizer = IncrementalDetokenizer(Words("No", " one. T. x"), (". ",))
+    assert (detokenizer.append(0), detokenizer.text) == (False, "No")
+    assert (detokenizer.append(1), detokenizer.text) == (True, "No one")
+    detokenizer.finish()
+    assert detokenizer.text == "No one"
+
+
+def test_all_that_may_become_a_stop_string_waits_however_it_comes():
+    detokenizer = IncrementalDetokenizer(Words("a##", "#", "b"), ("####",))
+    assert [(detokenizer.append(token_id), detokenizer.text) for token_id in range(3)] == [
+        (False, "a"), (False, "a"), (False, "a###b")
+    ]  # fmt: skip
+
+
+def test_what_waited_is_shown_once():
+    detokenizer = IncrementalDetokenizer(Bytes(), ("##",))
+    for token_id in b"a#":
+        detokenizer.append(token_id)
+    for _ in range(2):
+        detokenizer.finish()
+        assert detokenizer.text == "a#"

@@ -29,6 +29,7 @@ def drawn_at(draws, **params):
         ({"top_p": 1e-9}, [0.99], [1]),
         ({"top_k": 3, "top_p": 0.8}, [0.66, 0.67, 0.99], [1, 3, 3]),
         ({"temperature": 1e-6}, [0.0, 0.99], [1, 1]),
+        ({"temperature": 1e-310}, [0.0, 0.99], [1, 1]),
         ({"temperature": 1e6}, [0.1, 0.3, 0.6, 0.9], [1, 3, 2, 0]),
         ({"temperature": 0.5}, [0.72, 0.73], [1, 3]),
     ],
@@ -36,6 +37,18 @@ def drawn_at(draws, **params):
 def test_a_number_falls_into_a_stretch(params, draws, tokens):
     """At temperature 0.5 probabilities are squared: 0.25 of 0.345 is 0.7246."""
     assert drawn_at(draws, **params) == tokens
+
+
+def test_a_number_is_as_exact_as_it_is_made():
+    """Two equal stretches: just below their border, which rounded to 32 bits would be the border, and on it."""
+    two, draws = torch.zeros(2, 2), [0.5 - 2**-40, 0.5]
+    assert sample_tokens(two, [SamplingParams()] * 2, draws) == [0, 1]
+    assert sample_tokens(two, [SamplingParams(top_p=0.5)] * 2, draws) == [0, 0]  # the first alone is enough
+
+
+def test_tokens_that_are_equally_likely_stand_in_the_order_of_their_ids():
+    draws = [(token + 0.5) / 40 for token in range(40)]
+    assert sample_tokens(torch.zeros(40, 40), [SamplingParams()] * 40, draws) == list(range(40))
 
 
 def test_each_row_has_its_own_parameters():

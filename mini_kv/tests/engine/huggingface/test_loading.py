@@ -196,7 +196,7 @@ def test_loading_leaves_the_noise_of_transformers_as_loud_as_it_was(folder, capf
 
 def test_who_has_no_transformers_is_told_which_extra_brings_it(folder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'mini_kv\[hf\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[hf\]'"):
         load_huggingface(folder)
 
 

@@ -1,0 +1,135 @@
+"""Bugs that the tests once let through, each put into the core on purpose: a story for each that fails on it."""
+
+import pytest
+
+from mini_kv.core.errors import AllocationError
+from mini_kv.core.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.tests.remembered import remembered
+from mini_kv.tests.test_copy_on_write import decode, fork, hold, make_kv
+from mini_kv.tests.test_scheduler import Engine
+
+
+def test_tokens_of_a_request_that_gives_way_are_in_the_budget_again():
+    """`low` is in the step already when `high` needs its blocks: its token is one more for `mid`."""
+    engine = Engine(5, policy=SchedulingPolicy.PRIORITY, max_num_batched_tokens=6, scheduler_reserve_full_isl=False)
+    engine.add("low", range(5), priority=2)
+    assert engine.step() == {"low": 5}
+    engine.add("high", range(100, 104), priority=0)
+    engine.add("mid", range(200, 208), priority=1)
+    assert engine.step() == {"low": 1, "high": 4, "mid": 1}  # 2 blocks, 1 and 1: there is none left for a fifth token
+    assert engine.step() == {"high": 1, "mid": 5}
+    assert (engine.batch, engine.line) == (["high", "mid"], ["low"])
+
+
+def test_those_who_give_way_in_one_step_wait_in_the_order_in_which_they_came():
+    engine = Engine(5, max_num_seqs=3)
+    for name, num_tokens in (("A", 8), ("B", 3), ("C", 3), ("D", 3)):
+        engine.add(name, [ord(name)] * num_tokens, max_tokens=8)
+    assert engine.step() == {"A": 8, "B": 3, "C": 3}
+    engine.scheduler.update_draft_token_ids("A", [1, 2, 3, 4])  # with its own next token, 5: two blocks more
+    output = engine.plan()
+    assert output.num_scheduled_tokens == {"A": 5}
+    assert (output.preempted_req_ids, engine.line) == (["C", "B"], ["B", "C", "D"])
+
+
+def test_those_who_adopted_what_will_not_be_computed_wait_in_the_order_in_which_they_came():
+    """A is aborted in mid-step, and the step given up: B, C and D were about to read what A was about to write."""
+    engine = Engine()
+    for name in "ABCD":
+        engine.add(name, range(9))
+    engine.add("E", range(100, 103))
+    output = engine.plan()
+    assert output.num_scheduled_tokens == {"A": 9, "B": 1, "C": 1, "D": 1, "E": 3}
+    engine.scheduler.finish_requests(["A"])
+    engine.scheduler.abandon_step()
+    assert (engine.batch, engine.line) == ([], ["B", "C", "D", "E"])
+    assert engine.step() == {"B": 9, "C": 1, "D": 1, "E": 3}  # nothing of what A was to write is found
+
+
+def test_a_fork_has_adopted_what_its_parent_computed():
+    """It cannot fall back behind it: these blocks are not its own to write."""
+    kv = make_kv()
+    a = hold(kv, "A", 10)
+    b = fork(kv, a, "B")
+    assert b.num_cached_tokens == 10
+    for num_computed_tokens in (0, 8, 9):
+        b.num_computed_tokens = num_computed_tokens
+        with pytest.raises(AllocationError, match=f"{num_computed_tokens} tokens are said to be .* it adopted 10"):
+            kv.allocate_slots(b, 1)
+
+
+def test_a_fork_that_is_given_up_before_its_step_leaves_its_parents_keys():
+    """What it adopted is computed, whatever its own count says by then."""
+    kv = make_kv()
+    a = hold(kv, "A", 10)
+    b = fork(kv, a, "B")
+    b.num_computed_tokens = 0
+    assert kv.withdraw_promises(b) == []
+    assert [kv.block_pool.blocks[block_id].block_hash is not None for block_id in (1, 2, 3)] == [True, True, False]
+
+
+KINDS = {
+    "full": (FullAttentionSpec(4),),
+    "full and window": (FullAttentionSpec(4), SlidingWindowSpec(2, sliding_window=3)),
+    "states": (MambaSpec(4, shapes=((2,),), dtypes_bytes=(2,)),),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manager_remembers_nothing_of_a_request_that_is_gone(kind: str):
+    groups = tuple(KVCacheGroupSpec((f"layer {index}",), spec) for index, spec in enumerate(KINDS[kind]))
+    kv = KVCacheManager(KVCacheConfig(20, groups))
+    a = hold(kv, "gone A", 8 if kind == "states" else 10)  # a state is promised where a block ends
+    if kind != "states":
+        b, c = fork(kv, a, "gone B"), fork(kv, a, "gone C")
+        decode(kv, b)  # it has its own block now; A and C still share
+        kv.finish_kv_cache_block_copies()
+        kv.free(b)
+        kv.free(c)
+    assert {"gone A"} <= remembered(kv)
+    kv.free(a)
+    assert [name for name in remembered(kv) if name.startswith("gone")] == []
+
+
+def test_a_scheduler_remembers_nothing_of_a_request_that_is_gone():
+    """Ended, aborted while waiting, running or preempted, and forked but never named to the worker."""
+    engine = Engine(7, max_num_seqs=3)
+    engine.add("gone A", range(8), max_tokens=9)
+    engine.add("gone B", range(100, 108), max_tokens=9)
+    for _ in range(6):
+        engine.step()
+    assert (engine.batch, engine.line) == (["gone A"], ["gone B"])
+    engine.add("gone C", range(3))
+    a = engine.scheduler.requests["gone A"]
+    child = engine.kv.new_request("gone D", [*a.token_ids[:-1], 9])
+    assert engine.scheduler.fork_request("gone A", child, max_tokens=2)
+    engine.scheduler.finish_requests(["gone D", "gone C", "gone B"])
+    while engine.scheduler.has_unfinished_requests:
+        engine.step()
+    assert engine.plan().finished_req_ids == ["gone A"]
+    del a, child
+    assert [name for name in remembered(engine.scheduler) if name.startswith("gone") and name != "gone A"] == []
+
+
+def test_a_name_of_a_fork_that_is_gone_can_be_used_again():
+    """The worker hears of the new request once: a second introduction would take a second row of its table."""
+    engine = Engine()
+    engine.add("A", range(6), max_tokens=9)
+    engine.step()
+    assert engine.scheduler.fork_request("A", engine.kv.new_request("B", [*range(6), 9]))
+    engine.scheduler.finish_requests(["B"])
+    engine.add("B", range(100, 103))
+    introduced = []
+    for _ in range(3):
+        output = engine.plan()
+        introduced.append([data.request_id for data in output.scheduled_new_reqs])
+        engine.finish(output)
+    assert introduced == [["B"], [], []]
