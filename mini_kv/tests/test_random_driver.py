@@ -144,7 +144,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("700 operations, no difference, ")
     assert first.endswith("seeds from 5")
-    assert second.startswith("5000 operations, no difference, ")
+    assert second.startswith(f"5000 operations over {len(CONFIGS)} caches, no difference, ")
 
 
 # The content oracle needs neither side's keys: it finds what engine and reference both get wrong.
@@ -173,7 +173,7 @@ def test_the_oracle_sees_a_salt_that_both_forget(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DriverFailure) as failure:
         run([Config(num_documents=1, num_namespaces=3)], 0, 20_000)
     assert isinstance(failure.value.__cause__, ContentError)
-    assert "tenant-a" in str(failure.value)
+    assert "tenant-" in str(failure.value)
 
 
 def without_salt(new_request: Callable[..., Any]) -> Callable[..., Any]:
