@@ -13,6 +13,7 @@ import struct
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def edit(folder: Path, **settings: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def read_header(folder: Path) -> tuple[dict, bytes]:
+def read_header(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return the header of the weights as it is written, and the bytes after it."""
     data = (folder / "model.safetensors").read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
@@ -329,12 +330,32 @@ def test_the_command_says_it_in_one_line(folder, attack, capsys):
 
 # By chance --------------------------------------------------------------------------------------------------------
 
-STRANGE = (None, True, 0, -1, 1, 2, 10**9, 10**18, 10**40, 0.5, -1e300, "", "a", "\x00", "nan", [], [1], {}, {"a": 1})
+STRANGE: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1,
+    2,
+    10**9,
+    10**18,
+    10**40,
+    0.5,
+    -1e300,
+    "",
+    "a",
+    "\x00",
+    "nan",
+    [],
+    [1],
+    {},
+    {"a": 1},
+)
 
 
-def places(data: object) -> list[tuple]:
+def places(data: Any) -> list[tuple[Any, Any]]:
     """Return every container in parsed JSON with every key or index in it."""
-    found: list[tuple] = []
+    found: list[tuple[Any, Any]] = []
     waiting = [data]
     while waiting:
         value = waiting.pop()
@@ -344,7 +365,7 @@ def places(data: object) -> list[tuple]:
     return found
 
 
-def change_json(data: object, dice: random.Random) -> str:
+def change_json(data: Any, dice: random.Random) -> str:
     """Return the JSON with one member replaced, left out, renamed or doubled."""
     found = places(data)
     # Half the time near the top: a tokenizer has hundreds of tokens, and one is like the other.

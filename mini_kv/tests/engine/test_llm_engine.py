@@ -1,6 +1,7 @@
 """The engine's promises to its user: stop conditions, streams, several samples, bad input, the line in the log."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -196,7 +197,8 @@ def test_misuse_is_told_where_it_happens():
     llm = engine()
     with pytest.raises(PromptError, match=re.escape("prompts is a string, not a list of them: write ['hello']")):
         llm.generate("hello")
-    for prompts in (b"abc", 5, {1: [2]}, iter([[1]])):
+    no_lists: list[Any] = [b"abc", 5, {1: [2]}, iter([[1]])]
+    for prompts in no_lists:
         with pytest.raises(PromptError, match=f"prompts is {type(prompts).__name__}: it must be a list"):
             llm.generate(prompts)
     with pytest.raises(ConfigError, match="there are 1 prompts and 2 params"):
