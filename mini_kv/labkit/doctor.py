@@ -21,6 +21,7 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "xxhash": Extra(("xxhash",), "the hash function xxh3_128", "make"),
     "attention": Extra(("torch",), "attention over blocks, lab-08 and lab-09", "make test"),
     "triton": Extra(("torch", "triton", "numpy"), "kernels, lab-10", "make test"),
     "engine": Extra(("torch", "safetensors"), "mini-kv generate", "make test"),
@@ -41,7 +42,6 @@ def doctor_lines(start: Path) -> tuple[list[str], bool]:
         ("Python 3.11 or newer", sys.version_info >= (3, 11), True, "make PY=/path/to/python3"),
         ("pytest", _importable("pytest"), True, "make"),
         ("pytest-timeout, stops endless loops", _importable("pytest_timeout"), True, "make"),
-        ("xxhash, for the faster hash", _importable("xxhash"), True, "make"),
         (f"labs/{place}", bool(place), True, remedy),
         ("git, for updates", shutil.which("git") is not None, False, "install git"),
         ("Node and npm, for the browser tests", shutil.which("npm") is not None, False, "install Node 18 or newer"),
