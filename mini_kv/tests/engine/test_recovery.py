@@ -12,6 +12,7 @@ import torch
 from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
@@ -175,6 +176,19 @@ def test_the_runner_can_be_told_the_same_twice():
     output.preempted_req_ids = []
     runner.execute_model(output)
     assert [state.row for state in runner.requests.values()] == [0, 1]
+
+
+def test_a_request_that_was_sent_back_to_the_line_has_no_row():
+    """Two that come later are more urgent, and take both seats and both rows."""
+    limits = SchedulerConfig(max_num_seqs=2, policy=SchedulingPolicy.PRIORITY)
+    llm = LLMEngine(MODEL, config=EngineConfig(4, 20, scheduler=limits))
+    for number, priority in enumerate((1, 1, 0, 0)):
+        if number == 2:
+            llm.model_runner.execute_model(llm.scheduler.schedule())
+            llm.scheduler.abandon_step()
+        llm.add_request(f"r{number}", PROMPTS[number % 3], GREEDY, priority=priority)
+    llm.model_runner.execute_model(llm.scheduler.schedule())
+    assert {name: state.row for name, state in llm.model_runner.requests.items()} == {"r2": 0, "r3": 1}
 
 
 @pytest.mark.parametrize("call", ["generate", "stream"])
