@@ -60,16 +60,14 @@ class Config:
         )
 
 
+CHUNKS = ChunkedLocalAttentionSpec(2, attention_chunk_size=6)
 GROUPS: dict[str, tuple[int, tuple[KVCacheSpec, ...]]] = {
     "full": (11, (FullAttentionSpec(4),)),
     "full of 1": (24, (FullAttentionSpec(1),)),
     "full of 2 and 4": (22, (FullAttentionSpec(2), FullAttentionSpec(4))),
     "full and window": (22, (FullAttentionSpec(4), SlidingWindowSpec(4, sliding_window=6))),
     "window": (12, (SlidingWindowSpec(4, sliding_window=5),)),
-    "window and chunks": (
-        30,
-        (FullAttentionSpec(4), SlidingWindowSpec(2, sliding_window=5), ChunkedLocalAttentionSpec(2, attention_chunk_size=6)),
-    ),
+    "window and chunks": (30, (FullAttentionSpec(4), SlidingWindowSpec(2, sliding_window=5), CHUNKS)),
     "states": (24, (FullAttentionSpec(2), MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,)))),
 }  # fmt: skip
 """Blocks of a tight pool, and groups of layers."""
