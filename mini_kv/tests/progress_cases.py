@@ -79,7 +79,7 @@ def random_case(seed: int) -> Case:
     specs = _random_specs(rng)
     has_states = any(isinstance(spec, MambaSpec) for spec in specs)
     budget = max(1, rng.choice((prompt, total, rng.randrange(1, 12))) + rng.randrange(-2, 3))
-    limits = {
+    limits: dict[str, Any] = {
         "max_num_batched_tokens": budget,
         "max_num_seqs": rng.choice((1, 2, 3, 8)),
         "max_model_len": max(1, total + rng.randrange(-2, 2)) if rng.random() < 0.3 else 1 << 20,

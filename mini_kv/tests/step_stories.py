@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mini_kv.core.kv_cache_interface import (
@@ -245,19 +246,15 @@ BETWEEN_STEPS: dict[str, Callable[[], World]] = {
 """Stories that stop before a step is planned."""
 
 
-def planned(make: Callable[[], World], *, and_run: bool) -> World:
-    """Return the story with its step planned, and run by the worker if `and_run`."""
+def planned(make: Callable[[], World]) -> World:
+    """Return the story with its step planned."""
     world = make()
     world.plan()
-    return world.work() if and_run else world
+    return world
 
 
 IN_A_STEP: dict[str, Callable[[], World]] = {
-    **{
-        f"{name}, planned": lambda make=make: planned(make, and_run=False)
-        for name, make in BETWEEN_STEPS.items()
-        if name != "nothing yet"
-    },
+    **{f"{name}, planned": partial(planned, make) for name, make in BETWEEN_STEPS.items() if name != "nothing yet"},
     "aborted in the step": aborted_in_the_step,
 }
 """Stories that stop while a step is under way."""

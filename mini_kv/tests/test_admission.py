@@ -11,7 +11,8 @@ from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
-from mini_kv.tests.scheduler_driver import CONFIGS, Config, run
+from mini_kv.tests.scheduler_driver import run
+from mini_kv.tests.scheduler_matrix import Config
 from mini_kv.workload.mooncake import TraceRequest, read_trace
 from mini_kv.workload.serve import compare_strategies, main, serve, strategies
 
@@ -81,7 +82,7 @@ def test_what_is_only_remembered_is_not_held():
 
 @pytest.mark.parametrize("policy", strategies().values(), ids=strategies().keys())
 def test_everybody_ends_under_every_strategy(policy: AdmissionPolicy):
-    run(Config(num_blocks=14, admission=policy, limits=CONFIGS[0].limits), 50, 400)
+    run(Config(num_blocks=14, admission=policy, limits=SchedulerConfig(max_num_batched_tokens=16)), 50, 400)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from mini_kv.tests.pairwise import Setting, pairwise_rows
-from mini_kv.tests.scheduler_driver import DIMENSIONS, cannot_meet
+from mini_kv.tests.scheduler_matrix import DIMENSIONS, cannot_meet
 
 COLOURS = {"wall": ("red", "blue", "white"), "door": (1, 2), "roof": ("flat", "steep"), "lamp": (True, False)}
 

@@ -6,6 +6,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.progress_cases import Ask, Case, Play, StandsStill, random_case
 from mini_kv.workload.mooncake import TraceRequest
@@ -32,7 +34,7 @@ STATE = MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,))
 
 @pytest.mark.timeout(900)
 def test_every_accepted_request_of_every_accepted_configuration_ends() -> None:
-    """Chunks, thresholds, lookahead, drafts, windows, states, samples, priorities: pools of need - 1, need, need + 1."""
+    """Chunks, thresholds, lookahead, drafts, windows, states, samples; pools of one block less, enough, one more."""
     num_run = num_accepted = num_refused = 0
     found = []
     for seed in range(NUM_CASES):
@@ -127,7 +129,7 @@ def test_a_request_by_itself_is_cut_by_no_threshold() -> None:
 
 @pytest.mark.parametrize("num_usable", range(1, 14))
 def test_slots_beyond_the_tokens_count_when_a_window_is_let_in(num_usable: int) -> None:
-    """In steps of 4 tokens and 3 slots more, a window of 2 holds 8 blocks of one token at once, and is planned with 9."""
+    """In steps of 4 tokens and 3 slots more, a window of 2 holds 8 blocks of one token, and is planned with 9."""
     limits = {"max_num_batched_tokens": 4, "num_lookahead_tokens": 3}
     case = Case((Ask(12, 4),), num_usable + 1, (SlidingWindowSpec(1, sliding_window=2),), limits)
     this = play(replace(case, max_in_flight_tokens=4 + 3))
@@ -197,10 +199,17 @@ def test_serving_a_trace_stops_when_nothing_can_run_any_more() -> None:
         serve(trace, 12, admission=Thief())
 
 
+class NeverDone(Scheduler):
+    """Gives up every step."""
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, sampled_token_ids: Any) -> list[EngineCoreOutput]:
+        self.abandon_step()
+        return []
+
+
 def test_the_loop_of_this_test_can_see_a_standstill() -> None:
-    """A scheduler that is too slow for its bound is told apart from one that ends."""
     case = Case((Ask(4, 4),), 20)
     this = Play(case)
-    this.scheduler.update_from_output = lambda output, sampled: this.scheduler.abandon_step() or []  # type: ignore[method-assign,func-returns-value]
+    this.scheduler = NeverDone(this.kv)
     with pytest.raises(StandsStill, match="have not ended after"):
         this.run()

@@ -19,7 +19,8 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.tests.scheduler_driver import CONFIGS, OPERATIONS, Config, Run, main, run
+from mini_kv.tests.scheduler_driver import OPERATIONS, Run, main, run
+from mini_kv.tests.scheduler_matrix import CONFIGS, Config
 from mini_kv.tests.strict_worker import SchedulerFailure, StrictWorker, alone, checksums, next_token, salt_seed
 
 NUM_STEPS = int(os.environ.get("MINI_KV_OPERATIONS", "100000")) // 10
@@ -147,14 +148,18 @@ WRONG = (
 )  # fmt: skip
 
 
+def run_all(*configs: Config, **parts: Any) -> None:
+    for index, config in enumerate(configs):
+        run(config, index, 250, **parts)
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_driver_finds_what_is_wrong(wrong: type) -> None:
     """Progress, blocks, wrong drafts, promises or ids kept; the oldest preempted; tenants mixed; a copy left out."""
     parts = {"scheduler_class": wrong} if issubclass(wrong, Scheduler) else {"manager_class": wrong}
     with pytest.raises(SchedulerFailure):
-        for index, config in enumerate([Config(abort_rate=0.0), *CONFIGS]):
-            run(config, index, 250, **parts)
+        run_all(Config(abort_rate=0.0), Config(abandon_rate=0.2), *CONFIGS, **parts)
 
 
 # The worker by itself.
@@ -168,6 +173,11 @@ def worker() -> StrictWorker:
     this.take(SchedulerOutput(scheduled_new_reqs=[TWO_TOKENS]), {"A": None})
     assert this.run(SchedulerOutput(num_scheduled_tokens={"A": 2})) == {"A": [next_token([0, 1])]}
     return this
+
+
+def take_and_run(this: StrictWorker, output: SchedulerOutput, running: dict[str, str | None]) -> None:
+    this.take(output, running)
+    this.run(output)
 
 
 def goes_on(num_computed_tokens: int = 2, **more: Any) -> SchedulerOutput:
@@ -205,8 +215,7 @@ def test_each_rule_of_the_worker_can_be_broken(output: SchedulerOutput, running:
     this = worker()
     salts = {"B": "tenant 1"}  # so that B's KV is not A's, although the tokens are
     with pytest.raises(SchedulerFailure, match=says):
-        this.take(output, {name: salts.get(name) for name in running})
-        this.run(output)
+        take_and_run(this, output, {name: salts.get(name) for name in running})
 
 
 def test_a_state_is_read_before_any_is_written() -> None:
