@@ -26,7 +26,7 @@ def test_what_is_measured_is_there() -> None:
 
 def test_a_listed_change_is_known_by_its_diff() -> None:
     """mutmut shows a function, indented as it likes; the list holds parts of a module."""
-    diff = "# its name: survived\n--- a.py\n+++ a.py\n@@ -1 +1 @@\n def f():\n-    if num_new <= 0:\n+    if num_new < 0:\n"
+    diff = "# survived\n--- a.py\n+++ a.py\n@@ -1 +1 @@\n a\n-    if num_new <= 0:\n+    if num_new < 0:\n"
     assert changed_lines(diff) == ["-if num_new <= 0:", "+if num_new < 0:"]
     assert changed_lines(diff) in listed_changes()
 

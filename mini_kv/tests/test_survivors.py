@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini_kv.core.errors import AllocationError
+from mini_kv.core.errors import AllocationError, InvalidTokenError, SchedulerError
 from mini_kv.core.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -11,7 +11,9 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.output import CachedRequestData
 from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.remembered import remembered
 from mini_kv.tests.test_copy_on_write import decode, fork, hold, make_kv
 from mini_kv.tests.test_scheduler import Engine
@@ -133,3 +135,112 @@ def test_a_name_of_a_fork_that_is_gone_can_be_used_again():
         introduced.append([data.request_id for data in output.scheduled_new_reqs])
         engine.finish(output)
     assert introduced == [["B"], [], []]
+
+
+# What the worker and the user are told.
+
+
+def test_a_request_that_gives_way_leaves_the_step_and_the_others_stay_in_it():
+    """P and its three forks share a half-filled block: P and X copy it, and for Y's copy `low` has to go."""
+    engine = Engine(6, policy=SchedulingPolicy.PRIORITY)
+    engine.add("low", range(100, 102), priority=2)
+    engine.add("P", range(6), priority=1)
+    engine.step()
+    for name in "XYZ":
+        child = engine.kv.new_request(name, [*range(6), ord(name)])
+        assert engine.scheduler.fork_request("P", child, max_tokens=4)
+    output = engine.plan()
+    assert (output.preempted_req_ids, engine.scheduler.num_preemptions) == (["low"], 1)
+    assert output.num_scheduled_tokens == {"P": 1, "X": 1, "Y": 1, "Z": 1}
+    assert [data.request_id for data in output.scheduled_cached_reqs] == ["P"]
+    assert [data.request_id for data in output.scheduled_new_reqs] == ["X", "Y", "Z"]
+    engine.finish(output)
+    output = engine.plan()  # the worker knows the forks by now
+    assert [data.request_id for data in output.scheduled_cached_reqs] == ["P", "X", "Y", "Z"]
+    assert [data.request_id for data in output.scheduled_new_reqs] == []
+
+
+def test_the_worker_is_told_which_blocks_a_running_request_gets():
+    engine = Engine()
+    engine.add("A", range(4))
+    assert [data.block_ids for data in engine.plan().scheduled_new_reqs] == [([1],)]
+    engine.scheduler.abandon_step()
+    engine.step()
+    assert engine.plan().scheduled_cached_reqs == [CachedRequestData("A", ([2],), 4)]
+
+
+def test_every_end_is_told_with_its_request_and_its_reason():
+    engine = Engine()
+    ended = {}
+    for name, stop_token_ids in (("length", ()), ("stop", (7,)), ("abort", ())):
+        ended[name] = engine.kv.new_request(name, [ord(name[0])])
+        engine.scheduler.add_request(ended[name], max_tokens=1, stop_token_ids=stop_token_ids)
+    output = engine.plan()
+    engine.scheduler.finish_requests(["abort"])
+    outputs = engine.scheduler.update_from_output(output, {"length": [7], "stop": [7]})
+    assert [(out.request_id, out.new_token_ids, out.finish_reason) for out in outputs] == [
+        ("length", [7], "length"), ("stop", [7], "stop")
+    ]  # fmt: skip
+    assert {name: request.status.value for name, request in ended.items()} == {name: name for name in ended}
+
+
+def test_results_of_which_one_is_bad_leave_every_request_as_it_was():
+    """A has its new token, and with it a full block, when B's turns out to be none."""
+    engine = Engine()
+    engine.add("A", range(7))
+    engine.add("B", range(100, 103))
+    output = engine.plan()
+    with pytest.raises(InvalidTokenError):
+        engine.scheduler.update_from_output(output, {"A": [7], "B": [-1]})
+    a = engine.scheduler.requests["A"]
+    assert (a.token_ids, a.num_tokens, a.num_computed_tokens, len(a.block_hashes)) == (list(range(7)), 7, 0, 1)
+    assert engine.finish(output) == []
+    assert (a.token_ids, a.num_tokens, a.num_computed_tokens, len(a.block_hashes)) == ([*range(7), 7], 8, 7, 2)
+
+
+# Slots and keys at the end of a request.
+
+
+def test_slots_for_drafts_never_reach_beyond_the_last_token():
+    """A ends with its fifth token, which is never computed: four slots, one block."""
+    engine = Engine(num_lookahead_tokens=4)
+    engine.add("A", range(3), max_tokens=2)
+    for _ in range(2):
+        output = engine.plan()
+        assert engine.kv.get_block_ids("A") == ([1],)
+        engine.finish(output)
+    assert not engine.scheduler.has_unfinished_requests
+
+
+def test_a_draft_that_ends_a_request_fills_no_block():
+    """Its last token counts as not computed, like any last token, so the block that it completes gets no key."""
+    engine = Engine()
+    engine.scheduler.add_request(engine.kv.new_request("A", range(6)), max_tokens=9, stop_token_ids=[1])
+    engine.step()
+    engine.scheduler.update_draft_token_ids("A", [1, 2, 3])
+    (result,) = engine.scheduler.update_from_output(engine.plan(), {"A": [1, 2, 3, 4]})
+    assert (result.new_token_ids, result.finish_reason) == ([1], "stop")
+    assert engine.kv.get_computed_blocks(engine.kv.new_request("B", [*range(6), 7, 1, 50]))[1] == 4
+
+
+def test_drafts_are_refused_where_a_layer_keeps_states():
+    group = KVCacheGroupSpec(("state",), MambaSpec(4, shapes=((2,),), dtypes_bytes=(2,)))
+    kv = KVCacheManager(KVCacheConfig(10, (group,)))
+    scheduler = Scheduler(kv)
+    scheduler.add_request(kv.new_request("A", range(4)))
+    scheduler.update_from_output(scheduler.schedule(), {"A": [7]})
+    with pytest.raises(SchedulerError, match="a layer keeps states: drafts that are wrong cannot be taken back out"):
+        scheduler.update_draft_token_ids("A", [1])
+
+
+# The line by priority.
+
+
+def test_the_line_by_priority_is_seen_in_the_order_in_which_it_is_served_also_when_one_has_left_it():
+    engine = Engine(policy=SchedulingPolicy.PRIORITY, max_num_seqs=1)
+    for name, priority in (("F", 3), ("A", 0), ("D", 2), ("B", 1), ("E", 2), ("C", 1)):
+        engine.add(name, [ord(name)], max_tokens=1, priority=priority)
+    assert engine.line == ["A", "B", "C", "D", "E", "F"]
+    engine.scheduler.finish_requests(["A"])
+    assert engine.line == ["B", "C", "D", "E", "F"]
+    assert [engine.step() for _ in range(5)] == [{name: 1} for name in "BCDEF"]
