@@ -1,8 +1,10 @@
 """Bugs that the tests once let through, each put into the core on purpose: a story for each that fails on it."""
 
+from typing import Any
+
 import pytest
 
-from mini_kv.core.errors import AllocationError, InvalidTokenError, SchedulerError
+from mini_kv.core.errors import AllocationError, ConfigError, InvalidTokenError, SchedulerError
 from mini_kv.core.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -10,8 +12,10 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.core.sched.output import CachedRequestData
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.request import RequestStatus
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import CachedRequestData, NewRequestData
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.remembered import remembered
@@ -163,7 +167,7 @@ def test_a_request_that_gives_way_leaves_the_step_and_the_others_stay_in_it():
 def test_the_worker_is_told_which_blocks_a_running_request_gets():
     engine = Engine()
     engine.add("A", range(4))
-    assert [data.block_ids for data in engine.plan().scheduled_new_reqs] == [([1],)]
+    assert engine.plan().scheduled_new_reqs == [NewRequestData("A", [0, 1, 2, 3], ([1],), 0)]
     engine.scheduler.abandon_step()
     engine.step()
     assert engine.plan().scheduled_cached_reqs == [CachedRequestData("A", ([2],), 4)]
@@ -244,3 +248,147 @@ def test_the_line_by_priority_is_seen_in_the_order_in_which_it_is_served_also_wh
     engine.scheduler.finish_requests(["A"])
     assert engine.line == ["B", "C", "D", "E", "F"]
     assert [engine.step() for _ in range(5)] == [{name: 1} for name in "BCDEF"]
+
+
+def test_in_order_of_arrival_priorities_mean_nothing_and_by_priority_the_default_is_0():
+    first_come = Engine()
+    first_come.add("A", [1], priority=5)
+    first_come.add("B", [2], priority=0)
+    assert first_come.line == ["A", "B"]
+    ranked = Engine(policy=SchedulingPolicy.PRIORITY)
+    ranked.add("C", [3], priority=1)
+    ranked.scheduler.add_request(ranked.kv.new_request("D", [4]))
+    assert ranked.line == ["D", "C"]
+
+
+# Limits.
+
+
+def test_the_smallest_engine_runs_a_request_of_one_token():
+    kv = KVCacheManager.for_full_attention(2, 1)
+    scheduler = Scheduler(kv, SchedulerConfig(max_num_batched_tokens=1, max_num_seqs=1, max_model_len=2))
+    scheduler.add_request(kv.new_request("A", [1]), max_tokens=1)
+    (result,) = scheduler.update_from_output(scheduler.schedule(), {"A": [7]})
+    assert result.finish_reason == "length"
+
+
+FULL = KVCacheGroupSpec(("full",), FullAttentionSpec(4))
+STATE = KVCacheGroupSpec(("state",), MambaSpec(4, shapes=((2,),), dtypes_bytes=(2,)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "num_blocks", "limits", "message"),
+    [
+        ((FULL,), 10, {"max_num_batched_tokens": 8}, ""),
+        ((FULL,), 10, {"max_num_batched_tokens": 7, "num_lookahead_tokens": 1}, ""),
+        (
+            (FULL,),
+            10,
+            {"max_num_batched_tokens": 8, "num_lookahead_tokens": 1},
+            r"the manager plans for steps of 8 tokens at most \(max_in_flight_tokens\); "
+            "max_num_batched_tokens is 8, num_lookahead_tokens 1",
+        ),
+        ((STATE,), 10, {"max_num_batched_tokens": 8}, ""),
+        (
+            (STATE,),
+            10,
+            {"max_num_batched_tokens": 7, "num_lookahead_tokens": 1},
+            "num_lookahead_tokens is 1, but a layer keeps states: drafts that are wrong cannot be taken back",
+        ),
+        (
+            (FULL, STATE),
+            2,
+            {"max_num_batched_tokens": 8},
+            "even a request of one token needs 2 blocks when it has grown to 2; the pool has 1",
+        ),
+    ],
+)
+def test_a_manager_and_limits_that_cannot_work_together(groups, num_blocks: int, limits, message: str):
+    kv = KVCacheManager(KVCacheConfig(num_blocks, groups), max_in_flight_tokens=8)
+    if not message:
+        assert Scheduler(kv, SchedulerConfig(**limits)).running == []
+        return
+    with pytest.raises(ConfigError, match=message):
+        Scheduler(kv, SchedulerConfig(**limits))
+
+
+@pytest.mark.parametrize("name", ["long_prefill_token_threshold", "num_lookahead_tokens"])
+def test_a_limit_is_not_negative(name: str):
+    with pytest.raises(ConfigError, match=f"{name} is -1, it must not be negative"):
+        SchedulerConfig(**{name: -1})
+
+
+def test_what_is_no_row_of_stop_tokens_is_told_and_nothing_is_added():
+    engine = Engine()
+    with pytest.raises(TypeError, match="not iterable"):
+        engine.scheduler.add_request(engine.kv.new_request("A", [1]), stop_token_ids=5)  # type: ignore[arg-type]
+    assert (engine.line, engine.scheduler.has_unfinished_requests) == ([], False)
+
+
+@pytest.mark.parametrize(("budget", "drafts"), [(1, {}), (2, {"A": [1]}), (3, {"A": [1, 2]})])
+def test_drafts_are_cut_to_the_budget(budget: int, drafts: dict[str, list[int]]):
+    engine = Engine(max_num_batched_tokens=budget)
+    engine.add("A", range(2), max_tokens=9)
+    while engine.scheduler.requests["A"].num_tokens == 2:
+        engine.step()
+    engine.scheduler.update_draft_token_ids("A", [1, 2, 3])
+    output = engine.plan()
+    assert (output.num_scheduled_tokens, output.scheduled_spec_decode_tokens) == ({"A": budget}, drafts)
+
+
+@pytest.mark.parametrize(("reserve", "batch"), [(True, ["A"]), (False, ["A", "B"])])
+def test_a_prompt_enters_if_all_of_it_fits_not_just_its_first_chunk(reserve: bool, batch: list[str]):
+    """Of 4 blocks A has 2; B needs 3, and one for the part of it that fits into the step."""
+    engine = Engine(5, max_num_batched_tokens=8, scheduler_reserve_full_isl=reserve)
+    engine.add("A", range(7))
+    engine.step()
+    engine.add("B", range(100, 112), max_tokens=1)
+    engine.plan()
+    assert engine.batch == batch
+
+
+def test_the_watermark_is_kept_while_others_run_and_not_by_an_idle_engine():
+    """3 of 10 blocks stay free: A may have all of them, and B enters beside C with 2 blocks, not with 3."""
+    kv = KVCacheManager(KVCacheConfig(11, (FULL,)), watermark=0.3)
+    scheduler = Scheduler(kv)
+    scheduler.add_request(kv.new_request("A", range(38)), max_tokens=1)
+    scheduler.update_from_output(scheduler.schedule(), {"A": [7]})
+    for name, num_tokens in (("C", 17), ("D", 9), ("B", 8)):
+        scheduler.add_request(kv.new_request(name, [ord(name)] * num_tokens), max_tokens=1)
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["C"]  # 5 blocks; D needs 3 of the other 5
+    scheduler.finish_requests(["D"])
+    scheduler.abandon_step()
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["C", "B"]
+
+
+# A call that is interrupted.
+
+
+class Interrupted(KVCacheManager):
+    """Is interrupted by Ctrl-C when it has given slots so many times."""
+
+    calls_left = 1000
+
+    def allocate_slots(self, *arguments: Any, **options: Any) -> KVCacheBlocks | None:
+        self.calls_left -= 1
+        if self.calls_left < 0:
+            raise KeyboardInterrupt
+        return super().allocate_slots(*arguments, **options)
+
+
+def test_a_request_that_gave_way_in_a_call_that_was_interrupted_runs_as_before():
+    kv = Interrupted.for_full_attention(7, 4)
+    scheduler = Scheduler(kv)
+    for name, first in (("A", 0), ("B", 100)):
+        scheduler.add_request(kv.new_request(name, range(first, first + 11)), max_tokens=9)
+    for _ in range(2):
+        scheduler.update_from_output(scheduler.schedule(), {"A": [7], "B": [7]})
+    kv.calls_left = 1  # A asks for a fourth block in vain, B gives way, and A asks again
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.schedule()
+    kv.calls_left = 1000
+    b = scheduler.requests["B"]
+    assert [request.request_id for request in scheduler.running] == ["A", "B"]
+    assert (b.status, b.num_computed_tokens, b.num_preemptions) == (RequestStatus.RUNNING, 12, 0)
+    assert (list(scheduler.waiting), scheduler.num_preemptions, kv.get_block_ids("B")) == ([], 0, ([4, 5, 6],))
+    assert scheduler.schedule().preempted_req_ids == ["B"]
