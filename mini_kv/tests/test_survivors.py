@@ -392,3 +392,27 @@ def test_a_request_that_gave_way_in_a_call_that_was_interrupted_runs_as_before()
     assert (b.status, b.num_computed_tokens, b.num_preemptions) == (RequestStatus.RUNNING, 12, 0)
     assert (list(scheduler.waiting), scheduler.num_preemptions, kv.get_block_ids("B")) == ([], 0, ([4, 5, 6],))
     assert scheduler.schedule().preempted_req_ids == ["B"]
+
+
+class Unready(int):
+    """A priority of which the first comparison is interrupted."""
+
+    num_comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        self.num_comparisons += 1
+        if self.num_comparisons == 1:
+            raise KeyboardInterrupt
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_a_request_that_was_interrupted_on_its_way_into_the_line_is_not_in_it():
+    engine = Engine(policy=SchedulingPolicy.PRIORITY)
+    engine.add("A", [1], priority=1)
+    with pytest.raises(KeyboardInterrupt):
+        engine.add("B", [2], priority=Unready(0))
+    assert (engine.line, list(engine.scheduler.requests)) == (["A"], ["A"])
+    engine.add("B", [2])
+    assert engine.step() == {"B": 1, "A": 1}
