@@ -14,6 +14,9 @@
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install -qq --disable-pip-version-check
+# What constraints.txt pins, and nothing but the files whose hashes stand there. 26.1 is the first pip that does so.
+PINNED = $(PIP) --require-hashes -c constraints.txt
+OR_SAY = || { echo "pip could not install what is needed for this: see above. Is there a network?" >&2; exit 1; }
 ARGS :=
 NPM := book
 LAB_PAGE := book/docs/assets/kv-lab/packed.json
@@ -88,7 +91,8 @@ book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
 
 book-zensical: $(VENV)/.book
-	@$(PIP) --group zensical && cd book && $(abspath $(BIN))/zensical build
+	@$(PIP) --group zensical $(OR_SAY)
+	@cd book && $(abspath $(BIN))/zensical build
 
 book-pages: $(VENV)/.book
 	@$(BIN)/python -m mini_kv_book.generate
@@ -106,14 +110,16 @@ lint: $(VENV)/.lint $(VENV)/.torch
 size:
 	@$(PY) .ci/size.py
 
-# torch stands here by hand: resolving it would pin CUDA packages that a CPU does not need. So do the extras engine and hf,
-# which need torch: their other packages are named.
+# torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
+# for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
+OF_TORCH := filelock fsspec jinja2 networkx setuptools sympy typing-extensions # what torch itself needs
+WITH_TORCH := $(OF_TORCH) numpy safetensors transformers matplotlib psutil
 constraints: $(VENV)/.lint
-	@{ echo "# Every version that CI and make install. Written by: make constraints"; \
-	   printf 'transformers>=5.17\nsafetensors[numpy]>=0.5\npsutil\n' \
-	   | $(BIN)/uv pip compile -q --no-header --universal --python-version 3.11 --group dev --extra notebooks pyproject.toml - \
-	   && echo "torch==2.13.0" && echo "    # by hand: the extra attention" \
-	   && echo "triton==3.7.1 ; sys_platform == 'linux'" && echo "    # by hand: the extra triton"; \
+	@{ echo "# Every version that CI and make install, and the hashes of its files. Written by: make constraints"; \
+	   printf '%s\n' $(WITH_TORCH) 'setuptools>=77' 'transformers>=5.17' "triton==3.7.1 ; sys_platform == 'linux'" \
+	   | $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
+	     --group dev --extra notebooks pyproject.toml - \
+	   && echo "torch==2.13.0"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
 
 clean:
@@ -124,51 +130,84 @@ clean:
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
-# The environment. A stamp file is the proof that a step was done; it is redone when its inputs change.
+# The environment. A stamp file is the proof that a step was done; it is redone when its inputs change. Two makes at once
+# would tear it, so a stamp is made by a second make, which holds the lock and looks again at what is left to do.
+
+STAMPS := $(addprefix $(VENV)/,.ready .torch .book .notebooks .e2e .lint) \
+  $(NPM)/node_modules/.ready $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.torch $(VENV)/.e2e: $(VENV)/.ready
+$(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16
+$(VENV)/.notebooks: $(VENV)/.torch
+$(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
+$(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
+$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
+  mini_kv/core/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/labkit/*.py labs/lab-*/*)
+$(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
+
+ifndef HAVE_LOCK
+# Nothing where Python is missing, which new-venv says, or has no fcntl.
+LOCK = $(shell $(PY) -c 'import fcntl' 2>/dev/null && echo "$(PY) .ci/alone.py")
+
+$(STAMPS):
+	@$(LOCK) $(MAKE) -s HAVE_LOCK=1 $@
+else
+
+$(VENV)/.ready:
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(MAKE) -s new-venv
-	@$(PIP) 'pip>=25.1' && $(PIP) -c constraints.txt -e . --group test \
-	  || { echo "pip could not install what mini_kv needs: see above. Is there a network?" >&2; exit 1; }
+	@$(PIP) 'pip>=26.1' && $(PINNED) setuptools --group test && $(PIP) --no-deps --no-build-isolation -e . $(OR_SAY)
 	@touch $@
 
-$(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16
-	@$(PIP) -c constraints.txt --group book && touch $@
+$(VENV)/.book:
+	@echo "adding MkDocs to $(VENV) (once, about a minute)"
+	@$(PINNED) --group book $(OR_SAY)
+	@touch $@
 
-$(VENV)/.notebooks: $(VENV)/.torch
-	@$(PIP) -c constraints.txt -e '.[notebooks]' --group nb && touch $@
+$(VENV)/.notebooks:
+	@echo "adding JupyterLab to $(VENV) (once, a minute or two)"
+	@$(PINNED) jupyterlab ipywidgets matplotlib --group nb $(OR_SAY)
+	@touch $@
 
-$(VENV)/.e2e: $(VENV)/.ready
-	@$(PIP) -c constraints.txt --group e2e && touch $@
+$(VENV)/.e2e:
+	@echo "adding Playwright to $(VENV) (once, under a minute)"
+	@$(PINNED) --group e2e $(OR_SAY)
+	@touch $@
 
-$(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
-	@$(PIP) -c constraints.txt --group dev && touch $@
+$(VENV)/.lint:
+	@echo "adding linters to $(VENV) (once, about a minute)"
+	@$(PINNED) --group dev $(OR_SAY)
+	@touch $@
 
 # torch, what kernels and engine need, matplotlib for the charts in the book, and psutil, which transformers' continuous
 # batching asks for: we compare with it. First the build of torch for a CPU, since the default index brings gigabytes of
-# CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere.
-$(VENV)/.torch: $(VENV)/.ready
+# CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere. No hash is asked of torch alone.
+$(VENV)/.torch:
+	@echo "adding PyTorch, Triton and transformers to $(VENV) (once, 2 GB on the disk: minutes, as the network allows)"
+	@$(PINNED) $(WITH_TORCH) "triton ; sys_platform == 'linux'" $(OR_SAY)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \
 	  || true
-	@$(PIP) -c constraints.txt -e '.[triton,engine,hf]' matplotlib psutil && touch $@
+	@$(PIP) "$$(grep ^torch== constraints.txt)" $(OR_SAY)
+	@touch $@
 
 # A browser's Python, an editor, and pytest for both. Whoever has no npm, or cannot reach its registry, loses what runs
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside
 # node_modules, so that whatever empties it has this done again.
-$(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
+$(NPM)/node_modules/.ready:
 	@! command -v npm >/dev/null || { cd $(NPM) && npm ci --loglevel=error >/dev/null \
 	  && PATH="$(abspath $(BIN)):$$PATH" npm run --silent wheels && touch node_modules/.ready; } \
 	  || echo "the browser's Python could not be installed: see above; what needs it is left out" >&2
 
 # The same with mini_kv and the labs, packed for the pages that run them.
-$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
-  mini_kv/core/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/labkit/*.py labs/lab-*/*)
+$(LAB_PAGE):
 	@[ ! -f $< ] || (cd $(NPM) && npm run --silent labs) || echo "the labs could not be packed for their pages: see above" >&2
 
-$(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
+$(BROWSER)/node_modules/.ready:
 	@! command -v npm >/dev/null || { cd $(BROWSER) && npm ci --loglevel=error >/dev/null && touch node_modules/.ready; } \
 	  || echo "the accessibility checker could not be installed: see above; its tests are left out" >&2
+
+endif
 
 new-venv:
 	@[ -n "$(PY)" ] || { echo "mini_kv needs Python 3.11 or newer and found none: install one (macOS: brew install" \
@@ -177,5 +216,5 @@ new-venv:
 	  "newer, and $(PY) is older or missing: name another one: make PY=/path/to/python3" >&2; exit 1; }
 	@$(PY) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PY) cannot make a virtual environment: on Debian or" \
 	  "Ubuntu type 'sudo apt install python3-venv', then make again" >&2; exit 1; }
-	@echo "setting up $(VENV) (once, under a minute)"
+	@echo "setting up $(VENV) (once, about a minute)"
 	@$(PY) -m venv --clear $(VENV) || { rm -rf $(VENV); echo "$(PY) could not make $(VENV): see above" >&2; exit 1; }

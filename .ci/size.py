@@ -16,7 +16,7 @@ from typing import NamedTuple
 PACKAGE_BUDGETS = {
     "core": 1950,
     "core/sched": 560,
-    "labkit": 1000,
+    "labkit": 1200,
     "labkit/audit.py": 260,
     "labkit/kernels": 175,
     "labkit/own_engine": 600,

@@ -45,6 +45,7 @@ for (const file of ["stdlib.zip", "course.zip"]) writeFileSync(OUT + file, pytho
 
 const licences = readdirSync(here("node_modules"), { recursive: true }).filter((path) => /(^|\/)LICENSE[^/]*$/i.test(path));
 const texts = licences.sort().map((path) => `${path}\n\n${readFileSync(here("node_modules/") + path, "utf-8")}`);
+texts.push(new TextDecoder().decode(python.FS.readFile("/out/licences.txt")));
 writeFileSync(OUT + "LICENCES.txt", texts.join("\n\n----\n\n"));
 
 // What a reader's first run loads, over a server that compresses; the fence reads it, and takes it for the sign that all is here.

@@ -51,6 +51,17 @@ def wheels() -> Files:
     return compiled(files, "/course/", set(files))
 
 
+def licences() -> bytes:
+    """Return the texts of the packages' licences, each below the name of its file."""
+    texts = [
+        name.encode() + b"\n\n" + data
+        for wheel in sorted((REPO / "book/node_modules/.wheels").glob("*-none-any.whl"))
+        for name, data in unpacked(wheel)
+        if ".dist-info/licenses/" in name
+    ]
+    return b"\n\n----\n\n".join(texts)
+
+
 def library() -> Files:
     """Return Python's library: what a run of a lab imports as bytecode, the rest as source, which is smaller."""
     zipfile.ZipFile("/out/course.zip").extractall("/course")
@@ -101,3 +112,4 @@ def write(name: str, files: Files) -> None:
 
 write("course.zip", course() | wheels())
 write("stdlib.zip", library())
+Path("/out/licences.txt").write_bytes(licences())

@@ -1,5 +1,12 @@
 """What the book is built with: fences that run code, figures that the engine draws, links, formulas, diagrams, checks.
 
-Everything here is a Markdown extension or a fence's formatter, so that MkDocs and Zensical build the same site. Reading
-order: places, runs, fences, extension; then what stands alone: diagram, maths, lab, generate, leaks.
+What makes text is a Markdown extension or a fence's formatter, so that MkDocs and Zensical build the same site. Reading
+order:
+
+- `places`, `runs`, `fences`, `extension`: how a page comes to be; `links`, `maths`, `diagram`, `lab`: its parts;
+- `docstrings` and `drawings`: the engine's own words on the API pages; `generate`: those pages, and the navigation;
+- `tables`: what is made from code and data: `names`, `serving`, `coverage`, `kill_matrix`, `recorded`, `licences`;
+- `upstream`: vLLM's names and defaults, which `record_vllm` wrote down;
+- `leaks`: that no solution is in the site;
+- `described`, `slim` and `policy`: MkDocs' hooks, for pages that say what they are, are small, and run no foreign code.
 """

@@ -44,7 +44,7 @@ def chapters() -> dict[str, str]:
 
 def lab_page(lab: str) -> str:
     """Return the page of a lab: its README, then the lab itself, then what an instructor sees."""
-    status = "---\nstatus: gpu\n---\n\n" if lab_toml(lab)["needs"] == "K" else ""
+    status = "---\nstatus: triton\n---\n\n" if lab_toml(lab)["needs"] == "K" else ""
     return (
         f"{status}<!-- include labs/{lab}/README.md -->\n\n"
         f"## Run it here\n\n```kv-lab\n{lab}\n```\n\n"

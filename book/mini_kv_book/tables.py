@@ -15,15 +15,18 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.core import deviations
-from mini_kv_book import coverage, kill_matrix, names, recorded, serving
+from mini_kv.tests.golden import conformance
+from mini_kv_book import coverage, kill_matrix, licences, names, recorded, serving
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
+    "conformance": conformance.as_markdown,
     "coverage": coverage.as_markdown,
     "coverage-summary": coverage.summary,
     "coverage-waiting": coverage.waiting_as_markdown,
     "deviations": deviations.as_markdown,
     "kills": kill_matrix.as_markdown,
+    "licences": licences.as_markdown,
     "names": names.as_markdown,
     "recorded": recorded.as_markdown,
     "serving": serving.as_markdown,

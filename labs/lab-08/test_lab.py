@@ -203,7 +203,12 @@ def test_blocks_that_do_not_fit_are_refused(lab: LabUnderTest, torch: Any) -> No
         )
         lab.expect("the whole tensor after the refusal", before, table.block_table.tolist())
         lab.expect("blocks of the row after the refusal", 3, table.num_blocks_per_row[row])
-        table.append_row([5], row)
+        accepts(
+            lab,
+            "append_row of one block to a row of 3 that is 4 wide",
+            lambda table=table, row=row: table.append_row([5], row),
+            why="four columns hold four blocks: a row may be full",
+        )
         lab.expect("the row, when it has got 5", [7, 3, 9, 5], rows(table)[row])
 
 
@@ -214,7 +219,12 @@ def test_a_request_that_is_too_long_for_its_row(lab: LabUnderTest, torch: Any) -
     fill(table, torch, 0, [7, 3, 9])
     refuses(lab, "add_row of five blocks to a row that is 4 wide", lambda: table.add_row([1, 2, 4, 5, 6], 0))
     lab.expect("the row after the refusal", [7, 3, 9], rows(table)[0])
-    table.add_row([1, 2, 4, 5], 0)
+    accepts(
+        lab,
+        "add_row of four blocks to a row that is 4 wide",
+        lambda: table.add_row([1, 2, 4, 5], 0),
+        why="only the new blocks must fit: four columns hold four, and what the row had before counts no more",
+    )
     lab.expect("the row after four blocks", [1, 2, 4, 5], rows(table)[0])
 
 
@@ -530,6 +540,14 @@ def refuses(lab: LabUnderTest, what: str, call: Any) -> None:
         why = "PyTorch's own complaint comes too late: something may have changed, and it names no row"
         lab.fail(what, "ConfigError raised", other, why)
     lab.fail(what, "ConfigError raised", "nothing raised")
+
+
+def accepts(lab: LabUnderTest, what: str, call: Any, why: str) -> None:
+    """Make a call that must not raise ConfigError."""
+    try:
+        call()
+    except ConfigError as refusal:
+        lab.fail(what, "no error", refusal, why)
 
 
 def ints(torch: Any, values: list[Any]) -> Any:

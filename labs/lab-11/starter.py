@@ -22,9 +22,10 @@ class Scheduler(engine.Scheduler):
     You need, and the engine keeps for you:
 
     - `self.running`            a list of requests in the order in which they were admitted
-    - `self.waiting`            the line: `peek_request()`, `pop_request()` at its front, `prepend_request(request)`
+    - `self.waiting`            the line: `peek_request()` and `pop_request()` at its front, which raise `IndexError` on
+                                an empty line, so ask `if self.waiting` first; `prepend_request(request)`
     - `self.requests`           everybody who is not finished, under their ids
-    - `self.kv_cache_manager`   `get_computed_blocks`, `allocate_slots`, `free`
+    - `self.kv_cache_manager`   `get_computed_blocks`, `allocate_slots`, `free`: each takes the request, not its id
     - `self.config`             the limits `max_num_batched_tokens` and `max_num_seqs`
     - `self.admission`          `reserved_blocks(block_pool)`: how many blocks a newcomer must leave free, or None
 

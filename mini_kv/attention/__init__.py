@@ -20,7 +20,7 @@ try:
     import torch as torch
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "mini_kv.attention needs torch: pip install 'mini_kv[attention]'. On Linux without a GPU first: "
+        "mini_kv.attention needs torch: in a checkout, pip install -e '.[attention]'. On Linux without a GPU first: "
         "pip install torch --index-url https://download.pytorch.org/whl/cpu",
         name="torch",
     ) from error

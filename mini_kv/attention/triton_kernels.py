@@ -338,8 +338,7 @@ def write_kv_kernel(
         scale_slots = blocks * scales_stride_block + offsets * scales_stride_slot + heads * scales_stride_head
         tl.store(scales + scale_slots, scale, mask=is_written)
         x = tl.div_rn(x, tl.where(scale == 0.0, 1.0, scale)[:, None].broadcast_to(x.shape))
-        x = (
-            x + 12582912.0
-        ) - 12582912.0  # 1.5 * 2**23: what is left of a float is rounded, half to even, as torch does
+        # plus and minus 1.5 * 2**23: what is left of a float is rounded, half to even, as torch does
+        x = (x + 12582912.0) - 12582912.0
     target = cache + blocks * cache_stride_block + offsets * cache_stride_slot + heads * cache_stride_head
     tl.store(target[:, None] + elements[None, :], x.to(cache.dtype.element_ty), mask=is_there)

@@ -102,6 +102,38 @@ DEVIATIONS = (
         "mode align alone, `AllocationError` for drafts", "a rejected draft cannot be taken out of a state"),
     Deviation("no-way-back", "KVCacheManager.allocate_slots", "trusts `num_computed_tokens`",
         "raises `AllocationError` if it falls behind what a window gave back", "the block is somebody else's by now"),
+    # The scheduler.
+    Deviation("computed-in-update", "Scheduler._update_after_schedule", "counts a step's tokens as computed when it is"
+        " planned", "counts them in `update_from_output`", "until then the KV is not there; one step is under way at a"
+        " time"),
+    Deviation("one-step-at-a-time", "Scheduler.schedule", "plans ahead while the worker is busy",
+        "raises `SchedulerError`", "asynchronous steps are not built here; a forgotten update would go unseen"),
+    Deviation("step-undone", "Scheduler.schedule", "an exception leaves requests and blocks as they were in its midst",
+        "undoes what it had planned; `abandon_step` undoes a step that the worker did not run",
+        "the other requests go on, and no block is lost"),
+    Deviation("results-checked", "Scheduler.update_from_output", "takes what the worker brings",
+        "raises `SchedulerError` for another step's results, or tokens that do not follow from the drafts",
+        "a worker's mistake is found where it is made"),
+    Deviation("never-fits", "Scheduler.add_request", "takes a request that can never run; all behind it wait, too",
+        "raises `ConfigError`", "vLLM's engine checks prompts before, and the pool when it starts"),
+    Deviation("chunking-off", "SchedulerConfig.verify_max_model_len", "refuses `max_num_batched_tokens` below"
+        " `max_model_len` if prompts are not cut", "refuses the requests that could outgrow a step",
+        "small budgets show what chunking is for"),
+    Deviation("nothing-beyond-the-end", "Scheduler.schedule", "cuts drafts and lookahead at `max_model_len` only",
+        "cuts them where the request ends, too", "what lies beyond its last token is computed and held in vain"),
+    Deviation("lookahead-admitted", "SlidingWindowSpec.max_admission_blocks_per_request",
+        "leaves lookahead out of what a window holds at most", "counts it in `max_in_flight_tokens`",
+        "what was let in has room for all of its slots"),
+    Deviation("no-padding", "Scheduler.schedule", "gives a newcomer with one token to compute empty drafts, if others"
+        " are drafted for", "computes the one token", "it makes batches even for a recorded CUDA graph; there is none"),
+    Deviation("drafts-refused", "Scheduler.update_draft_token_ids", "ignores drafts for a request that cannot use them",
+        "raises `SchedulerError`", "a drafter should know what it drafts for"),
+    Deviation("fork", "Scheduler.add_request", "several samples are several requests, which find each other's prompt",
+        "`fork_request` copies the table of a running one", "shows copy-on-write, and shares the last block too"),
+    Deviation("admission-policies", "Scheduler.schedule", "a watermark", "a watermark, and a seam for other strategies",
+        "to compare them"),
+    Deviation("scheduler-without", "Scheduler", "connectors, encoders, grammars, LoRA limits, streams, pauses,"
+        " pipelines, prefill intervals, adaptive thresholds", "none of these", "each is a study of its own"),
     # Planning.
     Deviation("plan-null-block", "get_max_concurrency_for_kv_cache_config", "counts the null block in",
         "leaves it out", "what is planned for can be let in, to the last request"),

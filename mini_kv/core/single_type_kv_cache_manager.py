@@ -215,11 +215,11 @@ class SingleTypeKVCacheManager(ABC):
             if position % per_segment >= per_segment - num_needed:
                 return True
         alignment = self.cache_hit_alignment_tokens
-        ends = [
-            boundary // alignment * alignment // self.block_size
-            for boundary in (request.num_prompt_tokens - 1, request.shared_prefix_boundary)
-        ]
-        return any(end - num_needed <= position < end for end in ends)
+        for boundary in (request.num_prompt_tokens - 1, request.shared_prefix_boundary):
+            end = boundary // alignment * alignment // self.block_size
+            if end - num_needed <= position < end:
+                return True
+        return False
 
     def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
         """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""

@@ -4,10 +4,11 @@ In reading order: `interface` (what a model and the past it looks back on owe ea
 `contiguous` (one text at a time, without a cache and with a contiguous one: the oracle), `model_runner` (the
 scheduler's plan becomes one forward over blocks), `sampling` (logits to a token), `detokenizer` (tokens to text that
 may be shown), `output_processor` (what the user is told), `llm_engine` (the loop around all of them), `stats` (the line
-in the log), `poison` (debug mode: what is no KV must not pass for KV), `tokenizer` (text to numbers and back),
-`checkpoint` (a model's files), `generate_command` (the engine at a terminal). How the checkpoint in `tiny` came about
-stands apart: `prose`, `train_tokenizer`, `train`. Checkpoints that others have trained run by way of transformers:
-`huggingface`, `huggingface_checkpoint`, `huggingface_tokenizer`.
+in the log), `threads` (one is enough for a small model), `fingerprint` (which model the KV comes from), `poison` (debug
+mode: what is no KV must not pass for KV), `tokenizer` (text to numbers and back), `checkpoint` (a model's files),
+`generate_command` (the engine at a terminal). How the checkpoint in `tiny` came about stands apart: `prose`,
+`train_tokenizer`, `train`. Checkpoints that others have trained run by way of transformers: `huggingface`,
+`huggingface_checkpoint`, `huggingface_tokenizer`.
 
 Needs torch, like `mini_kv.attention`.
 """

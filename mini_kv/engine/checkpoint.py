@@ -8,17 +8,19 @@ Whatever is written here, `transformers` reads, and gives the same logits.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from mini_kv.engine.errors import CheckpointError, read_json
+from mini_kv.core.errors import ConfigError
+from mini_kv.engine.errors import CheckpointError
+from mini_kv.engine.json_file import read_json
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.engine.weights_file import TensorHeader, check_finite, read_header
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -43,6 +45,8 @@ _SIZES = (
     "head_dim",
     "max_position_embeddings",
 )
+MAX_SIZE = 1 << 32
+"""Of each of these; products of two of them still have a number of digits that a message can show."""
 
 
 def tiny_folder() -> Path:
@@ -61,11 +65,13 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLl
         CheckpointError: names the file, and the setting or the tensor, that is missing, damaged or not supported.
     """
     config = load_config(folder)
-    tokenizer = Tokenizer.from_file(folder / TOKENIZER, read_json(folder / CONFIG).get("eos_token_id"))
+    tokenizer = Tokenizer.from_file(folder / TOKENIZER, _eos_token_id(folder))
     if tokenizer.vocab_size > config.vocab_size:
         sizes = f"{tokenizer.vocab_size} tokens, and the model has embeddings for {config.vocab_size}"
         raise CheckpointError(folder / TOKENIZER, f"has {sizes}")
-    return load_weights(folder, config, dtype), tokenizer
+    model = load_weights(folder, config, dtype)
+    tokenizer.fill_up(config.vocab_size)
+    return model, tokenizer
 
 
 def load_config(folder: Path) -> ModelConfig:
@@ -82,32 +88,34 @@ def load_config(folder: Path) -> ModelConfig:
     if data.get("num_key_value_heads") is None:
         data["num_key_value_heads"] = data.get("num_attention_heads")
     sizes: dict[str, Any] = {name: _size(path, data, name) for name in _SIZES if name != "head_dim"}
-    if data.get("head_dim") is None and sizes["num_attention_heads"] > 0:
+    if data.get("head_dim") is None:
         data["head_dim"] = sizes["hidden_size"] // sizes["num_attention_heads"]
     sizes["head_dim"] = _size(path, data, "head_dim")
+    eps = _number(path, "rms_norm_eps", data.get("rms_norm_eps", 1e-6), above=0.0, most=1.0)
     try:
-        eps = float(data.get("rms_norm_eps", 1e-6))
         return ModelConfig(**sizes, rope_theta=_rope_theta(path, data), rms_norm_eps=eps)
-    except (TypeError, ValueError) as error:
+    except ConfigError as error:
         raise CheckpointError(path, str(error)) from None
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> TinyLlama:
-    """Return a model with the weights of a folder's `model.safetensors`; every one of them is asked for by name."""
-    from safetensors import SafetensorError
+    """Return a model with the weights of a folder's `model.safetensors`; every one of them is asked for by name.
+
+    Nothing is allocated before the file's header says that the weights are there, all of them, in the config's sizes.
+    """
     from safetensors.torch import load_file
 
     path = folder / WEIGHTS
-    if not path.is_file():
-        raise CheckpointError(path, "there is no such file, and without it the model has no weights")
+    _check_header(path, read_header(path), config)
     try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise CheckpointError(path, f"is damaged: {error}") from None
-    # Random weights that are thrown away at once: milliseconds, where the first use of the meta device takes a second.
-    model = TinyLlama(config)
-    _check_tensors(path, tensors, model.state_dict())
-    model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()}, assign=True)
+        tensors = {name: tensor.to(dtype) for name, tensor in load_file(path).items()}
+        check_finite(path, tensors.items())
+        # Random weights that are thrown away at once: milliseconds, where the first use of the meta device takes
+        # seconds.
+        model = TinyLlama(config)
+    except (MemoryError, RuntimeError) as error:
+        raise CheckpointError(path, f"does not fit into this machine's memory: {error}") from None
+    model.load_state_dict(tensors, assign=True)
     return model.requires_grad_(False).eval()
 
 
@@ -147,6 +155,21 @@ def _size(path: Path, data: Mapping[str, Any], name: str) -> int:
     value = data.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise CheckpointError(path, f"{name} is {value!r}, it must be a whole number")
+    if not 1 <= value <= MAX_SIZE:
+        raise CheckpointError(path, f"{name} is {value}, it must be from 1 to {MAX_SIZE:,}")
+    return value
+
+
+def _number(path: Path, name: str, value: object, *, above: float, most: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not above < value <= most:
+        raise CheckpointError(path, f"{name} is {value!r}, it must be a number above {above:g} and at most {most:g}")
+    return float(value)
+
+
+def _eos_token_id(folder: Path) -> int | None:
+    value = read_json(folder / CONFIG).get("eos_token_id")
+    if value is not None and type(value) is not int:
+        raise CheckpointError(folder / CONFIG, f"eos_token_id is {value!r}, and only one token, or null, is supported")
     return value
 
 
@@ -158,23 +181,43 @@ def _rope_theta(path: Path, data: Mapping[str, Any]) -> float:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise CheckpointError(path, f"rope_type is {kind!r}, and only 'default', without scaling, is supported")
-    return float(rope.get("rope_theta", data.get("rope_theta", 10_000.0)))
+    theta = rope.get("rope_theta", data.get("rope_theta", 10_000.0))
+    return _number(path, "rope_theta", theta, above=1.0, most=1e12)
 
 
-def _check_tensors(path: Path, found: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    missing = sorted(wanted.keys() - found.keys())
-    extra = sorted(found.keys() - wanted.keys())
-    if missing:
-        raise CheckpointError(path, f"has no tensor {_first(missing)}")
-    if extra:
-        raise CheckpointError(path, f"has a tensor for which the model has no place: {_first(extra)}")
-    for name, tensor in wanted.items():
-        if found[name].shape != tensor.shape:
-            shapes = f"{list(found[name].shape)}, and {CONFIG} makes it {list(tensor.shape)}"
+def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each of a model's tensors, without making the model."""
+    hidden, feed_forward = config.hidden_size, config.intermediate_size
+    queries, keys = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
+    for layer in range(config.num_hidden_layers):
+        for name, shape in {
+            "input_layernorm": (hidden,),
+            "self_attn.q_proj": (queries, hidden),
+            "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, queries),
+            "post_attention_layernorm": (hidden,),
+            "mlp.gate_proj": (feed_forward, hidden),
+            "mlp.up_proj": (feed_forward, hidden),
+            "mlp.down_proj": (hidden, feed_forward),
+        }.items():
+            yield f"model.layers.{layer}.{name}.weight", shape
+    yield "model.norm.weight", (hidden,)
+
+
+def _check_header(path: Path, header: Mapping[str, TensorHeader], config: ModelConfig) -> None:
+    """Raise `CheckpointError` unless the file has exactly the config's tensors. Costs O(tensors of the file)."""
+    wanted = set()
+    for name, shape in tensor_shapes(config):  # which ends at the first that is missing, however many layers there are
+        if name not in header:
+            layers = f"{CONFIG} says {config.num_hidden_layers} layers"
+            raise CheckpointError(path, f"has no tensor {name}, and {layers}")
+        if header[name].shape != shape:
+            shapes = f"{list(header[name].shape)}, and {CONFIG} makes it {list(shape)}"
             raise CheckpointError(path, f"{name} has the shape {shapes}")
-        if not found[name].is_floating_point():
-            raise CheckpointError(path, f"{name} holds {found[name].dtype}, and weights are floating-point numbers")
-
-
-def _first(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]}, and {len(names) - 1} more of that sort"
+        wanted.add(name)
+    extra = sorted(header.keys() - wanted)
+    if extra:
+        more = f", and {len(extra) - 1} more of that sort" if len(extra) > 1 else ""
+        raise CheckpointError(path, f"has a tensor for which the model has no place: {extra[0]}{more}")

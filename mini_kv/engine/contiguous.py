@@ -18,6 +18,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import AttentionSpec
 from mini_kv.engine.interface import CausalLM
+from mini_kv.engine.threads import is_small, one_thread
 
 
 class Past(Protocol):
@@ -90,7 +91,7 @@ def generate_alone(model: CausalLM, token_ids: Sequence[int], max_tokens: int, p
     """
     past = past or NoCache()
     tokens = list(token_ids)
-    with torch.inference_mode():
+    with torch.inference_mode(), one_thread(is_small(model)):
         for _ in range(max_tokens):
             new = torch.tensor(tokens[past.num_tokens :], device=model.device)
             positions = torch.arange(past.num_tokens, len(tokens), device=model.device)

@@ -1,28 +1,30 @@
 """What can be wrong with a model's files."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 from mini_kv.core.errors import KVCacheError
 
+LONGEST = 600
+"""Characters of a message: a file may hold a name or a value of any length."""
+
 
 class CheckpointError(KVCacheError, ValueError):
-    """A file of a checkpoint is missing, damaged, or asks for what this model does not have."""
+    """A file of a checkpoint is missing, damaged, or asks for what this model does not have.
+
+    The message is one line that any terminal can show, whatever names and values the file holds.
+    """
 
     def __init__(self, path: Path, message: str) -> None:
-        super().__init__(f"{path}: {message}")
+        super().__init__(f"{_one_line(str(path))}: {_one_line(message)}")
         self.path = path
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file with settings. Raises `CheckpointError` if it is missing or holds something else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(path, "there is no such file, and without it nobody knows the model's sizes") from None
-    except ValueError as error:
-        raise CheckpointError(path, f"is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(path, f"is not an object with settings, but {type(data).__name__}")
-    return data
+def _one_line(text: str) -> str:
+    r"""Return the text in one line, without control characters, and cut if it is too long.
+
+    >>> _one_line("a tensor \x1b[2J of\n two lines")
+    'a tensor ?[2J of two lines'
+    """
+    text = " ".join(text[: 2 * LONGEST].split())
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= LONGEST else text[: LONGEST - 4] + " ..."

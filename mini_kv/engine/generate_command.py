@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_kv.core.errors import ConfigError, KVCacheError
-from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.engine.terminal import MARKS, Screen, pool_lines, printable, text_lines
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from mini_kv.engine.output_processor import DeltaOutput
 
     Deltas = Generator[DeltaOutput, None, None]
+
+LARGEST = 1_000_000
+"""Of every whole number but the seed: a pool of so many blocks takes a second to make."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +84,7 @@ def prepare(args: argparse.Namespace) -> "tuple[LLMEngine, Deltas] | None":
         engine = make_engine(args)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
-        print(f"mini-kv generate: there is no {error.name}: pip install 'mini_kv[engine]'", file=sys.stderr)
+        print(f"mini-kv generate: no {error.name} here: in a checkout, pip install -e '.[engine]'", file=sys.stderr)
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {error}", file=sys.stderr)
     return None
@@ -109,15 +112,29 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
     """
     from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 
-    model, tokenizer, max_model_len = load(args.model)
-    config = EngineConfig(
-        block_size=args.block_size, num_blocks=args.num_blocks, scheduler=SchedulerConfig(max_model_len=max_model_len)
-    )
-    return LLMEngine(model, tokenizer, config, **parts)
+    for option in ("num_blocks", "block_size", "max_tokens", "top_k"):
+        if getattr(args, option) > LARGEST:
+            name = option.replace("_", "-")
+            raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {LARGEST:,}")
+    model, tokenizer = load(args.model)
+    check_memory(model, args.num_blocks, args.block_size)
+    return LLMEngine(model, tokenizer, EngineConfig(block_size=args.block_size, num_blocks=args.num_blocks), **parts)
 
 
-def load(folder: Path | None) -> "tuple[CausalLM, TextTokenizer | None, int]":
-    """Return model, tokenizer and tokens of the longest text: ours, or any that transformers reads, if it is there."""
+def check_memory(model: "CausalLM", num_blocks: int, block_size: int) -> None:
+    """Raise `ConfigError` if the machine does not give as much memory as the pool needs."""
+    import torch
+
+    num_bytes = num_blocks * bytes_per_block(get_kv_cache_groups(model.get_kv_cache_spec(block_size)))
+    try:
+        torch.empty(max(num_bytes, 0), dtype=torch.uint8, device=model.device)
+    except (MemoryError, RuntimeError):
+        pool = f"a pool of {num_blocks:,} blocks of {block_size:,} tokens"
+        raise ConfigError(f"{pool} takes {num_bytes:,} bytes, which this machine does not give") from None
+
+
+def load(folder: Path | None) -> "tuple[CausalLM, TextTokenizer | None]":
+    """Return model and tokenizer: ours, or any that transformers reads, if it is there."""
     from mini_kv.engine.checkpoint import load_model, tiny_folder
     from mini_kv.engine.errors import CheckpointError
 
@@ -127,13 +144,13 @@ def load(folder: Path | None) -> "tuple[CausalLM, TextTokenizer | None, int]":
         if folder is None or not folder.is_dir():
             raise
         if importlib.util.find_spec("transformers") is None:
-            raise ConfigError(f"{error}. More kinds are read with the extra hf: pip install 'mini_kv[hf]'") from None
+            advice = "More kinds are read with the extra hf: in a checkout, pip install -e '.[hf]'"
+            raise ConfigError(f"{error}. {advice}") from None
     else:
-        return small, tokenizer, small.config.max_position_embeddings
+        return small, tokenizer
     from mini_kv.engine.huggingface_checkpoint import load_huggingface
 
-    model, its_tokenizer = load_huggingface(folder)
-    return model, its_tokenizer, model.max_position_embeddings
+    return load_huggingface(folder)
 
 
 def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":

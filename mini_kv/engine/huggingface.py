@@ -12,6 +12,8 @@ The batch is packed, one request after the other in one row, `[1, num_tokens]`. 
 token by itself, and inside it the `Attend` knows whose token is whose: no padding, no mask.
 """
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +37,20 @@ SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_te
 "gemma3" is the large models, which also read pictures; here they read text.
 """
 
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
 """Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+"""What weights may be computed with."""
 
 BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Kinds of RoPE whose angles change with the longest text of the batch, so that a kept key would be wrong later."""
@@ -66,6 +80,18 @@ class HuggingFaceModel:
         self.eos_token_ids = _eos_token_ids(model)
         """Tokens that end a text, as generation_config.json says; a chat model may have several."""
         self._layers = self._ask_layers(config.num_hidden_layers)
+
+    @property
+    def settings(self) -> str:
+        """All that decides what the model computes, beside weights and dtype: its config, less the folder's name."""
+        config = self._model.config.to_dict()
+        config.pop("_name_or_path", None)
+        return json.dumps(config, sort_keys=True, default=str)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights with their names."""
+        weights: Iterator[tuple[str, Tensor]] = self._model.named_parameters()
+        return weights
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order."""
@@ -105,8 +131,12 @@ class HuggingFaceModel:
 
 
 def _eos_token_ids(model: "PreTrainedModel") -> tuple[int, ...]:
-    ids = model.generation_config.eos_token_id if model.generation_config else None
-    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+    ids: Any = model.generation_config.eos_token_id if model.generation_config else None
+    ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    for token_id in ids:
+        if type(token_id) is not int:
+            raise ConfigError(f"eos_token_id is {token_id!r}, it must be a whole number, or a list of them")
+    return tuple(ids)
 
 
 def check_config(config: dict[str, Any]) -> None:
@@ -125,8 +155,11 @@ def check_config(config: dict[str, Any]) -> None:
     text: dict[str, Any] = _object(config, "text_config") or config
     for name in SIZES:
         value = text.get(name)
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (type(value) is not int or value < 1):
             raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
+    dtype = text.get("dtype", text.get("torch_dtype"))
+    if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}, and weights are computed with in one of {', '.join(DTYPES)}")
     if text.get("use_bidirectional_attention") or text.get("is_causal") is False:
         raise ConfigError(f"this {model_type} reads in both directions; a cache of the past needs a causal model")
     if _object(config, "quantization_config"):

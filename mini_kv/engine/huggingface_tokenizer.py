@@ -1,6 +1,7 @@
 """A tokenizer of transformers behind the few calls that the engine needs."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ class HuggingFaceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids, with the tokens around them that the model expects, such as one that begins a text."""
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # the library takes real text only
         ids: list[int] = self._tokenizer.encode(text)
         return ids
 
@@ -55,8 +57,9 @@ class HuggingFaceTokenizer:
         if token is None:
             return b""
         if self._alphabet is not None:
-            return bytes(self._alphabet[char] for char in token)
-        if len(token) == len("<0x00>") and token.startswith("<0x"):
+            spelled = [self._alphabet.get(char) for char in token]
+            return token.encode() if None in spelled else bytes(byte for byte in spelled if byte is not None)
+        if re.fullmatch("<0x[0-9A-Fa-f]{2}>", token):
             return bytes.fromhex(token[3:5])
         return token.replace("\u2581", " ").encode()
 

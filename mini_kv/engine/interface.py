@@ -10,6 +10,7 @@ all three to an `Attend` and gets back what the queries found. Whoever stands be
 The same model runs on all of them, and must say the same.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -42,12 +43,23 @@ class CausalLM(Protocol):
         """Tokens that there are."""
 
     @property
+    def max_position_embeddings(self) -> int:
+        """Tokens of the longest text that it has learned to read, prompt and answer."""
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of keys and values."""
 
     @property
     def device(self) -> torch.device:
         """Where the model computes, and its KV lies."""
+
+    @property
+    def settings(self) -> str:
+        """All that decides what the model computes, beside weights and dtype: architecture, sizes, constants."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights with their names. Source: `torch.nn.Module`."""
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order. Source: vLLM `GPUModelRunner`."""

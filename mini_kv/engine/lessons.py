@@ -273,7 +273,7 @@ def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, n
     asked = []
     for prompt in prompts:
         [output] = engine.generate([prompt], SamplingParams(max_tokens=1, temperature=0))
-        asked.append(Asked(len(output.prompt_token_ids), output.num_cached_tokens, logger.line()))
+        asked.append(Asked(len(output.prompt_token_ids), output.num_cached_tokens or 0, logger.line()))
     return asked
 
 

@@ -8,25 +8,29 @@ One step, from top to bottom:
     update_from_output  the tokens are known now; who is done gives back its blocks
     detokenize          text that may be shown
 
+If something goes wrong on the way, the requests of that step are aborted, and the others go on as if it had not been:
+see `LLMEngine.step`.
+
 Several samples of one prompt share all of it: the prompt is computed once, its last logits are sampled several times,
 and each further sample is forked from the first, block table and all.
 
 Source: vLLM `LLMEngine` and `LLM` (v1/engine/llm_engine.py, entrypoints/llm.py), here one class in one process.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from mini_kv.core.errors import ConfigError, KVCacheError, RepeatedRequestError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups
-from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig, longest_request
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
+from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.interface import CausalLM
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.output_processor import (
@@ -40,6 +44,7 @@ from mini_kv.engine.output_processor import (
 from mini_kv.engine.poison import FiniteAttend, KVPoison, check_logits
 from mini_kv.engine.sampling import SamplingParams, sample_tokens
 from mini_kv.engine.stats import EngineStats, StatLogger
+from mini_kv.engine.threads import is_small, one_thread
 
 Prompt = str | Sequence[int]
 DEFAULT_KV_CACHE_MEMORY = 64 << 20
@@ -47,7 +52,7 @@ DEFAULT_KV_CACHE_MEMORY = 64 << 20
 
 
 class PromptError(KVCacheError, ValueError):
-    """A prompt that no model can read: empty, with tokens that do not exist, or text where there is no tokenizer."""
+    """A prompt that the model cannot read: empty, too long, of the wrong type, or with tokens that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,13 @@ class EngineConfig:
     """Whether memory that nobody may read is filled with NaN before each step; see `poison`."""
     seed: int = 0
     """Of the requests that bring none."""
+    multi_tenant: bool = False
+    """Whether requests come from tenants that must not learn of each other's prompts.
+
+    Then each must bring a `cache_salt`, which the server derives from the tenant, and no output says how many tokens
+    were found in the cache: a tenant that sees this number can guess another's prompt piece by piece. Within one salt
+    the time to the first token still tells; and `stats` are sums over all tenants, meant for the operator.
+    """
 
     def __post_init__(self) -> None:
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
@@ -92,7 +104,7 @@ class LLMEngine:
         Args:
             model: whatever keeps to `CausalLM`.
             tokenizer: without one, prompts are token ids, and outputs have no text.
-            config: sizes.
+            config: sizes. Of `max_model_len` and the model's own `max_position_embeddings` the smaller one counts.
             make_manager: makes the cache manager; for observers.
             make_runner: makes the runner; likewise.
             make_scheduler: makes the scheduler; likewise.
@@ -100,8 +112,10 @@ class LLMEngine:
         Raises `ConfigError` for sizes that cannot work.
         """
         self.model, self.tokenizer = model, tokenizer
-        self.config = config = config or EngineConfig()
-        limits = config.scheduler
+        config = config or EngineConfig()
+        longest = min(config.scheduler.max_model_len, model.max_position_embeddings)
+        limits = replace(config.scheduler, max_model_len=longest)
+        self.config = config = replace(config, scheduler=limits)
         groups = get_kv_cache_groups(model.get_kv_cache_spec(config.block_size))
         if config.num_blocks is not None:
             kv_cache_config = KVCacheConfig(config.num_blocks, groups)
@@ -110,6 +124,8 @@ class LLMEngine:
         self.kv_cache_manager = make_manager(
             kv_cache_config,
             enable_caching=config.enable_prefix_caching,
+            model_fingerprint=model_fingerprint(model),
+            weights_epoch=weights_epoch(model),
             max_in_flight_tokens=limits.max_num_batched_tokens + limits.num_lookahead_tokens,
         )
         self.scheduler = make_scheduler(self.kv_cache_manager, limits)
@@ -117,7 +133,7 @@ class LLMEngine:
             model,
             kv_cache_config,
             max_num_seqs=limits.max_num_seqs,
-            max_model_len=min(limits.max_model_len, _longest_request(kv_cache_config)),
+            max_model_len=longest_request(self.kv_cache_manager, limits),
             backend=config.backend,
             wrap_attend=FiniteAttend if config.debug_poison else None,
         )
@@ -125,10 +141,11 @@ class LLMEngine:
         self.stats = EngineStats()
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
-        """Everybody who is not finished, by the scheduler's name."""
-        self._requests: dict[str, RequestState] = {}
-        """Those of which a sample is not finished, by the user's name."""
+        """Unfinished samples by the scheduler's name. A request that has none in here is unknown."""
+        self._in_step: set[str] = set()
+        """Ids of the requests in the step under way."""
         self._num_requests = 0
+        self._has_small_model = is_small(model)
 
     # Requests come and go.
 
@@ -152,33 +169,39 @@ class LLMEngine:
             priority: smaller is served first, if the scheduler's policy looks at it.
             cache_salt: only requests with the same salt share blocks.
 
-        Raises `PromptError`, `RepeatedRequestError`, or `ConfigError` for a request that could never finish; nothing is
-        added then.
+        Raises `PromptError`, `RepeatedRequestError`, or `ConfigError` for a request that could never finish or whose
+        salt is wrong; nothing is added then, nor after any other exception.
         """
         params = params or SamplingParams()
+        if cache_salt is None and self.config.multi_tenant:
+            raise ConfigError(f"request {request_id!r} has no cache_salt, and the engine is multi_tenant")
         if n < 1:
             raise ConfigError(f"n of request {request_id!r} is {n}, it must be at least 1")
         if params.stop and self.tokenizer is None:
             raise ConfigError(f"request {request_id!r} is to stop at a text, but without a tokenizer there is none")
         token_ids = self._token_ids(request_id, prompt)
         names = [sample_name(request_id, index) for index in range(n)]
+        in_use = {*self._samples, *(sample.request.request_id for sample in self._samples.values())}
         for name in names:
-            if name in self._samples or name in self._requests:
+            if name in in_use:
                 raise RepeatedRequestError(name)
         stop_token_ids = set(params.stop_token_ids)
         if not params.ignore_eos and self.tokenizer is not None and self.tokenizer.eos_token_id is not None:
             stop_token_ids.add(self.tokenizer.eos_token_id)
         seed = params.seed if params.seed is not None else f"{self.config.seed}/{self._num_requests}"
-        request = RequestState(request_id, token_ids, params, seed, frozenset(stop_token_ids), priority, cache_salt, n)
-        self._enter(name=request_id, request=request, token_ids=token_ids, max_tokens=params.max_tokens)
-        self._num_requests += 1
+        request = RequestState(request_id, token_ids, params, seed, frozenset(stop_token_ids), priority, cache_salt)
         samples = [
             SampleState(request, index, IncrementalDetokenizer(self.tokenizer, params.stop) if self.tokenizer else None)
             for index in range(n)
         ]
         samples[0].waiting_samples = samples[1:]
-        self._requests[request_id] = request
-        self._samples |= zip(names, samples, strict=True)
+        try:
+            self._enter(name=request_id, request=request, token_ids=token_ids, max_tokens=params.max_tokens)
+            self._samples |= zip(names, samples, strict=True)
+        except BaseException:
+            self._finish_unknown()
+            raise
+        self._num_requests += 1
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
         """Put one sample in the scheduler's waiting line."""
@@ -194,10 +217,19 @@ class LLMEngine:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise PromptError(f"the prompt of request {request_id!r} is text, and there is no tokenizer")
-            prompt = self.tokenizer.encode(prompt)
+            try:
+                prompt = self.tokenizer.encode(prompt)
+            except UnicodeEncodeError as error:
+                raise PromptError(f"the prompt of request {request_id!r} is no text: {error}") from None
+        if not _is_list(prompt):
+            kind = type(prompt).__name__
+            raise PromptError(f"the prompt of request {request_id!r} is {kind}: it must be text or a list of token ids")
         token_ids = list(prompt)
         if not token_ids:
             raise PromptError(f"the prompt of request {request_id!r} is empty: there is nothing to go on from")
+        if len(token_ids) >= self.model.max_position_embeddings:
+            who = f"the prompt of request {request_id!r} has {len(token_ids)} tokens"
+            raise PromptError(f"{who}; the model reads at most {self.model.max_position_embeddings}, answer included")
         for index, token_id in enumerate(token_ids):
             if isinstance(token_id, bool) or not isinstance(token_id, int):
                 raise PromptError(f"token {index} of request {request_id!r} is {token_id!r}, which is no integer")
@@ -208,17 +240,21 @@ class LLMEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request, all samples of it, between two steps. An unknown id is ignored: it may just have ended."""
-        samples = [sample for sample in self._samples.values() if sample.request.request_id == request_id]
-        for sample in samples:
-            self._forget(sample)
+        self._abort([request_id])
 
-    def _forget(self, sample: SampleState) -> None:
-        """Let go of a sample, whether or not the scheduler knows already that it has ended."""
-        self.scheduler.finish_requests([sample.name])
-        del self._samples[sample.name]
-        sample.request.num_unfinished -= 1
-        if sample.request.num_unfinished == 0:
-            del self._requests[sample.request.request_id]
+    def _abort(self, request_ids: Collection[str]) -> None:
+        """End those of the requests that are not done. If this is interrupted, all of them end, or none."""
+        samples = self._samples.items()
+        self._samples = {name: sample for name, sample in samples if sample.request.request_id not in request_ids}
+        try:
+            self._finish_unknown()
+        except BaseException:
+            self._finish_unknown()
+            raise
+
+    def _finish_unknown(self) -> None:
+        """Let the scheduler forget what the engine has forgotten, or was interrupted in adding."""
+        self.scheduler.finish_requests([name for name in self.scheduler.requests if name not in self._samples])
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -228,19 +264,37 @@ class LLMEngine:
     # One step.
 
     def step(self) -> list[DeltaOutput]:
-        """Bring everybody who runs one step further; return what is new, in the order of the batch.
+        """Bring every running request one step further; return what is new, in the order of the batch.
 
-        If the model fails, the requests of this step are aborted, the others can go on, and the error is raised.
+        Any exception, Ctrl-C too, is raised, and the engine can be used on. If it came while the step was planned,
+        nothing has happened. If it came later, from the model, a tokenizer or anywhere else, the requests of this step
+        are aborted; the others have lost nothing, and will say what they would have said.
         """
+        if self._in_step or not self.scheduler.requests.keys() <= self._samples.keys():
+            self._give_up()  # a call was interrupted, and then its clean-up, too
         if not self.has_unfinished_requests:
             return []
-        output = self.scheduler.schedule()
         try:
-            request_ids, logits = self._execute(output)
-            chosen = self._sample(request_ids, logits)
+            with one_thread(self._has_small_model):
+                output = self.scheduler.schedule()
+                self._in_step = {self._samples[name].request.request_id for name in output.num_scheduled_tokens}
+                deltas = self._run_step(output)
+            self._in_step = set()
+            return deltas
         except BaseException:
-            self._give_up(output)
+            self._give_up()
             raise
+
+    def _give_up(self) -> None:
+        """Take back a step that failed, and abort its requests; if interrupted, the next `step` does it again."""
+        self.scheduler.abandon_step()
+        self._abort(self._in_step)
+        self._in_step = set()
+
+    def _run_step(self, output: SchedulerOutput) -> list[DeltaOutput]:
+        """Carry out what was planned."""
+        request_ids, logits = self._execute(output)
+        chosen = self._sample(request_ids, logits)
         first_samples = {sample.name: token_id for sample, token_id in chosen if sample.name in self.scheduler.requests}
         self.model_runner.append_token_ids(first_samples)
         self._count(output, chosen)
@@ -249,7 +303,12 @@ class LLMEngine:
         for sample, token_id in chosen:
             if sample.name not in first_samples:
                 finish_reasons[sample.name] = self._begin_sample(sample, token_id)
-        return [self._take(sample, token_id, finish_reasons[sample.name]) for sample, token_id in chosen]
+        deltas = [sample.take(token_id, finish_reasons[sample.name]) for sample, token_id in chosen]
+        ended = [sample.name for (sample, _), delta in zip(chosen, deltas, strict=True) if delta.finish_reason]
+        for name in ended:
+            del self._samples[name]
+        self.scheduler.finish_requests(ended)  # a stop string is news to it
+        return deltas
 
     def _execute(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
         """Run the model on the step; in debug mode, on memory that is poisoned wherever nobody may read."""
@@ -295,36 +354,38 @@ class LLMEngine:
         self._enter(sample.name, request, token_ids, max_tokens)
         return None
 
-    def _take(self, sample: SampleState, token_id: int, finish_reason: str | None) -> DeltaOutput:
-        """Turn a token into text, and let go of a sample that has ended."""
-        delta = sample.take(token_id, finish_reason)
-        if delta.finish_reason is not None:
-            self._forget(sample)  # a stop string is news to the scheduler
-        return delta
-
     def _count(self, output: SchedulerOutput, chosen: list[tuple[SampleState, int]]) -> None:
         self.stats.num_steps += 1
         self.stats.num_scheduled_tokens += output.total_num_scheduled_tokens
         self.stats.num_generation_tokens += len(chosen)
         for sample, _ in chosen:
             if sample.index == 0 and sample.num_tokens == 0:
-                self.stats.num_prompt_tokens += len(sample.request.prompt_token_ids)
-                sample.request.num_cached_tokens = self.scheduler.requests[sample.name].num_cached_tokens or 0
-
-    def _give_up(self, output: SchedulerOutput) -> None:
-        """Abort whoever is in a step that failed, and end the step."""
-        for name in list(output.num_scheduled_tokens):
-            if name in self._samples:
-                self.abort(self._samples[name].request.request_id)
-        self.scheduler.update_from_output(output, {})
+                num_tokens = len(sample.request.prompt_token_ids)
+                num_cached_tokens = self.scheduler.requests[sample.name].num_cached_tokens or 0
+                self.stats.num_prompt_tokens += num_tokens
+                self.stats.recent_requests.observe(num_tokens, num_cached_tokens)
+                if not self.config.multi_tenant:
+                    sample.request.num_cached_tokens = num_cached_tokens
 
     # Many prompts at once.
 
     def generate(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None, *, n: int = 1
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        n: int = 1,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Return what the model says to each prompt, in the prompts' order. Arguments and errors as in `stream`."""
-        requests = self._add_all(prompts, params, n)
+        requests = self._add_all(prompts, params, n, cache_salt)
+        try:
+            return self._collect(requests, n)
+        finally:
+            self._abort({request.request_id for request in requests})
+
+    def _collect(self, requests: list[RequestState], n: int) -> list[RequestOutput]:
+        """Run until all is said; return it."""
         results = {request.request_id: [CompletionOutput(index) for index in range(n)] for request in requests}
         for delta in self._run(requests):
             completion = results[delta.request_id][delta.index]
@@ -339,7 +400,12 @@ class LLMEngine:
         ]
 
     def stream(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None, *, n: int = 1
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        n: int = 1,
+        cache_salt: str | None = None,
     ) -> Generator[DeltaOutput, None, None]:
         """Yield what is said as it is said. The request of the first prompt is called "0", if it is the engine's first.
 
@@ -349,18 +415,26 @@ class LLMEngine:
             prompts: texts or rows of token ids.
             params: for all prompts, or one each.
             n: samples of each.
+            cache_salt: of all of them; see `add_request`.
 
         Raises what `add_request` raises, before anything has run; then no prompt is added. And `ConfigError` if
         requests that were added by hand are not done: their outputs would be lost here.
         """
-        return self._run(self._add_all(prompts, params, n))
+        return self._run(self._add_all(prompts, params, n, cache_salt))
 
     def _add_all(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None, n: int
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        n: int,
+        cache_salt: str | None,
     ) -> list[RequestState]:
         """Add all prompts or none."""
         if isinstance(prompts, str):
             raise PromptError(f"prompts is a string, not a list of them: write [{prompts!r}]")
+        if not _is_list(prompts):
+            kind = type(prompts).__name__
+            raise PromptError(f"prompts is {kind}: it must be a list, of texts or of lists of token ids")
         if self.has_unfinished_requests:
             raise ConfigError(f"requests {sorted(self._samples)} are not done: call step until they are")
         if not isinstance(params, Sequence):
@@ -370,14 +444,12 @@ class LLMEngine:
         names: list[str] = []
         try:
             for prompt, choice in zip(prompts, params, strict=True):
-                name = str(self._num_requests)
-                self.add_request(name, prompt, choice, n=n)
-                names.append(name)
+                names.append(str(self._num_requests))
+                self.add_request(names[-1], prompt, choice, n=n, cache_salt=cache_salt)
+            return [self._samples[name].request for name in names]
         except BaseException:
-            for name in names:
-                self.abort(name)
+            self._abort(names)
             raise
-        return [self._samples[name].request for name in names]
 
     def _run(self, requests: list[RequestState]) -> Generator[DeltaOutput, None, None]:
         """Yield what the steps bring until all are done; abort them if nobody listens any more."""
@@ -385,14 +457,9 @@ class LLMEngine:
             while self.has_unfinished_requests:
                 yield from self.step()
         finally:
-            for request in requests:
-                self.abort(request.request_id)
+            self._abort({request.request_id for request in requests})
 
 
-def _longest_request(kv_cache_config: KVCacheConfig) -> int:
-    """Return how many tokens the longest request can have: as many as the pool holds, if a group keeps them all."""
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    lengths = [
-        spec.block_size * (kv_cache_config.num_blocks - 1) for spec in specs if isinstance(spec, FullAttentionSpec)
-    ]
-    return min(lengths, default=1 << 20)
+def _is_list(value: object) -> bool:
+    """Return whether this is a row of things. Bytes are not: Python makes numbers of them, but they are text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)

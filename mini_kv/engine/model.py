@@ -38,7 +38,8 @@ class ModelConfig:
     """Layers with that window; the others see everything."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads"):
+        at_least_one = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads")
+        for name in (*at_least_one, "max_position_embeddings"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
         if self.num_attention_heads < 1 or self.num_attention_heads % self.num_key_value_heads:
@@ -72,6 +73,11 @@ class TinyLlama(nn.Module):
         return self.config.vocab_size
 
     @property
+    def max_position_embeddings(self) -> int:
+        """Tokens of the longest text that the model has learned to read."""
+        return self.config.max_position_embeddings
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the weights, the keys and the values."""
         return self.model.embed_tokens.weight.dtype
@@ -80,6 +86,11 @@ class TinyLlama(nn.Module):
     def device(self) -> torch.device:
         """Where the weights lie."""
         return self.model.embed_tokens.weight.device
+
+    @property
+    def settings(self) -> str:
+        """All that decides what the model computes, beside weights and dtype."""
+        return f"TinyLlama {self.config}"
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the shape of each layer's KV by the layer's name, in order."""

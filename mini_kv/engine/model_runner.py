@@ -111,6 +111,7 @@ class ModelRunner:
         self.model = model
         self.backend = backend
         self.wrap_attend = wrap_attend
+        self.max_num_seqs = max_num_seqs
         groups = kv_cache_config.kv_cache_groups
         self.kv_cache_tensors, self.layers = allocate_kv_cache_tensors(model, kv_cache_config)
         # On the host: rows change one at a time, and a step sends the rows that it needs to the device at once.
@@ -119,7 +120,6 @@ class ModelRunner:
             for group in groups
         ]
         self.requests: dict[str, CachedRequestState] = {}
-        self._free_rows = list(reversed(range(max_num_seqs)))
 
     @torch.inference_mode()
     def execute_model(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
@@ -146,14 +146,16 @@ class ModelRunner:
     # What is remembered.
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        """Forget who is gone, meet who is new, and follow the others' tables."""
-        for request_id in (*output.finished_req_ids, *output.preempted_req_ids):
-            # Somebody who was taken back before any step named him is not known here.
-            state = self.requests.pop(request_id, None)
-            if state is not None:
-                self._free_rows.append(state.row)
+        """Forget the requests that are gone, add the new ones, and follow the tables of the others.
+
+        The same may be told twice: a step that failed is planned again, and lists these requests again.
+        """
+        new_req_ids = [new.request_id for new in output.scheduled_new_reqs]
+        for request_id in (*output.finished_req_ids, *output.preempted_req_ids, *new_req_ids):
+            self.requests.pop(request_id, None)
+        free_rows = self._free_rows() if new_req_ids else []
         for new in output.scheduled_new_reqs:
-            row = self._free_rows.pop()
+            row = free_rows.pop()
             self.requests[new.request_id] = CachedRequestState(list(new.token_ids), row, new.num_computed_tokens)
             for table, block_ids in zip(self.block_tables, new.block_ids, strict=True):
                 table.add_row(block_ids, row)
@@ -166,6 +168,11 @@ class ModelRunner:
             if any(cached.new_block_ids):
                 for table, block_ids in zip(self.block_tables, cached.new_block_ids, strict=True):
                     table.append_row(block_ids, state.row)
+
+    def _free_rows(self) -> list[int]:
+        """Return the rows that no request has, the first one last. Counted anew each time, so that none gets lost."""
+        taken = {state.row for state in self.requests.values()}
+        return [row for row in reversed(range(self.max_num_seqs)) if row not in taken]
 
     def _follow_copy(self, cached: CachedRequestData, row: int, copied: Mapping[int, int]) -> None:
         """If the block in which the request's next slot lies is copied for it, put the copy in its row."""

@@ -42,8 +42,8 @@ class RequestOutput:
     request_id: str
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
-    num_cached_tokens: int = 0
-    """Tokens of the prompt that were found in the cache."""
+    num_cached_tokens: int | None = None
+    """Tokens of the prompt that were found in the cache; `None`: the engine does not tell (`multi_tenant`)."""
 
 
 @dataclass(slots=True)
@@ -57,10 +57,8 @@ class RequestState:
     stop_token_ids: frozenset[int]
     priority: int
     cache_salt: str | None
-    num_unfinished: int
-    """Samples that are not done."""
-    num_cached_tokens: int = 0
-    """Tokens of the prompt that were found in the cache when it was first admitted."""
+    num_cached_tokens: int | None = None
+    """Tokens of the prompt that were found in the cache when it was first admitted; `None`: not yet, or not to tell."""
 
 
 @dataclass(slots=True)

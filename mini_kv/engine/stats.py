@@ -3,14 +3,34 @@
     Avg prompt throughput: 204.8 tokens/s, Avg generation throughput: 51.2 tokens/s, Running: 3 reqs, Waiting: 1 reqs,
     KV cache usage: 37.5%, Prefix cache hit rate: 66.7%
 
-The two rates are of the time since the last such line, the hit rate is of all requests so far.
+The throughputs are of the time since the last such line, the hit rate is of the last 1,000 requests, so that a cold
+start is forgotten.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mini_kv.core.sched.scheduler import Scheduler
+
+
+class CachingMetrics:
+    """The hit rate over the last requests. Source: vLLM `CachingMetrics` (v1/metrics/stats.py)."""
+
+    def __init__(self, max_recent_requests: int = 1000) -> None:
+        """Remember no more than `max_recent_requests` requests."""
+        self._requests: deque[tuple[int, int]] = deque(maxlen=max_recent_requests)
+
+    def observe(self, num_tokens: int, num_hits: int) -> None:
+        """Count one admitted request of `num_tokens` tokens, of which `num_hits` were cached."""
+        self._requests.append((num_tokens, num_hits))
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of these requests' tokens that were found in the cache, 0.0 to 1.0; 0.0 if there is none."""
+        num_tokens = sum(num_tokens for num_tokens, _ in self._requests)
+        return sum(num_hits for _, num_hits in self._requests) / num_tokens if num_tokens else 0.0
 
 
 @dataclass(slots=True)
@@ -24,6 +44,7 @@ class EngineStats:
     """Tokens of the prompts that were taken in, those found in the cache included."""
     num_generation_tokens: int = 0
     """Tokens that were chosen."""
+    recent_requests: CachingMetrics = field(default_factory=CachingMetrics)
 
 
 class StatLogger:
@@ -55,6 +76,5 @@ class StatLogger:
 
     @property
     def prefix_cache_hit_rate(self) -> float:
-        """Share of the admitted requests' tokens that were found in the cache, 0.0 to 1.0."""
-        stats = self._scheduler.kv_cache_manager.prefix_cache_stats
-        return stats.hits / stats.queries if stats.queries else 0.0
+        """Share of the last requests' tokens that were found in the cache, 0.0 to 1.0."""
+        return self._stats.recent_requests.hit_rate

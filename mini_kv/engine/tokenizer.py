@@ -13,7 +13,6 @@ Standard library only.
 """
 
 import itertools
-import json
 import re
 import sys
 import unicodedata
@@ -23,9 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.engine.errors import CheckpointError
+from mini_kv.engine.json_file import MAX_TOKENIZER_BYTES, read_json
+from mini_kv.engine.tokenizer_patterns import GPT_2, KNOWN_PATTERNS
 
-GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""How GPT-2 cuts a text into pieces: words and numbers with the space before them, signs, what white space is left."""
+MAX_SPECIAL_TOKENS, MAX_SPECIAL_LENGTH = 1024, 128
+"""How many special tokens a tokenizer may have, of how many characters: a text is searched for all of them."""
+MAX_CUTS = 8
+"""Patterns that one text is cut by, one after the other."""
 _WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """Unicode's, which is what the patterns of a `tokenizer.json` mean; Python's has four control characters more."""
 
@@ -94,6 +97,11 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text; bytes that are no character become U+FFFD. Special tokens stand for no text."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def fill_up(self, vocab_size: int) -> None:
+        """Let ids below `vocab_size` that have no token stand for no text: a model's matrix may have rows to spare."""
+        self._bytes = dict.fromkeys(range(vocab_size), b"") | self._bytes
+        self.vocab_size = max(self.vocab_size, vocab_size)
 
     def _split_at_special(self, text: str) -> list[str]:
         if not self._special:
@@ -208,15 +216,12 @@ class _Reader:
         self.bytes_of = {name: byte for byte, name in byte_names().items()}
 
     def tokenizer(self, eos_token_id: int | None) -> Tokenizer:
-        try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(self.path, "there is no such file, and without it there is no tokenizer") from None
-        except ValueError as error:
-            raise CheckpointError(self.path, f"is not JSON: {error}") from None
+        data = read_json(self.path, MAX_TOKENIZER_BYTES, needed_for="the model's tokens")
         try:
             return self._build(data, eos_token_id)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except CheckpointError:
+            raise
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise CheckpointError(self.path, f"is not a tokenizer: {type(error).__name__}: {error}") from None
 
     def _build(self, data: Any, eos_token_id: int | None) -> Tokenizer:
@@ -228,14 +233,12 @@ class _Reader:
         self._only("normalizer", data.get("normalizer"), None)
         self._only("decoder.type", (data.get("decoder") or {}).get("type"), "ByteLevel")
         self._only("post_processor.type", (data.get("post_processor") or {"type": "ByteLevel"})["type"], "ByteLevel")
-        special = {token["content"]: token["id"] for token in data.get("added_tokens", [])}
-        for token in data.get("added_tokens", []):
-            self._only(f"special of {token['content']}", token["special"], True)
-            for flag in ("single_word", "lstrip", "rstrip"):
-                self._only(f"{flag} of {token['content']}", token.get(flag, False), False)
+        special = self._special_tokens(data.get("added_tokens") or [])
         if eos_token_id is not None and eos_token_id not in special.values():
             raise CheckpointError(self.path, f"has no special token {eos_token_id}, which is to end a text")
-        vocab = {self._token(name): id_ for name, id_ in model["vocab"].items() if name not in special}
+        vocab = {self._token(name): self._id(name, id_) for name, id_ in model["vocab"].items() if name not in special}
+        if len({*vocab.values(), *special.values()}) < len(vocab) + len(special):
+            raise CheckpointError(self.path, "has two tokens with the same id")
         for byte, name in byte_names().items():
             if bytes([byte]) not in vocab:
                 raise CheckpointError(self.path, f"has no token for the byte {byte:#04x}, {name!r} by name")
@@ -243,7 +246,31 @@ class _Reader:
         for left, right in merges:
             if not {left, right, left + right} <= vocab.keys():
                 raise CheckpointError(self.path, f"merges {left!r} and {right!r}, and one of the three has no id")
-        return Tokenizer(vocab, merges, list(self._patterns(data["pre_tokenizer"])), special, eos_token_id)
+        patterns = list(itertools.islice(self._patterns(data["pre_tokenizer"]), MAX_CUTS + 1))
+        if len(patterns) > MAX_CUTS:
+            raise CheckpointError(self.path, f"cuts texts by more than {MAX_CUTS} patterns")
+        return Tokenizer(vocab, merges, patterns, special, eos_token_id)
+
+    def _special_tokens(self, added: list[dict[str, Any]]) -> dict[str, int]:
+        """Return the names that stand for no text, and their ids."""
+        if len(added) > MAX_SPECIAL_TOKENS:
+            raise CheckpointError(self.path, f"has {len(added)} added tokens, at most {MAX_SPECIAL_TOKENS} are read")
+        special = {}
+        for token in added:
+            name = token["content"]
+            if not isinstance(name, str) or not 1 <= len(name) <= MAX_SPECIAL_LENGTH:
+                length = f"1 to {MAX_SPECIAL_LENGTH} characters"
+                raise CheckpointError(self.path, f"has the added token {name!r}, it must be a text of {length}")
+            self._only(f"special of {name!r}", token["special"], True)
+            for flag in ("single_word", "lstrip", "rstrip"):
+                self._only(f"{flag} of {name!r}", token.get(flag, False), False)
+            special[name] = self._id(name, token["id"])
+        return special
+
+    def _id(self, name: str, value: object) -> int:
+        if type(value) is not int or value < 0:
+            raise CheckpointError(self.path, f"the id of token {name!r} is {value!r}, it must be a whole number")
+        return value
 
     def _only(self, what: str, found: object, supported: object) -> None:
         if found != supported:
@@ -266,17 +293,22 @@ class _Reader:
                 self._only("pre_tokenizer.behavior", step["behavior"], "Isolated")
                 self._only("pre_tokenizer.invert", step["invert"], False)
                 pattern = step["pattern"]
-                yield self._compile(pattern["Regex"] if "Regex" in pattern else re.escape(pattern["String"]))
+                if "Regex" in pattern:
+                    yield self._compile(pattern["Regex"])
+                else:
+                    yield re.compile(re.escape(pattern["String"]))
             case "Digits":
                 yield self._compile(r"\p{N}" if step["individual_digits"] else r"\p{N}+")
             case "ByteLevel":
                 self._only("pre_tokenizer.add_prefix_space", step["add_prefix_space"], False)
                 if step["use_regex"]:
-                    yield self._compile(GPT2_PATTERN)
+                    yield self._compile(GPT_2)
             case other:
                 self._only("pre_tokenizer.type", other, "ByteLevel")
 
     def _compile(self, pattern: str) -> re.Pattern[str]:
+        if pattern not in KNOWN_PATTERNS:
+            raise CheckpointError(self.path, f"cuts texts by {pattern!r}, which is none of the known patterns")
         try:
             return re.compile(python_pattern(pattern))
         except re.error as error:

@@ -12,6 +12,7 @@ import hashlib
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,12 +177,18 @@ def draw_windows(sections: list[list[int]], recipe: Recipe, shuffle: random.Rand
     return torch.tensor(windows)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Train on this repository and write the folder."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.engine.train", description="Train the small model.")
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=tiny_folder(), help="default: %(default)s")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    if args.steps < 1:
+        parser.error(f"--steps is {args.steps}, it must be at least 1")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # Python's words for a NUL in a path are a ValueError
+        parser.error(f"cannot write to {str(args.out)!r}: {error}")
     make_checkpoint(args.out, read_prose(Path(__file__).parents[2]), CONFIG, Recipe(steps=args.steps))
 
 

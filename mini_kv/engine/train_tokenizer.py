@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mini_kv.engine.tokenizer import byte_names, merge_pair
-
-PATTERN = r" ?[A-Za-z]+|[0-9]| ?[^ \n0-9A-Za-z]+|[ \n]+"
-"""How a text is cut: words and signs, with the space before them; digits one by one; what white space is left."""
+from mini_kv.engine.tokenizer_patterns import OURS
 
 
 def learn_merges(texts: Sequence[str], num_merges: int) -> list[tuple[bytes, bytes]]:
@@ -18,7 +16,7 @@ def learn_merges(texts: Sequence[str], num_merges: int) -> list[tuple[bytes, byt
     >>> learn_merges(["the cache, the cached, the caches"], 3)  # "he" six times, then " c" of five that have three
     [(b'h', b'e'), (b' ', b'c'), (b' c', b'a')]
     """
-    counts = Counter(piece.encode() for text in texts for piece in re.findall(PATTERN, text))
+    counts = Counter(piece.encode() for text in texts for piece in re.findall(OURS, text))
     words = [([piece[i : i + 1] for i in range(len(piece))], count) for piece, count in counts.items()]
     merges: list[tuple[bytes, bytes]] = []
     for _ in range(num_merges):
@@ -44,7 +42,7 @@ def tokenizer_json(merges: Sequence[tuple[bytes, bytes]], eos_token: str) -> str
     tokens = [eos_token, *(names[byte] for byte in range(256)), *(name(left + right) for left, right in merges)]
     end = {"id": 0, "content": eos_token, "special": True, "normalized": False}
     flags = {"single_word": False, "lstrip": False, "rstrip": False}
-    cut = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+    cut = {"type": "Split", "pattern": {"Regex": OURS}, "behavior": "Isolated", "invert": False}
     to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     data = {
         "version": "1.0",

@@ -12,6 +12,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.lab import Lab, LabFunction
+from mini_kv.labkit.lab import Lab, LabFunction, shown
 
 KEYWORDS = ("solution", "starter", "engine")
 
@@ -57,16 +58,18 @@ class Implementation:
 
 def check_choice(choice: str, invocation_dir: Path) -> None:
     """Raise `ImplementationError` unless the value of LAB_IMPL can mean something."""
-    path = invocation_dir / choice
-    if choice in KEYWORDS or path.is_dir() or (path.suffix == ".py" and path.is_file()) or _module_exists(choice):
+    path = str(invocation_dir / choice)  # os.path says no to a path that cannot be one; Path raises
+    if choice in KEYWORDS or os.path.isdir(path) or (path.endswith(".py") and os.path.isfile(path)):
+        return
+    if _module_exists(choice):
         return
     raise ImplementationError(
-        f"LAB_IMPL={choice!r} is no implementation: no such keyword, file, folder or module.\n{_advice(choice)}"
+        f"LAB_IMPL={shown(choice)} is no implementation: no such keyword, file, folder or module.\n{_advice(choice)}"
     )
 
 
 def _advice(choice: str) -> str:
-    near = difflib.get_close_matches(choice, KEYWORDS, n=1)
+    near = difflib.get_close_matches(choice[:60], KEYWORDS, n=1)
     if near:
         return f"Did you mean LAB_IMPL={near[0]}?"
     return f"Choose {', '.join(KEYWORDS)}, a .py file, a folder or a module."

@@ -1,7 +1,9 @@
 """What a lab is: a folder `labs/lab-NN` with a `lab.toml` that says the rest."""
 
+import difflib
 import importlib.util
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,11 @@ class Lab:
         return self.folder.parent.parent
 
     @property
+    def state(self) -> Path:
+        """Folder of what the learner has done; it may be missing."""
+        return self.root / ".mini_kv"
+
+    @property
     def missing(self) -> str | None:
         """What the lab needs and this machine lacks, and how to get it; `None` if everything is there."""
         missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
@@ -88,32 +95,60 @@ def load_lab(folder: Path) -> Lab:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
         values["functions"] = tuple(LabFunction(**function) for function in values.pop("function"))
         values["prerequisites"] = tuple(values["prerequisites"])
+        for name in ("minutes", "difficulty", "points"):
+            if type(values[name]) is not int or values[name] < 1:
+                raise ValueError(f"{name} must be a whole number, at least 1")
         optional = {"engine": None, "lesson": ""}
         return Lab(lab_id=folder.name, folder=folder, **optional | values)
-    except (OSError, TypeError, KeyError, tomllib.TOMLDecodeError) as error:
+    except (OSError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from error
 
 
 class UnknownLabError(ValueError):
-    """There is no such lab; the message names those that there are."""
+    """There is no such lab, or no checkout of the course; the message says what there is."""
+
+
+def find_checkout(start: Path) -> Path:
+    """Return the nearest folder from `start` upwards that holds labs.
+
+    Raises `UnknownLabError` if none does; the message says where the checkout of this mini_kv is, if it has one.
+    """
+    for folder in (start, *start.parents):
+        if _lab_files(folder):
+            return folder
+    own = Path(__file__).parents[2]
+    where = f"call this in {own}" if _lab_files(own) else "call this in a clone of the repository"
+    raise UnknownLabError(f"there are no labs in {start} or above it: {where}")
 
 
 def find_lab(name: str, start: Path) -> Lab:
-    """Return the lab called `5`, `05` or `lab-05`, looked for from `start` upwards. Raises `UnknownLabError`."""
-    for root in (start, *start.parents):
-        labs = all_labs(root)
-        if labs:
-            number = name.removeprefix("lab-").rjust(2, "0")
-            for lab in labs:
-                if lab.lab_id == f"lab-{number}":
-                    return lab
-            raise UnknownLabError(f"no lab {name!r}; there are: {', '.join(lab.lab_id for lab in labs)}")
-    raise UnknownLabError("there is no folder labs/ here: call this in the repository")
+    """Return the lab called `5`, `05` or `lab-05` of the checkout around `start`. Raises `UnknownLabError`."""
+    labs = all_labs(find_checkout(start))
+    number = name.removeprefix("lab-").rjust(2, "0")
+    for lab in labs:
+        if lab.lab_id == f"lab-{number}":
+            return lab
+    raise UnknownLabError(f"no lab {shown(name)}; there are: {', '.join(lab.lab_id for lab in labs)}")
 
 
 def all_labs(root: Path) -> list[Lab]:
-    """Return the labs of the repository in order."""
-    return [load_lab(file.parent) for file in sorted(root.glob("labs/lab-*/lab.toml"))]
+    """Return the labs of the checkout in order."""
+    return [load_lab(file.parent) for file in _lab_files(root)]
+
+
+def _lab_files(root: Path) -> list[Path]:
+    return sorted(root.glob("labs/lab-*/lab.toml"))
+
+
+def shown(word: str) -> str:
+    """Return what was typed, quoted, for a message; of something endless, the beginning."""
+    return repr(word) if len(word) <= 60 else f"{word[:60]!r}..."
+
+
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """Return a question after a word that looks like the one typed, or nothing."""
+    near = difflib.get_close_matches(word[:60], words, n=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def is_lab_test(path: Path) -> bool:

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.progress import read_state, state_folder, write_state
+from mini_kv.labkit.lab import Lab, did_you_mean, shown
 from mini_kv.labkit.scoreboard import run_command
+from mini_kv.labkit.state import State, backup_path, locked, update_state
 from mini_kv.viz.figure import page, spans_data
 from mini_kv.viz.terminal import play_spans
 
@@ -31,30 +31,51 @@ def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
     lines = []
     for lab in labs:
         entry = progress.get(lab.lab_id, {"best": 0, "score": 0, "tests": {}})
-        best = entry["best"]
+        best = min(entry["best"], lab.points)  # of an edition where it was worth more
         bar = f"[{'#' * (20 * best // lab.points):.<20}]"
         now = "" if entry["score"] == best else f"   now {entry['score']}"
         lines.append(f"{lab.lab_id}  {bar} {best:>3}/{lab.points}{now:<9}  {lab.minutes:>3} min  {lab.title}")
     open_labs = [lab for lab in labs if progress.get(lab.lab_id, {}).get("best", 0) < lab.points]
     if open_labs:
-        lines += ["", f"next: read labs/{open_labs[0].lab_id}/README.md, then type  {run_command(open_labs[0])}"]
+        page = os.path.relpath(open_labs[0].folder / "README.md")
+        lines += ["", f"next: read {page}, then type  {run_command(open_labs[0])}"]
     return lines
 
 
-def give_hint(lab: Lab, function: str, out: TextIO) -> int:
-    """Write the function's hints up to the next level, three at most; return 2 if there is no such function."""
-    hints = tomllib.loads((lab.folder / "hints.toml").read_text(encoding="utf-8"))
-    names = {lab.short_name(name): name for name in hints} | {name: name for name in hints}
+def read_course_file(lab: Lab, name: str) -> dict[str, Any]:
+    """Return what one of the lab's TOML files says. Raises `ValueError` that names the file."""
+    file = lab.folder / name
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def give_hint(lab: Lab, function: str | None, out: TextIO) -> int:
+    """Write the function's hints up to the next level, three at most; without a function, say for which there are.
+
+    Raises `ValueError`, naming the functions, if there is no such one.
+    """
+    hints = read_course_file(lab, "hints.toml")
+    short = [lab.short_name(name) for name in hints]
+    if function is None:
+        out.write(f"{lab.lab_id} has hints; type one of\n")
+        for name in short:
+            out.write(f"  mini-kv hint {lab.lab_id.removeprefix('lab-')} {name}\n")
+        return 0
+    names = dict(zip(short, hints, strict=True)) | {name: name for name in hints}
+    names |= {also: name for name, hint in hints.items() for also in hint.get("also", ())}
     if function not in names:
-        print(f"{lab.lab_id} has no function {function!r}; there are: {', '.join(hints)}", file=sys.stderr)
-        return 2
+        advice = did_you_mean(function, list(names))
+        raise ValueError(f"{lab.lab_id} has no function {shown(function)}; {advice}there are: {', '.join(short)}")
     function = names[function]
     levels = hints[function]["levels"]
-    folder = state_folder(lab)
-    given = read_state(folder, "hints")
     key = f"{lab.lab_id} {function}"
-    level = min(given.get(key, 0) + 1, len(levels))
-    write_state(folder, "hints", {**given, key: level})
+
+    def one_more(given: State) -> None:
+        given[key] = min(given.get(key, 0) + 1, len(levels))
+
+    level = update_state(lab.state, "hints", one_more)[key]
     for number, hint in enumerate(levels[:level], start=1):
         out.write(f"{number}. {hint}\n")
     if level < len(levels):
@@ -64,27 +85,32 @@ def give_hint(lab: Lab, function: str, out: TextIO) -> int:
 
 def ask_predictions(lab: Lab, out: TextIO, answers: TextIO) -> int:
     """Ask the lab's questions one by one; say what would have had to be true for a wrong answer."""
-    questions = tomllib.loads((lab.folder / "predict.toml").read_text(encoding="utf-8"))["question"]
-    folder = state_folder(lab)
-    state = read_state(folder, "predictions")
-    for number, question in enumerate(questions, start=1):
-        out.write(f"\n[{number}/{len(questions)}] {question['ask']}\n> ")
-        out.flush()
-        answer = answers.readline()
-        if not answer:
-            out.write("\n")
-            return 0
-        right = _plain(answer) == _plain(question["answer"])
-        state[f"{lab.lab_id} {question['id']}"] = {"answer": answer.strip(), "right": right}
-        write_state(folder, "predictions", state)
-        if right:
-            out.write(f"Yes: {question['answer']}. {question['why']}\n")
-            continue
-        supposed = {_plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(_plain(answer))
-        if supposed is not None:
-            out.write(f"No. {supposed}\n")
-        out.write(f"It is {question['answer']}. {question['why']}\n")
+    questions = read_course_file(lab, "predict.toml")["question"]
+    given: State = {}
+    try:
+        for number, question in enumerate(questions, start=1):
+            out.write(f"\n[{number}/{len(questions)}] {question['ask']}\n> ")
+            out.flush()
+            answer = answers.readline()
+            if not answer:
+                out.write("\n")
+                break
+            right = _plain(answer) == _plain(question["answer"])
+            given[f"{lab.lab_id} {question['id']}"] = {"answer": answer.strip(), "right": right}
+            out.write(_reply(question, answer, right))
+    finally:  # whatever was answered before Ctrl-C counts
+        if given:
+            update_state(lab.state, "predictions", lambda state: state.update(given))
     return 0
+
+
+def _reply(question: dict[str, Any], answer: str, right: bool) -> str:
+    """Return what is said to an answer: why it is right, or what would have had to be true."""
+    if right:
+        return f"Yes: {question['answer']}. {question['why']}\n"
+    supposed = {_plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(_plain(answer))
+    no = "" if supposed is None else f"No. {supposed}\n"
+    return f"{no}It is {question['answer']}. {question['why']}\n"
 
 
 def _plain(answer: str) -> str:
@@ -93,18 +119,14 @@ def _plain(answer: str) -> str:
 
 
 def reset_starter(lab: Lab, out: TextIO) -> int:
-    """Put the course's starter back; the learner's file is kept under a new name first."""
-    kept = lab.root / ".mini_kv" / "backup"
-    kept.mkdir(parents=True, exist_ok=True)
-    if lab.starter.is_file():
-        copy = kept / f"{lab.lab_id}-{time.strftime('%Y%m%d-%H%M%S')}.py"
-        number = 1
-        while copy.exists():  # twice in one second
-            number += 1
-            copy = copy.with_stem(f"{copy.stem}-{number}")
-        shutil.copy2(lab.starter, copy)
-        out.write(f"your file is kept as {os.path.relpath(copy)}\n")
-    shutil.copyfile(pristine_starter(lab), lab.starter)
+    """Put the course's starter back; the learner's file is kept under a new name first. Raises `OSError`."""
+    lab.state.mkdir(exist_ok=True)
+    with locked(lab.state):
+        if lab.starter.is_file():
+            copy = backup_path(lab.state, f"{lab.lab_id}.py")
+            shutil.copy2(lab.starter, copy)
+            out.write(f"your file is kept as {os.path.relpath(copy)}\n")
+        shutil.copyfile(pristine_starter(lab), lab.starter)
     out.write(f"{os.path.relpath(lab.starter)} is as it was at the start\n")
     return 0
 
@@ -133,12 +155,15 @@ def find_test(lab: Lab, beginning: str) -> str:
     """Return the one test whose name begins so. Raises `ValueError`, naming the tests, for none or several."""
     tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
     tests = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    found = [test for test in tests if test == beginning] or [
-        test for test in tests if re.match(rf"{re.escape(beginning)}(_|$)", test) or beginning in test
-    ]
+    found = (
+        [test for test in tests if test == beginning]
+        or [test for test in tests if test.startswith(f"{beginning}_")]  # test_1, and not test_10
+        or [test for test in tests if beginning in test]
+    )
     if len(found) != 1:
         listed = "\n  ".join(found or tests)
-        raise ValueError(f"{beginning!r} is {'no test' if not found else 'several tests'} of {lab.lab_id}:\n  {listed}")
+        found_are = "no test" if not found else "several tests"
+        raise ValueError(f"{shown(beginning)} is {found_are} of {lab.lab_id}:\n  {listed}")
     return found[0]
 
 

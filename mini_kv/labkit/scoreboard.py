@@ -87,6 +87,7 @@ def _ran(implementation: Implementation) -> str:
 
 
 def _relative(source: str) -> str:
+    """Return the path as seen from the working directory; a module's name stays what it is."""
     return os.path.relpath(source) if os.path.isabs(source) else source
 
 
@@ -113,7 +114,7 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
         return ["  PASSED", *_lesson(lab)]
     first = next((result for result in results if result.state is not State.PASS), None)
     if first is None:
-        return [f"  PASSED, as far as it ran. All of it:  pytest labs/{lab.lab_id}"]
+        return [f"  PASSED, as far as it ran. All of it:  pytest {_relative(str(lab.folder))}"]
     if lab.missing is not None:
         return [f"  NOT RUN: {lab.missing}"]
     function = next((f for f in lab.functions if f.name == first.function), None)
@@ -133,9 +134,8 @@ def _lesson(lab: Lab) -> list[str]:
 
 def run_command(lab: Lab) -> str:
     """Return the command that runs the learner's own file, as this machine's shell wants it."""
-    if os.name == "nt":
-        return f'$env:LAB_IMPL="starter"; pytest labs/{lab.lab_id}'
-    return f"LAB_IMPL=starter pytest labs/{lab.lab_id}"
+    folder = _relative(str(lab.folder))
+    return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
 
 
 def _definition(source: str, function: str) -> str:

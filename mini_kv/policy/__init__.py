@@ -1,4 +1,4 @@
 """Strategies as plug-ins of core's seams. Standard library only.
 
-`admission`: when a waiting request may enter; `compare`: what that choice costs, on one workload.
+`admission`: when a waiting request may enter.
 """

@@ -40,6 +40,7 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+from mini_kv.tests.pairwise import Setting, pairwise_rows
 from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
 
 Op: TypeAlias = tuple[Any, ...]
@@ -72,6 +73,10 @@ class Config:
     enable_caching: bool = True
     debug: bool = False
     """Whether to drive the `DebugKVCacheManager`."""
+    forks: bool = True
+    drafts: bool = True
+    lookahead: bool = True
+    """Whether these are drawn."""
     groups: str = ""
     """Groups of layers as kind:block_size:reach, such as `full:4 window:2:5`; empty: full attention alone."""
 
@@ -82,12 +87,13 @@ class Config:
         words = [text.split(":") for text in self.groups.split()]
         return [Group(kind, *map(int, numbers)) for kind, *numbers in words]
 
-    def make(self, **options: Any) -> KVCacheManager:
-        """Return a new cache; the options are the manager's."""
+    def make(self, *, retention_interval: int | None = None, **options: Any) -> KVCacheManager:
+        """Return a new cache; the options are the manager's. The reference knows no retention interval."""
         manager = DebugKVCacheManager if self.debug else KVCacheManager
         specs = [spec_of(group) for group in self.all_groups()]
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
-        return manager(KVCacheConfig(self.num_blocks, groups), enable_caching=self.enable_caching, **options)
+        config = KVCacheConfig(self.num_blocks, groups, retention_interval)
+        return manager(config, enable_caching=self.enable_caching, **options)
 
 
 def spec_of(group: Group) -> KVCacheSpec:
@@ -126,6 +132,33 @@ CONFIGS = (
 """The caches of the test: all contended, since in a roomy cache nothing happens."""
 
 
+DIMENSIONS: dict[str, Sequence[Any]] = {
+    "groups": (
+        "full:4", "full:1", "full:2 full:4", "full:4 window:4:6", "window:3:5", "full:4 window:2:5 chunks:2:6",
+        "chunks:2:6 full:4", "full:2 state:4", "state:2 full:2 window:2:6 chunks:2:5",
+    ),
+    "num_blocks": (40, 24),
+    "num_documents": (1, 3),
+    "num_namespaces": (1, 3, len(NAMESPACES)),
+    "enable_caching": (True, False),
+    "debug": (False, True),
+    "forks": (False, True),
+    "drafts": (False, True),
+    "lookahead": (False, True),
+}  # fmt: skip
+"""What the matrix varies."""
+
+
+def cannot_meet(one: Setting, other: Setting) -> bool:
+    """Return whether two settings exclude each other: a state forgets no token, and has one reader."""
+    return one[0] == "groups" and "state" in one[1] and other in {(n, True) for n in ("forks", "drafts", "lookahead")}
+
+
+def matrix(seed: int = 0) -> list[Config]:
+    """Return caches in which every two settings meet."""
+    return [Config(**row) for row in pairwise_rows(DIMENSIONS, seed, excluded=cannot_meet)]
+
+
 class Mismatch(AssertionError):
     """The engine's state is not the reference's."""
 
@@ -154,6 +187,8 @@ class World:
     live: dict[str, Live] = field(default_factory=dict)
     scheduled: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """Who runs in the coming step: number of known tokens, drafts."""
+    forked: set[str] = field(default_factory=set)
+    """Requests that may share a half-filled block."""
     prefix_of_key: dict[BlockHashWithGroupId, tuple[int, Prefix]] = field(default_factory=dict)
     key_of_prefix: dict[tuple[int, Prefix], BlockHashWithGroupId] = field(default_factory=dict)
     """Every key ever seen and the prefix it stood for: one to one, or tenants share (I13) or nobody does (I12)."""
@@ -178,15 +213,7 @@ class World:
         """Bring a new request; it waits."""
         if name in self.live:
             return False
-        space = NAMESPACES[namespace]
-        request = self.kv.new_request(
-            name,
-            token_ids,
-            cache_salt=space.cache_salt,
-            lora_request=LoRARequest(*space.adapter) if space.adapter is not None else None,
-            mm_features=[MultiModalFeature(*image) for image in space.images],
-        )
-        self.live[name] = Live(request, ReferenceRequest(name, space, list(token_ids)))
+        self.live[name] = self._new(name, NAMESPACES[namespace], token_ids)
         return True
 
     def lookup(self, name: str) -> bool:
@@ -238,16 +265,36 @@ class World:
         live.request.num_computed_tokens += passed
         live.ref.num_computed += adopted + passed
         self.memory.take(name, (block_id for blocks in wanted for block_id in blocks if block_id))
+        if name in self.forked:
+            self._own_half_filled_blocks(live.ref)
         self.scheduled[name] = (num_new, drafts)
+        return True
+
+    def fork(self, parent: str, name: str, tail: tuple[int, ...]) -> bool:
+        """Let a new request go on, with other tokens, from what a running one has computed."""
+        live = self.live.get(parent)
+        if live is None or parent not in self.ref.tables or parent in self.scheduled or name in self.live:
+            return False
+        if live.drafts or live.ref.num_computed < 1 or any(group.kind == "state" for group in self.groups):
+            return False
+        tokens = (*live.ref.token_ids[: live.ref.num_computed], *tail)
+        self.live[name] = child = self._new(name, live.ref.namespace, tokens)
+        self.kv.fork(live.request, child.request)
+        child.request.num_computed_tokens = live.request.num_computed_tokens
+        self.ref.fork(live.ref, child.ref)
+        self.forked |= {parent, name}
         return True
 
     def step(self) -> bool:
         """Run the step: each scheduled request writes its KV and reads all of its prefix, in the order scheduled."""
         if not self.scheduled:
             return False
+        self._copy()
         for name in list(self.scheduled):
             num_new, drafts = self.scheduled.pop(name)
             self._compute(self.live[name], num_new, drafts)
+        self.kv.finish_kv_cache_block_copies()
+        self.ref.finish_copies()
         return True
 
     def append(self, name: str, token: int, num_accepted: int) -> bool:
@@ -304,6 +351,8 @@ class World:
     def drain(self) -> bool:
         """Run what is scheduled and end everything: nothing may be held or left over (I14)."""
         self.step()
+        self.kv.finish_kv_cache_block_copies()  # of requests that were stopped before their step
+        self.ref.finish_copies()
         for name in list(self.live):
             self.abort(name)
         self._same("blocks held after the drain", self.kv.usage, 0.0)
@@ -347,6 +396,30 @@ class World:
         return possible
 
     # Parts of operations.
+
+    def _new(self, name: str, space: Namespace, token_ids: Sequence[int]) -> Live:
+        request = self.kv.new_request(
+            name,
+            token_ids,
+            cache_salt=space.cache_salt,
+            lora_request=LoRARequest(*space.adapter) if space.adapter is not None else None,
+            mm_features=[MultiModalFeature(*image) for image in space.images],
+        )
+        return Live(request, ReferenceRequest(name, space, list(token_ids)))
+
+    def _own_half_filled_blocks(self, ref: ReferenceRequest) -> None:
+        """Note that the request may write where its next slots lie: in a copy, or as the last one in the original."""
+        self.forked.discard(ref.name)
+        for group, table in zip(self.groups, self.ref.tables[ref.name], strict=True):
+            if ref.num_computed % group.block_size:
+                self.memory.go_on(ref.name, table[ref.num_computed // group.block_size])
+
+    def _copy(self) -> None:
+        """Make the copies that the step begins with."""
+        copies = self.kv.take_kv_cache_block_copies()
+        self._same("copies", copies, self.ref.copies)
+        self.memory.copy(copies)
+        self.ref.copies = []
 
     def _look_up(self, live: Live) -> tuple[KVCacheBlocks, int]:
         blocks, num_tokens = self.kv.get_computed_blocks(live.request)
@@ -470,7 +543,7 @@ class Generator:
 
     WEIGHTS: ClassVar[dict[str, int]] = {
         "submit": 100, "lookup": 40, "allocate": 300, "step": 55, "append": 250, "preempt": 30, "abort": 30,
-        "finish": 50, "evict": 20, "reset": 8, "drain": 2, "misuse": 20,
+        "finish": 50, "fork": 80, "evict": 20, "reset": 8, "drain": 2, "misuse": 20,
     }  # fmt: skip
 
     def __init__(self, world: World, seed: int) -> None:
@@ -508,15 +581,12 @@ class Generator:
     def _submit(self) -> Op | None:
         if len(self.world.live) >= MAX_LIVE:
             return None
-        self.num_submitted += 1
         length = min(self.rng.randrange(1, self.max_tokens), self.rng.randrange(1, self.max_tokens))
         if self.rng.random() < 0.3:  # aligned prompts: the cap is at work
             length = max(1, length // self.block_size) * self.block_size
         token_ids = self.rng.choice(self.documents)[:length]
         namespace = self.rng.randrange(self.world.config.num_namespaces)
-        # A name that is used again must find nothing left of its first bearer.
-        name = f"r{self.num_submitted % (2 * MAX_LIVE)}"
-        return ("submit", name, namespace, tuple(token_ids))
+        return ("submit", self._name(), namespace, tuple(token_ids))
 
     def _lookup(self) -> Op | None:
         name = self._pick(list(self.world.live))
@@ -536,10 +606,28 @@ class Generator:
         num_new = 1000 if rng.random() < 0.6 else rng.randrange(1, 2 * size + 1)  # whole, or in chunks
         drafts = tuple(rng.randrange(2) for _ in range(rng.choice((0, 0, 0, 1, 2, size))))
         lookahead = rng.choice((0, 0, 0, 1, size))
-        if self.has_states:  # no token can be taken back out of a state
-            drafts, lookahead = (), 0
+        if self.has_states or not world.config.drafts:  # no token can be taken back out of a state
+            drafts = ()
+        if self.has_states or not world.config.lookahead:
+            lookahead = 0
         hit = rng.choices(("adopted", "passed", "stale", "ignored"), (5, 5, 2, 1))[0]
         return ("allocate", name, num_new, drafts, lookahead, hit)
+
+    def _fork(self) -> Op | None:
+        world = self.world
+        names = [name for name in world.ref.tables if name not in world.scheduled and not world.live[name].drafts]
+        parent = self._pick(names)
+        if parent is None or self.has_states or not world.config.forks or len(world.live) >= MAX_LIVE:
+            return None
+        if not 0 < world.live[parent].ref.num_computed < self.max_tokens:
+            return None
+        tail = tuple(self.rng.randrange(2) for _ in range(self.rng.choice((1, 1, 2, self.block_size))))
+        return ("fork", parent, self._name(), tail)
+
+    def _name(self) -> str:
+        """Return the next name. One that is used again must find nothing left of its first bearer."""
+        self.num_submitted += 1
+        return f"r{self.num_submitted % (2 * MAX_LIVE)}"
 
     def _step(self) -> Op | None:
         return ("step",) if self.world.scheduled else None
@@ -679,21 +767,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first episode; each later one has one more")
     parser.add_argument("--ops", type=int, default=100_000)
     parser.add_argument("--all", action="store_true", help="the test's caches in turn, instead of one cache")
+    parser.add_argument("--matrix", action="store_true", help="a pairwise matrix of caches in turn; the seed's own")
     parser.add_argument("--shrink-s", type=float, default=20.0, help="seconds to look for a shorter failing run")
     for name, value in asdict(Config()).items():
         number = name != "groups"
         parser.add_argument(_flag(name), type=int if number else str, default=int(value) if number else value)
     options = vars(parser.parse_args(argv))
     seed, num_ops, shrink_s = options.pop("seed"), options.pop("ops"), options.pop("shrink_s")
-    take_all = options.pop("all")
-    options |= {name: bool(options[name]) for name in ("enable_caching", "debug")}
+    take_all, take_matrix = options.pop("all"), options.pop("matrix")
+    options |= {name: bool(options[name]) for name in ("enable_caching", "debug", "forks", "drafts", "lookahead")}
     start = time.process_time()
     try:
-        run(CONFIGS if take_all else [Config(**options)], seed, num_ops, shrink_s)
+        configs = CONFIGS if take_all else matrix(seed) if take_matrix else [Config(**options)]
+        run(configs, seed, num_ops, shrink_s)
     except DriverFailure as failure:
         print(failure)
         return 1
-    print(f"{num_ops} operations, no difference, {time.process_time() - start:.1f} s of CPU; seeds from {seed}")
+    over = f" over {len(configs)} caches" if len(configs) > 1 else ""
+    print(f"{num_ops} operations{over}, no difference, {time.process_time() - start:.1f} s of CPU; seeds from {seed}")
     return 0
 
 

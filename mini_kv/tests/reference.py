@@ -102,6 +102,10 @@ class ReferenceCache:
         """The block tables of each admitted request, in the order of admission."""
         self.requests: dict[str, ReferenceRequest] = {}
         self.num_published: dict[str, list[int]] = {}
+        self.pinned: list[int] = []
+        """Both ends of each copy that has not run yet: source, target, source, target."""
+        self.copies: list[tuple[int, int]] = []
+        """Copies that the coming step begins with."""
         self.num_requests = 0
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
@@ -112,6 +116,8 @@ class ReferenceCache:
         for tables in self.tables.values():
             for block_id in _real(tables):
                 counts[block_id] += 1
+        for block_id in self.pinned:
+            counts[block_id] += 1
         return counts
 
     def blocks_under(self, group_id: int, prefix: Prefix) -> list[int]:
@@ -172,6 +178,8 @@ class ReferenceCache:
             self._left_behind(group, table, num_computed) for group, table in zip(self.groups, tables, strict=True)
         ]
         others = {block_id for name, held in self.tables.items() if name != request.name for block_id in _real(held)}
+        copied = self._shared_and_half_filled(request, num_computed, others)
+        others |= set(self.pinned)
         num_left_alone = sum(block_id not in others for block_id in _real(left_behind))
         wanted = [
             max(0, (num_slots + group.block_size - 1) // group.block_size - len(table))
@@ -179,14 +187,19 @@ class ReferenceCache:
         ]
         gaps = [max(0, n - 1) if group.kind == "state" else 0 for group, n in zip(self.groups, wanted, strict=True)]
         revived = [block_id for block_id in _real(hit) if block_id in self.free_queue]
-        if sum(wanted) - sum(gaps) + len(revived) > len(self.free_queue) + num_left_alone or self.is_promised_state(
-            hit
-        ):
+        num_needed = sum(wanted) - sum(gaps) + len(revived) + len(copied)
+        if num_needed > len(self.free_queue) + num_left_alone or self.is_promised_state(hit):
             return None
         for blocks in left_behind:
             self._make_free(block_id for block_id in blocks if block_id not in others)
         for block_id in revived:
             self.free_queue.remove(block_id)
+        for group_id, index in copied:
+            copy = (tables[group_id][index], self.free_queue.pop(0))
+            self.key_of.pop(copy[1], None)
+            tables[group_id][index] = copy[1]
+            self.pinned += copy
+            self.copies.append(copy)
         new_blocks = [
             [0] * gap + [self.free_queue.pop(0) for _ in range(n - gap)] for n, gap in zip(wanted, gaps, strict=True)
         ]
@@ -201,6 +214,40 @@ class ReferenceCache:
         self.tables[request.name] = tables
         self._publish(request, min(num_computed + num_new_tokens, len(request.token_ids)))
         return new_blocks
+
+    def fork(self, parent: ReferenceRequest, child: ReferenceRequest) -> None:
+        """Start the child's tables with the blocks that the parent has computed."""
+        child.num_computed = child.num_cached = parent.num_computed
+        self.tables[child.name] = [
+            table[: -(-parent.num_computed // group.block_size)]
+            for group, table in zip(self.groups, self.tables[parent.name], strict=True)
+        ]
+        self.requests[child.name] = child
+        self.num_published[child.name] = [
+            min(published, parent.num_computed // group.block_size)
+            for group, published in zip(self.groups, self.num_published[parent.name], strict=True)
+        ]
+
+    def _shared_and_half_filled(
+        self, request: ReferenceRequest, num_computed: int, others: set[int]
+    ) -> list[tuple[int, int]]:
+        """Return where in its tables the next token's slot lies in a block that others hold: group and index."""
+        places = [(i, num_computed // group.block_size) for i, group in enumerate(self.groups)]
+        return [
+            (group_id, index)
+            for group_id, index in places
+            if request.name in self.tables
+            and num_computed % self.groups[group_id].block_size
+            and self.tables[request.name][group_id][index] in others
+        ]
+
+    def finish_copies(self) -> None:
+        """Let go of both ends of every copy, one after the other."""
+        self.copies = []
+        while self.pinned:
+            block_id = self.pinned.pop(0)
+            if self.ref_counts()[block_id] == 0:
+                self._make_free([block_id])
 
     @staticmethod
     def _left_behind(group: Group, table: list[int], num_computed: int) -> list[int]:
@@ -250,7 +297,7 @@ class ReferenceCache:
         """Drop the request's tables; blocks that nobody holds any more become free, the last of a table first."""
         tables = self.tables.pop(request.name)
         del self.num_published[request.name], self.requests[request.name]
-        held = {block_id for others in self.tables.values() for block_id in _real(others)}
+        held = {block_id for others in self.tables.values() for block_id in _real(others)} | set(self.pinned)
         for table in tables:
             self._make_free(block_id for block_id in reversed(table) if block_id and block_id not in held)
 
@@ -268,7 +315,7 @@ class ReferenceCache:
 
     def reset(self) -> bool:
         """Forget what all blocks hold, unless a request holds a block."""
-        if any(any(_real(tables)) for tables in self.tables.values()):
+        if self.pinned or any(any(_real(tables)) for tables in self.tables.values()):
             return False
         self.key_of.clear()
         return True
@@ -300,6 +347,16 @@ class ContentOracle:
         for block_id in block_ids:
             self.phys[block_id] = [None] * len(self.phys[block_id])
             self.writer[block_id] = name
+
+    def go_on(self, name: str, block_id: int) -> None:
+        """Note that a request is the last of those that shared a half-filled block, and goes on writing to it."""
+        self.writer[block_id] = name
+
+    def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy whole blocks, as (source, target): all are read before any is written."""
+        contents = [(target, list(self.phys[source])) for source, target in pairs]
+        for target, content in contents:
+            self.phys[target] = content
 
     def write(
         self,

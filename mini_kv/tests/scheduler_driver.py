@@ -1,22 +1,23 @@
-"""Drives the scheduler with random arrivals, aborts and drafts, on a worker whose memory knows whose KV is whose.
+"""Drives the scheduler with random arrivals, aborts, forks, drafts and abandoned steps, over a pairwise matrix.
 
-    python -m mini_kv.tests.scheduler_driver --seed 7 --steps 100000
+    python -m mini_kv.tests.scheduler_driver --matrix --steps 500000
 
-In place of a model stands a rule that anybody can check: the next token is a number made of all tokens before it. The
-worker keeps, for each slot, the tokens whose KV it holds. A step writes its tokens and then reads everything that
-attention would read; whoever finds another request's tokens in its slots fails at once, and a request's output must be
-what it would have been if it had had the machine to itself.
+What runs the steps is a `StrictWorker`: it finds a request that reads another one's KV at once. Each request's output
+must be what it would have been if the request had had the machine to itself. A life is one engine under use for some
+hundred steps; it ends with every request done and every block returned.
 """
 
 import argparse
 import random
 import sys
 import time
-import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import cycle
+from typing import Any
 
+from mini_kv.core.errors import ConfigError, SchedulerError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -24,21 +25,22 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
+    MambaSpec,
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.core.request import Request
+from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig
-from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.policy.admission import Greedy as GreedyJumping
+from mini_kv.policy.admission import Hysteresis, ReservedBlocks, Watermark
+from mini_kv.tests.pairwise import Setting, pairwise_rows
+from mini_kv.tests.strict_worker import NUM_TOKENS, SchedulerFailure, StrictWorker, alone, next_token
 
-Tokens = tuple[int, ...]
-
-
-class SchedulerFailure(AssertionError):
-    """Something that must not happen did; the message begins with the seed and the step."""
+STEPS_PER_LIFE = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,114 +48,121 @@ class Config:
     """The engine to drive, and how it is used."""
 
     num_blocks: int = 12
-    block_size: int = 4
+    specs: tuple[KVCacheSpec, ...] = (FullAttentionSpec(4),)
+    """One per group of layers."""
     limits: SchedulerConfig = field(default_factory=SchedulerConfig)
+    admission: AdmissionPolicy = field(default_factory=Greedy)
     enable_caching: bool = True
+    retention_interval: int | None = None
+    """Which keys windows and states keep; see `KVCacheConfig`."""
+    plans_in_flight: bool = False
+    """Whether admission counts on steps as long as the scheduler's, as the engine does, or on any length."""
     num_drafts: int = 0
     """Most tokens proposed for a request at a time."""
     fork_rate: float = 0.0
-    """How often a running request is forked, a step."""
-    admission: AdmissionPolicy = field(default_factory=Greedy)
-    specs: tuple[KVCacheSpec, ...] = ()
-    """A group of layers each; empty: one of full attention."""
-    max_in_flight_tokens: int | None = None
+    """How often a running request is forked, per step."""
+    num_samples: int = 1
+    """Most samples of a prompt; further ones are forked at the first token."""
+    num_salts: int = 1
+    abort_rate: float = 0.03
+    """How often a request is aborted, per step and moment: before the step, in it, after it."""
+    abandon_rate: float = 0.0
+    """How often a step is given up."""
+    stop_token_ids: tuple[int, ...] = ()
+
+    def make_manager(self, manager_class: type[KVCacheManager] = KVCacheManager) -> KVCacheManager:
+        """Return a new cache."""
+        in_flight = self.limits.max_num_batched_tokens + self.limits.num_lookahead_tokens
+        groups = tuple(KVCacheGroupSpec((f"layers of group {i}",), spec) for i, spec in enumerate(self.specs))
+        return manager_class(
+            KVCacheConfig(self.num_blocks, groups, prefix_cache_retention_interval=self.retention_interval),
+            enable_caching=self.enable_caching,
+            max_in_flight_tokens=in_flight if self.plans_in_flight else None,
+        )
 
 
-def window(size: int, block_size: int) -> KVCacheSpec:
-    """Return a group of layers with a sliding window."""
-    return SlidingWindowSpec(block_size, sliding_window=size)
-
-
-CONFIGS = (
-    Config(limits=SchedulerConfig(max_num_batched_tokens=16)),
-    Config(num_blocks=8, block_size=3, limits=SchedulerConfig(max_num_batched_tokens=5, max_num_seqs=4)),
-    Config(num_blocks=9, block_size=1, limits=SchedulerConfig(scheduler_reserve_full_isl=False)),
-    Config(limits=SchedulerConfig(policy=SchedulingPolicy.PRIORITY, max_num_batched_tokens=10)),
-    Config(limits=SchedulerConfig(enable_chunked_prefill=False, max_num_batched_tokens=40)),
-    Config(limits=SchedulerConfig(long_prefill_token_threshold=3), enable_caching=False),
-    Config(num_blocks=16, limits=SchedulerConfig(max_num_batched_tokens=20), fork_rate=0.4),
-    Config(num_blocks=20, limits=SchedulerConfig(), fork_rate=0.3, specs=(FullAttentionSpec(4), window(6, 4))),
-    Config(limits=SchedulerConfig(num_lookahead_tokens=2, max_num_batched_tokens=12), num_drafts=4),
-    Config(num_blocks=30, block_size=2, limits=SchedulerConfig(max_num_batched_tokens=64), num_drafts=2),
-    Config(
-        num_blocks=30, limits=SchedulerConfig(max_num_batched_tokens=12), specs=(FullAttentionSpec(4), window(6, 4))
+GROUPS: dict[str, tuple[int, tuple[KVCacheSpec, ...]]] = {
+    "full": (11, (FullAttentionSpec(4),)),
+    "full of 1": (24, (FullAttentionSpec(1),)),
+    "full of 2 and 4": (22, (FullAttentionSpec(2), FullAttentionSpec(4))),
+    "full and window": (22, (FullAttentionSpec(4), SlidingWindowSpec(4, sliding_window=6))),
+    "window": (12, (SlidingWindowSpec(4, sliding_window=5),)),
+    "window and chunks": (
+        30, (FullAttentionSpec(4), SlidingWindowSpec(2, sliding_window=5), ChunkedLocalAttentionSpec(2, attention_chunk_size=6))
     ),
-    Config(
-        num_blocks=24,
-        block_size=2,
-        limits=SchedulerConfig(max_num_batched_tokens=8, num_lookahead_tokens=2),
-        num_drafts=3,
-        specs=(FullAttentionSpec(4), window(5, 2), ChunkedLocalAttentionSpec(2, attention_chunk_size=6)),
-        max_in_flight_tokens=8,
-    ),
-    Config(
-        num_blocks=9, limits=SchedulerConfig(max_num_batched_tokens=6), specs=(window(5, 4),), max_in_flight_tokens=6
-    ),
-)
-"""The engines of the test: most of them short of blocks, so that somebody has to give way all the time."""
+    "states": (24, (FullAttentionSpec(2), MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,)))),
+}  # fmt: skip
+"""Blocks of a tight pool, and groups of layers."""
+
+DIMENSIONS: dict[str, Sequence[Any]] = {
+    "groups": tuple(GROUPS),
+    "pool": ("tight", "roomy"),
+    "max_num_batched_tokens": (6, 16, 64),
+    "max_num_seqs": (8, 2),
+    "max_model_len": (1 << 20, 18),
+    "enable_chunked_prefill": (True, False),
+    "long_prefill_token_threshold": (0, 3),
+    "num_lookahead_tokens": (0, 2),
+    "policy": tuple(SchedulingPolicy),
+    "scheduler_reserve_full_isl": (True, False),
+    "admission": (Greedy(), GreedyJumping(may_jump=True), ReservedBlocks(2), Watermark(0.1), "hysteresis"),
+    "enable_caching": (True, False),
+    "retention_interval": (None, 0, 8),
+    "plans_in_flight": (True, False),
+    "num_drafts": (0, 4),
+    "fork_rate": (0.0, 0.3),
+    "num_samples": (1, 3),
+    "num_salts": (1, 2),
+    "abort_rate": (0.0, 0.03, 0.3),
+    "abandon_rate": (0.0, 0.05),
+    "stop_token_ids": ((), (2,)),
+}
+"""What the matrix varies."""
+
+LIMITS = {
+    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "enable_chunked_prefill", "policy",
+    "long_prefill_token_threshold", "num_lookahead_tokens", "scheduler_reserve_full_isl",
+}  # fmt: skip
 
 
-def next_token(tokens: Sequence[int]) -> int:
-    """Return what the "model" says after these tokens: 0, 1 or 2."""
-    return zlib.crc32(bytes(tokens)) % 3
+def cannot_meet(one: Setting, other: Setting) -> bool:
+    """Return whether the engine refuses these two settings together: a state forgets no token, and has one reader."""
+    refused = {"retention_interval"} if str(one[1]).startswith("full of") or one[1] == "full" else set()
+    if one == ("groups", "states"):
+        refused = {"num_lookahead_tokens", "num_drafts", "fork_rate", "num_samples"}
+    return one[0] == "groups" and other[0] in refused and other[1] != DIMENSIONS[other[0]][0]
 
 
-def alone(prompt: Tokens, max_tokens: int) -> list[int]:
-    """Return the output of a request that has the machine to itself: the obvious way."""
-    tokens = list(prompt)
-    for _ in range(max_tokens):
-        tokens.append(next_token(tokens))
-    return tokens[len(prompt) :]
+def config_of(row: dict[str, Any]) -> Config:
+    """Return the engine that a row of the matrix describes."""
+    values = dict(row)
+    num_blocks, specs = GROUPS[values.pop("groups")]
+    if values.pop("pool") == "roomy":
+        num_blocks *= 3
+    if values["admission"] == "hysteresis":  # it keeps a state, so each engine has its own
+        values["admission"] = Hysteresis(0.9, 0.5)
+    limits = SchedulerConfig(**{name: values.pop(name) for name in LIMITS})
+    return Config(num_blocks=num_blocks, specs=specs, limits=limits, **values)
 
 
-class Worker:
-    """Slots that remember the tokens whose KV they hold."""
+def matrix(seed: int = 0) -> list[Config]:
+    """Return engines in which every two settings meet."""
+    return [config_of(row) for row in pairwise_rows(DIMENSIONS, seed, excluded=cannot_meet)]
 
-    def __init__(self, kv: KVCacheManager) -> None:
-        self.kv = kv
-        self.managers = kv.coordinator.single_type_managers
-        self.slots: dict[tuple[int, int], tuple[int, Tokens]] = {}
-        """From (block, offset) to the group and all tokens up to the one whose KV lies there."""
 
-    def run(self, output: SchedulerOutput, requests: dict[str, Request]) -> dict[str, list[int]]:
-        """Write the step's tokens, read what attention reads, and return the new tokens."""
-        for source, target in reversed(output.kv_cache_block_copies):  # on a GPU they run at once, in no order
-            for (block, offset), content in list(self.slots.items()):
-                if block == source:
-                    self.slots[target, offset] = content
-        known = {}
-        for name, num_tokens in output.num_scheduled_tokens.items():
-            request = requests[name]
-            tokens = (*request.token_ids, *output.scheduled_spec_decode_tokens.get(name, ()))
-            known[name] = tokens[: request.num_computed_tokens + num_tokens]
-            for group in range(len(self.managers)):
-                for position in range(request.num_computed_tokens, len(known[name])):
-                    self.slots[self._slot(name, group, position)] = (group, tokens[: position + 1])
-        sampled = {}
-        for name, tokens in known.items():
-            request = requests[name]
-            for group, manager in enumerate(self.managers):
-                for position in range(manager.get_num_skipped_tokens(request.num_computed_tokens), len(tokens)):
-                    found = self.slots.get(self._slot(name, group, position))
-                    if found != (group, tokens[: position + 1]):
-                        message = f"in group {group} {name} reads KV of {found} where that of {tokens} belongs"
-                        raise SchedulerFailure(f"I9: {message}")
-            if len(tokens) >= request.num_tokens:
-                sampled[name] = self._accept(tokens, request.num_tokens)
-        return sampled
+CONFIGS = tuple(matrix())
+"""The engines of the test: half of them short of blocks, so that requests have to give way all the time."""
 
-    def _slot(self, name: str, group: int, position: int) -> tuple[int, int]:
-        block_size = self.managers[group].block_size
-        return self.kv.get_block_ids(name)[group][position // block_size], position % block_size
 
-    def _accept(self, tokens: Tokens, num_known: int) -> list[int]:
-        """Return the drafts that are right, and one token more."""
-        accepted = []
-        for end in range(num_known, len(tokens) + 1):
-            accepted.append(next_token(tokens[:end]))
-            if end < len(tokens) and tokens[end] != accepted[-1]:
-                break
-        return accepted
+@dataclass(slots=True)
+class Order:
+    """What was asked for under a name."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    cache_salt: str | None = None
+    num_further_samples: int = 0
+    """Samples that begin when the first token is known."""
 
 
 class Run:
@@ -161,171 +170,302 @@ class Run:
 
     MAX_UNFINISHED = 8
 
-    def __init__(self, config: Config, seed: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        seed: int,
+        check_every: int = 1,
+        *,
+        scheduler_class: type[Scheduler] = Scheduler,
+        manager_class: type[KVCacheManager] = KVCacheManager,
+    ) -> None:
         self.config = config
+        self.check_every = check_every
         self.rng = random.Random(seed)
-        specs = config.specs or (FullAttentionSpec(config.block_size),)
-        groups = tuple(KVCacheGroupSpec((f"layers of group {index}",), spec) for index, spec in enumerate(specs))
-        self.kv = KVCacheManager(
-            KVCacheConfig(config.num_blocks, groups),
-            enable_caching=config.enable_caching,
-            max_in_flight_tokens=config.max_in_flight_tokens,
-        )
-        self.scheduler = Scheduler(self.kv, config.limits, admission=config.admission)
-        self.worker = Worker(self.kv)
-        self.prompts: dict[str, tuple[Tokens, int]] = {}
-        self.num_steps = self.num_finished = self.num_aborted = self.num_sent_back_by_aborts = 0
-        self.num_forked = self.num_copied = 0
+        self.kv = config.make_manager(manager_class)
+        self.scheduler = scheduler_class(self.kv, config.limits, admission=deepcopy(config.admission))
+        self.worker = StrictWorker(config.specs, config.num_blocks, config.limits.max_num_seqs)
+        self.orders: dict[str, Order] = {}
+        self.done: Counter[str] = Counter()
+        """Operations, and what became of requests."""
+        self.num_steps = 0
+        self.num_names = 0
         # The longest request that the pool can serve; windows need less than all of it for each token.
-        lengths = range(1, 4 * config.num_blocks)
+        lengths = range(1, min(4 * config.num_blocks, config.limits.max_model_len))
         self.capacity = max(n for n in lengths if self.kv.num_blocks_needed(n) < config.num_blocks)
-        self.document = tuple(self.rng.randrange(3) for _ in range(self.capacity))
+        if not config.limits.enable_chunked_prefill and not config.limits.long_prefill_token_threshold:
+            self.capacity = min(self.capacity, config.limits.max_num_batched_tokens + 2)  # some are refused
+        self.document = tuple(self.rng.randrange(NUM_TOKENS) for _ in range(self.capacity))
+
+    @property
+    def num_operations(self) -> int:
+        """How many calls changed the scheduler, or were refused by it."""
+        return sum(self.done[name] for name in OPERATIONS)
 
     def step(self, *, arrivals: bool = True) -> None:
         """Let requests come and go, and run one step."""
         rng, scheduler = self.rng, self.scheduler
         self.num_steps += 1
-        while arrivals and len(scheduler.requests) < self.MAX_UNFINISHED and rng.random() < 0.5:
-            self._arrive()
-        if arrivals and rng.random() < 0.03:
-            self._abort(list(scheduler.requests))
-        if arrivals and rng.random() < self.config.fork_rate:
-            self._fork()
-        for request in scheduler.running:
-            if self.config.num_drafts and request.num_computed_tokens == request.num_tokens - 1:
-                self._propose(request)
-        output = scheduler.schedule()
-        self.num_copied += len(output.kv_cache_block_copies)
-        self._check_step(output)
-        if arrivals and rng.random() < (0.4 if len(output.scheduled_new_reqs) > 1 else 0.03):
-            self._abort([data.request_id for data in output.scheduled_new_reqs])  # the step has not run yet
-        check_invariants(self.kv)
-        sampled = self.worker.run(output, scheduler.requests)
+        if arrivals:
+            self._come_and_go()
+        self._propose()
+        if not scheduler.has_unfinished_requests:
+            return
+        output = self._schedule()
+        running = {request.request_id: request.cache_salt for request in scheduler.running}
+        planned = [scheduler.requests[name] for name in output.num_scheduled_tokens]
+        if arrivals:
+            # Before the step has run; what was just admitted is what others of the step may have adopted from.
+            self._abort([data.request_id for data in output.scheduled_new_reqs], self.config.abort_rate)
+            if len(scheduler.requests) < self.MAX_UNFINISHED and rng.random() < 0.1:
+                self._arrive()  # perhaps under the name of one that was just aborted
+            if rng.random() < self.config.abandon_rate:
+                self._abandon(output, planned, running)
+                return
+        self.worker.take(output, running)
+        sampled = self.worker.run(output)
+        if arrivals:
+            self._abort(list(scheduler.requests), self.config.abort_rate / 3)
         before = dict(scheduler.requests)
-        for out in scheduler.update_from_output(output, sampled):
+        self.done["update"] += 1
+        outputs = scheduler.update_from_output(output, sampled)
+        for out in outputs:
             if out.finish_reason:
-                self._check_output(before[out.request_id])
-        check_invariants(self.kv)
+                self._check_output(before[out.request_id], out)
+        for out in outputs:
+            self._begin_further_samples(out)
+        if self.num_steps % self.check_every == 0:
+            check_invariants(self.kv)
 
     def drain(self) -> None:
-        """Let everybody finish. The first in line computes a token a step at least: that bounds the steps."""
-        bound = sum(len(prompt) + max_tokens for prompt, max_tokens in self.prompts.values()) + 1
+        """Let every request finish: the first in line computes a token per step at least, and that bounds the steps."""
+        left = [request.max_slots + 1 for request in self.scheduler.requests.values()]
+        bound = (sum(left) + 1) * (1 + len(left)) * self.config.num_samples
         for _ in range(bound):
             if not self.scheduler.has_unfinished_requests:
                 break
             self.step(arrivals=False)
         else:
             raise SchedulerFailure(f"I15: {list(self.scheduler.requests)} are not done after {bound} steps")
+        check_invariants(self.kv)
         if self.kv.block_pool.num_free_blocks != self.config.num_blocks - 1 or self.kv.requests:
-            raise SchedulerFailure("I14: blocks are held although everybody is done")
+            raise SchedulerFailure("I14: blocks are held although every request is done")
+
+    # Requests come and go.
+
+    def _come_and_go(self) -> None:
+        rng, scheduler = self.rng, self.scheduler
+        while len(scheduler.requests) < self.MAX_UNFINISHED and rng.random() < 0.5:
+            self._arrive()
+        self._abort(list(scheduler.requests), self.config.abort_rate)
+        if rng.random() < self.config.fork_rate:
+            self._fork()
 
     def _arrive(self) -> None:
         rng = self.rng
         max_tokens = rng.randrange(1, max(2, self.capacity // 2))
-        longest = self.capacity + 1 - max_tokens
-        if not self.config.limits.enable_chunked_prefill:
-            longest = min(longest, self.config.limits.max_num_batched_tokens)
+        longest = max(1, self.capacity + 1 - max_tokens)
         fork = rng.randrange(longest)
-        prompt = self.document[:fork] + tuple(rng.randrange(3) for _ in range(rng.choice((1, 1, 2, 5))))
-        prompt = prompt[:longest]
-        name = f"r{len(self.prompts)}"
-        self.prompts[name] = (prompt, max_tokens)
-        self.scheduler.add_request(self.kv.new_request(name, prompt), max_tokens=max_tokens, priority=rng.randrange(3))
+        prompt = self.document[:fork] + tuple(rng.randrange(NUM_TOKENS) for _ in range(rng.choice((1, 1, 2, 5))))
+        salt = f"tenant {rng.randrange(self.config.num_salts)}" if self.config.num_salts > 1 else None
+        num_further_samples = rng.randrange(self.config.num_samples)
+        self._add(
+            Order(prompt[:longest], max_tokens, salt, num_further_samples),
+            rng.randrange(3),
+            old_name=rng.random() < 0.3,
+        )
+
+    def _add(self, order: Order, priority: int = 0, *, old_name: bool = False) -> bool:
+        """Bring a request; return whether it was accepted."""
+        name, request = self._new_request(order, old_name=old_name)
+        self.done["add"] += 1
+        try:
+            self.scheduler.add_request(
+                request, max_tokens=order.max_tokens, stop_token_ids=self.config.stop_token_ids, priority=priority
+            )
+        except ConfigError:
+            self.done["refused"] += 1
+            if name in self.scheduler.requests:
+                raise SchedulerFailure(f"I11: {name} was refused, and is there") from None
+            return False
+        self.orders[name] = order
+        return True
+
+    def _new_request(self, order: Order, *, old_name: bool = False) -> tuple[str, Request]:
+        """Return a request under a new name, or under one whose bearer is gone: nothing must be left of that."""
+        self.num_names += 1
+        name = f"r{self.num_names}"
+        gone = [name for name in self.orders if name not in self.scheduler.requests] if old_name else []
+        if gone:
+            name = gone[-1] if self.rng.random() < 0.5 else self.rng.choice(gone)
+        return name, self.kv.new_request(name, order.prompt, cache_salt=order.cache_salt)
 
     def _fork(self) -> None:
         """Let a request that decodes go on in two ways, or in two equal ones."""
-        through = [
-            request for request in self.scheduler.running if request.num_computed_tokens == request.num_tokens - 1
-        ]
-        if not through:
+        decoding = [r for r in self.scheduler.running if r.num_computed_tokens == r.num_tokens - 1]
+        if decoding:
+            parent = self.rng.choice(decoding)
+            prompt = (*parent.token_ids[: parent.num_computed_tokens], self.rng.randrange(NUM_TOKENS))
+            self._fork_from(parent.request_id, Order(prompt, self.rng.randrange(1, 8), parent.cache_salt))
+
+    def _fork_from(self, parent_id: str, order: Order) -> bool:
+        name, child = self._new_request(order)
+        self.done["fork"] += 1
+        try:
+            forked = self.scheduler.fork_request(parent_id, child, max_tokens=order.max_tokens)
+        except ConfigError:
+            self.done["refused"] += 1
+            return False
+        if forked:
+            self.done["forked"] += 1
+            self.orders[name] = order
+        return forked
+
+    def _begin_further_samples(self, out: EngineCoreOutput) -> None:
+        """As the engine does: each further sample has its own first token, and the prompt's blocks where it can."""
+        order = self.orders[out.request_id]
+        parent = self.scheduler.requests.get(out.request_id)
+        can_share = parent is not None and parent.num_computed_tokens == len(order.prompt)
+        num_samples, order.num_further_samples = order.num_further_samples, 0
+        limits = self.config.limits
+        for index in range(num_samples):
+            prompt = (*order.prompt, (out.new_token_ids[0] + index) % NUM_TOKENS)
+            child = Order(prompt, order.max_tokens - 1, order.cache_salt)
+            if child.max_tokens == 0 or len(prompt) >= limits.max_model_len:
+                continue
+            if can_share and self._fork_from(out.request_id, child):
+                continue
+            if not self._add(child):
+                message = f"a further sample of {out.request_id} was refused, which needs no more than the first"
+                raise SchedulerFailure(f"I15: {message}: {len(prompt)} + {child.max_tokens} tokens")
+
+    def _abort(self, names: list[str], rate: float) -> None:
+        if not names or self.rng.random() >= rate:
             return
-        parent = self.rng.choice(through)
-        prompt = (*parent.token_ids[: parent.num_computed_tokens], self.rng.randrange(3))
-        max_tokens = self.rng.randrange(1, 8)
-        if len(prompt) + max_tokens > self.capacity:
-            return
-        name = f"r{len(self.prompts)}"
-        if self.scheduler.fork_request(parent.request_id, self.kv.new_request(name, prompt), max_tokens=max_tokens):
-            self.prompts[name] = (prompt, max_tokens)
-            self.num_forked += 1
+        gone = self.rng.sample(names, min(len(names), self.rng.choice((1, 1, 2))))
+        self.done["abort"] += 1
+        self.done["aborted"] += len(gone)
+        self.scheduler.finish_requests([*gone, "unknown"])
 
-    def _abort(self, names: list[str]) -> None:
-        if names:
-            name = self.rng.choice(names)
-            num_preemptions = self.scheduler.num_preemptions
-            self.scheduler.finish_requests([name])
-            self.num_sent_back_by_aborts += self.scheduler.num_preemptions - num_preemptions
-            del self.prompts[name]
-            self.prompts[f"{name} (aborted)"] = ((), 0)  # keeps names apart
-            self.num_aborted += 1
+    def _propose(self) -> None:
+        for request in self.scheduler.running if self.config.num_drafts else ():
+            if request.num_computed_tokens != request.num_tokens - 1:
+                continue
+            drafts: list[int] = []
+            for _ in range(self.rng.randrange(self.config.num_drafts + 1)):
+                right = next_token([*request.token_ids, *drafts], request.cache_salt)
+                drafts.append(right if self.rng.random() < 0.7 else (right + 1) % NUM_TOKENS)
+            self.done["draft"] += 1
+            self.scheduler.update_draft_token_ids(request.request_id, drafts)
 
-    def _propose(self, request: Request) -> None:
-        drafts: list[int] = []
-        for _ in range(self.rng.randrange(self.config.num_drafts + 1)):
-            right = next_token([*request.token_ids, *drafts])
-            drafts.append(right if self.rng.random() < 0.7 else (right + 1) % 3)
-        self.scheduler.update_draft_token_ids(request.request_id, drafts)
+    # Steps.
 
-    def _check_step(self, output: SchedulerOutput) -> None:
+    def _schedule(self) -> SchedulerOutput:
+        """Plan a step, and check what can be seen from outside."""
+        self.done["schedule"] += 1
+        output = self.scheduler.schedule()
+        self.done["copied"] += len(output.kv_cache_block_copies)
+        if self.num_steps % self.check_every == 0:
+            check_invariants(self.kv)
         limits = self.config.limits
         if output.total_num_scheduled_tokens > limits.max_num_batched_tokens:
             raise SchedulerFailure(f"{output.total_num_scheduled_tokens} tokens are over the budget")
         if len(self.scheduler.running) > limits.max_num_seqs:
             raise SchedulerFailure(f"{len(self.scheduler.running)} requests run at once")
-        if self.scheduler.has_unfinished_requests and not output.num_scheduled_tokens:
-            raise SchedulerFailure("I15: somebody is not done, and nobody runs")
-        if (
-            limits.policy is SchedulingPolicy.FCFS
-            and not self.config.admission.may_jump
-            and not self.num_sent_back_by_aborts
-            and not self.num_forked
-        ):
+        if not output.num_scheduled_tokens:
+            raise SchedulerFailure("I15: the step is empty although requests are not done")
+        if any(num_tokens < 1 for num_tokens in output.num_scheduled_tokens.values()):
+            raise SchedulerFailure(f"a request runs with no token: {output.num_scheduled_tokens}")
+        # Where an abandoned step sends requests back, or a fork enters, the order is another one.
+        in_order = limits.policy is SchedulingPolicy.FCFS and not self.config.admission.may_jump
+        if in_order and not (self.done["abandon"] or self.done["forked"]):
             served = [request.arrival for request in (*self.scheduler.running, *self.scheduler.waiting)]
             if served != sorted(served):
                 raise SchedulerFailure(f"first come is not first served: {served}")
-        if any(num_tokens < 1 for num_tokens in output.num_scheduled_tokens.values()):
-            raise SchedulerFailure(f"a request runs with no token: {output.num_scheduled_tokens}")
+        return output
 
-    def _check_output(self, request: Request) -> None:
-        prompt, max_tokens = self.prompts[request.request_id]
-        wanted = alone(prompt, max_tokens)
-        if request.token_ids[len(prompt) :] != wanted:
-            raise SchedulerFailure(f"I18: {request.request_id} said {request.token_ids[len(prompt) :]}, not {wanted}")
-        self.prompts[request.request_id] = ((), 0)
-        self.num_finished += 1
-
-
-def run(config: Config, seed: int, num_steps: int, steps_per_episode: int = 500) -> list[Run]:
-    """Do `num_steps` random steps, in episodes that end with everybody done. Raises `SchedulerFailure`."""
-    runs = []
-    for episode in range((num_steps + steps_per_episode - 1) // steps_per_episode):
-        this = Run(config, seed + episode)
+    def _abandon(self, output: SchedulerOutput, planned: Sequence[Request], running: Mapping[str, str | None]) -> None:
+        """Give the step up: before the worker has seen it, after it has taken it in, or after it has run it."""
+        how_far = self.rng.randrange(3)
+        if how_far > 0:
+            self.worker.take(output, running)
+        if how_far > 1:
+            self.worker.run(output)
+        self.done["abandon"] += 1
+        self.scheduler.abandon_step()
+        check_invariants(self.kv)
+        waiting = list(self.scheduler.waiting)
+        for request in planned:
+            if self.scheduler.requests.get(request.request_id) is not request:
+                continue  # it was aborted
+            if request.status is not RequestStatus.PREEMPTED or request not in waiting or request.num_computed_tokens:
+                raise SchedulerFailure(f"{request} was in the step that was given up, and does not wait from the start")
         try:
-            for _ in range(min(steps_per_episode, num_steps - episode * steps_per_episode)):
+            self.scheduler.update_from_output(output, {})
+        except SchedulerError:
+            return
+        raise SchedulerFailure("results of a step that was given up were taken in")
+
+    def _check_output(self, request: Request, out: EngineCoreOutput) -> None:
+        order = self.orders[request.request_id]
+        room = self.config.limits.max_model_len - len(order.prompt)
+        wanted = alone(order.prompt, min(order.max_tokens, room), order.cache_salt)
+        stop = next((i for i, token in enumerate(wanted) if token in self.config.stop_token_ids), None)
+        reason = "length" if stop is None else "stop"
+        wanted = wanted if stop is None else wanted[: stop + 1]
+        said = request.token_ids[len(order.prompt) :]
+        if (said, out.finish_reason) != (wanted, reason):
+            message = f"{request.request_id} said {said} ({out.finish_reason}), not {wanted} ({reason})"
+            raise SchedulerFailure(f"I18: {message}")
+        self.done["finished"] += 1
+
+
+OPERATIONS = ("add", "abort", "fork", "draft", "schedule", "update", "abandon")
+
+
+def run(config: Config, seed: int, num_steps: int, check_every: int = 1, **parts: Any) -> list[Run]:
+    """Do `num_steps` random steps, in lives that end with every request done. Raises `SchedulerFailure`."""
+    lives = []
+    for life in range((num_steps + STEPS_PER_LIFE - 1) // STEPS_PER_LIFE):
+        this = Run(config, seed + life, check_every, **parts)
+        try:
+            for _ in range(min(STEPS_PER_LIFE, num_steps - life * STEPS_PER_LIFE)):
                 this.step()
             this.drain()
         except Exception as error:
-            message = f"seed {seed + episode}, step {this.num_steps}, {config}: {type(error).__name__}: {error}"
+            message = f"seed {seed + life}, step {this.num_steps}, {config}: {type(error).__name__}: {error}"
             raise SchedulerFailure(message) from error
-        runs.append(this)
-    return runs
+        lives.append(this)
+    return lives
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line; return 1, with the report on stdout, if something failed."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.tests.scheduler_driver")
-    parser.add_argument("--seed", type=int, default=0, help="of the first episode; each later one has one more")
-    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first life; each later one has one more")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--matrix", action="store_true", help="another matrix for each seed, not that of the test")
+    parser.add_argument("--check-every", type=int, default=1, help="steps between two checks of all invariants")
     options = parser.parse_args(argv)
     start = time.process_time()
-    try:
-        for index, config in zip(range(len(CONFIGS)), cycle(CONFIGS), strict=False):
-            run(config, options.seed + 100_000 * index, options.steps // len(CONFIGS))
-    except SchedulerFailure as failure:
-        print(failure)
-        return 1
-    print(f"{options.steps} steps, nothing wrong, {time.process_time() - start:.1f} s of CPU")
-    return 0
+    configs = matrix(options.seed) if options.matrix else CONFIGS
+    done: Counter[str] = Counter()
+    failures = []
+    for index, config in enumerate(configs):
+        num_steps = options.steps // len(configs) + (index < options.steps % len(configs))
+        try:
+            for life in run(config, options.seed + 100_000 * index, num_steps, options.check_every):
+                done += life.done
+        except SchedulerFailure as failure:
+            failures.append(failure)
+            print(failure)
+    seconds = time.process_time() - start
+    num_operations = sum(done[name] for name in OPERATIONS)
+    print(", ".join(f"{number:,} {name}" for name, number in done.most_common()))
+    what = f"{len(failures)} configurations failed" if failures else "nothing wrong"
+    print(f"{num_operations:,} operations over {len(configs)} configurations, {what}, {seconds:.1f} s of CPU")
+    print(f"seeds from {options.seed}, invariants every {options.check_every} steps and at the end of each life")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

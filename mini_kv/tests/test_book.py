@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from mini_kv_book import generate, leaks, places
+from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
+from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, source_of
 
 from mini_kv.trace.scenario import scenario_names
@@ -199,6 +201,40 @@ def test_a_fence_is_found_in_its_file_though_it_is_indented_there():
     )
     assert line_of("../x.py", "One\n\nSee [x](../x.py).") == 3
     assert line_of("print(3)", "print(1)") is None
+
+
+# What the build adds to a page ------------------------------------------------------------------------------------
+
+
+def test_a_page_lets_run_the_scripts_that_it_holds_and_no_other():
+    """Data is no script; a page's files are those of its site."""
+    page = '<meta charset="utf-8"><script>1</script><script type="application/json">{}</script>'
+    start, policy, rest = re.split('\n<meta http-equiv="Content-Security-Policy" content="([^"]*)">', with_policy(page))
+    assert start + rest == page
+    assert policy.split("; ") == [
+        "default-src 'self'",
+        "script-src 'self' 'wasm-unsafe-eval' 'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s='",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("<p>CPU-OK</p><p>After this <em>chapter</em> you can say who pays for a block.</p>", "After this chapter you"),
+        ("<p>45 minutes, difficulty 2 of 5. Needs Python and pytest.</p>", ""),
+        (f"<p>{'word ' * 60}</p>", "word word word"),
+    ],
+)
+def test_a_page_is_described_by_its_first_words(content, words):
+    found = first_words(content)
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+    assert len(found) <= 200
 
 
 # The leak check ---------------------------------------------------------------------------------------------------

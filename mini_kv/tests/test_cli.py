@@ -112,15 +112,38 @@ def test_a_labs_test_as_a_page(tmp_path):
     assert "allocate B: shared 1..7, allocated 9, cached 9" in text
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["story", "a\0b"],
+        ["story", "sharing", "--html", "a\0b"],
+        ["generate", "good", "--model", "a\0b"],
+        ["generate", "good", "--labs", "a\0b"],
+        ["replay", "a\0b"],
+        ["plan", "a\0b"],
+        ["status", "--html", "a\0b"],
+        ["hint", "05", "a\0b"],
+        ["watch", "a\0b"],
+    ],
+)
+def test_a_nul_byte_is_refused_wherever_it_stands(argv, capsys):
+    """One line that shows it, status 2, and not Python's "embedded null byte"."""
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    said = "mini-kv: the argument 'a\\x00b' has a NUL byte in it, which no path can have\n"
+    assert (captured.out, captured.err) == ("", said)
+
+
 def test_an_unknown_story(capsys):
     """One line that lists the choices, status 2."""
     assert main(["story", "share-and-evcit"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"mini-kv story: no scenario 'share-and-evcit'; there are: {', '.join(scenario_names())}\n"
+    advice = f"did you mean share-and-evict? there are: {', '.join(scenario_names())}"
+    assert captured.err == f"mini-kv story: no scenario 'share-and-evcit'; {advice}\n"
 
 
-@pytest.mark.parametrize("argv", [["stroy"], ["story"], ["story", "share-and-evict", "--fast"]])
+@pytest.mark.parametrize("argv", [["stroy"], ["hint"], ["story", "share-and-evict", "--fast"]])
 def test_a_wrong_command_line(capsys, argv):
     """Usage and one line, status 2."""
     with pytest.raises(SystemExit) as caught:

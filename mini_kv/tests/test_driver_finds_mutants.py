@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 PACKAGE = Path(__file__).parents[1]
-COPIED = ("__init__.py", "tests/reference.py", "tests/random_driver.py")
+COPIED = ("__init__.py", "tests/reference.py", "tests/pairwise.py", "tests/random_driver.py")
 
 
 class Mutant(NamedTuple):

@@ -5,33 +5,28 @@ How the recording is made: golden/record.py. What differs on purpose: core/devia
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 
 from mini_kv.core.deviations import DEVIATIONS, UPSTREAM, as_markdown
+from mini_kv.tests.golden import common, play_scheduler
+from mini_kv.tests.golden.common import Scenario, format_numbers, parse_numbers
 from mini_kv.tests.golden.generate import generated
-from mini_kv.tests.golden.play import (
-    FIELDS,
-    RECORDING,
-    SCENARIO_FILES,
-    MiniKV,
-    Scenario,
-    State,
-    format_numbers,
-    load_scenarios,
-    parse_numbers,
-    parse_scenario,
-    perform,
-)
+from mini_kv.tests.golden.play import LANGUAGE, RECORDING, SCENARIO_FILES, MiniKV, load_scenarios, perform
 
 SCENARIOS = load_scenarios()
 RECORDED: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
 
 NOT_IN_A_TRACE = {
+    "admission-policies",
+    "chunking-off",
     "chunks-checked",
+    "computed-in-update",
     "dense-retention",
     "fewer-specs",
+    "fork",
     "hash-recipe",
     "hash-seed",
     "hybrid-switch",
@@ -47,6 +42,9 @@ NOT_IN_A_TRACE = {
     "pool-of-one",
     "promised-states",
     "ready-hashes",
+    "results-checked",
+    "scheduler-without",
+    "step-undone",
     "window-bound",
 }
 """Deviations that no call of a scenario can show: other signatures and names, other bytes, what is not built."""
@@ -54,30 +52,7 @@ NOT_IN_A_TRACE = {
 
 def differences(scenario: Scenario, recorded: dict[str, Any], *, debug: bool) -> list[str]:
     """Return what differs between the recording and mini_kv, apart from what the scenario says; stops at a call."""
-    engine = MiniKV(scenario.settings, debug=debug)
-    state: State = {}
-    got: State = {}
-    for number, (call, (_, changed)) in enumerate(zip(scenario.calls, recorded["calls"], strict=True), start=1):
-        state = state | changed
-        kept = {field: got[field] for field in got if field != "result"} if call.unchanged else {}
-        got = perform(engine, call)
-        wanted = state | kept | dict(call.differs)
-        where = f"{scenario.name!r}, call {number}, {call.text!r}"
-        found = [
-            f"{where}: {field} does not differ from vLLM any more: {value}"
-            for field, value in call.differs
-            if state[field] == value
-        ]
-        if call.unchanged and kept == {field: state[field] for field in kept}:
-            found.append(f"{where}: vLLM's state does not change any more either")
-        found += [
-            f"{where}: {field} differs\n  expected {wanted[field]}\n  got      {got[field]}"
-            for field in FIELDS
-            if got[field] != wanted[field]
-        ]
-        if found:
-            return found
-    return []
+    return common.differences(scenario, recorded, partial(perform, MiniKV(scenario.settings, debug=debug)))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -174,10 +149,11 @@ def test_an_unchanged_state_must_be_a_difference() -> None:
 
 def test_scenarios_name_the_deviations_that_they_show() -> None:
     """A call that differs belongs to a scenario that says why; every deviation is shown or is of another kind."""
-    for scenario in SCENARIOS:
+    scenarios = [*SCENARIOS, *play_scheduler.load_scenarios()]
+    for scenario in scenarios:
         differs = any(call.differs or call.unchanged for call in scenario.calls)
         assert differs == bool(scenario.deviations), scenario.name
-    shown = {deviation for scenario in SCENARIOS for deviation in scenario.deviations}
+    shown = {deviation for scenario in scenarios for deviation in scenario.deviations}
     listed = {deviation.deviation_id for deviation in DEVIATIONS}
     assert shown | NOT_IN_A_TRACE == listed
     assert not shown & NOT_IN_A_TRACE
@@ -213,9 +189,9 @@ def test_runs_of_numbers() -> None:
 @pytest.mark.parametrize("line", ["dance A", "prefill A 0..3 => result: x", "free A => mood: sour"])
 def test_a_line_that_is_none(line: str) -> None:
     with pytest.raises(ValueError):
-        parse_scenario({"name": "", "group": "", "purpose": "", "calls": line})
+        LANGUAGE.parse_scenario({"name": "", "group": "", "purpose": "", "calls": line})
 
 
 def test_a_setting_that_is_none() -> None:
     with pytest.raises(ValueError):
-        parse_scenario({"name": "", "group": "", "purpose": "", "calls": "", "num_block": 3})
+        LANGUAGE.parse_scenario({"name": "", "group": "", "purpose": "", "calls": "", "num_block": 3})

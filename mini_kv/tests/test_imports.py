@@ -1,11 +1,17 @@
-"""The core stands alone: no tensor library is loaded, and importing takes no time worth noticing."""
+"""The core stands alone: no tensor library is loaded, and importing takes no time worth noticing.
+
+And what a package says of its modules names all of them.
+"""
 
 import ast
 import importlib
 import json
 import os
+import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,3 +75,21 @@ def test_the_front_door_is_lazy() -> None:
     timed = [import_in_a_new_process("mini_kv") for _ in range(5)]
     assert min(seconds for seconds, _ in timed) < 0.01
     assert timed[0][1] & HEAVY == set()
+
+
+def test_installing_mini_kv_installs_nothing_else() -> None:
+    """Not even xxhash: it is an extra, for who asks for the hash function xxh3_128."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["dependencies"] == []
+    assert project["optional-dependencies"]["xxhash"] == ["xxhash>=3.5"]
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["mini_kv.core", "mini_kv.core.sched", "mini_kv.policy", "mini_kv.workload", "mini_kv.trace", "mini_kv_book"],
+)
+def test_the_map_of_a_package_names_each_of_its_modules_and_no_other(package: str) -> None:
+    """Between backticks, in the docstring of its `__init__`."""
+    found = importlib.import_module(package)
+    named = re.findall(r"`(\w+)`", found.__doc__ or "")
+    assert sorted(named) == sorted(module.name for module in pkgutil.iter_modules(found.__path__))

@@ -333,6 +333,33 @@ def test_what_never_ends(lab, name):
     assert len(lines) == 3
 
 
+def test_without_the_plugin_for_time_limits_a_lab_runs_without_one(lab):
+    """The mark of a slow test, the setting of the project and `--strict-markers` mean nothing then, and do no harm."""
+    test_lab = (lab.root / "labs/lab-77/test_lab.py").read_text(encoding="utf-8")
+    lab.write("labs/lab-77/test_lab.py", f"import pytest\n\npytestmark = pytest.mark.timeout(30)\n{test_lab}")
+    lab.write("pytest.ini", f"{(lab.root / 'pytest.ini').read_text(encoding='utf-8')} --strict-markers\ntimeout = 60\n")
+    run = lab.run_apart(SOLUTION, "-p", "no:timeout", environment=os.environ)
+    assert (run.status, run.letters, run.err) == (0, "PPPP", "")
+
+
+SLOPPY = {
+    "a file left open": ("log = open('debug.txt', 'a')", "log.write('x')"),
+    "a file left open in a cycle": ("log = open('debug.txt', 'a')", "cycle = [log]", "cycle.append(cycle)"),
+    "an old way": ("import warnings", "warnings.warn('old', DeprecationWarning)"),
+    "a pattern": ("'\\d'",),
+}
+
+
+@pytest.mark.parametrize("name", SLOPPY)
+def test_a_warning_costs_no_point(lab, name):
+    """Where every warning of the project's own tests is an error, a learner's is none, and is not printed."""
+    lab.write("pytest.ini", f"{(lab.root / 'pytest.ini').read_text(encoding='utf-8')}filterwarnings = error\n")
+    code = in_double(*SLOPPY[name], "return [2 * number for number in numbers]")
+    run = lab.run_apart(f"import gc\n\ngc.disable()\n{code}", environment=os.environ)
+    assert (run.status, run.letters, run.err) == (0, "PPPP", "")
+    assert not re.search(r"Warning|\d warning", run.out)
+
+
 def test_the_limit_of_a_lab_test(lab):
     """Five seconds, unless the test says otherwise; tests outside of labs keep theirs."""
     lab.write(

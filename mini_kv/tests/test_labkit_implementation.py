@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from mini_kv.labkit.implementation import ImplementationError, check_choice
 from mini_kv.tests.throwaway_lab import LAB_TOML, SOLUTION, TEST_LAB, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -163,6 +164,27 @@ def test_nothing_of_that_name(lab, choice):
         f"LAB_IMPL={choice!r} is no implementation: no such keyword, file, folder or module.",
         "Choose solution, starter, engine, a .py file, a folder or a module.",
     ]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["x" * 5000, "/" + "x" * 5000 + ".py", "x" * 5000 + ".y", "d/" * 3000],
+    ids=["word", "path", "module", "deep"],
+)
+def test_a_name_too_long_to_be_one(lab, choice):
+    """The same two lines, with the beginning of what was typed."""
+    assert usage_error(lab.run(choice)) == [
+        f"LAB_IMPL={choice[:60]!r}... is no implementation: no such keyword, file, folder or module.",
+        "Choose solution, starter, engine, a .py file, a folder or a module.",
+    ]
+
+
+@pytest.mark.parametrize("choice", ["a\0b", "a\0b.py", "\0", "starter\0"])
+def test_a_name_with_a_nul(lab, choice):
+    """No environment holds one, but a page, a test or a program may pass it on."""
+    with pytest.raises(ImplementationError) as caught:
+        check_choice(choice, lab.root)
+    assert str(caught.value).startswith(f"LAB_IMPL={choice!r} is no implementation: ")
 
 
 def test_an_edition_without_solutions(lab):

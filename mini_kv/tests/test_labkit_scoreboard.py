@@ -122,7 +122,7 @@ def test_only_a_whole_run_is_remembered(lab):
     lab.run("solution")
     assert not progress.exists()
     lab.run("starter")
-    kept = json.loads(progress.read_text(encoding="utf-8"))["lab-77"]
+    kept = json.loads(progress.read_text(encoding="utf-8"))["entries"]["lab-77"]
     assert (kept["score"], kept["best"], kept["points"], list(kept["tests"])) == (10, 10, 10, list(TESTS))
 
 

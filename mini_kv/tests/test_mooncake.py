@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.workload import mooncake
-from mini_kv.workload.mooncake import TraceError, TraceRequest, format_request, name_blocks, read_trace
+from mini_kv.workload.mooncake import MAX_LINE_BYTES, TraceError, TraceRequest, format_request, name_blocks, read_trace
 
 GOOD = '{"timestamp": 5, "input_length": 1300, "output_length": 52, "hash_ids": [46, 47, 2353]}'
 
@@ -85,7 +85,7 @@ def test_a_formatted_request_is_read_back(write):
         (changed(hash_ids=None), "hash_ids is missing"),
         (changed(timestamp="5"), 'timestamp is "5": it must be an integer'),
         (changed(timestamp=5.0), "timestamp is 5.0: it must be an integer"),
-        (GOOD.replace("52", "NaN"), "output_length is NaN: it must be an integer"),
+        (GOOD.replace("52", "NaN"), "not JSON that can be read: NaN is no number of JSON"),
         (GOOD.replace("52", "null"), "output_length is null: it must be an integer"),
         (changed(output_length=True), "output_length is true: it must be an integer"),
         (changed(timestamp=-1), "timestamp is -1: it must be at least 0"),
@@ -97,6 +97,14 @@ def test_a_formatted_request_is_read_back(write):
         (changed(hash_ids=[-46, 47, 3]), "hash_ids[0] is -46: it must be at least 0"),
         (changed(hash_ids=[46, 47]), "hash_ids has 2 ids, but a prompt of 1300 tokens has 3 blocks of 512"),
         (changed(input_length=1024), "hash_ids has 3 ids, but a prompt of 1024 tokens has 2 blocks of 512"),
+        (GOOD[:-1] + ', "timestamp": 6}', "not JSON that can be read: an object has the key 'timestamp' twice"),
+        (
+            changed(timestamp=1e308).replace("1e+308", "1e400"),
+            "not JSON that can be read: the number 1e400 is too large",
+        ),
+        (changed(output_length=10**16), "output_length is 10000000000000000: it must be at most 1,000,000,000,000,000"),
+        (changed(timestamp=[[5]] * 40), "timestamp is [[5], [5], [5], [5], [5], [5], [5], [...: it must be an integer"),
+        ("x" * (MAX_LINE_BYTES + 1), "the line is longer than 1,048,576 bytes"),
         (changed(timestamp=4), "timestamp is 4, before the 5 of the line above"),
     ],
 )
@@ -110,6 +118,20 @@ def test_a_wrong_line_is_named_and_explained(write, line, problem):
     assert error.problem.startswith(problem)
     assert str(error) == f"{path}:2: {error.problem}"
     assert "\n" not in str(error)
+
+
+def test_a_file_that_is_one_endless_line_is_not_read_to_its_end(tmp_path):
+    """Ten gigabytes, none of them on the disk; today's machines have less memory."""
+    path = tmp_path / "trace.jsonl"
+    with path.open("wb") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(TraceError, match=r"trace\.jsonl:1: the line is longer than 1,048,576 bytes$"):
+        read_trace(path)
+
+
+def test_a_nul_in_a_path_is_a_file_that_does_not_exist():
+    with pytest.raises(FileNotFoundError, match="no path has a NUL byte in it"):
+        read_trace("trace\0.jsonl")
 
 
 def test_an_empty_file_is_refused(write):

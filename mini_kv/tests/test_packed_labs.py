@@ -1,14 +1,25 @@
 """What a page that runs labs is given: the course and nothing of the solutions, small enough to be loaded."""
 
+import hashlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 import zipfile
+from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 
 import pytest
+from mini_kv_book import licences
 
 from mini_kv.labkit.lab import all_labs
 
 ROOT = Path(__file__).parents[2]
-PACKED = ROOT / "book" / "docs" / "assets" / "kv-lab"
+BOOK = ROOT / "book"
+PACKED = BOOK / "docs" / "assets" / "kv-lab"
+WHEELS = BOOK / "node_modules" / ".wheels"
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +63,63 @@ def test_it_is_small_enough_to_be_loaded() -> None:
     if not PACKED.is_dir():
         pytest.skip("labs in the page: nothing is packed for them")
     assert sum(path.stat().st_size for path in PACKED.iterdir()) < 20_000_000
+
+
+# What others have made ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheels() -> list[Path]:
+    """The Python packages that pip has downloaded for the pages, and one more that only tests load there."""
+    if not WHEELS.is_dir():
+        pytest.skip("labs in the page: their Python packages are not downloaded; `make test` does it where npm is")
+    return sorted(WHEELS.glob("*.whl"))
+
+
+def package_of(wheel: Path) -> str:
+    """Return the package's name, in small letters."""
+    return wheel.name.partition("-")[0].lower()
+
+
+def test_each_wheel_is_a_file_that_constraints_txt_names_by_its_hash(wheels: list[Path]) -> None:
+    """A wheel with another content has another hash, and is not named."""
+    pins = re.split(r"^(?=\w)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    hashes = {pin.partition("==")[0]: set(re.findall(r"sha256:(\w{64})", pin)) for pin in pins}
+    found = {package_of(wheel): hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}
+    assert [package for package, digest in found.items() if digest not in hashes[package]] == []
+    assert sorted(found) == sorted([*licences.WHEELS, "xxhash"])
+
+
+def test_pip_takes_no_wheel_with_another_hash(wheels: list[Path], tmp_path: Path) -> None:
+    """The command is `npm run wheels` itself, but that it looks for its files in a folder where one has changed."""
+    for wheel in wheels:
+        shutil.copy(wheel, tmp_path)
+    changed = next(path for path in tmp_path.iterdir() if path.name.startswith("pluggy"))
+    with zipfile.ZipFile(changed, "a") as archive:
+        archive.writestr("pluggy/more.py", "print('not what was pinned')")
+    _, *command = shlex.split(json.loads((BOOK / "package.json").read_text(encoding="utf-8"))["scripts"]["wheels"])
+    command[command.index("-d") + 1] = str(tmp_path / "out")
+    offline = [sys.executable, *command, "--no-index", "--find-links", str(tmp_path)]
+    done = subprocess.run(offline, cwd=BOOK, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert "pluggy" in done.stderr
+    assert not (tmp_path / "out" / changed.name).exists()
+
+
+def test_the_book_names_the_licence_of_each_package_in_it(wheels: list[Path], course: zipfile.ZipFile) -> None:
+    """As the package itself names it; and the texts are in a file beside it."""
+    carried = {match[1] for name in course.namelist() if (match := re.match(r"packages/(\w+)-.*\.dist-info/", name))}
+    assert carried == set(licences.WHEELS)
+    texts = (PACKED / "LICENCES.txt").read_text(encoding="utf-8")
+    for wheel in wheels:
+        if package_of(wheel) not in carried:
+            continue
+        with zipfile.ZipFile(wheel) as archive:
+            (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            said = message_from_bytes(archive.read(metadata))
+            licence, _ = licences.WHEELS[package_of(wheel)]
+            assert licence == (said["License-Expression"] or said["License"])
+            files = [f"{Path(metadata).parent}/licenses/{name}" for name in said.get_all("License-File", [])]
+            assert files != []
+            assert [name for name in files if archive.read(name).decode() not in texts] == []

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.labkit.own_engine.parts import PARTS
 from mini_kv.trace.scenario import load_scenario
 from mini_kv.viz.terminal import play_in_terminal
 
 ROOT = Path(__file__).parents[2]
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted(ROOT.glob("labs/lab-*/README.md"))]
+ROOMS = [ROOT / name / "README.md" for name in ("mini_kv", "labs", "notebooks", "book")]
+LABS = sorted(ROOT.glob("labs/lab-*/README.md"))
+READMES = [ROOT / "README.md", *ROOMS, *LABS]
 
 
 def test_the_drawing_in_the_readme_is_made_by_the_engine():
@@ -47,3 +50,14 @@ def test_named_paths_exist(readme: Path):
     """Every path of the repository that the text names in code font is there."""
     named = re.findall(r"`((?:mini_kv|labs|solutions)/[\w./-]+)`", readme.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("readme", LABS, ids=lambda path: path.parent.name)
+def test_every_lab_says_where_its_work_is_used(readme: Path):
+    """One paragraph. It names every part of the lab that `mini-kv generate --labs` runs, and each that it does not."""
+    (used,) = re.findall(r"\*\*Where is my work used\?\*\* (.*?)\n\n", readme.read_text(encoding="utf-8"), re.DOTALL)
+    parts = [part for part in PARTS if part.lab_id == readme.parent.name]
+    runs = any(not part.never for part in parts)
+    assert ("`mini-kv generate " in used) == runs
+    names = {part.name if not part.never else part.name.partition(".")[2] or part.name for part in parts}
+    assert {name for name in names if f"`{name}`" not in used} == (set() if runs else names)

@@ -146,10 +146,11 @@ def test_tokens_are_runs_and_single_ones(text, tokens):
 
 
 def test_an_unknown_name_lists_the_choices():
-    """Who mistypes a name sees which there are."""
+    """A mistyped name is answered with the likely one, and with all that there are."""
     with pytest.raises(ScenarioError) as caught:
         load_scenario("share-and-evcit")
-    assert str(caught.value) == f"no scenario 'share-and-evcit'; there are: {', '.join(scenario_names())}"
+    listed = ", ".join(scenario_names())
+    assert str(caught.value) == f"no scenario 'share-and-evcit'; did you mean share-and-evict? there are: {listed}"
 
 
 @pytest.mark.parametrize(

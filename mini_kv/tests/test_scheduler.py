@@ -1,13 +1,14 @@
 """The scheduler, told as stories: who runs, with how many tokens, who gives way, who comes back."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.config import SchedulerConfig, longest_request
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
@@ -349,3 +350,19 @@ def test_turns_out_of_order_and_impossible_results_are_refused_and_change_nothin
     assert engine.scheduler.requests["A"].num_computed_tokens == 4
     engine.finish(output)
     assert engine.scheduler.requests["A"].num_computed_tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest"),
+    [({}, 76), ({"max_model_len": 30}, 29), ({"enable_chunked_prefill": False, "max_num_batched_tokens": 14}, 14)],
+    ids=["the pool", "the model", "a step without chunks"],
+)
+def test_the_longest_request_that_can_run_is_let_in_and_a_longer_one_is_not(limits: dict[str, Any], longest: int):
+    engine = Engine(**limits)
+    assert longest_request(engine.kv, engine.scheduler.config) == longest
+    engine.add("A", range(2), max_tokens=longest - 1)  # the last token is never computed
+    if "max_model_len" not in limits:  # else it ends when the model does
+        with pytest.raises(ConfigError):
+            engine.add("B", range(2), max_tokens=longest)
+    while engine.scheduler.has_unfinished_requests:
+        engine.step()

@@ -78,8 +78,10 @@ A leaves.
     free  next-> 2 <-last
 """
 ENDING = "\nThat is all.\n"
-PROMPT = "\n  -- any key: next step, q: stop --"
+PROMPT = "\n  -- any key: next step, left: back, q: stop --"
 GONE = "\r" + " " * (len(PROMPT) - 1) + "\r"
+ASKED = "\n  -- 1-2: answer, any key: next, left: back, q: stop --"
+ANSWERED = "\r" + " " * (len(ASKED) - 1) + "\r"
 
 
 class Keyboard(io.TextIOWrapper):
@@ -103,6 +105,7 @@ class Screen(io.StringIO):
 def _plain_environment(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture
@@ -169,19 +172,53 @@ def test_a_question_stands_before_its_step():
     assert told == STEP_1.replace("\n\n[1/3]", f"\n{question}\n[1/3]") + STEP_2 + STEP_3 + ENDING
 
 
+NUMBERED = "\nBefore you look: How many?\n    1 seven\n    2 1\n"
+
+
 @needs_pty
 def test_a_question_costs_no_further_key(press):
     """It is read with the drawing before it."""
-    question = "\nBefore you look: How many?\n    - seven\n    - 1\n"
     keyboard = press(b" ", b" ")
     told = played(keyboard, asking_before(2, "1"))
-    assert told == STEP_1 + question + PROMPT + GONE + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
+    assert told == STEP_1 + NUMBERED + ASKED + ANSWERED + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
+
+
+@needs_pty
+@pytest.mark.parametrize(
+    ("key", "reply"), [(b"2", "\nYes: 1.\n"), (b"1", '\nNo: 1. For "seven" to be right, so\n'), (b"3", ""), (b"0", "")]
+)
+def test_a_question_can_be_answered(press, key, reply):
+    """By a choice's number. The reply says what would have had to be true; a key that is no choice is any key."""
+    told = played(press(key, b" "), asking_before(2, "1"))
+    assert told == STEP_1 + NUMBERED + ASKED + ANSWERED + reply + STEP_2 + PROMPT + GONE + STEP_3 + ENDING
+
+
+@needs_pty
+@pytest.mark.parametrize("left", [b"\x1b[D", b"\x1bOD", b"b"], ids=["arrow", "keypad", "letter"])
+def test_left_goes_back(press, left):
+    """The step before is shown again, and the next key goes on from there; the first has none before it."""
+    told = played(press(left, b" ", left, b" ", b" "))
+    first, second = STEP_1.partition("\n\n")[2], STEP_2
+    waits = [STEP_1, "\n" + first, second, "\n" + first, second]
+    assert told == "".join(step + PROMPT + GONE for step in waits) + STEP_3 + ENDING
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+@pytest.mark.parametrize("name", ["share-and-evict", "who-runs-next", "two-memories"])
+def test_on_a_narrow_terminal_lines_break_between_words_and_blocks(monkeypatch, columns, name):
+    """Every line fits, and without the line breaks the story is the same."""
+    wide = played(scenario=load_scenario(name))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = played(scenario=load_scenario(name))
+    head = 3  # title and legend
+    assert max(map(len, narrow.splitlines()[head:])) <= columns
+    assert narrow.split() == wide.split()
 
 
 @needs_pty
 def test_a_question_before_the_first_step_waits(press):
     """Nothing is on the screen yet that it could be read with."""
-    assert played(press(b"q"), asking_before(1, "2")).endswith("    - 2\n" + PROMPT + GONE)
+    assert played(press(b"q"), asking_before(1, "2")).endswith("    2 2\n" + ASKED + ANSWERED)
 
 
 @needs_pty

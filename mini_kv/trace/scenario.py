@@ -38,6 +38,7 @@ With a table of limits (`SchedulerConfig`'s), the scheduler decides who runs, an
     abort     request                   its user has gone
 """
 
+import difflib
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -151,10 +152,12 @@ def scenario_names() -> list[str]:
 
 def load_scenario(name: str) -> Scenario:
     """Return the scenario of that name. Raises `ScenarioError`, naming the choices, if there is none."""
-    file = _folder() / f"{name}.toml"
-    if not file.is_file():
-        raise ScenarioError(f"no scenario {name!r}; there are: {', '.join(scenario_names())}")
-    return parse_scenario(name, file.read_text(encoding="utf-8"))
+    names = scenario_names()
+    if name not in names:
+        near = difflib.get_close_matches(name[:60], names, n=1)
+        advice = f"did you mean {near[0]}? " if near else ""
+        raise ScenarioError(f"no scenario {name[:60]!r}; {advice}there are: {', '.join(names)}")
+    return parse_scenario(name, (_folder() / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def parse_scenario(name: str, text: str) -> Scenario:

@@ -15,6 +15,5 @@ def need(module: str) -> Any:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         raise MissingPackageError(
-            f"this needs the package {package}: pip install 'mini_kv[notebooks]', or in a clone of the repository "
-            "`make notebooks`"
+            f"this needs the package {package}: pip install {package}, or in a checkout `make notebooks`"
         ) from error

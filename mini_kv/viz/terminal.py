@@ -1,47 +1,85 @@
-"""Plays a scenario in the terminal: what happens, why, and the state after it, one key press a step."""
+"""Plays a scenario in the terminal: what happens, why, and the state after it, one key press per step."""
 
 import os
+import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 from mini_kv.trace.frame import frames
 from mini_kv.trace.predict import Prediction
-from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer, Step
+from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
 from mini_kv.trace.story import story_line
 from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.text import LEGEND, draw_state
 
 WIDTH = 78
+ESCAPE = re.compile("\x1b\\[[0-9]*m")
+STOP = ("q", "Q", "", "\x04", "\x1b")
+"""Keys that end a story; the last three are the end of input, Ctrl-D and Esc."""
+BACK = ("\x1b[D", "\x1bOD", "\xe0K", "b")
+"""Left, as terminals and Windows send it, and a letter for keyboards without arrows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is written at one key press, and the question that stands before it."""
+
+    text: str
+    question: Prediction | None = None
+    right: int | None = None
+    """Index of the choice that came true."""
 
 
 def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None) -> None:
-    """Write the scenario to `out`; with `keys` (a terminal), wait for a key after each step, `q` to stop."""
-    colour = may_colour(out)
-    steps = len(scenario.steps)
+    """Write the scenario to `out`; with `keys` (a terminal), a step at each key: Left goes back, `q` stops."""
+    colour, width, steps = may_colour(out), width_of(out), len(scenario.steps)
+    pages = [
+        Page(
+            draw_step(played, f"{number}/{steps}", colour=colour, width=width), played.step.predict, played.right_choice
+        )
+        for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1)
+    ]
     out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
     out.write(f"{scenario.num_blocks - 1} blocks of {scenario.block_size} tokens.   {LEGEND}\n")
-    if ask_before(scenario.steps[:1], out) and keys is not None and not _wait(out, keys):
-        return
-    for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1):
-        out.write(f"\n{draw_step(played, f'{number}/{steps}', colour=colour)}\n")
-        ask_before(scenario.steps[number : number + 1], out)
-        if keys is not None and number < steps and not _wait(out, keys):
-            return
-    out.write(f"\n{_wrap(scenario.ending)}\n")
+    if turn_pages(pages, out, keys, width):
+        out.write(f"\n{_wrap(scenario.ending, width)}\n")
 
 
 def play_spans(spans: Sequence[Span], num_blocks: int, out: TextIO, keys: TextIO | None = None) -> None:
     """Write what each call did and the state after it; `keys` as in `play_in_terminal`. Needs snapshots."""
-    colour = may_colour(out)
-    out.write(f"{LEGEND}\n")
+    colour, width = may_colour(out), width_of(out)
+    pages = []
     for number, (span, frame) in enumerate(zip(spans, frames(spans, num_blocks), strict=True), start=1):
         changed = {edge.block_id for edge in span.edges}
-        drawing = "\n".join(f"    {line}" for line in draw_state(frame, changed, colour=colour))
-        out.write(f"\n[{number}/{len(spans)}] {story_line(span)}\n\n{drawing}\n")
-        if keys is not None and number < len(spans) and not _wait(out, keys):
-            return
+        drawing = _indented(draw_state(frame, changed, colour=colour), width)
+        pages.append(Page(f"[{number}/{len(spans)}] {story_line(span)}\n\n{drawing}"))
+    out.write(f"{LEGEND}\n")
+    turn_pages(pages, out, keys, width)
+
+
+def turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: int) -> bool:
+    """Write all pages, or with `keys` one at each key press; return whether the last one was reached."""
+    number = 0  # pages written
+    while number < len(pages):
+        page = pages[number]
+        key = ""
+        if page.question is not None:
+            out.write(f"\n{draw_question(page.question, width, numbered=keys is not None)}\n")
+        if keys is not None and (number > 0 or page.question is not None):
+            key = _wait(out, keys, page.question)
+            if key in STOP:
+                return False
+            if key in BACK and number > 0:
+                number = max(number - 1, 1)
+                out.write(f"\n{pages[number - 1].text}\n")
+                continue
+        out.write(f"{_reply(page, key, width)}\n{page.text}\n")
+        number += 1
+    return True
 
 
 def may_colour(out: TextIO) -> bool:
@@ -49,41 +87,71 @@ def may_colour(out: TextIO) -> bool:
     return out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def draw_step(played: PlayedStep, number: str, *, colour: bool = False) -> str:
+def width_of(out: TextIO) -> int:
+    """Return how wide a line may be: what is read well, or less where the terminal is narrow."""
+    return max(20, min(WIDTH, shutil.get_terminal_size().columns - 2)) if out.isatty() else WIDTH
+
+
+def draw_step(played: PlayedStep, number: str, *, colour: bool = False, width: int = WIDTH) -> str:
     """Return one step as text: the caption, the calls, the drawing."""
     changed = {edge.block_id for span in played.spans for edge in span.edges}
-    calls = "\n".join(f"    {line}" for line in played.lines)
-    drawing = "\n".join(f"    {line}" for line in draw_state(played.frame, changed, colour=colour))
+    calls = _indented(played.lines, width)
+    drawing = _indented(draw_state(played.frame, changed, colour=colour), width)
     heading = f"[{number}] {played.step.call} {played.step.request}"
-    return f"{heading}\n{_wrap(played.step.say)}\n\n{calls}\n\n{drawing}"
+    return f"{heading}\n{_wrap(played.step.say, width)}\n\n{calls}\n\n{drawing}"
 
 
-def ask_before(steps: Sequence[Step], out: TextIO) -> bool:
-    """Write the questions that are asked before these steps; return whether there are any."""
-    asked = [step.predict for step in steps if step.predict is not None]
-    for predict in asked:
-        out.write(f"\n{draw_question(predict)}\n")
-    return bool(asked)
+def draw_question(predict: Prediction, width: int = WIDTH, *, numbered: bool = False) -> str:
+    """Return a question and what there is to choose from, with the keys to press if there are any."""
+    marks = range(1, len(predict.choices) + 1) if numbered else ["-"] * len(predict.choices)
+    choices = "\n".join(f"    {mark} {choice.text}" for mark, choice in zip(marks, predict.choices, strict=True))
+    return f"{_wrap(f'Before you look: {predict.ask}', width)}\n{choices}"
 
 
-def draw_question(predict: Prediction) -> str:
-    """Return a question and what there is to choose from."""
-    choices = "\n".join(f"    - {choice.text}" for choice in predict.choices)
-    return f"{_wrap(f'Before you look: {predict.ask}')}\n{choices}"
+def _reply(page: Page, key: str, width: int) -> str:
+    """Return what is said to an answer; nothing if the key was none."""
+    if page.question is None or page.right is None:
+        return ""
+    keyed = {str(number): choice for number, choice in enumerate(page.question.choices, start=1)}
+    if key not in keyed:
+        return ""
+    right = page.question.choices[page.right]
+    if keyed[key] is right:
+        return f"\nYes: {right.text}.\n"
+    return "\n" + _wrap(f'No: {right.text}. For "{keyed[key].text}" to be right, {keyed[key].if_true}', width) + "\n"
 
 
-def _wrap(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH)
+def _wrap(text: str, width: int) -> str:
+    return textwrap.fill(" ".join(text.split()), width)
 
 
-def _wait(out: TextIO, keys: TextIO) -> bool:
-    """Wait for a key; return whether to go on."""
-    prompt = "  -- any key: next step, q: stop --"
+def _indented(lines: Sequence[str], width: int) -> str:
+    """Return the lines below each other, set in; on a narrow terminal they are broken between blocks, not in them."""
+    if width < WIDTH:
+        lines = [part for line in lines for part in _broken(line, width - 4)]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """Return the line in parts, each no wider than that, escape codes aside."""
+    parts = [""]
+    for cell in re.findall(r" *[^ ]+(?: \])?", line):
+        if parts[-1] and len(ESCAPE.sub("", parts[-1] + cell)) > width:
+            parts.append("  " + cell.strip())
+        else:
+            parts[-1] += cell
+    return parts
+
+
+def _wait(out: TextIO, keys: TextIO, question: Prediction | None) -> str:
+    """Wait for a key and return it."""
+    answers = f"1-{len(question.choices)}: answer, any key: next" if question is not None else "any key: next step"
+    prompt = f"  -- {answers}, left: back, q: stop --"
     out.write(f"\n{prompt}")
     out.flush()
     key = read_key(keys)
     out.write("\r" + " " * len(prompt) + "\r")
-    return key not in ("q", "Q", "", "\x04", "\x1b")  # the last three: end of input, Ctrl-D, Esc
+    return key
 
 
 def read_key(keys: TextIO) -> str:
@@ -91,7 +159,8 @@ def read_key(keys: TextIO) -> str:
     if sys.platform == "win32":
         import msvcrt
 
-        return msvcrt.getwch()
+        key = msvcrt.getwch()
+        return "\xe0" + msvcrt.getwch() if key in "\0\xe0" else key  # an arrow key is two characters
     import termios
     import tty
 

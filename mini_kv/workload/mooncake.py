@@ -15,6 +15,7 @@ A request is one line of JSON:
 Source: the traces of the Mooncake paper (FAST'25), github.com/kvcache-ai/Mooncake, `FAST25-release/traces`.
 """
 
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -22,10 +23,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mini_kv import strict_json
 from mini_kv.core.block import BlockHash
 
 BLOCK_SIZE = 512
 """Tokens a block, fixed by the format."""
+MAX_LINE_BYTES = 1 << 20
+"""A line has a few bytes per block; this is enough for a prompt of 50 million tokens."""
+MAX_NUMBER = 10**15
+"""Of a time or a length: 10**15 ms are 30,000 years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +75,21 @@ def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
     The whole file is checked before anything is returned. Costs O(file) time and memory.
 
     Raises:
-        TraceError: a line is not UTF-8, not JSON or not an object; lacks a field, or has one of a wrong type
-            or out of range; has not one id a block; is older than the line above; or there is no line at all.
+        TraceError: a line is longer than `MAX_LINE_BYTES`, not UTF-8, not JSON or not an object; lacks a field, or has
+            one of a wrong type or out of range; has not one id a block; is older than the line above; or there is no
+            line at all.
         OSError: the file cannot be read.
     """
     trace: list[TraceRequest] = []
+    if "\0" in os.fspath(path):
+        raise FileNotFoundError(errno.ENOENT, "no path has a NUL byte in it", os.fspath(path))
     with Path(path).open("rb") as file:
         # Bytes, since text mode stops at the first byte that is not UTF-8 without saying in which line it is.
-        for line, raw in enumerate(file, start=1):
+        lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
+        for line, raw in enumerate(lines, start=1):
             try:
+                if len(raw) > MAX_LINE_BYTES:
+                    raise ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
                 request = _parse(raw.rstrip(b"\r\n"))
                 if trace and request.timestamp < trace[-1].timestamp:
                     times = f"{request.timestamp}, before the {trace[-1].timestamp}"
@@ -127,6 +139,9 @@ def _parse(raw: bytes) -> TraceRequest:
     timestamp = _integer(fields, "timestamp", minimum=0)
     input_length = _integer(fields, "input_length", minimum=1)
     output_length = _integer(fields, "output_length", minimum=0)
+    for name in ("timestamp", "input_length", "output_length"):
+        if fields[name] > MAX_NUMBER:
+            raise ValueError(f"{name} is {_quote(fields[name])}: it must be at most {MAX_NUMBER:,}")
     request = TraceRequest(timestamp, input_length, output_length, _hash_ids(fields))
     if len(request.hash_ids) != request.num_blocks:
         message = f"hash_ids has {len(request.hash_ids)} ids, but a prompt of {input_length} tokens has "
@@ -136,13 +151,13 @@ def _parse(raw: bytes) -> TraceRequest:
 
 def _json_object(raw: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(raw.decode("utf-8"))
+        value = strict_json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         byte = raw[error.start]
         raise ValueError(f"not UTF-8: byte {error.start + 1} of the line is 0x{byte:02x}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} (column {error.colno})") from None
-    except (ValueError, RecursionError) as error:  # Python's own limits: an integer too long, lists too deep
+    except ValueError as error:  # a key that stands there twice, an integer too long, lists too deep
         raise ValueError(f"not JSON that can be read: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"not a JSON object, but {_quote(value)}")
@@ -169,7 +184,7 @@ def _checked_integer(value: Any, name: str, minimum: int) -> int:
     if type(value) is not int:
         raise ValueError(f"{name} is {_quote(value)}: it must be an integer")
     if value < minimum:
-        raise ValueError(f"{name} is {value}: it must be at least {minimum}")
+        raise ValueError(f"{name} is {_quote(value)}: it must be at least {minimum}")
     return value
 
 

@@ -25,6 +25,8 @@ from mini_kv.workload.models import Model, load_model, model_names
 GIB = 2**30
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
+LARGEST = 1_000_000_000
+"""Of every number: GiB, tokens."""
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +47,13 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 def run_plan(args: argparse.Namespace) -> int:
     """Print the plan; return 0, or 2 with one line on stderr if there can be none."""
     try:
+        for name, value in (("block-size", args.block_size), ("max-len", args.max_len), ("step", args.step)):
+            if value is not None and not 1 <= value <= LARGEST:
+                raise ConfigError(f"--{name} is {value}, it must be from 1 to {LARGEST:,}")
+        if not 0 < args.memory <= LARGEST:  # which NaN is not
+            raise ConfigError(f"--memory is {args.memory:g}, it must be above 0 and at most {LARGEST:,} GiB")
         model = load_model(args.model, args.block_size)
         max_len = args.max_len if args.max_len is not None else model.max_model_len
-        if max_len < 1 or args.step < 1:
-            raise ConfigError("--max-len and --step are at least 1")
         groups = get_kv_cache_groups(model.kv_cache_spec, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
         print("\n".join(plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)))
     except ConfigError as error:

@@ -48,6 +48,9 @@ def run_replay(args: argparse.Namespace) -> int:
     except OSError as error:
         print(f"mini-kv replay: {args.trace}: {error.strerror or error}", file=sys.stderr)
         return 2
+    except ValueError as error:  # a NUL in the path
+        print(f"mini-kv replay: {args.trace!r}: {error}", file=sys.stderr)
+        return 2
     finally:
         bar.clear()
     print(json.dumps(report.as_dict(), indent=2) if args.json else format_report(report))

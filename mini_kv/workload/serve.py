@@ -20,6 +20,9 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
 from mini_kv.workload.mooncake import BLOCK_SIZE, TraceError, TraceRequest, name_blocks, read_trace
 
+MAX_BLOCKS = 1_000_000
+"""Of a pool that the command makes: this many take a second."""
+
 
 def strategies() -> dict[str, AdmissionPolicy]:
     """Return the strategies that the command compares, each as new."""
@@ -185,6 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ms-per-step", type=int, default=20)
     parser.add_argument("--max-num-seqs", type=int, default=128)
     options = parser.parse_args(argv)
+    if options.num_blocks > MAX_BLOCKS:
+        parser.error(f"--num-blocks is {options.num_blocks}, it must be at most {MAX_BLOCKS:,}")
     try:
         trace = read_trace(options.trace)
         config = SchedulerConfig(max_num_seqs=options.max_num_seqs)

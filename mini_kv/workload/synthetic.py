@@ -39,6 +39,7 @@ DOCUMENTS_PER_SESSION = 0.25
 REPEAT_MS = (1_000, 4_000)
 REPEATS_PER_TURN = 0.05
 """Share of the requests that come twice. In Mooncake's `synthetic_trace.jsonl` it is 213 of 3,993."""
+MAX_REQUESTS = 1_000_000
 
 Range: TypeAlias = tuple[int, int]
 
@@ -164,10 +165,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=200, help="how many (default: 200)")
     args = parser.parse_args(argv)
-    if args.requests < 1:
-        parser.error("--requests must be at least 1: a trace holds at least one request")
+    if not 1 <= args.requests <= MAX_REQUESTS:
+        parser.error(f"--requests must be at least 1, and at most {MAX_REQUESTS:,}: a trace holds at least one request")
     lines = [format_request(request) + "\n" for request in generate(args.seed, args.requests)]
-    args.output.write_bytes("".join(lines).encode())  # bytes: the same line ends on every platform
+    try:
+        args.output.write_bytes("".join(lines).encode())  # bytes: the same line ends on every platform
+    except (OSError, ValueError) as error:  # Python's words for a NUL in a path are a ValueError
+        parser.error(f"cannot write {str(args.output)!r}: {error}")
     return 0
 
 

@@ -1,5 +1,5 @@
 """Who runs next: which requests get how many tokens in the next step, and who has to give way when blocks run out.
 
-Standard library only; runs in a browser. In reading order: `request_queue`, `output` (what a step is), `admission`
-(when a newcomer may enter), `scheduler`.
+Standard library only; runs in a browser. In reading order: `request_queue`, `output` (what a step is), `config` (the
+limits, and what can ever run under them), `admission` (when a newcomer may enter), `scheduler`.
 """

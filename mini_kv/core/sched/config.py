@@ -1,5 +1,6 @@
 """The limits of steps and engine, and the one rule that says what can ever run under them."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
@@ -80,3 +81,9 @@ def can_ever_run(
     if num_needed > num_blocks:
         return f"needs {num_needed} blocks when it has grown to {max_slots + 1}; the pool has {num_blocks}"
     return None
+
+
+def longest_request(kv_cache_manager: KVCacheManager, config: SchedulerConfig) -> int:
+    """Return the most tokens of one request that can ever be computed, by `can_ever_run`. For sizing tables."""
+    lengths = range(1, config.max_model_len)
+    return bisect_left(lengths, True, key=lambda n: can_ever_run(kv_cache_manager, config, 1, n) is not None)

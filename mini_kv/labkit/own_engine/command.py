@@ -1,6 +1,7 @@
 """`mini-kv generate --labs PATH`: whose part is where, the text, and whether it is the text that it should be."""
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from mini_kv.engine.generate_command import prepare, show
 from mini_kv.engine.terminal import printable
 from mini_kv.labkit import LabTodo
-from mini_kv.labkit.lab import all_labs
+from mini_kv.labkit.lab import all_labs, shown
 from mini_kv.labkit.own_engine.parts import PARTS, Found, find_parts, last_line, short
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, TookTooLongError, Trial
 
@@ -38,12 +39,8 @@ def run_with_labs(args: argparse.Namespace, root: Path) -> int:
         root: the repository.
     """
     labs = all_labs(root)
-    problem = ""
-    if not labs:
-        problem = "there is no folder labs/ here: call this in the repository"
-    elif args.labs not in ("starter", "solution") and not Path(args.labs).is_dir():
-        problem = f"--labs {args.labs}: it is neither starter nor solution, and there is no such folder"
-    if problem:
+    if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
+        problem = f"--labs {shown(args.labs)}: it is neither starter nor solution, and there is no such folder"
         print(f"mini-kv generate: {problem}", file=sys.stderr)
         return 2
     prepared = prepare(args)

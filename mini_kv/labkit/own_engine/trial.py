@@ -146,7 +146,7 @@ def first_cause(error: BaseException) -> BaseException:
 def _while_aborting(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_name in ("abort", "_give_up"):
+        if trace.tb_frame.f_code.co_name in ("_abort", "_give_up"):
             return True
         trace = trace.tb_next
     return False

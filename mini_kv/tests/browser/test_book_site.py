@@ -4,6 +4,7 @@ Everything here needs the book's packages (make book-test installs them), and mo
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -181,6 +182,23 @@ def test_every_page_is_quiet_accessible_and_as_wide_as_the_screen(look, site, bo
     assert problems == []
 
 
+def test_each_page_describes_itself_in_words_of_its_own(site):
+    """A search engine shows them below the title; no two pages that a reader would want say the same."""
+    found = {}
+    for name in page_names(site):
+        html = (site / name / "index.html").read_text(encoding="utf-8")
+        (found[name],) = re.findall(r'<meta name="description" content="([^"]*)">', html)
+    assert [name for name, said in found.items() if len(said) < 20] == []
+    assert len(set(found.values())) == len(found)
+
+
+def test_a_wrong_address_leads_on(site):
+    """The page for it stands anywhere, so its links begin at the site's root."""
+    links = Links((site / "404.html").read_text(encoding="utf-8")).links
+    wanted = ["", "chapters/01-why-a-cache/", "labs/lab-01/", "reference/glossary/"]
+    assert [name for name in wanted if PREFIX + name not in links] == []
+
+
 def test_a_chapter_with_all_that_it_loads_is_small(site, book_url, open_page):
     sizes = {}
     for name in ["", *(name for name in page_names(site) if name.startswith("chapters/"))]:
@@ -195,6 +213,62 @@ def test_a_chapter_with_all_that_it_loads_is_small(site, book_url, open_page):
 def size_of(response: Any) -> int:
     """Return the bytes of what was loaded, without the search index and the labs' script: no part of a chapter."""
     return 0 if response.url.endswith(("search_index.json", "kv_lab.js")) else len(response.body())
+
+
+# What may run in a page --------------------------------------------------------------------------------------------
+
+
+def test_every_page_begins_with_what_may_run_in_it(site):
+    """Files of the site, and of scripts inside the page the theme's three, each by its hash."""
+    for path in site.rglob("*.html"):
+        html = path.read_text(encoding="utf-8")
+        policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', html)
+        assert policy, path
+        assert not re.search("<(script|link|style)", html[: policy.start()]), path
+        (scripts,) = re.findall(r"script-src ([^;]*)", policy[1])
+        assert re.sub(r"'sha256-[^']{44}'", "HASH", scripts) == "'self' 'wasm-unsafe-eval' HASH HASH HASH", path
+
+
+ADD = "document.body.append(Object.assign(document.createElement('script'), "
+INJECTED = {
+    "a script in the page": ADD + "{textContent: 'ran = 1'}))",
+    "a script from elsewhere": ADD + "{src: 'data:,ran = 1'}))",
+    "an attribute": "document.body.insertAdjacentHTML('beforeend', `<img src='no-such.png' onerror='ran = 1'>`)",
+    "a link": "Object.assign(document.createElement('a'), {href: 'javascript:ran = 1'}).click()",
+}
+
+
+@pytest.mark.parametrize("way", INJECTED)
+@pytest.mark.parametrize("name", ["", "labs/lab-05/", "404.html"])
+def test_no_other_script_runs(name, way, book_url, browser):
+    """Not through `open_page`: here the browser has to complain."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(book_url + name)
+    with page.expect_console_message(lambda message: "Content Security Policy" in message.text):
+        page.evaluate(INJECTED[way])
+    assert page.evaluate("typeof ran") == "undefined"
+    context.close()
+
+
+def test_a_lab_runs_in_its_page(book_url, open_page):
+    """Python in the page is WebAssembly, in a worker: the page lets both run."""
+    page = open_page(book_url + "labs/lab-01/")
+    if not page.locator("kv-lab[python]").count():
+        pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
+    page.wait_for_selector("kv-lab[ready]")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_selector("kv-lab .strip span", timeout=60_000)
+    page.wait_for_selector("kv-lab:not([running])", timeout=60_000)
+    assert page.locator("kv-lab .strip span").count() > 3
+
+
+def test_a_page_opened_as_a_file_draws_its_figure(site, browser):
+    """Not through `open_page`: as a file, the search has no index and says so."""
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    assert page.locator("kv-story").first.locator("svg").count() >= 1
+    page.close()
 
 
 @pytest.mark.parametrize("key", ["/", "s"])

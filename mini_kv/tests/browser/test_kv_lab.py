@@ -1,5 +1,6 @@
 """A lab in the page, in a real browser: written, run, stuck, broken, kept, reached by keyboard, read on a phone."""
 
+import importlib
 import json
 import os
 import shutil
@@ -56,6 +57,7 @@ def site(tmp_path_factory):
     """Pages with one lab each, made by the book's fence, and what they load."""
     why = "labs in the page: the book's packages are missing; `make site` gets them"
     fence = pytest.importorskip("mini_kv_book.lab", reason=why)
+    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
     if not (PACKED / "packed.json").is_file():
         pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
     folder = tmp_path_factory.mktemp("site")
@@ -63,7 +65,7 @@ def site(tmp_path_factory):
     shutil.copy(fence.SCRIPT, folder / "assets" / "kv_lab.js")
     for lab in LABS:
         page = PAGE.format(lab=lab, element=fence.element(lab, fence.megabytes()), figure=script())
-        (folder / f"{lab}.html").write_text(page, encoding="utf-8")
+        (folder / f"{lab}.html").write_text(with_policy(page), encoding="utf-8")
     bare = PAGE.format(lab="lab-05", element=fence.element("lab-05", None), figure="")
     (folder / "bare.html").write_text(bare, encoding="utf-8")
     return folder

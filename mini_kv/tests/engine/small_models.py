@@ -11,7 +11,11 @@ VOCAB_SIZE = 40
 
 
 def small_model(
-    *, sliding_window: int | None = None, window_layers: tuple[int, ...] = (), layers: int = 2
+    *,
+    sliding_window: int | None = None,
+    window_layers: tuple[int, ...] = (),
+    layers: int = 2,
+    max_position_embeddings: int = 2048,
 ) -> TinyLlama:
     """Return a model whose choice depends on all that it sees: its random weights are large."""
     torch.manual_seed(0)
@@ -23,6 +27,7 @@ def small_model(
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
+        max_position_embeddings=max_position_embeddings,
         sliding_window=sliding_window,
         window_layers=window_layers,
     )

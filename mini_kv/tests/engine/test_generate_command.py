@@ -54,7 +54,18 @@ def test_the_figures_go_to_stderr(capsys):
         (["good", "--block-size", "0"], "block_size is 0, it must be at least 1"),
         (["good", "--num-blocks", "1"], "num_blocks is 1: the null block takes one, so it must be at least 2"),
         (["good", "--num-blocks", "3"], "the pool has 2"),
-        (["good", "good " * 1000], "leaves no room for output: max_model_len is"),
+        (["good", "good " * 1000], "the model reads at most 512, answer included"),
+        (["good", "--num-blocks", "1000000000"], "--num-blocks is 1000000000, it must be at most 1,000,000"),
+        (["good", "--block-size", "9" * 30], f"--block-size is {'9' * 30}, it must be at most 1,000,000"),
+        (["good", "--max-tokens", "9" * 30], f"--max-tokens is {'9' * 30}, it must be at most 1,000,000"),
+        (["good", "--top-k", "9" * 400], f"--top-k is {'9' * 400}, it must be at most 1,000,000"),
+        (
+            ["good", "--num-blocks", "1000000", "--block-size", "1000000"],
+            "a pool of 1,000,000 blocks of 1,000,000 tokens takes 768,000,000,000,000 bytes, which this machine does",
+        ),
+        (["good", "--temperature", "nan"], "temperature is nan, it must be 0 or a positive number"),
+        (["good", "--temperature", "1e400"], "temperature is inf, it must be 0 or a positive number"),
+        (["good", "--top-p", "nan"], "top_p is nan, it must be above 0.0 and at most 1.0"),
         (["good", "--model", "no/such/folder"], "no/such/folder/config.json: there is no such file"),
     ],
 )
@@ -69,7 +80,7 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, me
 def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
     assert main(["generate", "A"]) == 2
-    assert capsys.readouterr().err == "mini-kv generate: there is no torch: pip install 'mini_kv[engine]'\n"
+    assert capsys.readouterr().err == "mini-kv generate: no torch here: in a checkout, pip install -e '.[engine]'\n"
 
 
 def without_torch(real_import):

@@ -3,12 +3,14 @@
 import re
 
 import pytest
+import torch
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, PromptError
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.stats import StatLogger
+from mini_kv.engine.stats import CachingMetrics, StatLogger
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, small_model
 from mini_kv.tests.engine.test_detokenizer import Letters
 
@@ -39,6 +41,32 @@ def test_it_ends_after_max_tokens():
 
 def test_it_ends_where_the_model_can_read_no_further():
     assert only(engine(max_model_len=9).generate([PROMPT], greedy())) == (SAID[:4], "", "length")
+
+
+@pytest.mark.parametrize("said", [1 << 20, 100, 64, 9])
+def test_it_reads_no_further_than_the_model_has_learned_whatever_the_engine_is_told(said):
+    model = small_model(max_position_embeddings=64)
+    config = EngineConfig(block_size=4, num_blocks=100, scheduler=SchedulerConfig(max_model_len=said))
+    llm = LLMEngine(model, config=config)
+    assert llm.config.scheduler.max_model_len == min(said, 64)
+    tokens, _, reason = only(llm.generate([PROMPT], greedy(1000)))
+    assert (len(PROMPT) + len(tokens), reason) == (min(said, 64), "length")
+
+
+def test_a_prompt_that_is_longer_than_the_model_has_learned_is_refused():
+    llm = LLMEngine(small_model(max_position_embeddings=64), config=EngineConfig(block_size=4, num_blocks=100))
+    said = "the prompt of request '0' has 64 tokens; the model reads at most 64, answer included"
+    with pytest.raises(PromptError, match=f"^{said}$"):
+        llm.generate([[1] * 64])
+    assert len(only(llm.generate([[1] * 63], greedy()))[0]) == 1
+
+
+def test_text_that_is_none_is_refused():
+    model, tokenizer = load_model(tiny_folder())
+    llm = LLMEngine(model, tokenizer)
+    with pytest.raises(PromptError, match="the prompt of request '0' is no text: 'utf-8' codec can't encode"):
+        llm.generate(["\ud800"])
+    assert not llm.has_unfinished_requests
 
 
 def test_a_stop_token_ends_it_and_is_told_but_not_shown():
@@ -136,6 +164,18 @@ def test_an_aborted_request_says_nothing_more_and_the_others_go_on():
         ("text", "the prompt of request '1' is text, and there is no tokenizer"),
         ([1, VOCAB_SIZE], f"token 1 of request '1' is {VOCAB_SIZE}; the model knows 0 to {VOCAB_SIZE - 1}"),
         ([1, -1], f"token 1 of request '1' is -1; the model knows 0 to {VOCAB_SIZE - 1}"),
+        (b"abc", "the prompt of request '1' is bytes: it must be text or a list of token ids"),
+        (bytearray(b"abc"), "the prompt of request '1' is bytearray: it must be text or a list of token ids"),
+        (memoryview(b"abc"), "the prompt of request '1' is memoryview: it must be text or a list of token ids"),
+        ({1, 2}, "the prompt of request '1' is set: it must be text or a list of token ids"),
+        ({1: 2}, "the prompt of request '1' is dict: it must be text or a list of token ids"),
+        (5, "the prompt of request '1' is int: it must be text or a list of token ids"),
+        (None, "the prompt of request '1' is NoneType: it must be text or a list of token ids"),
+        (torch.tensor([1, 2]), "the prompt of request '1' is Tensor: it must be text or a list of token ids"),
+        (["a"], "token 0 of request '1' is 'a', which is no integer"),
+        ([1, b"a"], "token 1 of request '1' is b'a', which is no integer"),
+        ([True], "token 0 of request '1' is True, which is no integer"),
+        ([torch.tensor(True)], "token 0 of request '1' is tensor(True), which is no integer"),
         ([1.5], "token 0 of request '1' is 1.5, which is no integer"),
         ([1] * 60, "request '1' of 60 tokens leaves no room for output: max_model_len is 60"),
         ([1] * 58, "the pool has 5"),
@@ -156,6 +196,9 @@ def test_misuse_is_told_where_it_happens():
     llm = engine()
     with pytest.raises(PromptError, match=re.escape("prompts is a string, not a list of them: write ['hello']")):
         llm.generate("hello")
+    for prompts in (b"abc", 5, {1: [2]}, iter([[1]])):
+        with pytest.raises(PromptError, match=f"prompts is {type(prompts).__name__}: it must be a list"):
+            llm.generate(prompts)
     with pytest.raises(ConfigError, match="there are 1 prompts and 2 params"):
         llm.generate([PROMPT], [greedy(), greedy()])
     with pytest.raises(ConfigError, match="n of request '0' is 0"):
@@ -242,3 +285,12 @@ def test_the_line_in_the_log():
         "Waiting: 1 reqs, KV cache usage: 26.3%, Prefix cache hit rate: 42.1%"
     )
     assert logger.line().startswith("Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s")
+
+
+def test_the_hit_rate_is_of_the_last_requests() -> None:
+    metrics = CachingMetrics(max_recent_requests=2)
+    rates = [metrics.hit_rate]
+    for num_tokens, num_hits in ((100, 0), (50, 50), (50, 25), (50, 25)):
+        metrics.observe(num_tokens, num_hits)
+        rates.append(metrics.hit_rate)
+    assert rates == [0.0, 0.0, 50 / 150, 0.75, 0.5]

@@ -310,7 +310,7 @@ def test_a_cache_that_finds_nothing_says_the_same_words_and_is_told_so(capsys, t
     [
         (
             ["good", "--labs", "no/such"],
-            "--labs no/such: it is neither starter nor solution, and there is no such folder",
+            "--labs 'no/such': it is neither starter nor solution, and there is no such folder",
         ),
         (["", "--labs", "starter"], "the prompt of request '0' is empty: there is nothing to go on from"),
     ],
@@ -324,11 +324,11 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, me
 def test_outside_the_repository_there_are_no_labs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["generate", "good", "--labs", "starter"]) == 2
-    message = "there is no folder labs/ here: call this in the repository"
+    message = f"there are no labs in {tmp_path} or above it: call this in {REPOSITORY}"
     assert capsys.readouterr().err == f"mini-kv generate: {message}\n"
 
 
 def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
     assert main(["generate", "A", "--labs", "starter"]) == 2
-    assert capsys.readouterr().err == "mini-kv generate: there is no torch: pip install 'mini_kv[engine]'\n"
+    assert capsys.readouterr().err == "mini-kv generate: no torch here: in a checkout, pip install -e '.[engine]'\n"

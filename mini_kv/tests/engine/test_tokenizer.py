@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.engine.errors import CheckpointError
-from mini_kv.engine.tokenizer import Tokenizer
+from mini_kv.engine.tokenizer import Tokenizer, python_pattern
+from mini_kv.engine.tokenizer_patterns import GPT_2, KNOWN_PATTERNS, patterns_in
 
 TINY = Path(__file__).parents[2] / "engine" / "tiny" / "tokenizer.json"
 ROOT = Path(__file__).parents[3]
@@ -40,6 +42,7 @@ LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+GPT_OSS = next(pattern for pattern, whose in KNOWN_PATTERNS.items() if whose == "GPT-OSS")
 PRE_TOKENIZERS = {
     "GPT-2": TO_BYTES | {"use_regex": True},
     "SmolLM2": {
@@ -73,6 +76,17 @@ def theirs():
     import tokenizers
 
     return tokenizers.Tokenizer.from_file(str(TINY))
+
+
+def special(**changes: object) -> dict[str, object]:
+    """Return an added token, that of the small model if nothing is changed."""
+    return {"id": 0, "content": "<|end|>", "special": True} | changes
+
+
+def cut_by(pattern: object, times: int = 1) -> dict[str, object]:
+    """Return a pre-tokenizer that cuts by this pattern, or by it several times."""
+    step = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [step] * times}
 
 
 def changed(tmp_path: Path, **changes: object) -> Path:
@@ -164,6 +178,29 @@ def test_it_needs_nothing_but_the_standard_library():
     assert output == "[]\n"
 
 
+class TestPatterns:
+    """A pattern is a program from a file: only those of published tokenizers are run, and they are quick."""
+
+    def test_that_of_each_pre_tokenizer_here_is_known(self):
+        found = [pattern for form in PRE_TOKENIZERS.values() for pattern in patterns_in(form)]
+        assert found == [LLAMA_3]
+        assert {LLAMA_3, GPT_2, *patterns_in(json.loads(TINY.read_text(encoding="utf-8")))} <= KNOWN_PATTERNS.keys()
+
+    def test_a_pattern_is_found_wherever_it_stands(self):
+        assert list(patterns_in({"a": [{"b": {"Regex": "x"}}, {"Regex": ["y"]}], "Regex": "z"})) == ["z", "x", ["y"]]
+
+    @pytest.mark.parametrize(
+        "pattern", [pattern for pattern in KNOWN_PATTERNS if "Lu" not in pattern], ids=KNOWN_PATTERNS.get
+    )
+    @pytest.mark.parametrize("letters", ["a", " ", "\n", "A", "1", "'", "-", " \n", "a ", "é", "'s "])
+    def test_a_long_row_of_anything_is_cut_in_no_time(self, pattern, letters):
+        text = letters * 20_000
+        for tail in ("", "b", "\n", "!"):
+            began = time.process_time()
+            assert re.findall(python_pattern(pattern), text + tail) is not None
+            assert time.process_time() - began < 1
+
+
 class TestErrors:
     def test_no_file(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"nothing\.json: there is no such file"):
@@ -192,6 +229,32 @@ class TestErrors:
             ({"decoder": None}, "decoder.type is None, and only 'ByteLevel' is supported"),
             ({"model__merges": [["q", "§§"]]}, "merges b'q' and b'\\xa7\\xa7', and one of the three has no id"),
             ({"added_tokens": []}, "has no special token 0, which is to end a text"),
+            (
+                {"added_tokens": [special(content="")]},
+                "has the added token '', it must be a text of 1 to 128 characters",
+            ),
+            ({"added_tokens": [special(content=["a"])]}, "has the added token ['a'], it must be a text"),
+            ({"added_tokens": [special()] * 1025}, "has 1025 added tokens, at most 1024 are read"),
+            ({"added_tokens": [special(id="0")]}, "the id of token '<|end|>' is '0', it must be a whole number"),
+            ({"added_tokens": [special(), special(id=5, content="x")]}, "has two tokens with the same id"),
+            ({"added_tokens": 7}, "is not a tokenizer: TypeError: "),
+            ({"model__vocab__A": -1}, "the id of token 'A' is -1, it must be a whole number"),
+            ({"model__vocab__A": 1.0}, "the id of token 'A' is 1.0, it must be a whole number"),
+            ({"model__vocab__A": True}, "the id of token 'A' is True, it must be a whole number"),
+            ({"model__vocab__A": 35}, "has two tokens with the same id"),
+            ({"model__merges": ["a b c"]}, "is not a tokenizer: ValueError: too many values to unpack"),
+            ({"model__merges": [["a"]]}, "is not a tokenizer: ValueError: not enough values to unpack"),
+            ({"model__merges": {"a": "b"}}, "is not a tokenizer: ValueError: not enough values to unpack"),
+            (
+                {"pre_tokenizer": cut_by({"Regex": "(a+)+$"})},
+                "cuts texts by '(a+)+$', which is none of the known patterns",
+            ),
+            ({"pre_tokenizer": cut_by({"Regex": ["a"]})}, "is not a tokenizer: TypeError: "),
+            ({"pre_tokenizer": cut_by({"Regex": GPT_2}, times=9)}, "cuts texts by more than 8 patterns"),
+            (
+                {"pre_tokenizer": cut_by({"Regex": GPT_OSS})},
+                f"cuts texts by {GPT_OSS!r}, which is not supported: bad es",
+            ),
         ],
     )
     def test_what_would_be_read_wrongly_is_refused(self, tmp_path, changes, message):

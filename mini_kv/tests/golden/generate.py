@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from mini_kv.tests.golden.play import DEFAULTS, SCENARIO_FILES, MiniKV, format_numbers, parse_line, perform
+from mini_kv.tests.golden.common import format_numbers
+from mini_kv.tests.golden.play import DEFAULTS, LANGUAGE, SCENARIO_FILES, MiniKV, perform
 
 SCENARIOS = (
     ("random, contended", 1, {"num_blocks": 10, "block_size": 4}),
@@ -61,7 +62,7 @@ class Generator:
 
     def call(self, text: str) -> str:
         """Add a call, play it, and return its result."""
-        (call,) = parse_line(text)
+        (call,) = LANGUAGE.parse_line(text)
         self.calls.append(text)
         return perform(self.engine, call)["result"]
 

@@ -1,6 +1,6 @@
-"""Golden scenarios: their little language, and a player that two engines understand.
+"""Golden scenarios of the manager: their calls, and a player that two engines understand.
 
-A scenario is a pool, its groups of layers, and a list of calls, one a line:
+A scenario (see `common`) is a pool, its groups of layers, and a list of calls:
 
     new A 0..7 100 salt=t image=cat@2+3     make request A; also lora=name:path, id=NAME if its id is not its handle
     lookup A                                get_computed_blocks; the player keeps the hit
@@ -16,70 +16,20 @@ A scenario is a pool, its groups of layers, and a list of calls, one a line:
 
 `prefill A 0..7` is new, lookup, allocate, compute; `resume A` the same without new; `decode A 100 101` is append,
 allocate, compute for each token. Token and block lists are runs and single numbers: `0..7 100`.
-
-After every call all that can be seen is put into words (`Engine.state`), each field a line of text: equal text means
-equal state, and a difference can be read. Keys are numbered in the order in which they first appear, since the two
-recipes differ on purpose: what counts is which blocks carry the same key.
-
-Where mini_kv differs on purpose, the call says what mini_kv shows instead of the recorded field, and the scenario
-names the deviation:
-
-    free A => result: error UnknownRequestError | refs: 0 0 0
-
-`unchanged` instead of a field means that in mini_kv all but the result is as it was before the call.
 """
 
-import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 from mini_kv.core.request import LoRARequest, MultiModalFeature
+from mini_kv.tests.golden.common import FOLDER, Call, Language, Scenario, State, format_groups, look, parse_numbers
 from mini_kv.tests.random_driver import Config
 
-FOLDER = Path(__file__).parent
 SCENARIO_FILES = (FOLDER / "scenarios.toml", FOLDER / "scenarios-random.toml", FOLDER / "scenarios-groups.toml")
 RECORDING = FOLDER / "vllm-0.33.json"
 
-State: TypeAlias = dict[str, str]
 FIELDS = ("result", "tables", "refs", "free", "keys", "answers", "usage", "stats")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a scenario."""
-
-    text: str
-    """As written, without the deviation."""
-    verb: str
-    handle: str
-    numbers: tuple[str, ...]
-    options: tuple[tuple[str, str], ...]
-    differs: tuple[tuple[str, str], ...] = ()
-    """Fields in which mini_kv differs from the recording on purpose, with what mini_kv shows."""
-    unchanged: bool = False
-    """Whether vLLM's state changes and mini_kv's, on purpose, does not."""
-
-    def option(self, name: str) -> str | None:
-        """Return the last value given for the option."""
-        return dict(self.options).get(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A pool and the calls to play on it."""
-
-    name: str
-    group: str
-    purpose: str
-    settings: dict[str, Any]
-    deviations: tuple[str, ...]
-    calls: tuple[Call, ...]
-
-
 DEFAULTS: dict[str, Any] = {
     "num_blocks": 10,
     "block_size": 4,
@@ -90,100 +40,6 @@ DEFAULTS: dict[str, Any] = {
     "max_model_len": 1_000_000,
 }
 """Settings of a scenario that names none; the last only vLLM has. Groups: as in `random_driver.Config`."""
-
-
-def load_scenarios(paths: Sequence[Path] = SCENARIO_FILES) -> list[Scenario]:
-    """Return all scenarios, in the order of the files."""
-    return [parse_scenario(values) for path in paths for values in tomllib.loads(path.read_text("utf-8"))["scenario"]]
-
-
-def parse_scenario(values: dict[str, Any]) -> Scenario:
-    """Return the scenario that the table describes. Raises `ValueError` or `KeyError` for anything unknown."""
-    values = dict(values)
-    name, group, purpose = values.pop("name"), values.pop("group"), values.pop("purpose")
-    deviations = tuple(values.pop("deviations", ()))
-    lines = [line.strip() for line in values.pop("calls").splitlines()]
-    if values.keys() - DEFAULTS.keys():
-        raise ValueError(f"{name}: unknown settings {sorted(values.keys() - DEFAULTS.keys())}")
-    calls = tuple(call for line in lines if line and not line.startswith("#") for call in parse_line(line))
-    return Scenario(name, group, purpose, DEFAULTS | values, deviations, calls)
-
-
-def parse_line(line: str) -> Iterator[Call]:
-    """Yield the calls of one line: one, or what a shorthand stands for."""
-    text, _, difference = line.partition(" => ")
-    verb, _, rest = text.strip().partition(" ")
-    handle = rest.partition(" ")[0]
-    if verb in ("prefill", "resume", "decode"):
-        if difference:
-            raise ValueError(f"{line!r}: a shorthand is several calls; write out the one that differs")
-        if verb == "decode":
-            for token in parse_numbers(rest.split()[1:]):
-                for step in (f"append {handle} {token}", f"allocate {handle} 1", f"compute {handle}"):
-                    yield _parse_call(step, "")
-            return
-        steps = [f"lookup {handle}", f"allocate {handle} rest hit=pass", f"compute {handle}"]
-        for step in [f"new {rest}", *steps] if verb == "prefill" else steps:
-            yield _parse_call(step, "")
-        return
-    yield _parse_call(text.strip(), difference)
-
-
-def _parse_call(text: str, difference: str) -> Call:
-    verb, *words = text.split()
-    if verb not in VERBS:
-        raise ValueError(f"{text!r}: unknown call; there are {', '.join(VERBS)}")
-    handle = "" if verb in WITHOUT_REQUEST else words.pop(0)
-    numbers = tuple(word for word in words if "=" not in word and word != "gate")
-    options = tuple((name, value) for name, _, value in (word.partition("=") for word in words if word not in numbers))
-    parts = [part.strip() for part in difference.split(" | ")] if difference else []
-    differs = []
-    for part in parts:
-        field, _, value = part.partition(":")
-        if field not in (*FIELDS, "unchanged"):
-            raise ValueError(f"{text!r}: {field!r} is no field; there are {', '.join(FIELDS)}")
-        if field != "unchanged":
-            differs.append((field, value.strip()))
-    return Call(text, verb, handle, numbers, options, tuple(differs), unchanged="unchanged" in parts)
-
-
-def parse_numbers(words: Sequence[str]) -> list[int]:
-    """Return the numbers in the words.
-
-    >>> parse_numbers(["0..3", "100", "true"])
-    [0, 1, 2, 3, 100, True]
-    """
-    numbers: list[int] = []
-    for word in words:
-        first, dots, last = word.partition("..")
-        if word == "true":
-            numbers.append(True)
-        else:
-            numbers += range(int(first), int(last) + 1) if dots else [int(first)]
-    return numbers
-
-
-def format_numbers(numbers: Sequence[int]) -> str:
-    """Return the numbers as `parse_numbers` reads them; three or more in a row become a run.
-
-    >>> format_numbers([7, 1, 2, 3, 9, 10])
-    '7 1..3 9 10'
-    """
-    starts = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(numbers)) if b != a + 1), len(numbers)]
-    words: list[str] = []
-    for start, end in pairwise(starts):
-        run = numbers[start:end]
-        words += [f"{run[0]}..{run[-1]}"] if len(run) > 2 else map(str, run)
-    return " ".join(words)
-
-
-def format_groups(tables: Sequence[Sequence[int]]) -> str:
-    """Return the numbers of each group's blocks; 0 is the null block.
-
-    >>> format_groups([[1, 2, 3], [], [0, 0, 7]])
-    '1..3 / - / 0 0 7'
-    """
-    return " / ".join(format_numbers(ids) or "-" for ids in tables) if len(tables) > 1 else format_numbers(tables[0])
 
 
 class Engine(ABC):
@@ -348,25 +204,9 @@ class Engine(ABC):
 
     def state(self) -> State:
         """Return all that can be seen of the manager, each field in words; changes nothing but the labels."""
-        pool = self.manager.block_pool
-        hashes = [block.block_hash for block in pool.blocks]
-        for key in hashes:
-            if key is not None:
-                self.labels.setdefault(key, len(self.labels) + 1)
-        # With duplicates the index is asked which block answers; without, it can only be the one (or the index lies).
-        answers = {}
-        for key in dict.fromkeys(key for key in hashes if key is not None):
-            found = pool.cached_block_hash_to_block.get_one_block(key)
-            if hashes.count(key) > 1 or found is None or found.block_hash != key:
-                answers[self.labels[key]] = "nobody" if found is None else found.block_id
         stats = self.manager.prefix_cache_stats
-        tables = {name: self.manager.get_block_ids(request.request_id) for name, request in self.requests.items()}
         return {
-            "tables": "; ".join(f"{name}: {format_groups(ids)}" for name, ids in tables.items() if any(ids)),
-            "refs": " ".join(str(block.ref_cnt) for block in pool.blocks),
-            "free": format_numbers([block.block_id for block in pool.free_block_queue.get_all_free_blocks()]),
-            "keys": " ".join(str(self.labels[key]) if key is not None else "-" for key in hashes),
-            "answers": "; ".join(f"key {label}: {block_id}" for label, block_id in answers.items()),
+            **look(self.manager, self.requests, self.labels),
             "usage": f"{self.manager.usage:.6f}",
             "stats": f"{stats.requests} requests, {stats.queries} queries, {stats.hits} hits",
         }
@@ -390,6 +230,26 @@ VERBS: dict[str, Callable[[Engine, Call], str]] = {
 """What a scenario can call."""
 
 WITHOUT_REQUEST = ("evict", "release", "reset", "stats")
+
+
+def shorthand(verb: str, words: list[str]) -> list[str]:
+    """Return the calls that a shorthand stands for; none if the verb is a call."""
+    handle = words[0] if words else ""
+    if verb == "decode":
+        steps = ("append {handle} {token}", "allocate {handle} 1", "compute {handle}")
+        return [step.format(handle=handle, token=token) for token in parse_numbers(words[1:]) for step in steps]
+    if verb not in ("prefill", "resume"):
+        return []
+    steps = (f"lookup {handle}", f"allocate {handle} rest hit=pass", f"compute {handle}")
+    return [f"new {' '.join(words)}", *steps] if verb == "prefill" else [*steps]
+
+
+LANGUAGE = Language(VERBS, WITHOUT_REQUEST, FIELDS, DEFAULTS, shorthand)
+
+
+def load_scenarios() -> list[Scenario]:
+    """Return all scenarios, in the order of the files."""
+    return LANGUAGE.load(SCENARIO_FILES)
 
 
 def perform(engine: Engine, call: Call) -> State:

@@ -15,6 +15,7 @@ list in requirements.txt. Nothing of vLLM is replaced or stubbed. No GPU is need
 import json
 import math
 import platform
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unuse
 )
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found, unused-ignore]
 
-from mini_kv.tests.golden.play import RECORDING, Call, Engine, Scenario, State, load_scenarios, perform
+from mini_kv.tests.golden.common import Call, Scenario, State
+from mini_kv.tests.golden.play import RECORDING, Engine, load_scenarios, perform
 from mini_kv.tests.random_driver import Config
 from mini_kv.tests.reference import Group
 
@@ -66,6 +68,29 @@ def spec_of(group: Group) -> Any:
             return FullAttentionSpec(**shape)
 
 
+def groups_of(settings: dict[str, Any]) -> list[Group]:
+    """Return the scenario's groups of layers."""
+    return Config(block_size=settings["block_size"], groups=settings["groups"]).all_groups()
+
+
+def block_sizes_of(settings: dict[str, Any]) -> tuple[int, int]:
+    """Return the block sizes that all groups have in common: of steps, and of hashes."""
+    sizes = [group.block_size for group in groups_of(settings)]
+    return math.lcm(*sizes), math.gcd(*sizes)
+
+
+def cache_config_of(settings: dict[str, Any], retention_interval: int | None) -> Any:
+    """Return vLLM's configuration of the cache."""
+    return KVCacheConfig(
+        num_blocks=settings["num_blocks"],
+        kv_cache_tensors=[],
+        kv_cache_groups=[
+            KVCacheGroupSpec([f"layer {i}"], spec_of(group)) for i, group in enumerate(groups_of(settings))
+        ],
+        prefix_cache_retention_interval=retention_interval,
+    )
+
+
 class VLLM(Engine):
     """vLLM's manager, called in the order in which vLLM's scheduler calls it."""
 
@@ -73,18 +98,11 @@ class VLLM(Engine):
         """Build the manager, with dense retention: every full block gets its key, as before sparse retention came."""
         super().__init__(settings)
         self.enable_caching = settings["enable_caching"]
-        groups = Config(block_size=settings["block_size"], groups=settings["groups"]).all_groups()
-        config = KVCacheConfig(
-            num_blocks=settings["num_blocks"],
-            kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec([f"layer {i}"], spec_of(group)) for i, group in enumerate(groups)],
-            prefix_cache_retention_interval=None,
-        )
-        hash_block_size = math.gcd(*(group.block_size for group in groups))
+        scheduler_block_size, hash_block_size = block_sizes_of(settings)
         self.manager = KVCacheManager(
-            config,
+            cache_config_of(settings, retention_interval=None),
             max_model_len=settings["max_model_len"],
-            scheduler_block_size=math.lcm(*(group.block_size for group in groups)),
+            scheduler_block_size=scheduler_block_size,
             hash_block_size=hash_block_size,
             max_in_flight_tokens=settings["max_in_flight_tokens"],
             enable_caching=self.enable_caching,
@@ -160,9 +178,8 @@ class VLLM(Engine):
         return f"{counted}, preempted {preempted}" if stats.preempted_requests else counted
 
 
-def record(scenario: Scenario) -> list[tuple[str, State]]:
+def record(scenario: Scenario, engine: Any, perform: Callable[[Any, Call], State]) -> list[tuple[str, State]]:
     """Play the scenario and return each call with the fields that it changed; the result is always among them."""
-    engine = VLLM(scenario.settings)
     calls = []
     before: State = {}
     for call in scenario.calls:
@@ -174,34 +191,38 @@ def record(scenario: Scenario) -> list[tuple[str, State]]:
     return calls
 
 
-def write(path: Path, recorded: list[tuple[Scenario, list[tuple[str, State]]]]) -> None:
-    """Write the recording as JSON, a call a line."""
+def write(
+    path: Path, command: str, recorded: list[tuple[Scenario, list[tuple[str, State]]]], defaults: Mapping[str, Any]
+) -> None:
+    """Write the recording as JSON, a call a line; settings that are among the defaults are left out."""
     header = {
         "what": "every call of the golden scenarios on vLLM: its result and the fields of the state that it changed",
         "vllm": version("vllm"),
         "torch": version("torch").partition("+")[0],
         "python": platform.python_version(),
         "hash": "sha256",
-        "command": COMMAND,
+        "command": command,
         "scenarios": len(recorded),
         "calls": sum(len(calls) for _, calls in recorded),
     }
     lines = ['{"header": ' + json.dumps(header, indent=1) + ',\n"scenarios": {']
     for number, (scenario, calls) in enumerate(recorded):
-        settings = json.dumps(scenario.settings)
+        settings = json.dumps(
+            {key: value for key, value in scenario.settings.items() if (key, value) not in defaults.items()}
+        )
         lines.append(f'"{scenario.name}": {{"settings": {settings}, "calls": [')
         lines += [json.dumps(call) + ("," if i < len(calls) - 1 else "") for i, call in enumerate(calls)]
         lines.append("]}," if number < len(recorded) - 1 else "]}")
     path.write_text("\n".join([*lines, "}}"]) + "\n", encoding="utf-8")
+    print(f"{header['scenarios']} scenarios, {header['calls']} calls: {path.name}")
 
 
 def main() -> None:
     """Record all scenarios."""
     register_all_kvcache_specs(None)
     init_none_hash(sha256)
-    recorded = [(scenario, record(scenario)) for scenario in load_scenarios()]
-    write(RECORDING, recorded)
-    print(f"{len(recorded)} scenarios, {sum(len(calls) for _, calls in recorded)} calls: {RECORDING.name}")
+    recorded = [(scenario, record(scenario, VLLM(scenario.settings), perform)) for scenario in load_scenarios()]
+    write(RECORDING, COMMAND, recorded, defaults={})
 
 
 if __name__ == "__main__":

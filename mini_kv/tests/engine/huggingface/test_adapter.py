@@ -1,5 +1,6 @@
 """A model of transformers with its past elsewhere says what it says by itself."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import AttentionSpec, FullAttentionSpec, SlidingWindowSpec
+from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.huggingface import INTERFACE, SUPPORTED, HuggingFaceModel
 from mini_kv.engine.huggingface_checkpoint import load_huggingface
 from mini_kv.tests.engine.huggingface import checkpoints
@@ -126,6 +128,18 @@ def test_the_model_says_what_it_is(made, tmp_path):
     assert model.max_position_embeddings == 64
     checkpoints.save("llama", tmp_path, eos_token_id=[7, 9])
     assert load_huggingface(tmp_path)[0].eos_token_ids == (7, 9)
+
+
+def test_fingerprint_and_epoch_are_those_of_the_checkpoint_wherever_it_lies(made, tmp_path):
+    """A copy in another folder is the same model; a weight, a setting or the dtype makes it another."""
+    here, there = made("llama").folder, tmp_path / "copy"
+    shutil.copytree(here, there)
+    model, copy = (load_huggingface(folder, dtype=torch.float64)[0] for folder in (here, there))
+    assert (model_fingerprint(model), weights_epoch(model)) == (model_fingerprint(copy), weights_epoch(copy))
+    others = [load_huggingface(here, dtype=torch.float32)[0], load(made("qwen2"))]
+    assert len({model_fingerprint(each) for each in (model, *others)}) == 3
+    next(weights for _, weights in copy.named_parameters())[0, 0] += 1
+    assert weights_epoch(model) != weights_epoch(copy)
 
 
 def test_two_models_do_not_disturb_each_other_nor_a_third_that_is_not_ours(made):

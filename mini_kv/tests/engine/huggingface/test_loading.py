@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import os
 import shutil
 
 import pytest
@@ -104,7 +105,76 @@ def test_a_damaged_file_of_weights_is_named(content, folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
     file, said = refusal(folder)
-    assert (file, said.split(":")[0]) == ("model.safetensors", "cannot be read")
+    assert (file, said.split(":")[0]) == ("model.safetensors", "is damaged")
+
+
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", "", "a\0b", "pytorch_model.bin", 7]
+)
+def test_an_index_names_files_of_its_own_folder_only(name, folder):
+    (folder.parent / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {UP: name}}))
+    said = f"names what is no .safetensors file in this folder: {str(name)!r}"
+    assert refusal(folder) == ("model.safetensors.index.json", said)
+
+
+def test_a_weight_that_is_no_number_is_named(folder):
+    change_weights(folder, lambda weights: weights[UP].fill_(float("nan")))
+    said = f"{UP} holds nan in torch.float32, so every answer would be NaN"
+    assert refusal(folder) == ("model.safetensors", said)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.int8, "I8"), (torch.float8_e4m3fn, "F8_E4M3")])
+def test_weights_that_mean_nothing_without_their_scales_are_named(dtype, name, folder):
+    change_weights(folder, lambda weights: weights.update({UP: weights[UP].to(dtype)}))
+    said = f"{UP} holds {name}, and weights are floating-point numbers: F64, F32, F16, BF16"
+    assert refusal(folder) == ("model.safetensors", said)
+
+
+def test_an_angle_that_is_no_number_is_found_although_it_is_no_weight(folder):
+    change_config(folder, rope_parameters={"rope_type": "linear", "factor": 1e-320, "rope_theta": 1e4})
+    file, said = refusal(folder)
+    assert file == "model.safetensors" and said.startswith("model.rotary_emb.inv_freq holds inf in torch.float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", "[" * 100_000, "is not JSON that can be read: brackets are nested more than 64 deep"),
+        ("generation_config.json", "[]", "is not an object with settings, but list"),
+        ("generation_config.json", '{"a": 1, "a": 2}', "is not JSON that can be read: an object has the key 'a' twice"),
+        ("tokenizer_config.json", "{", "is not JSON: Expecting property name enclosed in double quotes: line 1"),
+        ("special_tokens_map.json", '{"a": NaN}', "is not JSON that can be read: NaN is no number of JSON"),
+        ("tokenizer.json", "[" * 100_000, "is not JSON that can be read: brackets are nested more than 64 deep"),
+    ],
+)
+def test_every_file_with_settings_is_looked_through_first(name, content, said, folder):
+    (folder / name).write_text(content)
+    file, found = refusal(folder)
+    assert (file, found[: len(said)]) == (name, said)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.json", "chat_template.jinja", "any.thing"])
+def test_a_pipe_that_would_be_read_for_ever_is_refused(name, folder):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert refusal(folder) == (name, "is no ordinary file")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "vocab.json", "merges.txt"])
+def test_a_file_of_a_terabyte_is_not_read(name, folder):
+    with (folder / name).open("ab") as file:
+        file.truncate(1 << 40)
+    file, said = refusal(folder)
+    assert (file, said.split(",")[0]) == (name, "has 1")
+    assert "099,511,627,776 bytes, and a file of its kind has at most" in said
+
+
+def test_tokens_that_end_a_text_are_whole_numbers(folder):
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": [1, "2"]}))
+    assert refusal(folder) == ("llama", "eos_token_id is '2', it must be a whole number, or a list of them")
 
 
 def test_a_folder_without_weights_is_refused_and_a_pickle_is_not_opened(folder):
@@ -130,10 +200,7 @@ def test_a_missing_or_broken_config_is_named(folder):
     path.write_text('{"model_type": ')
     assert refusal(folder) == ("config.json", "is not JSON: Expecting value: line 1 column 16 (char 15)")
     path.unlink()
-    assert refusal(folder) == (
-        "config.json",
-        "there is no such file, and without it nobody knows the model's sizes",
-    )
+    assert refusal(folder) == ("config.json", "there is no such file, and the model's sizes are read from it")
 
 
 @pytest.mark.parametrize(
@@ -169,6 +236,23 @@ def test_an_architecture_that_does_not_work_is_named_with_those_that_do(config, 
         ({"is_causal": False}, "this llama reads in both directions"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "RoPE of the kind 'dynamic'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "longrope"}}, "RoPE of the kind 'longrope'"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True, it must be a whole number from 1 on"),
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers is 1000000000, and a model of so few weights has at most 1024",
+        ),
+        ({"num_labels": 10**9}, "num_labels is 1000000000, and a model of so few weights has at most 1024"),
+        ({"vision_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers is 1000000000, and a model of so few"),
+        ({"vocab_size": 10**9}, "describes a model of 64,000,023,264 numbers, and the weights are 29,408"),
+        ({"intermediate_size": 10**12}, "describes a model of 288,000,"),
+        ({"hidden_size": 10**18}, "does not work: "),
+        ({"max_position_embeddings": "64"}, "max_position_embeddings is '64', it must be a whole number"),
+        (
+            {"dtype": "int8"},
+            "dtype is 'int8', and weights are computed with in one of float64, float32, float16, bfloat16",
+        ),
+        ({"dtype": ["float32"]}, "dtype is ['float32'], and weights are computed"),
+        ({"rms_norm_eps": "small"}, "does not work: "),
         ({"num_attention_heads": 5}, "does not work: StrictDataclassClassValidationError"),
     ],
 )
@@ -180,7 +264,7 @@ def test_a_setting_that_cannot_work_is_named(changes, said, folder):
 
 def test_whatever_else_transformers_cannot_do_is_said_in_its_words(folder):
     change_config(folder, hidden_act="shrug")
-    assert refusal(folder) == ("llama", "transformers cannot load it: KeyError: 'shrug'")
+    assert refusal(folder) == ("config.json", "does not work: KeyError: 'shrug'")
 
 
 def test_loading_leaves_the_noise_of_transformers_as_loud_as_it_was(folder, capfd):
@@ -196,7 +280,7 @@ def test_loading_leaves_the_noise_of_transformers_as_loud_as_it_was(folder, capf
 
 def test_who_has_no_transformers_is_told_which_extra_brings_it(folder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'mini_kv\[hf\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[hf\]'"):
         load_huggingface(folder)
 
 

@@ -8,4 +8,4 @@ import pytest
 def test_transformers_is_here():
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"the Hugging Face adapter needs {name}: make test, or pip install 'mini_kv[hf]'")
+            pytest.skip(f"the Hugging Face adapter needs {name}: make test, or in a checkout, pip install -e '.[hf]'")

@@ -1,11 +1,17 @@
 """The tokenizers of transformers, behind the engine's few calls."""
 
+import inspect
+import json
+import re
+import time
+
 import pytest
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.huggingface_checkpoint import load_huggingface
 from mini_kv.engine.huggingface_tokenizer import HuggingFaceTokenizer
+from mini_kv.engine.tokenizer_patterns import KNOWN_PATTERNS
 from mini_kv.tests.engine.huggingface import checkpoints
 
 TEXTS = ["the cache", "Schlüssel und Werte", "  two  spaces\n\tand a tab", "鍵と値", "\U0001f511", "<0x41> ▁", ""]
@@ -47,6 +53,69 @@ def byte_fallback():
         unk_token="<unk>",
         clean_up_tokenization_spaces=False,
     )
+
+
+def test_the_patterns_of_transformers_own_tokenizers_are_known():
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+    llama_3 = inspect.signature(TikTokenConverter.__init__).parameters["pattern"].default
+    assert {PRETOKENIZE_REGEX, llama_3} <= KNOWN_PATTERNS.keys()
+
+
+@pytest.mark.parametrize("pattern", KNOWN_PATTERNS, ids=KNOWN_PATTERNS.get)
+def test_a_long_row_of_anything_is_cut_in_no_time_by_the_library_too(pattern):
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import Split
+
+    cut = Split(Regex(pattern), "isolated")
+    for letters in ("a", "A", "1", " ", "\n", "'", "é", " \n", "Aa", "'s ", "/\r"):
+        began = time.process_time()
+        assert cut.pre_tokenize_str(letters * 20_000 + "!")
+        assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data["pre_tokenizer"].update(type="Split"), "its tokenizer cannot be used: "),
+        (lambda data: data.update(pre_tokenizer=split_by("(a+)+$")), "has the pattern '(a+)+$', which is none of the"),
+        (lambda data: data.update(normalizer=replace_by("(a|a)*b")), "has the pattern '(a|a)*b', which is none of the"),
+        (lambda data: data.update(pre_tokenizer=split_by(["x"])), "has the pattern ['x'], which is none of the known"),
+        (lambda data: data["model"].update(merges=["a b c"]), "its tokenizer cannot be used: "),
+    ],
+)
+def test_a_tokenizer_made_to_do_harm_is_refused(change, said, tmp_path):
+    checkpoints.save("llama", tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    data = json.loads((tmp_path / "tokenizer.json").read_text())
+    change(data)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(CheckpointError, match=re.escape(said)):
+        load_huggingface(tmp_path)
+
+
+def split_by(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def replace_by(pattern):
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": ""}
+
+
+def test_bytes_that_are_no_text_are_encoded_as_what_a_reader_sees():
+    tokenizer = HuggingFaceTokenizer(byte_level())
+    assert tokenizer.decode(tokenizer.encode("a\udcffb")) == "a\ufffdb"
+
+
+def test_a_token_that_is_not_written_in_bytes_is_its_own_text():
+    """What the library's own decoder does with it."""
+    theirs = byte_level()
+    theirs.backend_tokenizer.model = type(theirs.backend_tokenizer.model)(
+        vocab=theirs.get_vocab() | {"鍵": len(theirs)}, merges=[]
+    )
+    tokenizer = HuggingFaceTokenizer(theirs)
+    assert tokenizer.decode([len(theirs) - 1]) == theirs.decode([len(theirs) - 1]) == "鍵"
 
 
 @pytest.mark.parametrize("make", [byte_level, byte_fallback])

@@ -1,0 +1,49 @@
+"""The regular expressions by which published tokenizers cut a text, and no others.
+
+A pattern is a program that comes with the file: `(a+)+$` takes twice as long with every further letter, and no rule
+tells such patterns from good ones. These are known, and read a text in time that grows with its length.
+
+Standard library only.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+OURS = r" ?[A-Za-z]+|[0-9]| ?[^ \n0-9A-Za-z]+|[ \n]+"
+"""How the small model's tokenizer cuts: words and signs, with the space before them; digits one by one; white space."""
+GPT_2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""How GPT-2 cuts a text into pieces: words and numbers with the space before them, signs, what white space is left."""
+
+_SHORT_FORMS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SIGNS_AND_SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = (  # with capitals in front, or throughout
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+)
+_SIGNS_WITH_SLASHES = _SIGNS_AND_SPACE.replace(r"[\r\n]*", r"[\r\n/]*")
+
+KNOWN_PATTERNS = {
+    OURS: "mini_kv",
+    GPT_2: "GPT-2",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "GPT-2, spelled out",
+    rf"{_SHORT_FORMS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SIGNS_AND_SPACE}": "Llama 3",
+    rf"{_SHORT_FORMS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SIGNS_AND_SPACE}": "Qwen",
+    rf"{_WORDS[0]}{_SHORT_FORMS}?|{_WORDS[1]}{_SHORT_FORMS}?|\p{{N}}{{1,3}}|{_SIGNS_WITH_SLASHES}": "GPT-OSS",
+    rf"{_WORDS[0]}|{_WORDS[1]}|\p{{N}}|{_SIGNS_WITH_SLASHES}": "Mistral",
+    r"\p{N}": "a digit",
+    r"\p{N}+": "a number",
+    r"\p{N}{1,3}": "up to three digits",
+}
+"""Patterns, and whose each is. Source: the `tokenizer.json` of these models; most are in transformers 5.23, too."""
+
+
+def patterns_in(data: Any) -> Iterator[Any]:
+    """Yield every pattern in a parsed `tokenizer.json`: whatever stands under the key "Regex", at any depth."""
+    if isinstance(data, dict):
+        if "Regex" in data:
+            yield data["Regex"]
+        data = list(data.values())
+    if isinstance(data, list):
+        for value in data:
+            if isinstance(value, dict | list):
+                yield from patterns_in(value)

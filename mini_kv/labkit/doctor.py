@@ -1,0 +1,65 @@
+"""`mini-kv doctor`: what the course may need, what of it is here, and what to type for the rest."""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from mini_kv.labkit.lab import UnknownLabError, find_checkout
+
+
+class Extra(NamedTuple):
+    """A set of packages that pyproject.toml offers by name."""
+
+    packages: tuple[str, ...]
+    """With those of the extras that it builds on."""
+    gives: str
+    """What works with them."""
+    make: str
+    """The target of the Makefile that installs them."""
+
+
+EXTRAS = {
+    "attention": Extra(("torch",), "attention over blocks, lab-08 and lab-09", "make test"),
+    "triton": Extra(("torch", "triton", "numpy"), "kernels, lab-10", "make test"),
+    "engine": Extra(("torch", "safetensors"), "mini-kv generate", "make test"),
+    "hf": Extra(("torch", "safetensors", "transformers"), "checkpoints of Llama, Qwen, Mistral, Gemma", "make test"),
+    "notebooks": Extra(("jupyterlab", "ipywidgets", "matplotlib"), "the notebooks", "make notebooks"),
+}
+"""Every extra of pyproject.toml; a test compares them."""
+
+
+def doctor_lines(start: Path) -> tuple[list[str], bool]:
+    """Return a line for everything that the course may need, and whether all that it must have is there."""
+    place = remedy = ""
+    try:
+        place = f" in {find_checkout(start)}"
+    except UnknownLabError as error:
+        remedy = str(error)
+    checks: list[tuple[str, bool, bool, str]] = [
+        ("Python 3.11 or newer", sys.version_info >= (3, 11), True, "make PY=/path/to/python3"),
+        ("pytest", _importable("pytest"), True, "make"),
+        ("pytest-timeout, stops endless loops", _importable("pytest_timeout"), True, "make"),
+        ("xxhash, for the faster hash", _importable("xxhash"), True, "make"),
+        (f"labs/{place}", bool(place), True, remedy),
+        ("git, for updates", shutil.which("git") is not None, False, "install git"),
+        ("Node and npm, for the browser tests", shutil.which("npm") is not None, False, "install Node 18 or newer"),
+        *(_check_extra(name, extra) for name, extra in EXTRAS.items()),
+    ]
+    lines = []
+    for what, there, needed, remedy in checks:
+        mark = "ok     " if there else ("MISSING" if needed else "without")
+        lines.append(f"{mark}  {what}{'' if there else f'   ->  {remedy}'}")
+    return lines, all(there for _, there, needed, _ in checks if needed)
+
+
+def _check_extra(name: str, extra: Extra) -> tuple[str, bool, bool, str]:
+    wanted = [package for package in extra.packages if package != "triton" or sys.platform == "linux"]
+    missing = [package for package in wanted if not _importable(package)]
+    lacks = f" (no {', no '.join(missing)})" if missing else ""
+    return f"extra {name}: {extra.gives}{lacks}", not missing, False, f"{extra.make}, or pip install -e '.[{name}]'"
+
+
+def _importable(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,210 @@
+"""What the golden scenarios of the manager and those of the scheduler share: a language, a look, a comparison.
+
+A scenario is a table of settings and a list of calls, one a line: a verb, the request's handle, numbers, options:
+
+    allocate A 0..7 100 hit=pass => free: 1..9 | refs: 0 0 0
+
+What follows `=>` is where mini_kv differs on purpose: what it shows instead of the recorded fields; the scenario names
+the deviation. `unchanged` instead of a field means that in mini_kv all but the result is as it was before the call.
+
+After every call all that can be seen is put into words, each field a line of text: equal text means equal state, and a
+difference can be read. Keys are numbered in the order in which they first appear, since the two recipes differ on
+purpose: what counts is which blocks carry the same key.
+"""
+
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+FOLDER = Path(__file__).parent
+
+State: TypeAlias = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a scenario."""
+
+    text: str
+    """As written, without the deviation."""
+    verb: str
+    handle: str
+    numbers: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    differs: tuple[tuple[str, str], ...] = ()
+    """Fields in which mini_kv differs from the recording on purpose, with what mini_kv shows."""
+    unchanged: bool = False
+    """Whether vLLM's state changes and mini_kv's, on purpose, does not."""
+
+    def option(self, name: str) -> str | None:
+        """Return the last value given for the option."""
+        return dict(self.options).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Settings and the calls to play with them."""
+
+    name: str
+    group: str
+    purpose: str
+    settings: dict[str, Any]
+    deviations: tuple[str, ...]
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What a scenario can say, of the manager or of the scheduler."""
+
+    verbs: Collection[str]
+    without_request: Collection[str]
+    """Verbs that are followed by no handle."""
+    fields: Sequence[str]
+    """What can be seen after a call, the result first."""
+    defaults: Mapping[str, Any]
+    """Settings of a scenario that names none."""
+    shorthand: Callable[[str, list[str]], list[str]]
+    """Returns the calls that a verb and its words stand for; none if the verb is a call."""
+
+    def load(self, paths: Sequence[Path]) -> list[Scenario]:
+        """Return all scenarios, in the order of the files."""
+        tables = [tomllib.loads(path.read_text(encoding="utf-8"))["scenario"] for path in paths]
+        return [self.parse_scenario(values) for table in tables for values in table]
+
+    def parse_scenario(self, values: dict[str, Any]) -> Scenario:
+        """Return the scenario that the table describes. Raises `ValueError` or `KeyError` for anything unknown."""
+        values = dict(values)
+        name, group, purpose = values.pop("name"), values.pop("group"), values.pop("purpose")
+        deviations = tuple(values.pop("deviations", ()))
+        lines = [line.strip() for line in values.pop("calls").splitlines()]
+        if values.keys() - self.defaults.keys():
+            raise ValueError(f"{name}: unknown settings {sorted(values.keys() - self.defaults.keys())}")
+        calls = tuple(call for line in lines if line and not line.startswith("#") for call in self.parse_line(line))
+        return Scenario(name, group, purpose, {**self.defaults, **values}, deviations, calls)
+
+    def parse_line(self, line: str) -> Iterator[Call]:
+        """Yield the calls of one line: one, or what a shorthand stands for."""
+        text, _, difference = line.partition(" => ")
+        verb, *words = text.split()
+        calls = self.shorthand(verb, words)
+        if calls and difference:
+            raise ValueError(f"{line!r}: a shorthand is several calls; write out the one that differs")
+        for call in calls or [text.strip()]:
+            yield self._parse_call(call, difference)
+
+    def _parse_call(self, text: str, difference: str) -> Call:
+        verb, *words = text.split()
+        if verb not in self.verbs:
+            raise ValueError(f"{text!r}: unknown call; there are {', '.join(self.verbs)}")
+        handle = "" if verb in self.without_request else words.pop(0)
+        numbers = tuple(word for word in words if "=" not in word and word != "gate")
+        named = (word.partition("=") for word in words if word not in numbers)
+        options = tuple((name, value) for name, _, value in named)
+        parts = [part.strip() for part in difference.split(" | ")] if difference else []
+        differs = []
+        for part in parts:
+            field, _, value = part.partition(":")
+            if field not in (*self.fields, "unchanged"):
+                raise ValueError(f"{text!r}: {field!r} is no field; there are {', '.join(self.fields)}")
+            if field != "unchanged":
+                differs.append((field, value.strip()))
+        return Call(text, verb, handle, numbers, options, tuple(differs), unchanged="unchanged" in parts)
+
+
+def parse_numbers(words: Sequence[str]) -> list[int]:
+    """Return the numbers in the words.
+
+    >>> parse_numbers(["0..3", "100", "true"])
+    [0, 1, 2, 3, 100, True]
+    """
+    numbers: list[int] = []
+    for word in words:
+        first, dots, last = word.partition("..")
+        if word == "true":
+            numbers.append(True)
+        else:
+            numbers += range(int(first), int(last) + 1) if dots else [int(first)]
+    return numbers
+
+
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Return the numbers as `parse_numbers` reads them; three or more in a row become a run.
+
+    >>> format_numbers([7, 1, 2, 3, 9, 10])
+    '7 1..3 9 10'
+    """
+    starts = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(numbers)) if b != a + 1), len(numbers)]
+    words: list[str] = []
+    for start, end in pairwise(starts):
+        run = numbers[start:end]
+        words += [f"{run[0]}..{run[-1]}"] if len(run) > 2 else map(str, run)
+    return " ".join(words)
+
+
+def format_groups(tables: Sequence[Sequence[int]]) -> str:
+    """Return the numbers of each group's blocks; 0 is the null block.
+
+    >>> format_groups([[1, 2, 3], [], [0, 0, 7]])
+    '1..3 / - / 0 0 7'
+    """
+    return " / ".join(format_numbers(ids) or "-" for ids in tables) if len(tables) > 1 else format_numbers(tables[0])
+
+
+def look(manager: Any, requests: Mapping[str, Any], labels: dict[bytes, int]) -> State:
+    """Return all that can be seen of a manager's blocks, each field in words; changes nothing but the labels.
+
+    Args:
+        manager: vLLM's or mini_kv's.
+        requests: by handle.
+        labels: keys in the order of their first appearance, from 1; new ones are added.
+    """
+    pool = manager.block_pool
+    hashes = [block.block_hash for block in pool.blocks]
+    for key in hashes:
+        if key is not None:
+            labels.setdefault(key, len(labels) + 1)
+    # With duplicates the index is asked which block answers; without, it can only be the one (or the index lies).
+    answers = {}
+    for key in dict.fromkeys(key for key in hashes if key is not None):
+        found = pool.cached_block_hash_to_block.get_one_block(key)
+        if hashes.count(key) > 1 or found is None or found.block_hash != key:
+            answers[labels[key]] = "nobody" if found is None else found.block_id
+    tables = {name: manager.get_block_ids(request.request_id) for name, request in requests.items()}
+    return {
+        "tables": "; ".join(f"{name}: {format_groups(ids)}" for name, ids in tables.items() if any(ids)),
+        "refs": " ".join(str(block.ref_cnt) for block in pool.blocks),
+        "free": format_numbers([block.block_id for block in pool.free_block_queue.get_all_free_blocks()]),
+        "keys": " ".join(str(labels[key]) if key is not None else "-" for key in hashes),
+        "answers": "; ".join(f"key {label}: {block_id}" for label, block_id in answers.items()),
+    }
+
+
+def differences(scenario: Scenario, recorded: dict[str, Any], perform: Callable[[Call], State]) -> list[str]:
+    """Return what differs between the recording and mini_kv, apart from what the scenario says; stops at a call."""
+    state: State = {}
+    got: State = {}
+    for number, (call, (_, changed)) in enumerate(zip(scenario.calls, recorded["calls"], strict=True), start=1):
+        state = state | changed
+        kept = {field: got[field] for field in got if field != "result"} if call.unchanged else {}
+        got = perform(call)
+        wanted = state | kept | dict(call.differs)
+        where = f"{scenario.name!r}, call {number}, {call.text!r}"
+        found = [
+            f"{where}: {field} does not differ from vLLM any more: {value}"
+            for field, value in call.differs
+            if state[field] == value
+        ]
+        if call.unchanged and kept == {field: state[field] for field in kept}:
+            found.append(f"{where}: vLLM's state does not change any more either")
+        found += [
+            f"{where}: {field} differs\n  expected {wanted[field]}\n  got      {got[field]}"
+            for field in wanted
+            if got[field] != wanted[field]
+        ]
+        if found:
+            return found
+    return []

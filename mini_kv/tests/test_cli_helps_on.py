@@ -1,0 +1,346 @@
+"""What the learner's commands say when something is in the way: a sentence that helps on, and no traceback."""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.labkit import learner
+from mini_kv.labkit.doctor import EXTRAS, doctor_lines
+from mini_kv.labkit.export import progress_page
+from mini_kv.labkit.lab import load_lab
+from mini_kv.tests.throwaway_lab import LAB_TOML
+from mini_kv.trace.scenario import load_scenario, scenario_names
+from mini_kv.viz.figure import page, spans_data
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;"
+LONG = "x" * 5000
+NUL = "a\0b"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with lab-05 alone, untouched; we are in it."""
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "labs/lab-05", tmp_path / "labs/lab-05", ignore=shutil.ignore_patterns("__pycache__"))
+    lab = load_lab(tmp_path / "labs/lab-05")
+    shutil.copy(learner.pristine_starter(lab), lab.starter)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# A word that was mistyped -------------------------------------------------------------------------------------------
+
+
+def test_a_mistyped_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    """The verb that was probably meant comes first."""
+    with pytest.raises(SystemExit) as caught:
+        main(["stroy", "share-and-evict"])
+    assert caught.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("mini-kv: error: there is no verb 'stroy'; did you mean story? there are: story, generate, ")
+
+
+def test_a_story_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """All names, each with its title."""
+    assert main(["story"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "type  mini-kv story NAME  with one of these, or with a lab's number and a test"
+    assert [line.split(maxsplit=1) for line in lines] == [[n, load_scenario(n).title] for n in scenario_names()]
+
+
+def test_a_hint_without_a_function(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What there are hints for, ready to be typed; none is used up."""
+    assert main(["hint", "05"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "lab-05 has hints; type one of",
+        "  mini-kv hint 05 prefill",
+        "  mini-kv hint 05 ref_counts",
+        "  mini-kv hint 05 cache_hit_rate",
+    ]
+    assert not (checkout / ".mini_kv").exists()
+
+
+@pytest.mark.parametrize("function", ["reshape_and_cache_kernel", "paged_attention_decode_kernel"])
+def test_a_kernel_has_the_hints_of_its_function(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """lab-10's starter asks for a kernel and for its launcher; the hints are about both."""
+    shutil.copytree(ROOT / "labs/lab-10", tmp_path / "labs/lab-10")
+    monkeypatch.chdir(tmp_path)
+    assert main(["hint", "10", function]) == 0
+    told = capsys.readouterr().out
+    hints = tomllib.loads((ROOT / "labs/lab-10/hints.toml").read_text(encoding="utf-8"))
+    assert told.splitlines()[0] == f"1. {hints[function.removesuffix('_kernel')]['levels'][0]}"
+
+
+# Words that nothing can be called -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["story", "WORD"],
+        ["story", "05", "WORD"],
+        ["story", "sharing", "--html", "WORD"],
+        ["status", "--html", "WORD"],
+        ["hint", "WORD"],
+        ["hint", "05", "WORD"],
+        ["predict", "WORD"],
+        ["watch", "WORD"],
+        ["reset", "WORD"],
+        ["generate", "A", "--labs", "WORD"],
+        ["replay", "WORD"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize(
+    "word", [LONG, NUL, "", "no/such/05", HOSTILE], ids=["long", "NUL", "empty", "path", "hostile"]
+)
+def test_a_word_that_nothing_can_be_called(
+    argv: list[str], word: str, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2, at most a screen of text that does not repeat it all, and nothing is written."""
+    assert main([part.replace("WORD", word) for part in argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"mini-kv {argv[0]}: ")
+    assert "Traceback" not in captured.err
+    assert "x" * 100 not in captured.err or argv[0] == "replay"
+    assert "\0" not in captured.err
+    assert not (checkout / ".mini_kv").exists()
+
+
+# Anywhere in the checkout, and outside of it ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", [".", "labs", "labs/lab-05", "book/docs/labs", "notebooks/deep/down"])
+def test_the_commands_work_in_any_folder_of_the_checkout(
+    folder: str, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in book/docs, which has a folder labs of its own; what one is told to type works where one is."""
+    (checkout / folder).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(checkout / folder)
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    up = os.path.relpath(checkout)
+    lab = os.path.relpath(checkout / "labs/lab-05")
+    told = next(line for line in lines if line.startswith("next: "))
+    assert told.startswith(f"next: read {os.path.relpath(checkout / 'labs/lab-05/README.md')}, then type  ")
+    assert told.endswith(f"pytest {lab}")
+    assert [line for line in lines if line.startswith("(")] == ([] if up == "." else [f"(the labs are in {checkout})"])
+    assert main(["hint", "05", "prefill"]) == 0
+    assert main(["story", "05", "test_9"]) == 2
+    assert "is no test of lab-05" in capsys.readouterr().err
+    assert main(["reset", "05"]) == 0
+    assert [path.name for path in sorted((checkout / ".mini_kv").iterdir())] == ["backup", "hints.json", "lock"]
+    assert f"labs/ in {checkout}" in "\n".join(doctor_lines(Path.cwd())[0])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["status"], ["hint", "05"], ["predict", "05"], ["watch", "05"], ["reset", "05"], ["generate", "A", "--labs", "."]],
+    ids=" ".join,
+)
+def test_outside_of_any_checkout_it_says_where_one_is(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names the checkout that this mini_kv was installed from."""
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    said = f"mini-kv {argv[0]}: there are no labs in {tmp_path} or above it: call this in {ROOT}\n"
+    assert capsys.readouterr() == ("", said)
+    lines, healthy = doctor_lines(tmp_path)
+    assert not healthy
+    assert [line for line in lines if line.startswith("MISSING")] == [
+        f"MISSING  labs/   ->  there are no labs in {tmp_path} or above it: call this in {ROOT}"
+    ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the working folder of a process")
+def test_in_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """A sentence."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        assert main(["status"]) == 2
+    finally:
+        os.chdir(tmp_path)
+    assert capsys.readouterr().err.startswith("mini-kv status: ")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("lab.toml", "points = ["),
+        ("lab.toml", 'title = "x"'),
+        ("lab.toml", LAB_TOML.replace("points = 10", "points = 0")),
+        ("lab.toml", LAB_TOML.replace("points = 10", 'points = "ten"')),
+        ("hints.toml", "[prefill"),
+    ],
+)
+def test_a_file_of_the_course_that_is_broken(
+    file: str, text: str, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, with what is wrong in it."""
+    (checkout / "labs/lab-05" / file).write_text(text, encoding="utf-8")
+    assert main(["hint", "05", "prefill"]) == 2
+    assert capsys.readouterr().err.startswith(f"mini-kv hint: {checkout / 'labs/lab-05' / file}: ")
+    if file == "lab.toml":
+        assert main(["status"]) == 2
+        assert capsys.readouterr().err.startswith(f"mini-kv status: {checkout / 'labs/lab-05' / file}: ")
+
+
+# Pages run no script ------------------------------------------------------------------------------------------------
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep both."""
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+
+
+def test_the_page_of_progress_runs_no_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Script and quotes in everything that comes from a file: no element and no attribute more than without."""
+    hostile = HOSTILE.replace("/", "")  # a folder's name
+    folder = tmp_path / "labs" / f"lab-{hostile}"
+    folder.mkdir(parents=True)
+    title = LAB_TOML.replace("A lab to throw away", HOSTILE.replace('"', '\\"'))
+    (folder / "lab.toml").write_text(title, encoding="utf-8")
+    lab = load_lab(folder)
+    run = {"score": 5, "best": 5, "points": 10, "source": HOSTILE, "tests": {HOSTILE: HOSTILE}, "when": HOSTILE}
+    text = progress_page([lab], {lab.lab_id: run})
+    plain = progress_page([load_lab(ROOT / "labs/lab-05")], {"lab-05": {"best": 5, "when": "today"}})
+    assert Elements(text).tags == Elements(plain).tags
+    assert Elements(text).attributes == Elements(plain).attributes
+    assert text.count("&quot;&#x27;&gt;&lt;script&gt;alert(1)&lt;") == 3  # the lab, its title, the time
+    assert "default-src 'none'" in text
+
+
+def test_the_page_of_a_test_runs_no_script_of_the_learners() -> None:
+    """A learner's message and a test's title reach the figure as data that ends no element."""
+    data = spans_data([], 4, 4, HOSTILE)
+    data["ending"] = HOSTILE
+    plain = spans_data([], 4, 4, "title")
+    plain["ending"] = "ending"
+    assert Elements(page(data)).tags == Elements(page(plain)).tags
+    assert "alert(1)</script>" not in page(data)
+
+
+def test_a_page_that_utf_8_cannot_hold(checkout: Path) -> None:
+    """JSON may hold half a character; the page shows a question mark."""
+    state = checkout / ".mini_kv"
+    state.mkdir()
+    (state / "progress.json").write_text(
+        r'{"lab-05": {"score": 1, "best": 1, "points": 50, "source": "", "tests": {}, "when": "\ud800"}}',
+        encoding="utf-8",
+    )
+    assert main(["status", "--html", "page.html"]) == 0
+    assert "<td>?</td>" in Path("page.html").read_text(encoding="utf-8")
+
+
+# A checkout that is read-only ---------------------------------------------------------------------------------------
+
+
+def without_roots_rights() -> None:
+    """Let this process obey a file's permissions even if it is root's (Linux: drop CAP_DAC_OVERRIDE)."""
+    if os.geteuid() == 0:
+        ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no read-only folders")
+@pytest.mark.timeout(120)
+def test_a_read_only_checkout(checkout: Path) -> None:
+    """The lab runs and shows its points, hints are given; one sentence says that nothing is remembered."""
+    folders = [checkout, *(path for path in checkout.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LAB_IMPL": "starter", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=checkout,
+            env=environment,
+            preexec_fn=without_roots_rights,
+            capture_output=True,
+            text=True,
+            check=False,
+            input="28\n",
+        )
+
+    try:
+        lab = run("pytest", "labs/lab-05")
+        assert (lab.returncode, lab.stderr) == (1, "")
+        assert "0 of 50 points" in lab.stdout
+        notes = re.findall("^note: .*", lab.stdout, re.MULTILINE)
+        assert notes == [f"note: nothing can be remembered: {checkout / '.mini_kv'}: Permission denied"]
+        for command in (["hint", "05", "prefill"], ["predict", "05"]):
+            done = run("mini_kv", *command)
+            assert done.returncode == 0
+            assert done.stderr == f"nothing can be remembered: {checkout / '.mini_kv'}: Permission denied\n"
+            assert "1" in done.stdout
+        assert run("mini_kv", "status").returncode == 0
+        done = run("mini_kv", "reset", "05")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith("mini-kv reset: ")
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+
+
+# What to install ----------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_knows_every_extra() -> None:
+    """The extras of pyproject.toml, with the packages of those that they build on."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        names: set[str] = set()
+        for requirement in extras[extra]:
+            own = re.match(r"mini_kv\[(.+)\]", requirement)
+            names |= packages(own[1]) if own else {re.split(r"[\[<>=;]", requirement)[0].strip()}
+        return names
+
+    assert {name: set(extra.packages) for name, extra in EXTRAS.items()} == {name: packages(name) for name in extras}
+    targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {extra.make.removeprefix("make ") for extra in EXTRAS.values()} <= set(targets)
+
+
+def test_what_one_is_told_to_install_exists() -> None:
+    """mini_kv is on no index: an extra is installed in a checkout, and it is one of those that there are."""
+    told = []
+    for path in subprocess.run(
+        ["git", "ls-files", "*.py", "*.md", "*.ipynb", "*.toml", "Makefile"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert not re.search(r"pip install\s+['\"]?mini[_]kv\[", text), path
+        told += re.findall(r"pip install\s+-e\s+'\.\[(\w+)\]'", text)
+    assert {"attention", "engine", "hf"} <= set(told) <= set(EXTRAS)
