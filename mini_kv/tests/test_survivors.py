@@ -205,6 +205,17 @@ def test_results_of_which_one_is_bad_leave_every_request_as_it_was():
 # Slots and keys at the end of a request.
 
 
+def test_slots_for_drafts_come_with_the_first_step_and_with_every_other():
+    engine = Engine(num_lookahead_tokens=4)
+    engine.add("A", range(3), max_tokens=9)
+    tables = []
+    for _ in range(3):
+        output = engine.plan()
+        tables.append(engine.kv.get_block_ids("A")[0])
+        engine.finish(output)
+    assert tables == [[1, 2], [1, 2], [1, 2, 3]]  # 3, 4 and 5 tokens, and 4 slots more
+
+
 def test_slots_for_drafts_never_reach_beyond_the_last_token():
     """A ends with its fifth token, which is never computed: four slots, one block."""
     engine = Engine(num_lookahead_tokens=4)
