@@ -26,10 +26,7 @@ def pinned() -> dict[str, str]:
 def as_markdown() -> str:
     """Return the table, and a link to the texts of the licences if this site carries them."""
     versions = pinned()
-    rows = [
-        f"| [{name}](https://pypi.org/project/{name}/{versions[name]}/) {versions[name]} | {licence} | {use} |"
-        for name, (licence, use) in WHEELS.items()
-    ]
+    rows = [f"| {name} {versions[name]} | {licence} | {use} |" for name, (licence, use) in WHEELS.items()]
     table = ["| package | licence | what it does here |", "|---|---|---|", *rows]
     if TEXTS.is_file():
         table += ["", "All their texts are in [one file](../assets/kv-lab/LICENCES.txt)."]
