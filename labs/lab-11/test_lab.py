@@ -24,6 +24,7 @@ from mini_kv.core.invariants import InvariantViolationError, Violation
 from mini_kv.core.request import Request
 from mini_kv.core.sched import scheduler as engine
 from mini_kv.core.sched.admission import AdmissionPolicy
+from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.labkit import LabTodo, points
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
@@ -857,7 +858,7 @@ class Play:
     ) -> None:
         self.lab, self.learners = lab, learners
         self.kv: WatchedKVCacheManager = lab.make_kv(num_blocks, block_size)
-        config = engine.SchedulerConfig(**limits)  # type: ignore[arg-type]  # the numbers among them
+        config = SchedulerConfig(**limits)  # type: ignore[arg-type]  # the numbers among them
         manager: Any = self.kv
         self.scheduler = make_scheduler(lab, learners, manager, config, admission=admission)
         self.engines_update = learners not in ("", UPDATE) or lab.Scheduler is engine.Scheduler

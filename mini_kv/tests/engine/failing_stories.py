@@ -38,6 +38,7 @@ class OnlyAttention:
     """A model of nothing but attention, which is what a cache can spoil; its layers' windows are its only setting."""
 
     vocab_size, dtype, device = VOCAB_SIZE, torch.float64, torch.device("cpu")
+    max_position_embeddings = 64
 
     def __init__(self, *windows: int | None) -> None:
         generator = torch.Generator().manual_seed(1)

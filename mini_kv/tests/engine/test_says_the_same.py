@@ -72,7 +72,7 @@ def test_the_engine_says_what_no_cache_says(model_name, config_name):
     if config_name == "few blocks" and model_name != "windows everywhere":
         assert llm.scheduler.num_preemptions > 0
     if config_name == "roomy":
-        assert sum(output.num_cached_tokens for output in outputs) > 0
+        assert sum(output.num_cached_tokens or 0 for output in outputs) > 0
 
 
 @pytest.mark.parametrize("model_name", MODELS)
