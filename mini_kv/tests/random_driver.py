@@ -141,7 +141,6 @@ DIMENSIONS: dict[str, Sequence[Any]] = {
     "num_documents": (1, 3),
     "num_namespaces": (1, 3, len(NAMESPACES)),
     "enable_caching": (True, False),
-    "debug": (False, True),
     "forks": (False, True),
     "drafts": (False, True),
     "lookahead": (False, True),

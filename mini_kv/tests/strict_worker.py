@@ -1,6 +1,6 @@
 """A worker that knows only what the scheduler tells it, and holds the scheduler to every word of that.
 
-In place of a model stands a rule that anybody can check: the next token is a checksum of all tokens before it. The
+In place of a model stands a plain rule: the next token is a checksum of all tokens before it. The
 memory holds, for each slot, the checksum of the tokens up to the one whose KV lies there. A step writes its tokens and
 then reads everything that attention would read: a request that finds another one's KV in its slots fails at once.
 """

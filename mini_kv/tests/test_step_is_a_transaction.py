@@ -20,7 +20,7 @@ from mini_kv.tests.step_stories import BETWEEN_STEPS, IN_A_STEP, World, forked, 
 from mini_kv.tests.strict_worker import SchedulerFailure
 
 EVERY_LINE = os.environ.get("MINI_KV_EVERY_CALL", "") == "1"
-EVERY_NTH = 1 if EVERY_LINE else 2
+EVERY_NTH = 1 if EVERY_LINE else 3
 """Of the places to interrupt at, how many lie between two that are tried."""
 
 Call = Callable[[World], object]
