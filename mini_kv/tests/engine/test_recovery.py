@@ -67,15 +67,15 @@ def test_an_exception_at_any_call_costs_no_other_request_a_word(seed):
 
 
 class Breaks(ModelRunner):
-    """Fails while it runs a step, as often as it is told to."""
+    """Fails before it has looked at a step, as often as it is told to."""
 
     num_failures = 0
 
-    def _make_metadata(self, batch):
+    def execute_model(self, output):
         if self.num_failures:
             self.num_failures -= 1
             raise KeyboardInterrupt
-        return super()._make_metadata(batch)
+        return super().execute_model(output)
 
 
 def engine(tokenizer=None, *, max_num_seqs: int = 2, num_blocks: int = 20, **parts) -> LLMEngine:
@@ -93,10 +93,11 @@ def words(llm: LLMEngine) -> dict[str, list[int]]:
 
 
 def test_two_interrupts_cost_two_steps_and_no_row():
-    """Each takes both requests of its step along; the runner's two rows are there for those that waited."""
+    """Each takes both requests of its step along. What the runner was to be told in between, the next step tells it."""
     llm = engine(make_runner=Breaks)
     for i in range(6):
         llm.add_request(f"r{i}", PROMPTS[i % 3], GREEDY)
+    llm.step()
     cast(Breaks, llm.model_runner).num_failures = 2
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
