@@ -331,9 +331,10 @@ def test_a_limit_is_not_negative(name: str):
 
 def test_what_is_no_row_of_stop_tokens_is_told_and_nothing_is_added():
     engine = Engine()
+    engine.add("A", [1])
     with pytest.raises(TypeError, match="not iterable"):
-        engine.scheduler.add_request(engine.kv.new_request("A", [1]), stop_token_ids=5)  # type: ignore[arg-type]
-    assert (engine.line, engine.scheduler.has_unfinished_requests) == ([], False)
+        engine.scheduler.add_request(engine.kv.new_request("B", [2]), stop_token_ids=5)  # type: ignore[arg-type]
+    assert (engine.line, list(engine.scheduler.requests)) == (["A"], ["A"])
 
 
 @pytest.mark.parametrize(("budget", "drafts"), [(1, {}), (2, {"A": [1]}), (3, {"A": [1, 2]})])

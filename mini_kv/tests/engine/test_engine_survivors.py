@@ -1,0 +1,28 @@
+"""Bugs of the engine's loop and runner that the tests once let through: a story for each that fails on it."""
+
+from mini_kv.engine.output_processor import CompletionOutput, RequestOutput
+from mini_kv.engine.sampling import SamplingParams
+from mini_kv.tests.engine.small_models import VOCAB_SIZE
+from mini_kv.tests.engine.test_llm_engine import PROMPT, SAID, engine, greedy
+
+
+def test_all_that_is_known_of_a_request_comes_with_its_output():
+    llm = engine()
+    llm.generate([PROMPT], greedy(3))
+    assert llm.generate([PROMPT], greedy(3)) == [
+        RequestOutput("1", PROMPT, [CompletionOutput(0, SAID[:3], "", "length")], num_cached_tokens=4)
+    ]
+    assert (llm.stats.num_steps, llm.stats.num_generation_tokens) == (6, 6)
+    assert (llm.stats.num_prompt_tokens, llm.stats.num_scheduled_tokens) == (10, 5 + 2 + 1 + 2)
+
+
+def test_samples_without_a_stop_have_as_many_tokens_as_they_may():
+    (output,) = engine().generate([PROMPT], SamplingParams(max_tokens=4, temperature=1.5, seed=3), n=4)
+    assert [(len(out.token_ids), out.finish_reason) for out in output.outputs] == [(4, "length")] * 4
+
+
+def test_a_further_sample_may_end_with_its_first_token():
+    stops = tuple(range(0, VOCAB_SIZE, 2))
+    (output,) = engine().generate([PROMPT], SamplingParams(temperature=3.0, seed=1, stop_token_ids=stops), n=8)
+    assert {len(out.token_ids) for out in output.outputs[1:]} > {1}
+    assert {out.finish_reason for out in output.outputs if out.token_ids[-1] in stops} == {"stop"}
