@@ -28,11 +28,13 @@ class Journal:
     """What a group kept of a request before the operation changed it, by group and request id."""
     promised: list[KVCacheBlock] = field(default_factory=list)
     """Blocks that got their key for the step under way, whose KV is not computed yet."""
+    published: list[KVCacheBlock] = field(default_factory=list)
+    """Blocks that got their key since the operation began."""
     promised_before: list[KVCacheBlock] = field(default_factory=list)
-    """These when the operation began."""
+    """What was promised when it began."""
 
     def begin(self) -> None:
         """Start with empty notes."""
-        self.tables = {}
+        self.tables, self.published = {}, []
         self.promised_before = list(self.promised)
         self.is_open = True

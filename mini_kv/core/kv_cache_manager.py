@@ -347,8 +347,7 @@ class KVCacheManager:
         May itself be interrupted and called again.
         """
         journal = self.coordinator.journal
-        new_promises = set(journal.promised).difference(journal.promised_before)
-        self.block_pool.evict_blocks(block.block_id for block in new_promises)
+        self.block_pool.evict_blocks(block.block_id for block in journal.published)
         for manager in self.coordinator.single_type_managers:
             manager.roll_back()
         requests, num_adopted_tokens, copies, stats = self._before

@@ -189,7 +189,9 @@ class SingleTypeKVCacheManager(ABC):
         table = self.req_to_blocks[request.request_id]
         self._note(request.request_id)
         if self.journal.is_open:
-            self.journal.promised += [block for block in table[num_cached:num_full] if block.block_hash is None]
+            published = [block for block in table[num_cached:num_full] if block.block_hash is None]
+            self.journal.published += published
+            self.journal.promised += published
         if self.retention_interval is None:
             self.block_pool.cache_full_blocks(table, names, num_cached, num_full, self.kv_cache_group_id)
         else:
