@@ -1,9 +1,13 @@
 """Bugs of the engine's loop and runner that the tests once let through: a story for each that fails on it."""
 
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.output_processor import CompletionOutput, RequestOutput
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import VOCAB_SIZE
-from mini_kv.tests.engine.test_llm_engine import PROMPT, SAID, engine, greedy
+from mini_kv.tests.engine.test_llm_engine import MODEL, PROMPT, SAID, engine, greedy
 
 
 def test_all_that_is_known_of_a_request_comes_with_its_output():
@@ -26,3 +30,23 @@ def test_a_further_sample_may_end_with_its_first_token():
     (output,) = engine().generate([PROMPT], SamplingParams(temperature=3.0, seed=1, stop_token_ids=stops), n=8)
     assert {len(out.token_ids) for out in output.outputs[1:]} > {1}
     assert {out.finish_reason for out in output.outputs if out.token_ids[-1] in stops} == {"stop"}
+
+
+def test_a_seed_says_the_same_whatever_came_before():
+    llm, params = engine(), SamplingParams(max_tokens=8, temperature=2.0, seed=7)
+    first, second = (llm.generate([PROMPT], params)[0].outputs[0].token_ids for _ in range(2))
+    assert first == second
+
+
+def test_by_priority_the_smallest_is_served_first_and_the_default_is_0():
+    limits = SchedulerConfig(max_num_seqs=1, policy=SchedulingPolicy.PRIORITY)
+    llm = LLMEngine(MODEL, config=EngineConfig(block_size=4, num_blocks=20, scheduler=limits))
+    llm.add_request("last", PROMPT, greedy(1), priority=2)
+    llm.add_request("second", PROMPT, greedy(1), priority=1)
+    llm.add_request("first", PROMPT, greedy(1))
+    assert [[delta.request_id for delta in llm.step()] for _ in range(3)] == [["first"], ["second"], ["last"]]
+
+
+def test_a_step_of_no_tokens_has_no_logits():
+    request_ids, logits = engine().model_runner.execute_model(SchedulerOutput())
+    assert (request_ids, list(logits.shape)) == ([], [0, VOCAB_SIZE])
