@@ -142,8 +142,8 @@ class LLMEngine:
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
         """Unfinished samples by the scheduler's name. A request that has none in here is unknown."""
-        self._in_step: set[str] = set()
-        """Ids of the requests in the step under way."""
+        self._in_step: set[str] | None = None
+        """Ids of the requests in the step under way; `None` between steps."""
         self._num_requests = 0
         self._has_small_model = is_small(model)
 
@@ -270,16 +270,17 @@ class LLMEngine:
         nothing has happened. If it came later, from the model, a tokenizer or anywhere else, the requests of this step
         are aborted; the others have lost nothing, and will say what they would have said.
         """
-        if self._in_step or not self.scheduler.requests.keys() <= self._samples.keys():
+        if self._in_step is not None or not self.scheduler.requests.keys() <= self._samples.keys():
             self._give_up()  # a call was interrupted, and then its clean-up, too
         if not self.has_unfinished_requests:
             return []
         try:
             with one_thread(self._has_small_model):
+                self._in_step = set()
                 output = self.scheduler.schedule()
                 self._in_step = {self._samples[name].request.request_id for name in output.num_scheduled_tokens}
                 deltas = self._run_step(output)
-            self._in_step = set()
+            self._in_step = None
             return deltas
         except BaseException:
             self._give_up()
@@ -288,8 +289,8 @@ class LLMEngine:
     def _give_up(self) -> None:
         """Take back a step that failed, and abort its requests; if interrupted, the next `step` does it again."""
         self.scheduler.abandon_step()
-        self._abort(self._in_step)
-        self._in_step = set()
+        self._abort(self._in_step or ())
+        self._in_step = None
 
     def _run_step(self, output: SchedulerOutput) -> list[DeltaOutput]:
         """Carry out what was planned."""

@@ -37,7 +37,7 @@ VOCAB_SIZE = 20
 class OnlyAttention:
     """A model of nothing but attention, which is what a cache can spoil; its layers' windows are its only setting."""
 
-    vocab_size, dtype, device = VOCAB_SIZE, torch.float64, torch.device("cpu")
+    vocab_size, max_position_embeddings, dtype, device = VOCAB_SIZE, 64, torch.float64, torch.device("cpu")
     max_position_embeddings = 64
 
     def __init__(self, *windows: int | None) -> None:

@@ -13,6 +13,7 @@ from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
@@ -160,6 +161,33 @@ def test_an_exception_while_a_step_is_planned_costs_nothing():
         with pytest.raises(MemoryError):
             llm.step()
     assert words(llm) == {"a": SAID[0][1:], "b": SAID[1]}
+
+
+def test_a_second_interrupt_while_a_step_is_taken_back():
+    """The first one strikes when the step is planned, and before the engine has seen it: no request is lost."""
+
+    class Interrupted(Scheduler):
+        num_failures = 2
+
+        def _fail(self):
+            if self.num_failures:
+                self.num_failures -= 1
+                raise KeyboardInterrupt
+
+        def schedule(self):
+            output = super().schedule()
+            self._fail()
+            return output
+
+        def abandon_step(self):
+            self._fail()
+            super().abandon_step()
+
+    llm = engine(make_scheduler=Interrupted)
+    llm.add_request("a", PROMPTS[0], GREEDY)
+    with pytest.raises(KeyboardInterrupt):
+        llm.step()
+    assert words(llm) == {"a": SAID[0]}
 
 
 def test_the_runner_can_be_told_the_same_twice():
