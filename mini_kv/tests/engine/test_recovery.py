@@ -139,7 +139,8 @@ def test_a_tokenizer_that_fails_costs_the_requests_of_its_step():
     tokenizer.num_failures = 1
     with pytest.raises(LookupError):
         llm.step()
-    assert words(llm) == {"waits": SAID[1]}
+    llm.add_request("stumbles", PROMPTS[2], GREEDY)  # its name is free again
+    assert words(llm) == {"waits": SAID[1], "stumbles": SAID[2]}
 
 
 def test_an_exception_while_a_step_is_planned_costs_nothing():
