@@ -191,6 +191,24 @@ def test_a_second_interrupt_while_a_step_is_taken_back():
     assert words(llm) == {"a": SAID[0]}
 
 
+def test_an_interrupt_when_the_scheduler_has_a_request_and_the_engine_not_yet():
+    class Interrupted(Scheduler):
+        num_failures = 1
+
+        def add_request(self, request, **options):
+            super().add_request(request, **options)
+            if self.num_failures:
+                self.num_failures -= 1
+                raise KeyboardInterrupt
+
+    llm = engine(make_scheduler=Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.add_request("a", PROMPTS[0], GREEDY)
+    assert not llm.scheduler.has_unfinished_requests
+    llm.add_request("a", PROMPTS[1], GREEDY)
+    assert words(llm) == {"a": SAID[1]}
+
+
 def test_the_runner_can_be_told_the_same_twice():
     """A step that is planned again brings requests that the runner knows, and the ends of some that it does not."""
     llm = engine()
