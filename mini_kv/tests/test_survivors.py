@@ -428,3 +428,26 @@ def test_a_request_that_was_interrupted_on_its_way_into_the_line_is_not_in_it():
     assert (engine.line, list(engine.scheduler.requests)) == (["A"], ["A"])
     engine.add("B", [2])
     assert engine.step() == {"B": 1, "A": 1}
+
+
+# The manager.
+
+
+def test_an_empty_salt_is_refused_with_the_name_of_its_request():
+    with pytest.raises(ConfigError, match="the cache_salt of request 'A' is empty"):
+        make_kv().new_request("A", [1], cache_salt="")
+
+
+def test_a_newcomer_leaves_the_watermark_free_whether_or_not_all_of_it_must_fit():
+    kv = KVCacheManager(KVCacheConfig(11, (FULL,)), watermark=0.3)  # 3 of 10 blocks
+    a = kv.new_request("A", range(32))
+    assert kv.allocate_slots(a, 29) is None
+    assert kv.allocate_slots(a, 28) is not None
+    assert kv.block_pool.num_free_blocks == 3
+
+
+def test_a_manager_without_caching_has_a_pool_without_caching():
+    kv = KVCacheManager.for_full_attention(10, 4, enable_caching=False)
+    assert kv.block_pool.enable_caching is False
+    kv.free(hold(kv, "A", 8))
+    assert kv.get_computed_blocks(kv.new_request("B", range(9)))[1] == 0
