@@ -326,7 +326,7 @@ def test_a_manager_and_limits_that_cannot_work_together(groups, num_blocks: int,
 @pytest.mark.parametrize("name", ["long_prefill_token_threshold", "num_lookahead_tokens"])
 def test_a_limit_is_not_negative(name: str):
     with pytest.raises(ConfigError, match=f"{name} is -1, it must not be negative"):
-        SchedulerConfig(**{name: -1})
+        SchedulerConfig(**{name: -1})  # type: ignore[arg-type]
 
 
 def test_what_is_no_row_of_stop_tokens_is_told_and_nothing_is_added():
