@@ -404,7 +404,7 @@ def test_numbers_below_their_least(num_new: int, num_lookahead: int) -> None:
     running = prefill(kv, "A", range(4))
     before = manager_state(kv)
     for request in (running, kv.new_request("B", range(4))):
-        with pytest.raises(AllocationError) as error:
+        with pytest.raises(AllocationError, match="a step computes at least 1 token") as error:
             kv.allocate_slots(request, num_new, num_lookahead_tokens=num_lookahead)
         assert error.value.request_id == request.request_id
     assert manager_state(kv) == before
@@ -431,7 +431,7 @@ def test_a_hit_is_counted_once_with_its_blocks(adopted: int, passed: int, with_b
     assert num_hit == 8
     b.num_computed_tokens = adopted
     before = manager_state(kv)
-    with pytest.raises(AllocationError) as error:
+    with pytest.raises(AllocationError, match=r"adopt the hit in request\.num_computed_tokens or pass it") as error:
         kv.allocate_slots(b, 4, passed, blocks if with_blocks else None)
     assert error.value.request_id == "B"
     assert manager_state(kv) == before
@@ -445,12 +445,14 @@ def test_a_running_request_adopts_nothing() -> None:
     blocks, num_hit = kv.get_computed_blocks(b)
     assert kv.allocate_slots(b, 4, num_lookahead_tokens=8) is not None
     before = manager_state(kv)
-    with pytest.raises(AllocationError):
+    with pytest.raises(AllocationError, match="only a request without blocks can adopt a hit"):
         kv.allocate_slots(b, 4, num_hit, blocks)
-    with pytest.raises(AllocationError):  # the slots are there, but nobody has computed what is in them
+    with pytest.raises(
+        AllocationError, match="it is running"
+    ):  # the slots are there, but nobody has computed what is in them
         kv.allocate_slots(b, 4, num_hit)
     b.num_computed_tokens = 13
-    with pytest.raises(AllocationError):  # beyond its table
+    with pytest.raises(AllocationError, match="13 tokens are said to be computed"):  # beyond its table
         kv.allocate_slots(b, 1)
     assert manager_state(kv) == before
 
@@ -466,11 +468,11 @@ def test_a_stale_hit() -> None:
     prefill(kv, "X", range(50, 58))
     assert table(kv, "X") == [2, 1]
     before = manager_state(kv)
-    with pytest.raises(AllocationError):
+    with pytest.raises(AllocationError, match="block 1 of the hit has been evicted since the lookup"):
         kv.allocate_slots(b, 1, num_hit, blocks)
     kv.evict_blocks([1])
     before["blocks"][1] = (1, None)
-    with pytest.raises(AllocationError):
+    with pytest.raises(AllocationError, match="block 1 of the hit has been evicted since the lookup"):
         kv.allocate_slots(b, 1, num_hit, blocks)
     assert manager_state(kv)["blocks"] == before["blocks"]
 
@@ -501,7 +503,7 @@ def test_another_caches_hit(busy: int, found: list[int]) -> None:
     blocks, num_hit = there.get_computed_blocks(b)
     assert ids(blocks) == found
     states = manager_state(here), manager_state(there)
-    with pytest.raises(AllocationError) as error:
+    with pytest.raises(AllocationError, match="of the hit belongs to another cache") as error:
         here.allocate_slots(b, 1, num_hit, blocks)
     assert error.value.request_id == "B"
     assert (manager_state(here), manager_state(there)) == states

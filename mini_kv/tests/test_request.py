@@ -72,7 +72,7 @@ def test_a_request_needs_tokens_or_their_number() -> None:
     mistakes: tuple[dict[str, Any], ...] = ({}, {"token_ids": []}, {"token_ids": [1], "num_tokens": 1})
     for wrong in mistakes:
         with pytest.raises(ValueError, match="request 'A' needs token ids, or num_tokens if they are not known"):
-            Request("A", **wrong)
+            Request("A", token_ids, num_tokens=num_tokens)
     with pytest.raises(ValueError, match="request 'A' has 0 tokens, it needs at least 1"):
         Request("A", num_tokens=0)
     assert Request("A", num_tokens=1).num_tokens == 1

@@ -1,9 +1,11 @@
 """Bugs that the tests once let through, each put into the core on purpose: a story for each that fails on it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import AllocationError, ConfigError, InvalidTokenError, SchedulerError
 from mini_kv.core.kv_cache_interface import (
     FullAttentionSpec,
@@ -13,7 +15,7 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_kv.core.request import RequestStatus
+from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import CachedRequestData, NewRequestData
 from mini_kv.core.sched.request_queue import SchedulingPolicy
@@ -428,3 +430,55 @@ def test_a_request_that_was_interrupted_on_its_way_into_the_line_is_not_in_it():
     assert (engine.line, list(engine.scheduler.requests)) == (["A"], ["A"])
     engine.add("B", [2])
     assert engine.step() == {"B": 1, "A": 1}
+
+
+# The manager.
+
+
+def test_an_empty_salt_is_refused_with_the_name_of_its_request():
+    with pytest.raises(ConfigError, match="the cache_salt of request 'A' is empty"):
+        make_kv().new_request("A", [1], cache_salt="")
+
+
+def test_a_newcomer_leaves_the_watermark_free_whether_or_not_all_of_it_must_fit():
+    kv = KVCacheManager(KVCacheConfig(11, (FULL,)), watermark=0.3)  # 3 of 10 blocks
+    a = kv.new_request("A", range(32))
+    assert kv.allocate_slots(a, 29) is None
+    assert kv.allocate_slots(a, 28) is not None
+    assert kv.block_pool.num_free_blocks == 3
+
+
+def test_a_manager_without_caching_has_a_pool_without_caching():
+    kv = KVCacheManager.for_full_attention(10, 4, enable_caching=False)
+    assert kv.block_pool.enable_caching is False
+    kv.free(hold(kv, "A", 8))
+    assert kv.get_computed_blocks(kv.new_request("B", range(9)))[1] == 0
+
+
+def test_a_hit_with_a_block_left_of_the_window_is_refused_with_what_is_wrong():
+    group = KVCacheGroupSpec(("window",), SlidingWindowSpec(4, sliding_window=4))
+    kv = KVCacheManager(KVCacheConfig(10, (group,)))
+    kv.free(hold(kv, "A", 12))
+    b = kv.new_request("B", range(13))
+    hit, num_hit_tokens = kv.get_computed_blocks(b)
+    assert (hit.get_block_ids(), num_hit_tokens) == (([0, 0, 3],), 12)
+    wrong = KVCacheBlocks(([kv.block_pool.blocks[1], *hit.blocks[0][1:]],))
+    with pytest.raises(AllocationError, match="block 1 of the hit stands where group 0 reads nothing") as error:
+        kv.allocate_slots(b, 1, num_hit_tokens, wrong)
+    assert error.value.request_id == "B"
+
+
+class AdmitsItsOwnWay(KVCacheManager):
+    """Does not note what a request has adopted, as a learner's may not."""
+
+    def _admit(self, request: Request, num_hit_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
+        self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
+        self.requests[request.request_id] = request
+
+
+def test_promises_are_withdrawn_also_where_adopted_tokens_are_not_noted():
+    kv = AdmitsItsOwnWay.for_full_attention(10, 4)
+    a = hold(kv, "A", 8)
+    a.num_computed_tokens = 4
+    assert kv.withdraw_promises(a) == []
+    assert [kv.block_pool.blocks[block_id].block_hash is not None for block_id in (1, 2)] == [True, False]

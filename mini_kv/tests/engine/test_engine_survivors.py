@@ -1,9 +1,14 @@
 """Bugs of the engine's loop and runner that the tests once let through: a story for each that fails on it."""
 
+import pytest
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.model_runner import ModelRunner, allocate_kv_cache_tensors
 from mini_kv.engine.output_processor import CompletionOutput, RequestOutput
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import VOCAB_SIZE
@@ -50,3 +55,14 @@ def test_by_priority_the_smallest_is_served_first_and_the_default_is_0():
 def test_a_step_of_no_tokens_has_no_logits():
     request_ids, logits = engine().model_runner.execute_model(SchedulerOutput())
     assert (request_ids, list(logits.shape)) == ([], [0, VOCAB_SIZE])
+
+
+def test_a_runner_by_itself_chooses_its_backend():
+    runner = ModelRunner(MODEL, engine().kv_cache_manager.kv_cache_config, max_num_seqs=1, max_model_len=8)
+    assert runner.backend == engine().model_runner.backend == "auto"
+
+
+def test_a_layer_that_keeps_something_else_is_named():
+    state = KVCacheGroupSpec(("layer.3",), MambaSpec(4, shapes=((2,),), dtypes_bytes=(8,)))
+    with pytest.raises(ConfigError, match=r"^layer\.3 keeps no keys and values, but MambaSpec$"):
+        allocate_kv_cache_tensors(MODEL, KVCacheConfig(4, (state,)))
