@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -69,8 +69,7 @@ def test_a_request_from_a_trace_brings_its_names() -> None:
 def test_a_request_needs_tokens_or_their_number() -> None:
     """No tokens, both, too few, or names to be made of tokens that are not there: refused at once."""
     hasher = KVCacheManager.for_full_attention(num_blocks=4, block_size=2)._block_hasher
-    mistakes: tuple[dict[str, Any], ...] = ({}, {"token_ids": []}, {"token_ids": [1], "num_tokens": 1})
-    for wrong in mistakes:
+    for token_ids, num_tokens in (([], None), ([1], 1)):
         with pytest.raises(ValueError, match="request 'A' needs token ids, or num_tokens if they are not known"):
             Request("A", token_ids, num_tokens=num_tokens)
     with pytest.raises(ValueError, match="request 'A' has 0 tokens, it needs at least 1"):
