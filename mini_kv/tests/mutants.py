@@ -87,6 +87,8 @@ def main() -> None:
         chosen = random.Random(options.seed).sample(names, min(options.sample, len(names)))
         mutmut(copy, "run", "--max-children", "1", *chosen)
         codes = exit_codes(copy)
+        if all(codes[name] is None for name in chosen):
+            sys.exit("mutmut has run no mutant: do all the tests that are listed pass?")
         diffs = [mutmut(copy, "show", name) for name in chosen if codes[name] in (0, 33, None)]  # 33: no test
     missed = [diff for diff in diffs if changed_lines(diff) not in equivalent and not is_wording(changed_lines(diff))]
     killed = len(chosen) - len(diffs)
