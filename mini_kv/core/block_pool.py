@@ -171,19 +171,18 @@ class BlockPool:
                         0                num_cached_blocks  num_full_blocks
 
         A key that another block already carries is entered beside it: tables only grow, so the newcomer keeps its
-        own block, and the older one goes on answering lookups. A block that carries this very key already, since a
-        fork shares and published it, stays as it is. The null block stands for KV that is not there; it gets no key.
+        own block, and the older one goes on answering lookups. The null block stands for KV that is not there; it gets
+        no key.
 
-        Raises `BlockStateError`, and changes nothing, if a block carries another key.
+        Raises `BlockStateError`, and changes nothing, if a block has a key already.
         """
-        full_blocks = blocks[num_cached_blocks:num_full_blocks]
+        for block in blocks[num_cached_blocks:num_full_blocks]:
+            if block.block_hash is not None:
+                raise BlockStateError(f"block {block.block_id} has a key already", [block.block_id])
         names = block_hashes[num_cached_blocks:num_full_blocks]
         keys = make_block_hashes_with_group_id(names, kv_cache_group_id)
-        for block, key in zip(full_blocks, keys, strict=True):
-            if block.block_hash is not None and block.block_hash != key:
-                raise BlockStateError(f"block {block.block_id} has another key already", [block.block_id])
-        for block, key in zip(full_blocks, keys, strict=True):
-            if not block.is_null and block.block_hash is None:
+        for block, key in zip(blocks[num_cached_blocks:num_full_blocks], keys, strict=True):
+            if not block.is_null:
                 block.block_hash = key
                 self.cached_block_hash_to_block.insert(key, block)
 

@@ -11,7 +11,6 @@ The same question decides what a hit is: all blocks that the next token reads ar
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
@@ -188,15 +187,17 @@ class SingleTypeKVCacheManager(ABC):
             return
         table = self.req_to_blocks[request.request_id]
         self._note(request.request_id)
+        without_key = [position for position in range(num_cached, num_full) if table[position].block_hash is None]
         if self.journal.is_open:
-            published = [block for block in table[num_cached:num_full] if block.block_hash is None]
+            published = [table[position] for position in without_key]
             self.journal.published += published
             self.journal.promised += published
-        if self.retention_interval is None:
+        if self.retention_interval is None and len(without_key) == num_full - num_cached:
             self.block_pool.cache_full_blocks(table, names, num_cached, num_full, self.kv_cache_group_id)
-        else:
-            for position in filter(partial(self.is_retained, request), range(num_cached, num_full)):
-                self.block_pool.cache_full_blocks(table, names, position, position + 1, self.kv_cache_group_id)
+        else:  # some are not retained, or a fork that shares them has published them before
+            for position in without_key:
+                if self.is_retained(request, position):
+                    self.block_pool.cache_full_blocks(table, names, position, position + 1, self.kv_cache_group_id)
         self.num_cached_block[request.request_id] = num_full
 
     def is_retained(self, request: Request, position: int) -> bool:

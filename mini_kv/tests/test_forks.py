@@ -3,7 +3,6 @@
 import pytest
 
 from mini_kv.core.debug import DebugKVCacheManager
-from mini_kv.core.errors import BlockStateError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
@@ -91,19 +90,23 @@ def test_blocks_that_accepted_drafts_filled_are_found_by_the_next_turn():
     assert num_hit == 12  # of 13 tokens, all but the last are computed
 
 
-def test_the_same_key_again_is_harmless_and_another_one_is_an_error():
-    kv = KVCacheManager.for_full_attention(6, 2)
-    request = kv.new_request("A", [0, 1, 2, 3])
-    assert kv.allocate_slots(request, 4) is not None
-    pool, table = kv.block_pool, kv.get_blocks("A").blocks[0]
-    keys = [block.block_hash for block in table]
-    pool.cache_full_blocks(table, request.block_hashes, 0, 2)
-    assert [block.block_hash for block in table] == keys
-    assert [[block.block_id for block in blocks] for _, blocks in pool.cached_block_hash_to_block.items()] == [[1], [2]]
-    other = kv.new_request("B", [3, 2, 1, 0])
-    with pytest.raises(BlockStateError, match="block 1 has"):
-        pool.cache_full_blocks(table, other.block_hashes, 0, 2)
-    assert [block.block_hash for block in table] == keys
+def test_a_fork_may_publish_again_what_its_parent_has_published():
+    """Even if a key in the middle has been evicted meanwhile: the fork gives it back, and leaves the others alone."""
+    groups = tuple(KVCacheGroupSpec((f"blocks of {size}",), FullAttentionSpec(size)) for size in (2, 8))
+    kv = KVCacheManager(KVCacheConfig(20, groups))
+    parent = kv.new_request("A", range(7))
+    assert kv.allocate_slots(parent, 6) is not None
+    parent.num_computed_tokens = 6
+    child = kv.new_request("B", range(7))
+    kv.fork(parent, child)
+    child.num_computed_tokens = 6
+    for request in (parent, child):
+        request.append_output_token_ids(7)
+    assert kv.allocate_slots(parent, 2) is not None
+    kv.evict_blocks([kv.get_block_ids("B")[0][1]])
+    assert kv.allocate_slots(child, 2) is not None
+    for name in "AB":
+        assert [block.block_hash is None for block in kv.get_blocks(name).blocks[0]] == [False] * 4
     check_invariants(kv)
 
 

@@ -298,7 +298,7 @@ def test_b12_a_block_gets_one_key_and_once() -> None:
 
     last = kv.get_blocks("A").blocks[1][3]
     with pytest.raises(BlockStateError):
-        kv.block_pool.cache_full_blocks([last], request.block_hashes[2:], 0, 1, 1)
+        kv.block_pool.cache_full_blocks([last], request.block_hashes[3:], 0, 1, 1)
 
 
 def test_b13_nothing_counts_after_a_hole() -> None:

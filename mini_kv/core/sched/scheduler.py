@@ -414,23 +414,18 @@ class Scheduler:
         """Take all of a running request's blocks and put it back in the waiting line: it will be computed again.
 
         Most of its full blocks keep their keys, so unless others need the memory first, much of it is found again. If
-        it was in the step that is being planned, it leaves the step, the keys of the blocks that it was about to fill
-        are withdrawn, and each request that adopted one of these is preempted, too.
+        it was in the step that is being planned, it leaves the step, and the keys of the blocks that it was about to
+        fill are withdrawn. No other request has adopted one of them yet: newcomers come when all who run are served.
         """
         self._remember(request)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.num_preemptions += 1
         self._preempted_req_ids.append(request.request_id)
-        built_on_it: list[str] = []
         if self._step is not None and request.request_id in self._step.requests:
             self._step.take_out(request.request_id)
-            built_on_it = self.kv_cache_manager.withdraw_promises(request)
+            self.kv_cache_manager.withdraw_promises(request)
         self._take_blocks(request)
-        for request_id in reversed(built_on_it):  # each goes to the front of the line, so the first comes last
-            other = self.requests[request_id]
-            if other.status is RequestStatus.RUNNING:
-                self._preempt_request(other)
         self.waiting.prepend_request(request)
 
     def _take_blocks(self, request: Request) -> None:
