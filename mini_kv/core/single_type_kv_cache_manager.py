@@ -52,6 +52,8 @@ class SingleTypeKVCacheManager(ABC):
         """How many blocks of each table, from its head, have been entered in the index."""
         self.num_skipped_block: dict[str, int] = {}
         """How many blocks of each table, from its head, have been given back; absent while none have."""
+        self.forked: dict[str, bool] = {}
+        """Requests that share full blocks without a key, as a fork or its parent: either of them may publish these."""
         self.retention_interval: int | None = None
         """See `KVCacheConfig.prefix_cache_retention_interval`."""
         self.journal = Journal()
@@ -187,18 +189,24 @@ class SingleTypeKVCacheManager(ABC):
             return
         table = self.req_to_blocks[request.request_id]
         self._note(request.request_id)
-        without_key = [position for position in range(num_cached, num_full) if table[position].block_hash is None]
         if self.journal.is_open:
-            published = [table[position] for position in without_key]
+            published = [block for block in table[num_cached:num_full] if block.block_hash is None]
             self.journal.published += published
             self.journal.promised += published
-        if self.retention_interval is None and len(without_key) == num_full - num_cached:
+        if self.retention_interval is None and request.request_id not in self.forked:
             self.block_pool.cache_full_blocks(table, names, num_cached, num_full, self.kv_cache_group_id)
-        else:  # some are not retained, or a fork that shares them has published them before
-            for position in without_key:
-                if self.is_retained(request, position):
+        else:
+            for position in range(num_cached, num_full):
+                if self.is_retained(request, position) and not self._has_published(request, position):
                     self.block_pool.cache_full_blocks(table, names, position, position + 1, self.kv_cache_group_id)
         self.num_cached_block[request.request_id] = num_full
+
+    def _has_published(self, request: Request, position: int) -> bool:
+        """Return whether the request's block at `position` has its key already, from another that shares it."""
+        return (
+            request.request_id in self.forked
+            and self.req_to_blocks[request.request_id][position].block_hash is not None
+        )
 
     def is_retained(self, request: Request, position: int) -> bool:
         """Return whether the request's block at `position` gets a key, where a retention interval thins them out.
@@ -226,7 +234,9 @@ class SingleTypeKVCacheManager(ABC):
 
     def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
         """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""
+        self._note(parent_id)
         self._note(child_id)
+        self.forked[parent_id] = self.forked[child_id] = True
         table = self.req_to_blocks[parent_id][: cdiv(num_computed_tokens, self.block_size)]
         self.block_pool.touch(table)
         self.req_to_blocks[child_id] = table
@@ -267,6 +277,7 @@ class SingleTypeKVCacheManager(ABC):
         del self.req_to_blocks[request_id]
         del self.num_cached_block[request_id]
         self.num_skipped_block.pop(request_id, None)
+        self.forked.pop(request_id, None)
 
     def roll_back(self) -> None:
         """Put back what the journal has noted of this group's tables; the pool's counts are not touched."""
@@ -287,7 +298,7 @@ class SingleTypeKVCacheManager(ABC):
 
     def _dictionaries(self) -> tuple[dict[str, Any], ...]:
         """Return all that is kept per request, the tables first."""
-        return self.req_to_blocks, self.num_cached_block, self.num_skipped_block
+        return self.req_to_blocks, self.num_cached_block, self.num_skipped_block, self.forked
 
 
 class FullAttentionManager(SingleTypeKVCacheManager):
