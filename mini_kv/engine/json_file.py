@@ -2,7 +2,7 @@
 
 An ordinary file, not too large, UTF-8, JSON that means one thing only, an object; or else one sentence that says what
 it is instead. A link may leave the checkpoint's folder: Hugging Face's cache consists of links to files that are named
-by their content. A name that stands in a file may not: whoever wrote the file knows nothing of the folders around it.
+by their content. A name that stands in a file may not: its author knows nothing of the folders around it.
 
 Standard library only.
 """
