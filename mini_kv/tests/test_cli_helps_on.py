@@ -114,7 +114,7 @@ def test_a_word_that_nothing_can_be_called(
     assert main([part.replace("WORD", word) for part in argv]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"mini-kv {argv[0]}: ")
+    assert captured.err.startswith("mini-kv: " if word == NUL else f"mini-kv {argv[0]}: ")
     assert "Traceback" not in captured.err
     assert "x" * 100 not in captured.err or argv[0] == "replay"
     assert "\0" not in captured.err
