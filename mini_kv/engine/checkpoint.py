@@ -35,7 +35,7 @@ _FIXED = {
 """What `TinyLlama` cannot do otherwise."""
 _DEFAULTS = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
 """What a `config.json` means that does not say. Source: transformers 5.23, `LlamaConfig`."""
-_SIZES = (
+SIZES = (
     "vocab_size",
     "hidden_size",
     "intermediate_size",
@@ -45,6 +45,7 @@ _SIZES = (
     "head_dim",
     "max_position_embeddings",
 )
+"""Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
 MAX_SIZE = 1 << 32
 """Of each of these; products of two of them still have a number of digits that a message can show."""
 
@@ -87,7 +88,7 @@ def load_config(folder: Path) -> ModelConfig:
             raise CheckpointError(path, f"{key} is {found!r}, and only {supported!r} is supported")
     if data.get("num_key_value_heads") is None:
         data["num_key_value_heads"] = data.get("num_attention_heads")
-    sizes: dict[str, Any] = {name: _size(path, data, name) for name in _SIZES if name != "head_dim"}
+    sizes: dict[str, Any] = {name: _size(path, data, name) for name in SIZES if name != "head_dim"}
     if data.get("head_dim") is None:
         data["head_dim"] = sizes["hidden_size"] // sizes["num_attention_heads"]
     sizes["head_dim"] = _size(path, data, "head_dim")
@@ -134,7 +135,7 @@ def save_model(folder: Path, model: TinyLlama, tokenizer_json: str, dtype: torch
     if model.config.window_layers:
         raise CheckpointError(folder / CONFIG, f"cannot say that layers {model.config.window_layers} have a window")
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = {name: value for name, value in asdict(model.config).items() if name in _SIZES}
+    sizes = {name: value for name, value in asdict(model.config).items() if name in SIZES}
     config = {
         "architectures": [_ARCHITECTURE],
         **_FIXED,

@@ -23,6 +23,7 @@ from torch import Tensor
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from mini_kv.engine.checkpoint import SIZES
 from mini_kv.engine.interface import Attend
 
 if TYPE_CHECKING:
@@ -36,18 +37,6 @@ SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_te
 
 "gemma3" is the large models, which also read pictures; here they read text.
 """
-
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-)
-"""Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 """What weights may be computed with."""

@@ -68,6 +68,13 @@ def test_where_two_prompts_part_the_second_leaves_what_the_third_finds() -> None
     assert hits == [0, 0, 8]
 
 
+def test_prompts_may_part_right_before_the_last_token() -> None:
+    """8 tokens are shared and the ninth is the last one: the place to keep is at 8, as far as a hit can reach."""
+    kv = make(0, FullAttentionSpec(2), WINDOW)
+    kv.free(prefill(kv, "A", [*range(8), *range(100, 108)]))
+    assert prefill(kv, "B", [*range(8), 50]).shared_prefix_boundary == 8
+
+
 def test_a_state_is_kept_at_the_end_of_the_prompt() -> None:
     states = MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,))
     kept = []
