@@ -23,7 +23,10 @@ def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[i
     revived: set[int] = set()
     for request in requests:
         hit, num_hit = kv.get_computed_blocks(request)
-        num_needed += kv.coordinator.get_num_blocks_to_allocate(request.request_id, request.num_tokens, hit.blocks)
+        num_blocks = kv.coordinator.get_num_blocks_to_allocate(request.request_id, request.num_tokens, hit.blocks)
+        if num_blocks is None:
+            return None
+        num_needed += num_blocks
         # A block that two of them would revive leaves the free queue once.
         idle = {block.block_id for blocks in hit.blocks for block in blocks if not block.is_null and block.ref_cnt == 0}
         num_needed -= len(idle & revived)

@@ -14,6 +14,7 @@ from torch import Tensor
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.engine.checkpoint import load_model, tiny_folder
@@ -135,7 +136,7 @@ class WatchedEngine:
         )
 
     def _make_manager(self, config: KVCacheConfig, **options: Any) -> KVCacheManager:
-        manager = KVCacheManager(config, new_block=self.recorder.new_block, **options)
+        manager = KVCacheManager(config, parts=KVCacheParts(new_block=self.recorder.new_block), **options)
         self.kv = TracedKVCacheManager(manager, self.recorder, snapshots=True)
         return cast(KVCacheManager, self.kv)  # it has every method of the one that it wraps
 

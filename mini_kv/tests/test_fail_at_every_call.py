@@ -146,7 +146,7 @@ def tell(story: str | int, prepare: Callable[[World], object], meanwhile: Callab
     world.apply(("drain",))
     kv = world.kv
     assert list(find_violations(kv)) == []
-    assert (kv.usage, kv.requests, kv._num_adopted_tokens) == (0.0, {}, {})
+    assert (kv.usage, kv.requests, kv.num_adopted_tokens) == (0.0, {}, {})
     assert (manager_state(kv)["tables"], manager_state(kv)["published"]) == ({}, [{}])
     return world
 
