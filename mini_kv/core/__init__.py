@@ -3,6 +3,5 @@
 Standard library only; runs in a browser. In reading order: `block`, `free_queue`, `request`, `block_hash`,
 `block_pool`, `kv_cache_interface`, `journal`, `single_type_kv_cache_manager`, `kv_cache_coordinator`,
 `copy_on_write`, `kv_cache_manager`, and in `sched` who runs next; before them all `kv_cache_planning`, which makes
-groups of a model's layers; beside them `errors`, `invariants`, `debug`, `helpers`, and `deviations`, the table of what
-differs from vLLM.
+groups of a model's layers; beside them `errors` and `invariants`.
 """
