@@ -18,7 +18,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 
 LEDGER: dict[str, str] = {
     "I1": "references: ref_cnt is the number of tables that hold the block, and never negative",
-    "I2": "free queue: exactly the blocks that nobody holds, each once, linked both ways",
+    "I2": "free queue: exactly the blocks that no table holds, each once, linked both ways",
     "I3": "conservation: free + held + null is all blocks",
     "I4": "no memory of its own: an index entry points to a block of the pool that carries that key",
     "I5": "prefix: a hit is a chain from the first block; the index holds full blocks only, computed or promised",
@@ -39,7 +39,7 @@ LEDGER: dict[str, str] = {
 """What the invariants say, by number."""
 
 Tables = Mapping[str, Sequence[Sequence[KVCacheBlock]]]
-"""Block tables by request id, a list a group."""
+"""Block tables by request id and group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def tables_of(kv: KVCacheManager) -> dict[str, Sequence[Sequence[KVCacheBlock]]]
 
 
 PINNED = "a copy under way"
-"""Who holds a pinned block, where a message names the holders."""
+"""The holder of a pinned block, as a message tells it."""
 
 
 def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
@@ -87,7 +87,7 @@ def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
 
 
 def find_pool_violations(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Yield what is broken in a pool whose blocks are held by `tables` and by nobody else."""
+    """Yield what is broken in a pool whose blocks are held by `tables` alone."""
     yield from check_i1_references(pool, tables)
     yield from check_i2_free_queue(pool, tables)
     yield from check_i3_conservation(pool)
@@ -101,7 +101,7 @@ def check_invariants(kv: KVCacheManager, history: Sequence[str] = ()) -> None:
 
 
 def holders_of(block: KVCacheBlock, tables: Tables) -> list[str]:
-    """Return who holds the block, a name for each time that it stands in a table."""
+    """Return the ids of the requests that hold the block, once per place in a table."""
     return [name for name, groups in tables.items() for table in groups for held in table if held is block]
 
 
@@ -117,13 +117,13 @@ def check_i1_references(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
     for block in pool.blocks:
         if block.is_null or block.ref_cnt == held[block.block_id]:
             continue
-        holders = " and ".join(dict.fromkeys(holders_of(block, tables))) or "nobody"
+        holders = " and ".join(dict.fromkeys(holders_of(block, tables))) or "no table"
         message = f"block {block.block_id} has ref_cnt {block.ref_cnt} but is held by {holders}"
         yield Violation("I1", message, (block.block_id,))
 
 
 def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Walk the free queue and compare it with the blocks that nobody holds."""
+    """Walk the free queue and compare it with the blocks that no table holds."""
     try:
         queue = pool.free_block_queue.get_all_free_blocks()
     except BlockStateError as error:
@@ -142,7 +142,7 @@ def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
             message = f"block {block.block_id} is held by {holders} and is also in the free queue"
             yield Violation("I2", message, (block.block_id,))
         elif block.ref_cnt == 0 and block not in in_queue:
-            message = f"nobody holds block {block.block_id}, but it is not in the free queue: it is lost"
+            message = f"no table holds block {block.block_id}, but it is not in the free queue: it is lost"
             yield Violation("I2", message, (block.block_id,))
     if isinstance(pool.free_block_queue, FreeKVCacheBlockQueue):  # another queue may have no links
         for before, after in pairwise(queue):
@@ -182,18 +182,18 @@ def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
 
 
 def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
-    """Compare every key in a table with the request's own name for that block."""
+    """Compare every key in a table with the request's own block hash."""
     for request_id, request in kv.requests.items():
         for manager in kv.coordinator.single_type_managers:
-            names = manager.hashes_per_block(request.block_hashes)
+            hashes = manager.hashes_per_block(request.block_hashes)
             for index, block in enumerate(manager.req_to_blocks.get(request_id, ())):
                 if block.block_hash is None:
                     continue
-                if index >= len(names):
+                if index >= len(hashes):
                     message = f"block {block.block_id} is in the index, but {request_id} has not filled it"
                     yield Violation("I5", message, (block.block_id,))
-                elif block.block_hash != make_block_hash_with_group_id(names[index], manager.kv_cache_group_id):
-                    message = f"block {block.block_id} of {request_id} is in the index under another prefix's name"
+                elif block.block_hash != make_block_hash_with_group_id(hashes[index], manager.kv_cache_group_id):
+                    message = f"block {block.block_id} of {request_id} is in the index under another prefix's hash"
                     yield Violation("I5", message, (block.block_id,))
 
 

@@ -1,4 +1,4 @@
-"""One loop over the groups: whatever happens to a request happens to its table in every group."""
+"""One loop over the groups: what happens to a request happens to its table in every group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from mini_kv.core.mamba_manager import MambaManager
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import (
     ChunkedLocalAttentionManager,
     FullAttentionManager,
-    MambaManager,
     SingleTypeKVCacheManager,
     SlidingWindowManager,
 )
@@ -82,7 +82,7 @@ class KVCacheCoordinator(ABC):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the blocks of the longest hit, a list a group, and its length in tokens. Changes nothing."""
+        """Return the blocks of the longest hit, per group, and its length in tokens. Changes nothing."""
 
     def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
         """Return where a prefix ends that full attention has cached and another group has not; 0 if there is none.
@@ -159,7 +159,7 @@ class KVCacheCoordinator(ABC):
             manager.allocate_new_computed_blocks(request_id, hit)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> tuple[list[KVCacheBlock], ...]:
-        """Grow the request's tables to hold `num_tokens` tokens; return the new blocks, a list a group."""
+        """Grow the request's tables to hold `num_tokens` tokens; return the new blocks, per group."""
         return tuple(manager.allocate_new_blocks(request_id, num_tokens) for manager in self.single_type_managers)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
@@ -181,7 +181,7 @@ class KVCacheCoordinator(ABC):
             manager.free(request_id)
 
     def get_blocks(self, request_id: str) -> tuple[list[KVCacheBlock], ...]:
-        """Return the request's tables, a list a group; empty lists for a request that holds nothing."""
+        """Return the request's tables, per group; empty lists for a request that holds nothing."""
         return tuple(manager.req_to_blocks.get(request_id, []) for manager in self.single_type_managers)
 
     def num_token_slots(self, request_id: str) -> int:
@@ -191,7 +191,7 @@ class KVCacheCoordinator(ABC):
         )
 
     def num_hit_tokens(self, hit: Sequence[Sequence[KVCacheBlock]]) -> list[int]:
-        """Return how many tokens the blocks of a hit stand for, a number a group: all the same, or it is no hit."""
+        """Return how many tokens the blocks of a hit stand for, per group: all the same, or it is no hit."""
         return [
             manager.block_size * len(blocks) for manager, blocks in zip(self.single_type_managers, hit, strict=True)
         ]
@@ -239,7 +239,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the longest hit of all groups together: ask them in turn until nobody shortens the answer any more.
+        """Return the longest hit of all groups together: ask them in turn until none shortens the answer.
 
             full       |==================================|             24, for a start
             window     |          ==========|                           16: there is no window at 24
