@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from mini_kv.core.block import KVCacheBlock
     from mini_kv.core.block_hash import hash_block_tokens
     from mini_kv.core.block_pool import BlockPool
-    from mini_kv.core.debug import DebugKVCacheManager
     from mini_kv.core.errors import ConfigError, KVCacheError
     from mini_kv.core.free_queue import FreeKVCacheBlockQueue
     from mini_kv.core.invariants import check_invariants
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
     from mini_kv.engine.output_processor import RequestOutput
     from mini_kv.engine.sampling import SamplingParams
+    from mini_kv.trace.debug import DebugKVCacheManager
 
 __version__ = "0.1.0"
 
@@ -65,7 +65,7 @@ _HOMES = {
     "core.block": ("KVCacheBlock",),
     "core.block_hash": ("hash_block_tokens",),
     "core.block_pool": ("BlockPool",),
-    "core.debug": ("DebugKVCacheManager",),
+    "trace.debug": ("DebugKVCacheManager",),
     "core.errors": ("ConfigError", "KVCacheError"),
     "core.free_queue": ("FreeKVCacheBlockQueue",),
     "core.invariants": ("check_invariants",),

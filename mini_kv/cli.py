@@ -14,11 +14,11 @@ from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import UnknownLabError, all_labs, did_you_mean, find_checkout, find_lab, shown
 from mini_kv.labkit.own_engine.command import add_labs_argument, run_with_labs
 from mini_kv.labkit.state import read_state
+from mini_kv.planning.plan_command import add_plan_arguments, run_plan
 from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
+from mini_kv.traces.replay_command import add_replay_arguments, run_replay
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal
-from mini_kv.workload.plan_command import add_plan_arguments, run_plan
-from mini_kv.workload.replay_command import add_replay_arguments, run_replay
 
 
 def main(argv: Sequence[str] | None = None) -> int:

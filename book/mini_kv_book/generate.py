@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mini_kv_book.places import DOCS, ROOT
 
-PACKAGES = ("core", "trace", "viz", "attention", "engine")
+PACKAGES = ("core", "trace", "viz", "attention", "engine", "lessons", "training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
 
 

@@ -14,9 +14,8 @@ from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
-from mini_kv.core import deviations
 from mini_kv.tests.golden import conformance
-from mini_kv_book import coverage, kill_matrix, licences, names, recorded, serving
+from mini_kv_book import coverage, deviations, kill_matrix, licences, names, recorded, serving
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {

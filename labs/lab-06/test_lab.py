@@ -17,7 +17,6 @@ from unittest import mock
 
 from mini_kv.core import kv_cache_manager as engine
 from mini_kv.core.block import KVCacheBlock
-from mini_kv.core.debug import manager_state
 from mini_kv.core.errors import AllocationError, RepeatedRequestError, UnknownRequestError
 from mini_kv.core.invariants import InvariantViolationError, Violation, check_invariants
 from mini_kv.core.kv_cache_manager import KVCacheBlocks
@@ -25,6 +24,7 @@ from mini_kv.core.request import Request
 from mini_kv.labkit import LabTodo, points
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
 from mini_kv.labkit.shrink import shrink
+from mini_kv.trace.debug import manager_state
 
 PROMPT = list(range(100, 164))
 

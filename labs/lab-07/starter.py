@@ -15,7 +15,7 @@ that is what a block carries, in `block.block_hash`. A block without a name carr
 
 from collections.abc import Iterable, Sequence
 
-from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager
+from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager, stats
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id  # noqa: F401  # for cache_full_blocks
 from mini_kv.core.errors import BlockStateError  # noqa: F401  # cache_full_blocks raises it
@@ -184,7 +184,7 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
         todo("lab-07", "KVCacheManager.get_computed_blocks", "step 1, how many tokens may be hit?")
 
 
-class PrefixCacheStats(kv_cache_manager.PrefixCacheStats):
+class PrefixCacheStats(stats.PrefixCacheStats):
     """Three counters that start at 0: `requests`, `queries` and `hits`; the rate is `hits / queries`."""
 
     def record(self, num_tokens: int, num_hits: int) -> None:

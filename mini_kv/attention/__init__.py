@@ -11,7 +11,7 @@ layer), `options` (who sees whom), `reference` (attention over blocks, the obvio
 attention put together), `torch_reader`, `torch_plan` and `torch_backend` (fast on a CPU), `triton_kernels` and
 `triton_backend` (fast on a GPU), `flashinfer_backend` and `flash_attn_backend` (other people's kernels, where they are
 installed), `checks` (what cannot work is refused), `backends` (the two calls above: which of all these to use, and
-why). Beside them stands `quantization_error`: what 8 bits cost, measured.
+why).
 
 Nothing here knows requests, hashes or reference counts: block ids come in, and never go back.
 """

@@ -1,8 +1,7 @@
-"""Bookkeeping of the KV cache: who holds which block, who may share it, which one goes next.
+"""Bookkeeping of the KV cache: which request holds which block, which blocks are shared, which is reused next.
 
 Standard library only; runs in a browser. In reading order: `block`, `free_queue`, `request`, `block_hash`,
 `block_pool`, `kv_cache_interface`, `journal`, `single_type_kv_cache_manager`, `kv_cache_coordinator`,
-`copy_on_write`, `kv_cache_manager`, and in `sched` who runs next; before them all `kv_cache_planning`, which makes
-groups of a model's layers; beside them `errors`, `invariants`, `debug`, `helpers`, and `deviations`, the table of what
-differs from vLLM.
+`copy_on_write`, `stats`, `parts`, `checks`, `kv_cache_manager`, `undo`, and in `sched` which request runs next; before
+them all `kv_cache_planning`, which makes groups of a model's layers; beside them `errors` and `invariants`.
 """

@@ -26,6 +26,9 @@ HashFunction: TypeAlias = Callable[[bytes], bytes]
 ExtraKey: TypeAlias = tuple[str | int, ...]
 """One tagged fact: the tag first, then the values, such as `("lora", name, path)`."""
 
+RequestBlockHasher: TypeAlias = Callable[[Request], list[BlockHash]]
+"""Returns the hashes of the blocks of a request that became full since the last call."""
+
 RECIPE = b"mini_kv block hash v1"
 """Version of the recipe. Whoever changes the bytes that are hashed changes this, and the golden vectors."""
 
@@ -149,7 +152,7 @@ def get_request_block_hasher(
     hash_function: HashFunction = sha256,
     model_fingerprint: str = "",
     weights_epoch: int = 0,
-) -> Callable[[Request], list[BlockHash]]:
+) -> RequestBlockHasher:
     """Return a function that names the full blocks of a request that have no name yet.
 
     Args:

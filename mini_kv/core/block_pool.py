@@ -4,12 +4,16 @@ The cache has no memory of its own. A block that nobody holds goes to the free q
 it is "cached-free" until either a hit revives it or an allocation takes it from the front of the queue.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from mini_kv.core.block import BlockFactory, BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id, make_block_hashes_with_group_id
 from mini_kv.core.errors import BlockStateError, ConfigError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+
+QueueFactory: TypeAlias = Callable[[Sequence[KVCacheBlock]], FreeKVCacheBlockQueue]
+"""Makes a free queue of these blocks, the first of them the next to be reused."""
 
 
 class BlockHashToBlockMap:
@@ -74,17 +78,25 @@ class BlockPool:
     """
 
     def __init__(
-        self, num_gpu_blocks: int, enable_caching: bool = True, *, new_block: BlockFactory = KVCacheBlock
+        self,
+        num_gpu_blocks: int,
+        enable_caching: bool = True,
+        *,
+        new_block: BlockFactory = KVCacheBlock,
+        make_queue: QueueFactory = FreeKVCacheBlockQueue,
+        make_index: Callable[[], BlockHashToBlockMap] = BlockHashToBlockMap,
     ) -> None:
-        """Make `num_gpu_blocks` blocks, the null block included. `new_block` is for observers (`mini_kv.trace`)."""
+        """Make `num_gpu_blocks` blocks, the null block included; for the other arguments see `KVCacheParts`."""
         if num_gpu_blocks < 2:
             raise ConfigError(f"num_gpu_blocks is {num_gpu_blocks}: the null block takes one, so at least 2")
         self.enable_caching = enable_caching
         self.blocks = [new_block(block_id) for block_id in range(num_gpu_blocks)]
         self.null_block = self.blocks[0]
         self.null_block.is_null = True
-        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
-        self.cached_block_hash_to_block = BlockHashToBlockMap()
+        self.make_queue = make_queue
+        self.make_index = make_index
+        self.free_block_queue = make_queue(self.blocks[1:])
+        self.cached_block_hash_to_block = make_index()
 
     @property
     def num_free_blocks(self) -> int:
@@ -211,43 +223,6 @@ class BlockPool:
             if block.block_hash is not None:
                 block.block_hash = None
         return True
-
-    def rebuild(self, holders: Mapping[KVCacheBlock, int]) -> None:
-        """Make reference counts, index and free queue fit `holders`, the number of tables that hold each block.
-
-        For an operation that was interrupted, wherever it stopped. Free blocks keep their order as far as the queue
-        can still be walked. Costs O(pool).
-        """
-        for block in self.blocks:
-            while block.ref_cnt != holders.get(block, 0):  # one at a time: each step is an event of the block's life
-                block.ref_cnt += 1 if block.ref_cnt < holders.get(block, 0) else -1
-        index = type(self.cached_block_hash_to_block)()
-        entered = set()
-        for key, blocks in self.cached_block_hash_to_block.items():
-            for block in blocks:
-                if block.block_hash == key:
-                    index.insert(key, block)
-                    entered.add(block)
-        self.cached_block_hash_to_block = index
-        for block in self.blocks:
-            if block.block_hash is not None and block not in entered:
-                block.block_hash = None
-        self._rebuild_free_queue()
-
-    def _rebuild_free_queue(self) -> None:
-        """Make a new queue of the blocks that no table holds."""
-        try:
-            in_queue = self.free_block_queue.get_all_free_blocks()
-        except Exception:  # its links are torn
-            in_queue = []
-        free = {block for block in self.blocks if block.ref_cnt == 0 and not block.is_null}
-        kept = [block for block in in_queue if block in free]
-        others = sorted(free.difference(kept), key=lambda block: block.block_id)
-        without_key = [block for block in others if block.block_hash is None]
-        with_key = [block for block in others if block.block_hash is not None]
-        for block in self.blocks:
-            block.prev_free_block = block.next_free_block = None
-        self.free_block_queue = type(self.free_block_queue)([*without_key, *kept, *with_key])
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         """Take the block's key, if it has one, out of the block and out of the index; return whether it had one."""

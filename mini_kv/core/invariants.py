@@ -185,7 +185,7 @@ def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
     """Compare every key in a table with the request's own name for that block."""
     for request_id, request in kv.requests.items():
         for manager in kv.coordinator.single_type_managers:
-            names = manager.names_of(request.block_hashes)
+            names = manager.hashes_per_block(request.block_hashes)
             for index, block in enumerate(manager.req_to_blocks.get(request_id, ())):
                 if block.block_hash is None:
                     continue

@@ -1,4 +1,4 @@
-"""What an operation has changed so far, so that an exception in its middle can be undone.
+"""What an operation changes, noted so that an exception in its middle can be undone.
 
 An operation over several requests, such as planning a step, changes many small things one after the other. If it is
 interrupted (Ctrl-C, no memory, a bug), what it did is taken back:
@@ -6,10 +6,10 @@ interrupted (Ctrl-C, no memory, a bug), what it did is taken back:
     begin           tables A [ 1 2 ]            B [ 3 4 ]
     B preempted     tables A [ 1 2 ]                            noted: B was [ 3 4 ]
     A grows         tables A [ 1 2 4 ]                          noted: A was [ 1 2 ]
-    Ctrl-C          tables A [ 1 2 ]            B [ 3 4 ]       only the key that 4 had is lost
+    Ctrl-C          tables A [ 1 2 ]            B [ 3 4 ]       only the block hash that 4 had is lost
 
-The tables are the truth. Reference counts, free queue and index are made from them again (`BlockPool.rebuild`), so it
-does not matter in which of its lines an operation stopped.
+The tables are the truth. Reference counts, free queue and index are made from them again (`undo.rebuild`), so it does
+not matter in which of its lines an operation stopped.
 """
 
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ from mini_kv.core.block import KVCacheBlock
 
 @dataclass(slots=True)
 class Journal:
-    """Notes of one operation, shared by all that keep tables."""
+    """Notes of one operation, shared by all groups of a cache."""
 
     is_open: bool = False
     """Whether an operation is under way; if a call finds it open, the one before it was interrupted."""
     tables: dict[tuple[int, str], tuple[Any, ...]] = field(default_factory=dict)
     """What a group kept of a request before the operation changed it, by group and request id."""
     promised: list[KVCacheBlock] = field(default_factory=list)
-    """Blocks that got their key for the step under way, whose KV is not computed yet."""
+    """Blocks that got their block hash for the step under way, whose KV is not computed yet."""
     published: list[KVCacheBlock] = field(default_factory=list)
-    """Blocks that got their key since the operation began."""
+    """Blocks that got their block hash since the operation began."""
     promised_before: list[KVCacheBlock] = field(default_factory=list)
     """What was promised when it began."""
 

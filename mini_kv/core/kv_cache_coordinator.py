@@ -1,9 +1,10 @@
 """One loop over the groups: whatever happens to a request happens to its table in every group."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from math import gcd, lcm
+from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
@@ -11,6 +12,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
     MambaSpec,
@@ -25,6 +27,14 @@ from mini_kv.core.single_type_kv_cache_manager import (
     SlidingWindowManager,
 )
 
+MANAGER_CLASSES: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
+    FullAttentionSpec: FullAttentionManager,
+    SlidingWindowSpec: SlidingWindowManager,
+    ChunkedLocalAttentionSpec: ChunkedLocalAttentionManager,
+    MambaSpec: MambaManager,
+}
+"""The manager of a group, by the kind of its spec."""
+
 
 class KVCacheCoordinator(ABC):
     """The groups' managers over one pool of blocks. Subclasses say what a prefix hit is.
@@ -32,29 +42,38 @@ class KVCacheCoordinator(ABC):
     Source: vLLM `KVCacheCoordinator` (v1/core/kv_cache_coordinator.py).
     """
 
-    def __init__(self, kv_cache_config: KVCacheConfig, block_pool: BlockPool) -> None:
+    def __init__(
+        self,
+        kv_cache_config: KVCacheConfig,
+        block_pool: BlockPool,
+        manager_classes: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = MANAGER_CLASSES,
+    ) -> None:
+        """Make a manager per group, of the class that `manager_classes` has for its kind of spec."""
         self.block_pool = block_pool
-        self.single_type_managers = tuple(
-            get_manager_for_kv_cache_spec(group.kv_cache_spec, block_pool, group_id)
-            for group_id, group in enumerate(kv_cache_config.kv_cache_groups)
-        )
-        block_sizes = [manager.block_size for manager in self.single_type_managers]
-        self.scheduler_block_size = lcm(*block_sizes)
+        specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+        self.scheduler_block_size = lcm(*(spec.block_size for spec in specs))
         """Tokens from one boundary to the next on which all groups' blocks end: where hits can end."""
-        self.hash_block_size = gcd(*block_sizes)
-        """Tokens a name in `Request.block_hashes`: every group's blocks end where one of these does."""
+        self.hash_block_size = gcd(*(spec.block_size for spec in specs))
+        """Tokens per hash in `Request.block_hashes`: every group's blocks end where one of these does."""
+        self.retention_interval = kv_cache_config.prefix_cache_retention_interval
         self.journal = Journal()
         """What the operation under way has changed in any group."""
-        for manager in self.single_type_managers:
-            manager.journal = self.journal
-            manager.retention_interval = kv_cache_config.prefix_cache_retention_interval
-            manager.hash_block_size = self.hash_block_size
-            manager.cache_hit_alignment_tokens = self.scheduler_block_size
+        self.single_type_managers = tuple(
+            manager_classes[type(spec)](
+                spec,
+                block_pool,
+                group_id,
+                hash_block_size=self.hash_block_size,
+                cache_hit_alignment_tokens=self.scheduler_block_size,
+                retention_interval=self.retention_interval,
+                journal=self.journal,
+            )
+            for group_id, spec in enumerate(specs)
+        )
         self.skipping_managers = tuple(
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
         """The groups that give blocks back while a request runs."""
-        self.retention_interval = kv_cache_config.prefix_cache_retention_interval
         self._check_retention_interval()
         self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
         """Whether a group keeps states, from which tokens cannot be taken back."""
@@ -73,7 +92,7 @@ class KVCacheCoordinator(ABC):
         if self.retention_interval is None:
             return 0
         manager = min(self.single_type_managers, key=lambda manager: manager in self.skipping_managers)
-        hit = manager.find_longest_cache_hit(manager.names_of(request.block_hashes), request.num_tokens - 1)
+        hit = manager.find_longest_cache_hit(manager.hashes_per_block(request.block_hashes), request.num_tokens - 1)
         boundary = len(hit) * manager.block_size // self.scheduler_block_size * self.scheduler_block_size
         return boundary if boundary > num_hit_tokens else 0
 
@@ -87,15 +106,23 @@ class KVCacheCoordinator(ABC):
             raise ConfigError(f"{message}: there is nothing to thin out")
 
     def get_num_blocks_to_allocate(
-        self,
-        request_id: str,
-        num_tokens: int,
-        new_computed_blocks: Sequence[Sequence[KVCacheBlock]],
-        max_in_flight_tokens: int | None = None,
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
+    ) -> int | None:
+        """Return how many free blocks all groups need for `num_tokens` tokens; `None` if a group says "not now"."""
+        num_needed = 0
+        for manager, hit in zip(self.single_type_managers, new_computed_blocks, strict=True):
+            num_blocks = manager.get_num_blocks_to_allocate(request_id, num_tokens, hit)
+            if num_blocks is None:
+                return None
+            num_needed += num_blocks
+        return num_needed
+
+    def get_max_num_blocks_to_allocate(
+        self, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]], max_in_flight_tokens: int
     ) -> int:
-        """Return how many free blocks all groups together need for `num_tokens` tokens, revived hits included."""
+        """Return how many free blocks a newcomer takes at most, over all groups, until it has `num_tokens` tokens."""
         return sum(
-            manager.get_num_blocks_to_allocate(request_id, num_tokens, hit, max_in_flight_tokens)
+            manager.get_max_num_blocks_to_allocate(num_tokens, hit, max_in_flight_tokens)
             for manager, hit in zip(self.single_type_managers, new_computed_blocks, strict=True)
         )
 
@@ -203,8 +230,8 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
 class HybridKVCacheCoordinator(KVCacheCoordinator):
     """Several groups, of any kinds: a hit must end where every group's does."""
 
-    def __init__(self, kv_cache_config: KVCacheConfig, block_pool: BlockPool) -> None:
-        super().__init__(kv_cache_config, block_pool)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.full_attention_first = sorted(
             self.single_type_managers, key=lambda manager: manager in self.skipping_managers
         )
@@ -230,7 +257,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         for manager in cycle(self.full_attention_first):
             group_id = manager.kv_cache_group_id
             if group_id not in hits or manager in self.skipping_managers:
-                hits[group_id] = manager.find_longest_cache_hit(manager.names_of(block_hashes), hit_length)
+                hits[group_id] = manager.find_longest_cache_hit(manager.hashes_per_block(block_hashes), hit_length)
             length = min(len(hits[group_id]) * manager.block_size, hit_length)
             length -= length % self.scheduler_block_size
             del hits[group_id][length // manager.block_size :]
@@ -241,25 +268,14 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         return tuple(hits[manager.kv_cache_group_id] for manager in self.single_type_managers), hit_length
 
 
-def get_manager_for_kv_cache_spec(
-    kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: int
-) -> SingleTypeKVCacheManager:
-    """Return the manager of the spec's kind of attention."""
-    match kv_cache_spec:
-        case SlidingWindowSpec():
-            return SlidingWindowManager(kv_cache_spec, block_pool, kv_cache_group_id)
-        case ChunkedLocalAttentionSpec():
-            return ChunkedLocalAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id)
-        case MambaSpec():
-            return MambaManager(kv_cache_spec, block_pool, kv_cache_group_id)
-        case _:
-            return FullAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id)
-
-
-def get_kv_cache_coordinator(kv_cache_config: KVCacheConfig, block_pool: BlockPool) -> KVCacheCoordinator:
+def get_kv_cache_coordinator(
+    kv_cache_config: KVCacheConfig,
+    block_pool: BlockPool,
+    manager_classes: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = MANAGER_CLASSES,
+) -> KVCacheCoordinator:
     """Return the coordinator that fits the configuration."""
     if not block_pool.enable_caching:
-        return KVCacheCoordinatorNoPrefixCache(kv_cache_config, block_pool)
+        return KVCacheCoordinatorNoPrefixCache(kv_cache_config, block_pool, manager_classes)
     if len(kv_cache_config.kv_cache_groups) == 1:
-        return UnitaryKVCacheCoordinator(kv_cache_config, block_pool)
-    return HybridKVCacheCoordinator(kv_cache_config, block_pool)
+        return UnitaryKVCacheCoordinator(kv_cache_config, block_pool, manager_classes)
+    return HybridKVCacheCoordinator(kv_cache_config, block_pool, manager_classes)

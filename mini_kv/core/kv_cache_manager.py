@@ -14,55 +14,29 @@ Several groups of layers, of several kinds, behave as one: a hit ends where it e
 is granted in all of them or in none.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Self
+from typing import Self
 
 from mini_kv.core.block import BlockFactory, KVCacheBlock
-from mini_kv.core.block_hash import (
-    SINGLE_TENANT_HASHES,
-    get_hash_function,
-    get_request_block_hasher,
-    make_block_hashes_with_group_id,
-)
-from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.block_hash import get_hash_function
+from mini_kv.core.checks import check_admitted, check_allocation, check_cache_salt, check_fork, check_watermark
 from mini_kv.core.copy_on_write import CopyOnWrite
-from mini_kv.core.errors import AllocationError, ConfigError, RepeatedRequestError, UnknownRequestError
 from mini_kv.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheBlocks:
-    """Blocks of one request, a list a group: what a lookup found or what an allocation gave."""
+    """Blocks of one request, per group: what a lookup found or what an allocation gave."""
 
     blocks: tuple[Sequence[KVCacheBlock], ...]
 
     def get_block_ids(self) -> tuple[list[int], ...]:
-        """Return the ids, a list a group: all that the side with the tensors needs to know."""
+        """Return the ids, per group: all that the side with the tensors needs to know."""
         return tuple([block.block_id for block in group] for group in self.blocks)
-
-
-@dataclass(slots=True)
-class PrefixCacheStats:
-    """How often the prefix cache helped: one record a request, made when it is first admitted."""
-
-    requests: int = 0
-    queries: int = 0
-    """Tokens of these requests."""
-    hits: int = 0
-    """Tokens of these requests that were found in the cache."""
-
-    def record(self, num_tokens: int, num_hits: int) -> None:
-        """Count one admitted request of `num_tokens` tokens, of which `num_hits` were cached."""
-        self.requests += 1
-        self.queries += num_tokens
-        self.hits += num_hits
 
 
 class KVCacheManager:
@@ -83,7 +57,7 @@ class KVCacheManager:
         weights_epoch: int = 0,
         max_in_flight_tokens: int | None = None,
         watermark: float = 0.0,
-        new_block: BlockFactory = KVCacheBlock,
+        parts: KVCacheParts | None = None,
     ) -> None:
         """Build the pool and the tables.
 
@@ -91,39 +65,39 @@ class KVCacheManager:
             kv_cache_config: blocks (the null block included) and groups.
             enable_caching: whether full blocks can be found and shared by their content.
             hash_name: see `HASH_FUNCTIONS`; `xxh3_128` is for a single tenant and refuses a `cache_salt`.
-            model_fingerprint: which weights the KV comes from; part of every key.
-            weights_epoch: version of these weights; part of every key.
+            model_fingerprint: which weights the KV comes from; part of every block hash.
+            weights_epoch: version of these weights; part of every block hash.
             max_in_flight_tokens: the most tokens that one step computes; `None`: a step may take a whole request.
             watermark: share of the pool that stays free when a request is admitted while others run.
-            new_block: makes the blocks; for observers.
+            parts: what to build from, where it is not the engine's own: an observer's blocks, a learner's queue.
         """
+        check_watermark(watermark)
+        parts = parts or KVCacheParts()
         self.kv_cache_config = kv_cache_config
         self.enable_caching = enable_caching
         self.hash_name = hash_name
-        self.block_pool = self.make_pool(new_block)
-        self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool)
+        self.block_pool = parts.make_pool(
+            kv_cache_config.num_blocks,
+            enable_caching,
+            new_block=parts.new_block,
+            make_queue=parts.make_queue,
+            make_index=parts.make_index,
+        )
+        self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool, parts.manager_classes)
+        self.copy_on_write = CopyOnWrite(self.coordinator, self.block_pool)
         self.max_in_flight_tokens = max_in_flight_tokens
-        if not 0.0 <= watermark < 1.0:
-            raise ConfigError(f"watermark is {watermark}: it is a share of the pool, 0.0 to 1.0")
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
-        self.prefix_cache_stats = PrefixCacheStats()
+        self.prefix_cache_stats = parts.make_stats()
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in kv_cache_config.kv_cache_groups))
         """No blocks in any group; made once, since most calls return it."""
         self.requests: dict[str, Request] = {}
         """The admitted requests, those that hold blocks, in order of admission."""
-        self._num_adopted_tokens: dict[str, int] = {}
+        self.num_adopted_tokens: dict[str, int] = {}
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
-        self.copy_on_write = CopyOnWrite(self.coordinator, self.block_pool)
-        self._before: tuple[Any, ...] = ()
-        """What `begin` copied."""
-        self._block_hasher = get_request_block_hasher(
+        self._block_hasher = parts.make_block_hasher(
             self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
-
-    def make_pool(self, new_block: BlockFactory) -> BlockPool:
-        """Return a new pool; a subclass may have another."""
-        return BlockPool(self.kv_cache_config.num_blocks, self.enable_caching, new_block=new_block)
 
     @classmethod
     def for_full_attention(
@@ -138,7 +112,8 @@ class KVCacheManager:
         """Return a manager of one group of full-attention layers; `num_blocks` counts the null block."""
         group = KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size))
         config = KVCacheConfig(num_blocks, (group,))
-        return cls(config, enable_caching=enable_caching, hash_name=hash_name, new_block=new_block)
+        parts = KVCacheParts(new_block=new_block)
+        return cls(config, enable_caching=enable_caching, hash_name=hash_name, parts=parts)
 
     @property
     def block_size(self) -> int:
@@ -169,12 +144,7 @@ class KVCacheManager:
             lora_request: the adapter, if any.
             mm_features: images and their places in the prompt.
         """
-        if cache_salt == "":
-            raise ConfigError(
-                f"the cache_salt of request {request_id!r} is empty: give its tenant's, or None for no salt"
-            )
-        if cache_salt is not None and self.hash_name in SINGLE_TENANT_HASHES:
-            raise ConfigError(f"{self.hash_name} is for a single tenant: with a cache_salt, use sha256")
+        check_cache_salt(request_id, cache_salt, self.hash_name)
         return Request(
             request_id,
             token_ids,
@@ -238,48 +208,49 @@ class KVCacheManager:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
             RepeatedRequestError: another admitted request has this id.
         """
+        request_id = request.request_id
         hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
         num_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
-        num_slots = self.coordinator.num_token_slots(request.request_id)
-        self._check_allocation(request, num_new_tokens, num_lookahead_tokens, num_computed_tokens, hit, num_slots)
-
         num_tokens_with_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
-        new_blocks = self.empty_kv_cache_blocks
-        shared = {}
-        if self.copy_on_write.forked:
-            shared = self.copy_on_write.shared_blocks(request.request_id, num_computed_tokens)
-        # Else the last block has room and is the request's own, as it is for most decoded tokens.
-        if num_tokens_with_slots > num_slots or shared:
-            num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens_with_slots, hit)
-            num_needed += reserved_blocks + len(shared)
-            if request.request_id not in self.requests:
-                watermark_blocks = self.watermark_blocks if has_scheduled_reqs else 0
-                num_needed += watermark_blocks
-                if full_sequence_must_fit:
-                    num_needed = max(num_needed, self._num_blocks_of_full_sequence(request, hit) + watermark_blocks)
-            elif self.coordinator.skipping_managers:
-                num_needed -= self.coordinator.get_num_blocks_to_free(request.request_id, num_computed_tokens)
-            if num_needed > self.block_pool.num_free_blocks:
-                return None
-            self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)
-            if request.request_id not in self.requests:
-                self._admit(request, num_computed_tokens, hit)
-            self.copy_on_write.copy(request.request_id, num_computed_tokens, shared)
-            new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(request.request_id, num_tokens_with_slots))
-        elif self.coordinator.skipping_managers:
-            self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)
-        self.coordinator.cache_blocks(request, min(num_computed_tokens + num_new_tokens, request.num_tokens))
-        return new_blocks
+        num_full_tokens = min(num_computed_tokens + num_new_tokens, request.num_tokens)
+        num_slots = self.coordinator.num_token_slots(request_id)
+        check_allocation(self, request, num_new_tokens, num_lookahead_tokens, num_computed_tokens, hit, num_slots)
+
+        shared = self.copy_on_write.shared_blocks(request_id, num_computed_tokens)
+        if num_tokens_with_slots <= num_slots and not shared:
+            # The last block has room and is the request's own, as it is for most decoded tokens.
+            self.coordinator.remove_skipped_blocks(request_id, num_computed_tokens)
+            self.coordinator.cache_blocks(request, num_full_tokens)
+            return self.empty_kv_cache_blocks
+
+        num_needed = self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens_with_slots, hit)
+        if num_needed is None:
+            return None
+        num_needed += len(shared) + reserved_blocks
+        num_needed -= self.coordinator.get_num_blocks_to_free(request_id, num_computed_tokens)
+        if num_needed > self.block_pool.num_free_blocks:
+            return None
+        is_new = request_id not in self.requests
+        if is_new and not self._may_enter(request, hit, num_needed, full_sequence_must_fit, has_scheduled_reqs):
+            return None
+
+        self.coordinator.remove_skipped_blocks(request_id, num_computed_tokens)
+        if is_new:
+            self._admit(request, num_computed_tokens, hit)
+        self.copy_on_write.copy(request_id, num_computed_tokens, shared)
+        new_blocks = self.coordinator.allocate_new_blocks(request_id, num_tokens_with_slots)
+        self.coordinator.cache_blocks(request, num_full_tokens)
+        return KVCacheBlocks(new_blocks)
 
     def free(self, request: Request) -> None:
         """Drop the request's references to its blocks, tail first. Their keys stay, and can be hit until reuse.
 
         Raises `UnknownRequestError` if it holds none: a second free, or one before admission.
         """
-        self._check_known(request)
+        check_admitted(self, request)
         self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
-        self._num_adopted_tokens.pop(request.request_id, None)
+        self.num_adopted_tokens.pop(request.request_id, None)
         self.copy_on_write.forked.discard(request.request_id)
 
     def fork(self, parent: Request, child: Request) -> None:
@@ -298,25 +269,11 @@ class KVCacheManager:
             AllocationError: the child's tokens are others, or it has nothing left to compute.
             ConfigError: a layer keeps states, which are written over at every token.
         """
-        self._check_known(parent)
-        if child.request_id in self.requests:
-            raise RepeatedRequestError(child.request_id)
-        if self.coordinator.has_states:
-            raise ConfigError("a request with states cannot be forked: its next token would write over them")
+        check_fork(self, parent, child)
         num_computed_tokens = parent.num_computed_tokens
-        num_names = num_computed_tokens // self.coordinator.hash_block_size
-        if child.token_ids[:num_computed_tokens] != parent.token_ids[:num_computed_tokens] or (
-            child.block_hashes[:num_names] != parent.block_hashes[:num_names]
-        ):
-            message = f"its tokens do not begin with the {num_computed_tokens} that {parent.request_id!r} has computed"
-            raise AllocationError(child.request_id, message)
-        if child.num_tokens <= num_computed_tokens:
-            raise AllocationError(
-                child.request_id, f"all its {child.num_tokens} tokens are computed; it needs one more"
-            )
         self.copy_on_write.fork(parent.request_id, child.request_id, num_computed_tokens)
         self.requests[child.request_id] = child
-        self._num_adopted_tokens[child.request_id] = num_computed_tokens
+        self.num_adopted_tokens[child.request_id] = num_computed_tokens
         child.num_cached_tokens = num_computed_tokens
 
     def take_kv_cache_block_copies(self) -> list[tuple[int, int]]:
@@ -326,40 +283,6 @@ class KVCacheManager:
     def finish_kv_cache_block_copies(self) -> None:
         """Let go of both ends of the copies that were taken: the step has run."""
         self.copy_on_write.finish()
-
-    def begin(self) -> None:
-        """Note from here on what `roll_back` needs, until the journal is closed: `coordinator.journal.is_open = False`.
-
-        Costs O(admitted requests) at once, then O(table) per table that changes.
-        """
-        self._before = (
-            dict(self.requests),
-            dict(self._num_adopted_tokens),
-            self.copy_on_write.state(),
-            copy(self.prefix_cache_stats),
-        )
-        self.coordinator.journal.begin()
-
-    def roll_back(self) -> None:
-        """Be again as at `begin`, wherever the operation was interrupted. Costs O(pool).
-
-        Keys that it promised are withdrawn. Keys that it evicted are lost, and the free queue's order may be another.
-        May itself be interrupted and called again.
-        """
-        journal = self.coordinator.journal
-        self.block_pool.evict_blocks(block.block_id for block in journal.published)
-        for manager in self.coordinator.single_type_managers:
-            manager.roll_back()
-        requests, num_adopted_tokens, copies, stats = self._before
-        self.requests, self._num_adopted_tokens = dict(requests), dict(num_adopted_tokens)
-        self.copy_on_write.restore(copies)
-        self.prefix_cache_stats = copy(stats)
-        holders = Counter(self.copy_on_write.pinned)
-        for request_id in self.requests:
-            for table in self.coordinator.get_blocks(request_id):
-                holders.update(block for block in table if not block.is_null)
-        self.block_pool.rebuild(holders)
-        journal.promised = list(journal.promised_before)
 
     def confirm_promises(self) -> None:
         """Forget which keys were promised: their step has run, the KV is there."""
@@ -381,8 +304,8 @@ class KVCacheManager:
         was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any
         case. Whoever is returned built on KV that will not come, and has to be preempted too. Costs O(tables).
         """
-        self._check_known(request)
-        num_computed = max(request.num_computed_tokens, self._num_adopted_tokens.get(request.request_id, 0))
+        check_admitted(self, request)
+        num_computed = max(request.num_computed_tokens, self.num_adopted_tokens.get(request.request_id, 0))
         withdrawn = set(self.coordinator.withdraw_promises(request.request_id, num_computed))
         return [
             request_id
@@ -396,7 +319,7 @@ class KVCacheManager:
 
         For blocks that became full by drafts that were accepted: `allocate_slots` could not publish these.
         """
-        self._check_known(request)
+        check_admitted(self, request)
         self.coordinator.cache_blocks(request, min(num_computed_tokens, request.num_tokens))
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
@@ -420,112 +343,34 @@ class KVCacheManager:
         request.shared_prefix_boundary = self.coordinator.shared_prefix_boundary(request, num_hit_tokens)
         self.coordinator.allocate_new_computed_blocks(request.request_id, hit)
         self.requests[request.request_id] = request
-        self._num_adopted_tokens[request.request_id] = num_hit_tokens
+        self.num_adopted_tokens[request.request_id] = num_hit_tokens
         if request.num_cached_tokens is None:
             request.num_cached_tokens = num_hit_tokens
             if self.enable_caching:
                 self.prefix_cache_stats.record(request.num_tokens, num_hit_tokens)
+
+    def _may_enter(
+        self,
+        request: Request,
+        hit: tuple[Sequence[KVCacheBlock], ...],
+        num_needed: int,
+        full_sequence_must_fit: bool,
+        has_scheduled_reqs: bool,
+    ) -> bool:
+        """Return whether a newcomer leaves the watermark free: now and, if it must all fit, until its last token."""
+        if full_sequence_must_fit:
+            num_in_flight = self.max_in_flight_tokens or request.num_tokens
+            num_at_most = self.coordinator.get_max_num_blocks_to_allocate(request.num_tokens, hit, num_in_flight)
+            num_needed = max(num_needed, num_at_most)
+        watermark_blocks = self.watermark_blocks if has_scheduled_reqs else 0
+        return num_needed + watermark_blocks <= self.block_pool.num_free_blocks
 
     def num_blocks_needed(self, num_tokens: int) -> int:
         """Return the most blocks that a request holds at any time until it is `num_tokens` long, over all groups.
 
         By the formula of the admission gate, so that what is promised here can be kept there.
         """
-        return self.coordinator.get_num_blocks_to_allocate(
-            "", num_tokens, self.empty_kv_cache_blocks.blocks, self.max_in_flight_tokens or num_tokens
+        no_hit = self.empty_kv_cache_blocks.blocks
+        return self.coordinator.get_max_num_blocks_to_allocate(
+            num_tokens, no_hit, self.max_in_flight_tokens or num_tokens
         )
-
-    def _num_blocks_of_full_sequence(self, request: Request, hit: tuple[Sequence[KVCacheBlock], ...]) -> int:
-        """Return how many free blocks the request needs at most at any time until its last known token."""
-        return self.coordinator.get_num_blocks_to_allocate(
-            request.request_id, request.num_tokens, hit, self.max_in_flight_tokens or request.num_tokens
-        )
-
-    def _check_known(self, request: Request) -> None:
-        if self.requests.get(request.request_id) is not request:
-            raise UnknownRequestError(request.request_id)
-
-    def _check_allocation(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        num_lookahead_tokens: int,
-        num_computed_tokens: int,
-        hit: tuple[Sequence[KVCacheBlock], ...],
-        num_slots: int,
-    ) -> None:
-        """Raise unless the arguments of `allocate_slots` make sense together."""
-        if num_new_tokens < 1 or num_lookahead_tokens < 0:
-            message = f"num_new_tokens is {num_new_tokens} and num_lookahead_tokens {num_lookahead_tokens}: "
-            raise AllocationError(request.request_id, message + "a step computes at least 1 token")
-        admitted = self.requests.get(request.request_id)
-        if admitted is not request and admitted is not None:
-            raise RepeatedRequestError(request.request_id)
-        if self.coordinator.skipping_managers:
-            self._check_skipping(request, num_new_tokens + num_lookahead_tokens, num_computed_tokens)
-        if admitted is None:
-            self._check_hit(request, num_computed_tokens, hit)
-            return
-        if any(hit) or num_computed_tokens != request.num_computed_tokens:
-            raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
-        num_adopted = self._num_adopted_tokens.get(request.request_id, 0)
-        if not num_adopted <= num_computed_tokens <= num_slots:
-            message = (
-                f"{num_computed_tokens} tokens are said to be computed; it adopted {num_adopted}, which others wrote,"
-                f" and its blocks have room for {num_slots}"
-            )
-            raise AllocationError(request.request_id, message)
-
-    def _check_skipping(self, request: Request, num_slots_wanted: int, num_computed_tokens: int) -> None:
-        """Raise if the call asks back what a window has given away, or what a state has swallowed."""
-        if self.coordinator.has_given_back(request.request_id, num_computed_tokens):
-            message = f"it goes back to {num_computed_tokens} computed tokens, behind what its window has given back"
-            raise AllocationError(request.request_id, message)
-        num_drafts = num_computed_tokens + num_slots_wanted - request.num_tokens
-        if self.coordinator.has_states and num_drafts > 0:
-            message = f"{num_drafts} tokens are drafts, which cannot be taken back out of the state of a layer"
-            raise AllocationError(request.request_id, message)
-
-    def _check_hit(self, request: Request, num_computed_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:
-        """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
-        lengths = self.coordinator.num_hit_tokens(hit)
-        num_hit_tokens = max(lengths)
-        if min(lengths) < num_hit_tokens:
-            message = f"the groups' blocks of the hit stand for {lengths} tokens, but a hit has one end for all"
-            raise AllocationError(request.request_id, message)
-        if num_hit_tokens != num_computed_tokens or request.num_computed_tokens not in (0, num_hit_tokens):
-            message = (
-                f"new_computed_blocks hold {num_hit_tokens} tokens, but {request.num_computed_tokens} are adopted and"
-                f" {num_computed_tokens - request.num_computed_tokens} passed;"
-                " adopt the hit in request.num_computed_tokens or pass it as num_new_computed_tokens, once, with its"
-                " blocks"
-            )
-            raise AllocationError(request.request_id, message)
-        if num_hit_tokens >= request.num_tokens:
-            message = f"the hit covers all its {request.num_tokens} tokens; the last one is always computed"
-            raise AllocationError(request.request_id, message)
-        for manager, blocks in zip(self.coordinator.single_type_managers, hit, strict=True):
-            self._check_hit_of_group(request, manager, blocks, num_hit_tokens)
-
-    def _check_hit_of_group(
-        self, request: Request, manager: SingleTypeKVCacheManager, blocks: Sequence[KVCacheBlock], num_hit_tokens: int
-    ) -> None:
-        """Raise unless each block that the next token reads is there, and carries the request's own name."""
-        own = self.block_pool.blocks
-        first = manager.get_num_skipped_tokens(num_hit_tokens) // manager.block_size
-        names = manager.names_of(request.block_hashes)[first : len(blocks)]
-        keys = make_block_hashes_with_group_id(names, manager.kv_cache_group_id)
-        # Longest: a block beyond the request's names is another request's.
-        for block, key in zip_longest(blocks[first:], keys):
-            if block.block_hash is None or block.block_hash != key:
-                message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
-                raise AllocationError(request.request_id, message)
-            if block.block_id >= len(own) or own[block.block_id] is not block:
-                message = f"block {block.block_id} of the hit belongs to another cache"
-                raise AllocationError(request.request_id, message)
-        for block in blocks[:first]:
-            if not block.is_null:
-                message = (
-                    f"block {block.block_id} of the hit stands where group {manager.kv_cache_group_id} reads nothing"
-                )
-                raise AllocationError(request.request_id, message)

@@ -31,21 +31,49 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def num_blocks_to_revive(new_computed_blocks: Sequence[KVCacheBlock]) -> int:
+    """Return how many blocks of a hit are in the free queue."""
+    return sum(block.ref_cnt == 0 and not block.is_null for block in new_computed_blocks)
+
+
 class SingleTypeKVCacheManager(ABC):
     """The tables of one group: looked up, grown, slid, published, freed. Subclasses say what is skipped.
 
     Source: vLLM `SingleTypeKVCacheManager` (v1/core/single_type_kv_cache_manager.py).
     """
 
-    def __init__(self, kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
+    def __init__(
+        self,
+        kv_cache_spec: KVCacheSpec,
+        block_pool: BlockPool,
+        kv_cache_group_id: int,
+        *,
+        hash_block_size: int | None = None,
+        cache_hit_alignment_tokens: int | None = None,
+        retention_interval: int | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        """Start without tables.
+
+        Args:
+            kv_cache_spec: the layers' kind and the block size.
+            block_pool: shared by all groups.
+            kv_cache_group_id: index of the group; part of its keys.
+            hash_block_size: tokens per hash in `Request.block_hashes`; fewer than `block_size` where another group has
+                smaller blocks.
+            cache_hit_alignment_tokens: hits end on multiples of this; more than `block_size` where another group has
+                larger blocks.
+            retention_interval: see `KVCacheConfig.prefix_cache_retention_interval`.
+            journal: notes what a table was before it is changed; all groups of a coordinator share one.
+        """
         self.kv_cache_spec = kv_cache_spec
         self.block_size = kv_cache_spec.block_size
         self.block_pool = block_pool
         self.kv_cache_group_id = kv_cache_group_id
-        self.hash_block_size = self.block_size
-        """Tokens a name in `Request.block_hashes`: fewer than a block's where another group has smaller blocks."""
-        self.cache_hit_alignment_tokens = self.block_size
-        """Hits end on multiples of this: more than a block's tokens where another group has larger blocks."""
+        self.hash_block_size = hash_block_size or self.block_size
+        self.cache_hit_alignment_tokens = cache_hit_alignment_tokens or self.block_size
+        self.retention_interval = retention_interval
+        self.journal = journal or Journal()
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         """The block table of each admitted request."""
         self.num_cached_block: dict[str, int] = {}
@@ -54,10 +82,6 @@ class SingleTypeKVCacheManager(ABC):
         """How many blocks of each table, from its head, have been given back; absent while none have."""
         self.forked: dict[str, bool] = {}
         """Requests that share full blocks without a key, as a fork or its parent: either of them may publish these."""
-        self.retention_interval: int | None = None
-        """See `KVCacheConfig.prefix_cache_retention_interval`."""
-        self.journal = Journal()
-        """Notes what a table was before it is changed; the coordinator gives all groups the same one."""
 
     @abstractmethod
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
@@ -73,7 +97,7 @@ class SingleTypeKVCacheManager(ABC):
         """How many of this group's blocks lie between two places where a hit can end."""
         return self.cache_hit_alignment_tokens // self.block_size
 
-    def names_of(self, block_hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
+    def hashes_per_block(self, block_hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
         """Return the names of this group's blocks: the request's own, or every so-manieth of them."""
         if self.hash_block_size == self.block_size:
             return block_hashes
@@ -106,26 +130,29 @@ class SingleTypeKVCacheManager(ABC):
                 return [self.block_pool.null_block] * first + hit[::-1]
 
     def get_num_blocks_to_allocate(
-        self,
-        request_id: str,
-        num_tokens: int,
-        new_computed_blocks: Sequence[KVCacheBlock],
-        max_in_flight_tokens: int | None = None,
-    ) -> int:
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
+    ) -> int | None:
         """Return how many free blocks it takes to give the request slots for `num_tokens` tokens.
 
-        A hit that nobody holds counts too: it needs no new memory, but it leaves the free queue all the same.
-        With `max_in_flight_tokens` the tokens come in steps of at most so many, and what falls out of reach on the
-        way is given back: never more than the spec's bound, less what the hit brings.
+        A block of the hit that no table holds counts too: it needs no new memory, but it leaves the free queue.
+        `None` means "not in this step": the hit is there, but what it stands for is still being computed.
         """
         num_held = len(self.req_to_blocks.get(request_id, ()))
         num_new = self.num_missing_blocks(num_tokens, num_held + len(new_computed_blocks))
-        if max_in_flight_tokens is not None:
-            bound = self.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens)
-            num_missing = cdiv(num_tokens, self.block_size) - len(new_computed_blocks)
-            num_new = min(num_missing, bound - sum(not block.is_null for block in new_computed_blocks))
-        num_revived = sum(block.ref_cnt == 0 and not block.is_null for block in new_computed_blocks)
-        return max(num_new, 0) + num_revived
+        return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)
+
+    def get_max_num_blocks_to_allocate(
+        self, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock], max_in_flight_tokens: int
+    ) -> int:
+        """Return how many free blocks a newcomer takes at most at any time until it has `num_tokens` tokens.
+
+        Its tokens come in steps of at most `max_in_flight_tokens`, and what falls out of reach on the way is given
+        back: so never more than the spec's bound, less what the hit brings.
+        """
+        bound = self.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens)
+        num_missing = cdiv(num_tokens, self.block_size) - len(new_computed_blocks)
+        num_new = min(num_missing, bound - sum(not block.is_null for block in new_computed_blocks))
+        return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
         """Return how many new blocks a table of `num_held` needs for `num_tokens` tokens; not above 0: none."""
@@ -183,7 +210,7 @@ class SingleTypeKVCacheManager(ABC):
         num_full = min(num_tokens // self.block_size, len(request.block_hashes))
         if num_full <= num_cached:
             return
-        names = self.names_of(request.block_hashes)
+        names = self.hashes_per_block(request.block_hashes)
         num_full = min(num_full, len(names)) // self.blocks_per_boundary * self.blocks_per_boundary
         if num_full <= num_cached:
             return
@@ -333,8 +360,8 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
     Source: vLLM `SlidingWindowManager`.
     """
 
-    def __init__(self, kv_cache_spec: SlidingWindowSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
-        super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
+    def __init__(self, kv_cache_spec: SlidingWindowSpec, *args: Any, **options: Any) -> None:
+        super().__init__(kv_cache_spec, *args, **options)
         self.sliding_window = kv_cache_spec.sliding_window
 
     @property
@@ -357,8 +384,8 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     Source: vLLM `ChunkedLocalAttentionManager`.
     """
 
-    def __init__(self, kv_cache_spec: ChunkedLocalAttentionSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
-        super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
+    def __init__(self, kv_cache_spec: ChunkedLocalAttentionSpec, *args: Any, **options: Any) -> None:
+        super().__init__(kv_cache_spec, *args, **options)
         self.attention_chunk_size = kv_cache_spec.attention_chunk_size
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
@@ -379,8 +406,8 @@ class MambaManager(SingleTypeKVCacheManager):
     Source: vLLM `MambaManager`, its mode "align".
     """
 
-    def __init__(self, kv_cache_spec: MambaSpec, block_pool: BlockPool, kv_cache_group_id: int) -> None:
-        super().__init__(kv_cache_spec, block_pool, kv_cache_group_id)
+    def __init__(self, kv_cache_spec: MambaSpec, *args: Any, **options: Any) -> None:
+        super().__init__(kv_cache_spec, *args, **options)
         self._promises: dict[str, tuple[KVCacheBlock, Request, int]] = {}
         """The state that each request published last: its block, its writer, the tokens that make it true."""
 
@@ -398,18 +425,14 @@ class MambaManager(SingleTypeKVCacheManager):
         return min(super().num_missing_blocks(num_tokens, num_held), 1)
 
     def get_num_blocks_to_allocate(
-        self,
-        request_id: str,
-        num_tokens: int,
-        new_computed_blocks: Sequence[KVCacheBlock],
-        max_in_flight_tokens: int | None = None,
-    ) -> int:
-        """Return as for any group; more than there are, so "not now", for a hit that is still to be computed."""
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
+    ) -> int | None:
+        """Return as for any group; `None` if the step under way has still to compute the state of the hit."""
         for block, writer, num_tokens_of_state in self._promises.values():
             is_hit = len(new_computed_blocks) > 0 and new_computed_blocks[-1] is block
             if is_hit and writer.num_computed_tokens < num_tokens_of_state:
-                return len(self.block_pool.blocks) + 1
-        return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks, max_in_flight_tokens)
+                return None
+        return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`; return both.

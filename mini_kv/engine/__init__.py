@@ -5,10 +5,10 @@ In reading order: `interface` (what a model and the past it looks back on owe ea
 scheduler's plan becomes one forward over blocks), `sampling` (logits to a token), `detokenizer` (tokens to text that
 may be shown), `output_processor` (what the user is told), `llm_engine` (the loop around all of them), `stats` (the line
 in the log), `threads` (one is enough for a small model), `fingerprint` (which model the KV comes from), `poison` (debug
-mode: what is no KV must not pass for KV), `tokenizer` (text to numbers and back), `checkpoint` (a model's files),
-`generate_command` (the engine at a terminal). How the checkpoint in `tiny` came about stands apart: `prose`,
-`train_tokenizer`, `train`. Checkpoints that others have trained run by way of transformers: `huggingface`,
-`huggingface_checkpoint`, `huggingface_tokenizer`.
+mode: what is no KV must not pass for KV), `tokenizer` and `tokenizer_patterns` (text to numbers and back), `errors`,
+`json_file`, `weights_file` and `checkpoint` (a model's files, checked while they are read), `terminal` and
+`generate_command` (the engine at a terminal). Checkpoints that others have trained run by way of transformers:
+`huggingface`, `huggingface_checkpoint`, `huggingface_tokenizer`.
 
 Needs torch, like `mini_kv.attention`.
 """

@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.debug import DebugKVCacheManager
 from mini_kv.core.invariants import InvariantViolationError, check_invariants, find_pool_violations
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.labkit.implementation import Implementation, LoadError, get_class, get_function
+from mini_kv.trace.debug import DebugKVCacheManager
 from mini_kv.trace.frame import Frame, frame_of, frame_of_pool
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill

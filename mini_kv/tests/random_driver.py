@@ -20,7 +20,6 @@ from math import lcm
 from typing import Any, ClassVar, TypeAlias
 
 from mini_kv.core.block import BlockHashWithGroupId
-from mini_kv.core.debug import DebugKVCacheManager
 from mini_kv.core.errors import (
     AllocationError,
     BlockStateError,
@@ -42,6 +41,7 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
+from mini_kv.trace.debug import DebugKVCacheManager
 
 Op: TypeAlias = tuple[Any, ...]
 """Name of the operation, then its arguments: the arguments of the method of `World` with that name."""

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-import mini_kv.workload
+import mini_kv.traces
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.lessons.admission import compare_strategies, main, serve, strategies
 from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
 from mini_kv.tests.scheduler_driver import run
 from mini_kv.tests.scheduler_matrix import Config
-from mini_kv.workload.mooncake import TraceRequest, read_trace
-from mini_kv.workload.serve import compare_strategies, main, serve, strategies
+from mini_kv.traces.mooncake import TraceRequest, read_trace
 
-TRACE = Path(mini_kv.workload.__file__).with_name("small.jsonl")
+TRACE = Path(mini_kv.traces.__file__).with_name("small.jsonl")
 
 
 def admitted(policy: AdmissionPolicy, prompts: dict[str, int], num_blocks: int = 11) -> list[str]:

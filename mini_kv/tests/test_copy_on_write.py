@@ -2,7 +2,6 @@
 
 import pytest
 
-from mini_kv.core.debug import DebugKVCacheManager
 from mini_kv.core.errors import AllocationError, ConfigError, RepeatedRequestError, SchedulerError, UnknownRequestError
 from mini_kv.core.kv_cache_interface import (
     FullAttentionSpec,
@@ -15,6 +14,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.trace.debug import DebugKVCacheManager
 
 
 def make_kv(num_blocks: int = 12) -> KVCacheManager:

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.debug import DebugKVCacheManager, leak_report, manager_state
 from mini_kv.core.errors import AllocationError, BlockStateError, UnknownRequestError
 from mini_kv.core.invariants import InvariantViolationError
 from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
+from mini_kv.trace.debug import DebugKVCacheManager, leak_report, manager_state
 
 
 def make() -> DebugKVCacheManager:

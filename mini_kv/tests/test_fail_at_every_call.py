@@ -18,13 +18,13 @@ import pytest
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
-from mini_kv.core.debug import manager_state
 from mini_kv.core.errors import AllocationError, BlockStateError, InvalidTokenError, KVCacheError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.invariants import find_violations
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.tests.random_driver import CONFIGS, MISUSES, Config, Generator, Op, World
+from mini_kv.trace.debug import manager_state
 
 NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "100000"))
 NUM_DRAWN = max(40, NUM_OPERATIONS // 5_000)
@@ -146,7 +146,7 @@ def tell(story: str | int, prepare: Callable[[World], object], meanwhile: Callab
     world.apply(("drain",))
     kv = world.kv
     assert list(find_violations(kv)) == []
-    assert (kv.usage, kv.requests, kv._num_adopted_tokens) == (0.0, {}, {})
+    assert (kv.usage, kv.requests, kv.num_adopted_tokens) == (0.0, {}, {})
     assert (manager_state(kv)["tables"], manager_state(kv)["published"]) == ({}, [{}])
     return world
 

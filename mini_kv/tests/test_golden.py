@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from mini_kv_book.deviations import DEVIATIONS, UPSTREAM, as_markdown
 
-from mini_kv.core.deviations import DEVIATIONS, UPSTREAM, as_markdown
 from mini_kv.tests.golden import common, play_scheduler
 from mini_kv.tests.golden.common import Scenario, format_numbers, parse_numbers
 from mini_kv.tests.golden.generate import generated

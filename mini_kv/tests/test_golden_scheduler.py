@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mini_kv_book.deviations import UPSTREAM
 
-from mini_kv.core.deviations import UPSTREAM
 from mini_kv.tests.golden import conformance
 from mini_kv.tests.golden.common import Call, Scenario, State, differences, parse_numbers
 from mini_kv.tests.golden.generate_scheduler import generated

@@ -98,7 +98,8 @@ def fill(
         for position in positions:
             block = pool.get_new_blocks(1)
             table = [pool.null_block] * position + block
-            pool.cache_full_blocks(table, manager.names_of(names), position, position + 1, manager.kv_cache_group_id)
+            hashes = manager.hashes_per_block(names)
+            pool.cache_full_blocks(table, hashes, position, position + 1, manager.kv_cache_group_id)
         cached.append(positions)
     return cached
 
@@ -128,7 +129,8 @@ def test_the_hit_is_the_longest_that_all_groups_have(part: int) -> None:
                 read = {token // block_size for token in tokens_read(kind, reach, num_tokens)}
                 assert [position for position, block in enumerate(blocks) if not block.is_null] == sorted(read), what
                 for position in read:
-                    found = pool.get_cached_block(manager.names_of(names)[position], [manager.kv_cache_group_id])
+                    block_hash = manager.hashes_per_block(names)[position]
+                    found = pool.get_cached_block(block_hash, [manager.kv_cache_group_id])
                     assert found == [blocks[position]], what
     assert len(lengths) > 20  # of the 49 that are possible
 

@@ -6,7 +6,6 @@ The thread in each docstring is public. What the story asserts is what its users
 import pytest
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
-from mini_kv.core.debug import manager_state
 from mini_kv.core.errors import AllocationError, BlockStateError, UnknownRequestError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_interface import (
@@ -20,6 +19,7 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.trace.debug import manager_state
 
 
 def prefill(kv: KVCacheManager, name: str, *token_ids: int) -> Request:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.workload import mooncake
-from mini_kv.workload.mooncake import MAX_LINE_BYTES, TraceError, TraceRequest, format_request, name_blocks, read_trace
+from mini_kv.traces import mooncake
+from mini_kv.traces.mooncake import MAX_LINE_BYTES, TraceError, TraceRequest, format_request, name_blocks, read_trace
 
 GOOD = '{"timestamp": 5, "input_length": 1300, "output_length": 52, "hash_ids": [46, 47, 2353]}'
 

@@ -48,8 +48,8 @@ def test_the_first_cell_installs_only_what_is_missing(path):
     """The same cell everywhere, and torch where attention or the engine need it; it does nothing in a clone."""
     first, *rest = cells(path, "code")
     source = "".join(cell["source"] for cell in rest)
-    needs_engine = "mini_kv.engine" in source
-    needs_torch = needs_engine or "mini_kv.attention" in source
+    needs_engine = bool(re.search(r"mini_kv\.(engine|lessons\.generation)\b", source))
+    needs_torch = needs_engine or bool(re.search(r"mini_kv\.(attention|lessons\.tensors)\b", source))
     assert first["source"] == FIRST_CELL + WITH_TORCH * needs_torch + WITH_SAFETENSORS * needs_engine
 
 

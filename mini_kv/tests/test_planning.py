@@ -23,7 +23,7 @@ from mini_kv.core.kv_cache_planning import (
     get_max_concurrency,
     group_size,
 )
-from mini_kv.workload.models import load_model, model_names
+from mini_kv.planning.models import load_model, model_names
 
 FULL = FullAttentionSpec(16, num_kv_heads=8, head_size=128)
 WINDOW = SlidingWindowSpec(16, num_kv_heads=8, head_size=128, sliding_window=1024)

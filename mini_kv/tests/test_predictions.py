@@ -6,24 +6,24 @@ import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
-from mini_kv.policy.admission import Greedy
-from mini_kv.trace.recorder import Recorder
-from mini_kv.trace.scenario import prefill
-from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
-from mini_kv.viz.chain import PRESETS, chain
-from mini_kv.viz.live import LiveCache
-from mini_kv.viz.predict import Predict, questions
-from mini_kv.workload.cost import H200, decode_step, request_cost, served
-from mini_kv.workload.curves import (
+from mini_kv.lessons.admission import serve
+from mini_kv.lessons.chain import PRESETS, chain
+from mini_kv.lessons.curves import (
     follow_replay,
     hits_over_pool_sizes,
     hits_over_shared_tokens,
     small_trace,
     waste_over_block_sizes,
 )
-from mini_kv.workload.serve import serve
-from mini_kv.workload.timeline import PROMPT, long_among_short
-from mini_kv.workload.windows import find_with_holes, held_while_computing, hits_of_the_second_round
+from mini_kv.lessons.live import LiveCache
+from mini_kv.lessons.predict import Predict, questions
+from mini_kv.lessons.timeline import PROMPT, long_among_short
+from mini_kv.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
+from mini_kv.planning.cost import H200, decode_step, request_cost, served
+from mini_kv.policy.admission import Greedy
+from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.scenario import prefill
+from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
 
 LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
 GEMMA = ("full", *["window 1024"] * 5)  # notebook 09's
@@ -131,9 +131,9 @@ ABOUT_ATTENTION = {
     "large-channel",
     "scales-of-channels",
 }
-"""Worked out with torch, in tests/attention/test_lessons.py."""
+"""Worked out with torch, in tests/lessons/test_tensors.py."""
 ABOUT_THE_ENGINE = {"who-is-asked", "three-answers", "ten-and-twenty", "usage-of-a-memory"}
-"""The same, in tests/engine/test_lessons.py."""
+"""The same, in tests/lessons/test_generation.py."""
 
 
 def test_each_question_has_its_answer_worked_out_here():

@@ -24,9 +24,9 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.lessons.admission import serve
 from mini_kv.tests.progress_cases import Ask, Case, Play, StandsStill, random_case
-from mini_kv.workload.mooncake import TraceRequest
-from mini_kv.workload.serve import serve
+from mini_kv.traces.mooncake import TraceRequest
 
 NUM_CASES = int(os.environ.get("MINI_KV_PROGRESS", "2000"))
 STATE = MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from mini_kv_book import coverage, kill_matrix, names, serving
+from mini_kv_book.deviations import DEVIATIONS
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import run_python
 from mini_kv_book.upstream import files_with, has_setting, recording
 
-from mini_kv.core.deviations import DEVIATIONS
 from mini_kv.labkit.lab import Lab, all_labs
 from mini_kv.tests.test_labs_are_sound import run_audit
 

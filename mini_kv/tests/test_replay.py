@@ -8,10 +8,10 @@ import pytest
 from mini_kv.core.errors import ConfigError
 from mini_kv.trace.edge import EdgeKind
 from mini_kv.trace.recorder import Recorder
-from mini_kv.workload import mooncake
-from mini_kv.workload.mooncake import TraceRequest, read_trace
-from mini_kv.workload.replay import num_blocks_for_all, replay
-from mini_kv.workload.synthetic import generate
+from mini_kv.traces import mooncake
+from mini_kv.traces.mooncake import TraceRequest, read_trace
+from mini_kv.traces.replay import num_blocks_for_all, replay
+from mini_kv.traces.synthetic import generate
 
 
 def ask(num_tokens, *hash_ids):

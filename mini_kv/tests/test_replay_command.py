@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.workload import mooncake
-from mini_kv.workload.replay_command import ProgressBar, add_replay_arguments, run_replay
+from mini_kv.traces import mooncake
+from mini_kv.traces.replay_command import ProgressBar, add_replay_arguments, run_replay
 
 SMALL = str(Path(mooncake.__file__).with_name("small.jsonl"))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.workload import mooncake
-from mini_kv.workload.mooncake import TraceRequest, read_trace
-from mini_kv.workload.plain_lru import plain_lru_hit_tokens
-from mini_kv.workload.replay import replay
-from mini_kv.workload.synthetic import generate
+from mini_kv.traces import mooncake
+from mini_kv.traces.mooncake import TraceRequest, read_trace
+from mini_kv.traces.plain_lru import plain_lru_hit_tokens
+from mini_kv.traces.replay import replay
+from mini_kv.traces.synthetic import generate
 
 
 @dataclass(frozen=True)

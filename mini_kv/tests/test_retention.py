@@ -26,7 +26,7 @@ def published(kv: KVCacheManager, group_id: int) -> list[int]:
     """Return at which positions of any table of the group a block has its key, in the order of publishing."""
     keys = [key for key, _ in kv.block_pool.cached_block_hash_to_block.items()]
     (request,) = kv.requests.values()
-    names = kv.coordinator.single_type_managers[group_id].names_of(request.block_hashes)
+    names = kv.coordinator.single_type_managers[group_id].hashes_per_block(request.block_hashes)
     return [i for i, name in enumerate(names) if any(key == name + group_id.to_bytes(4, "big") for key in keys)]
 
 

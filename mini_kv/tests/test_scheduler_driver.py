@@ -114,7 +114,7 @@ class ForgetsWhoWasPreempted(Scheduler):
 
 class TellsOnlyOnce(Scheduler):
     def abandon_step(self) -> None:
-        output = self._step.output if self._step else SchedulerOutput()
+        output = self.step.output if self.step else SchedulerOutput()
         output.finished_req_ids.clear()
         super().abandon_step()
 

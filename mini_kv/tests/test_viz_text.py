@@ -4,6 +4,7 @@ import pytest
 
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.tests.traced_run import random_life
 from mini_kv.trace.frame import BlockView, Frame, frame_of, frames
 from mini_kv.trace.recorder import Recorder
@@ -65,7 +66,9 @@ def test_what_left_a_window_is_a_null_block():
     groups = tuple(KVCacheGroupSpec((f"layers {n}",), spec) for n, spec in enumerate(specs))
     recorder = Recorder()
     traced = TracedKVCacheManager(
-        KVCacheManager(KVCacheConfig(10, groups), new_block=recorder.new_block), recorder, snapshots=True
+        KVCacheManager(KVCacheConfig(10, groups), parts=KVCacheParts(new_block=recorder.new_block)),
+        recorder,
+        snapshots=True,
     )
     request = traced.new_request("A", range(6))
     traced.allocate_slots(request, 6)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
-from mini_kv.core.debug import DebugKVCacheManager, manager_state
 from mini_kv.core.errors import AllocationError, ConfigError
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -23,6 +22,7 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.trace.debug import DebugKVCacheManager, manager_state
 
 
 def state_spec(block_size: int) -> MambaSpec:

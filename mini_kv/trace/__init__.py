@@ -3,5 +3,5 @@
 Standard library only; runs in a browser. In reading order: `edge` (what a block can do), `recorder` (blocks that tell),
 `traced_manager` (calls as spans), `frame` (the state after a call), `story` (spans as lines of text), `metrics`
 (numbers folded from spans), `jsonl` (spans as a file), `predict` (questions about a step), `scenario` (calls as
-data, to be played).
+data, to be played); beside them `debug` (a manager that checks itself after every call).
 """

@@ -57,6 +57,7 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
@@ -271,7 +272,7 @@ class ScenarioPlayer:
         manager = KVCacheManager(
             KVCacheConfig(scenario.num_blocks, groups),
             enable_caching=scenario.enable_caching,
-            new_block=recorder.new_block,
+            parts=KVCacheParts(new_block=recorder.new_block),
         )
         self.kv = TracedKVCacheManager(manager, recorder, snapshots=True)
         # The traced manager has every method of the one that it wraps.

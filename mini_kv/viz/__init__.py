@@ -2,7 +2,4 @@
 
 `text` draws a state in plain characters, `terminal` plays a scenario; `story_json` writes a run as a story, and
 `figure` puts it before a reader, with the one script that draws it (`kv_story.js`).
-
-For notebooks: `live` (a cache under the reader's hands), `chain` (two prompts and their names), `predict` (questions),
-`chart` (lines, areas and bars, by matplotlib), `notebook` (all of this as the result of a cell).
 """

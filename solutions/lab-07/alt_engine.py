@@ -5,7 +5,7 @@ The engine has these five classes in three modules, so `LAB_IMPL=engine`, which 
 
 from collections.abc import Iterable, Sequence
 
-from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager
+from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager, stats
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.kv_cache_manager import KVCacheBlocks
 from mini_kv.core.request import Request
@@ -60,8 +60,8 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
         return super().get_computed_blocks(request)
 
 
-class PrefixCacheStats(kv_cache_manager.PrefixCacheStats):
+class PrefixCacheStats(stats.PrefixCacheStats):
     """The engine's counters."""
 
     def record(self, num_tokens: int, num_hits: int) -> None:
-        kv_cache_manager.PrefixCacheStats.record(self, num_tokens, num_hits)
+        stats.PrefixCacheStats.record(self, num_tokens, num_hits)

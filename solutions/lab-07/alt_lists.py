@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
-from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager
+from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager, stats
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.errors import BlockStateError
@@ -103,7 +103,7 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
         return KVCacheBlocks((hit,)), len(hit) * self.block_size
 
 
-class PrefixCacheStats(kv_cache_manager.PrefixCacheStats):
+class PrefixCacheStats(stats.PrefixCacheStats):
     """The engine's counters."""
 
     def record(self, num_tokens: int, num_hits: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager
+from mini_kv.core import block_pool, kv_cache_manager, single_type_kv_cache_manager, stats
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.errors import BlockStateError
@@ -110,7 +110,7 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
         return KVCacheBlocks(hit), num_tokens
 
 
-class PrefixCacheStats(kv_cache_manager.PrefixCacheStats):
+class PrefixCacheStats(stats.PrefixCacheStats):
     """Three counters that start at 0."""
 
     def record(self, num_tokens: int, num_hits: int) -> None:

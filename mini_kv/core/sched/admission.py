@@ -1,17 +1,18 @@
-"""The seam for admission strategies: how much must stay free while a newcomer enters.
+"""The seam for admission strategies: how many blocks must stay free while a newcomer enters.
 
-Admitting everybody who fits is tempting: but those who run grow by a token a step, and if the newcomer took the last
-block, somebody is thrown out a moment later and pays for all of its tokens again. Blocks kept back prevent that, and
-are of no use otherwise. `mini_kv.policy.admission` holds the strategies; the scheduler's own is the first of them.
+A newcomer that fits now may still be let in too early: running requests grow by a token per step, and if it took the
+last block, one of them is preempted a moment later and pays for all of its tokens again. Blocks kept back prevent that,
+and are of no use otherwise. `mini_kv.policy.admission` holds more strategies.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from mini_kv.core.block_pool import BlockPool
 
 
 class AdmissionPolicy(Protocol):
-    """Says when a waiting request may enter. Asked only while somebody runs: an idle engine admits whoever fits.
+    """Says when a waiting request may enter. Asked only while others run: an idle engine admits what fits.
 
     That rule is the scheduler's and not the strategy's, so that no strategy can bring the engine to a halt.
     """
@@ -21,14 +22,15 @@ class AdmissionPolicy(Protocol):
         """Whether those behind a request that does not fit may be tried."""
 
     def reserved_blocks(self, block_pool: BlockPool) -> int | None:
-        """Return how many blocks must stay free after the newcomer has its own; `None`: nobody may enter now."""
+        """Return how many blocks must stay free after the newcomer has its own; `None`: no request may enter now."""
 
 
+@dataclass(frozen=True)
 class Greedy:
-    """Whoever fits enters, in the order of the queue: vLLM's rule, whose watermark is 0.0 by default."""
+    """Admits what fits, in the order of the queue; with `may_jump` also what stands behind one that does not fit."""
 
-    may_jump = False
+    may_jump: bool = False
 
     def reserved_blocks(self, block_pool: BlockPool) -> int | None:
-        """Keep nothing back."""
+        """Return 0."""
         return 0

@@ -10,83 +10,27 @@ A step lets every request catch up by as much as the budget allows. One token be
 prompt behind, prefill; a part of it, chunked prefill. All of them run in one batch.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
 
-from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerError
+from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
-from mini_kv.core.sched.config import SchedulerConfig, can_ever_run, check_limits
+from mini_kv.core.sched.checks import check_drafts, check_new, check_sampled, max_slots
+from mini_kv.core.sched.config import SchedulerConfig, check_limits
 from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
-from mini_kv.core.sched.request_queue import RequestQueue, SchedulingPolicy, create_request_queue
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-@dataclass(slots=True)
-class _Step:
-    """A step, while it is being planned and until its results are there."""
-
-    token_budget: int
-    output: SchedulerOutput = field(default_factory=SchedulerOutput)
-    requests: dict[str, Request] = field(default_factory=dict)
-    """Who is in it. One that is aborted meanwhile stays, so that a new request of the same id is not taken for it."""
-    long_prefill_token_threshold: int = 0
-
-    def take_out(self, request_id: str) -> None:
-        """Undo that the request was scheduled; its tokens are in the budget again."""
-        self.token_budget += self.output.num_scheduled_tokens.get(request_id, 0)
-        self.requests.pop(request_id, None)
-        self.output.drop(request_id)
+from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from mini_kv.core.sched.transaction import Step, TransactionalScheduler, all_or_nothing
 
 
-@dataclass(slots=True)
-class _Before:
-    """The scheduler when a call began, to be put back if the call is interrupted."""
-
-    running: list[Request]
-    waiting: RequestQueue
-    step: _Step | None
-    num_preemptions: int
-    num_arrived: int
-    finished_req_ids: list[str]
-    preempted_req_ids: list[str]
-    unknown_to_worker: set[str]
-    states: dict[Request, tuple[Any, ...]] = field(default_factory=dict)
-    """What the call has changed of requests, as it was: see `Request.state`."""
-    progress: list[tuple[Request, int, int, int]] = field(default_factory=list)
-    """Of each request in a step whose results come: computed tokens, tokens and block hashes before."""
-
-
-def _all_or_nothing(method: Method) -> Method:
-    """Make the method undo what it has done if it raises; if that is interrupted too, the next call finishes it."""
-
-    @wraps(method)
-    def whole(self: "Scheduler", *args: Any, **kwargs: Any) -> Any:
-        self._recover()
-        self._begin()
-        try:
-            result = method(self, *args, **kwargs)
-            self._journal.is_open = False  # from here on it is done
-            return result
-        except BaseException:
-            self._roll_back()
-            raise
-
-    return cast(Method, whole)
-
-
-class Scheduler:
+class Scheduler(TransactionalScheduler):
     """Waiting line, running batch, and the rules between them.
 
     Use it in turns: `schedule()`, let the worker compute that step, `update_from_output()`, and again; if the worker
     failed, `abandon_step()`. Requests may be added and aborted at any time in between.
 
     Each call is done or not done: an exception in its middle, whatever its reason, leaves requests, tables and counts
-    as they were before. See `core.journal`.
+    as they were before. See `transaction`.
 
     Source: vLLM `Scheduler` (v1/core/sched/scheduler.py).
     """
@@ -98,7 +42,7 @@ class Scheduler:
         *,
         admission: AdmissionPolicy | None = None,
     ) -> None:
-        """Start with nobody waiting and nobody running.
+        """Start without requests.
 
         Args:
             kv_cache_manager: gives and takes blocks; a traced or watched one will do.
@@ -107,26 +51,10 @@ class Scheduler:
 
         Raises `ConfigError` if manager and limits cannot work together: see `check_limits`.
         """
-        self.kv_cache_manager = kv_cache_manager
         self.config = config or SchedulerConfig()
         check_limits(kv_cache_manager, self.config)
+        super().__init__(kv_cache_manager, create_request_queue(self.config.policy))
         self.admission = admission or Greedy()
-        self.waiting = create_request_queue(self.config.policy)
-        self.running: list[Request] = []
-        """In the order of admission: the last one gives way first."""
-        self.requests: dict[str, Request] = {}
-        """Everybody who is not finished."""
-        self.num_preemptions = 0
-        self._num_arrived = 0
-        self._finished_req_ids: list[str] = []
-        self._preempted_req_ids: list[str] = []
-        self._unknown_to_worker: set[str] = set()
-        """Forked requests that no step has named yet."""
-        self._step: _Step | None = None
-        """The step that is being planned, or that the worker has; `None` between steps."""
-        self._journal = kv_cache_manager.coordinator.journal
-        """Open while a call changes requests and blocks."""
-        self._before = self._now()
 
     # Requests come and go.
 
@@ -150,7 +78,7 @@ class Scheduler:
         long for the model, for the pool, or for one step where prompts must not be cut.
         """
         self._recover()
-        self._check_new(request, max_tokens)
+        check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
         try:
             self._enter(request, max_tokens, frozenset(stop_token_ids), priority)
             self.waiting.add_request(request)
@@ -162,18 +90,14 @@ class Scheduler:
 
     def _enter(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
         """Note what the scheduler must know of a request."""
-        request.max_slots = self._max_slots(request, max_tokens)
+        request.max_slots = max_slots(self.config, request, max_tokens)
         request.stop_token_ids = stop_token_ids
         request.priority = priority
         request.arrival = self._num_arrived
         self._num_arrived += 1
         self.requests[request.request_id] = request
 
-    def _max_slots(self, request: Request, max_tokens: int) -> int:
-        """Return how many of a request's tokens will be computed: all but the very last, which nothing follows."""
-        return min(request.num_tokens + max_tokens, self.config.max_model_len) - 1
-
-    @_all_or_nothing
+    @all_or_nothing
     def finish_requests(self, request_ids: Iterable[str]) -> None:
         """Abort requests, wherever they stand: waiting, running, or in the step that the worker has.
 
@@ -189,7 +113,7 @@ class Scheduler:
                 self.waiting.remove_request(request)
             self._finish(request, RequestStatus.FINISHED_ABORTED)
 
-    @_all_or_nothing
+    @all_or_nothing
     def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
         """Let a new request go on from where a running one stands, on the same blocks; return whether there was room.
 
@@ -202,11 +126,11 @@ class Scheduler:
         parent = self.requests.get(parent_id)
         if parent is None or parent.status is not RequestStatus.RUNNING:
             raise SchedulerError(f"request {parent_id!r} is not running: it has nothing to share")
-        if self._step is not None:
+        if self.step is not None:
             raise SchedulerError("a step is under way: fork between steps")
         if len(self.running) == self.config.max_num_seqs:
             return False
-        self._check_new(child, max_tokens)
+        check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
         self._remember(child)
         self.kv_cache_manager.fork(parent, child)
         self._enter(child, max_tokens, parent.stop_token_ids, parent.priority)
@@ -223,16 +147,16 @@ class Scheduler:
 
     # One step.
 
-    @_all_or_nothing
+    @all_or_nothing
     def schedule(self) -> SchedulerOutput:
         """Plan the next step: first all that run, then, if none of them had to give way, those that wait.
 
         Raises `SchedulerError` if the last step's results have not been brought back, or if requests wait, none runs
         and none can be let in, which no later step would change.
         """
-        if self._step is not None:
+        if self.step is not None:
             raise SchedulerError("a step is under way: bring its results to update_from_output, or abandon_step")
-        self._step = step = _Step(self.config.max_num_batched_tokens)
+        self.step = step = Step(self.config.max_num_batched_tokens)
         if len(self.requests) > 1:  # a request by itself takes the step from no other
             step.long_prefill_token_threshold = self.config.long_prefill_token_threshold
         num_preemptions = self.num_preemptions
@@ -245,7 +169,7 @@ class Scheduler:
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
         return step.output
 
-    @_all_or_nothing
+    @all_or_nothing
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
     ) -> list[EngineCoreOutput]:
@@ -259,34 +183,26 @@ class Scheduler:
         Raises `SchedulerError` if this is not the step under way or the tokens do not fit it, and `InvalidTokenError`
         for a token that is none; nothing is changed then.
         """
-        step = self._step
+        step = self.step
         if step is None or scheduler_output is not step.output:
             raise SchedulerError("these are not the results of the step under way")
-        drafts_of = scheduler_output.scheduled_spec_decode_tokens
-        progress, running = self._before.progress, RequestStatus.RUNNING
-        for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
-            request = step.requests.get(request_id)
-            if request is not None and request.status is running:
-                _check_sampled(
-                    request, num_tokens, drafts_of.get(request_id, ()), sampled_token_ids.get(request_id, ())
-                )
-                progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
+        self._before.progress = _progress_of(step, sampled_token_ids)
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
-        for request, num_computed_tokens, _, _ in progress:
+        for request, num_computed_tokens, _, _ in self._before.progress:
             request_id = request.request_id
             request.num_computed_tokens = num_computed_tokens + scheduler_output.num_scheduled_tokens[request_id]
             sampled = sampled_token_ids.get(request_id)
             if sampled:
-                drafts = drafts_of.get(request_id, ())
+                drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
                 # Slots of wrong drafts are written again, with what should have stood there.
                 request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
                 outputs.append(self._append_output(request, sampled, bool(drafts)))
         self.kv_cache_manager.confirm_promises()
-        self._step = None
+        self.step = None
         return outputs
 
-    @_all_or_nothing
+    @all_or_nothing
     def abandon_step(self) -> None:
         """Give up the step under way, which the worker has not run or not run to its end; nothing if there is none.
 
@@ -294,10 +210,10 @@ class Scheduler:
         may have written is held by none. Keys that the step promised are withdrawn, also from blocks that were freed
         meanwhile. What the worker was to be told, the next step tells again.
         """
-        step = self._step
+        step = self.step
         if step is None:
             return
-        self._step = None
+        self.step = None
         self.kv_cache_manager.withdraw_all_promises()
         self.kv_cache_manager.finish_kv_cache_block_copies()
         self._finished_req_ids[:0] = step.output.finished_req_ids
@@ -312,66 +228,12 @@ class Scheduler:
         Raises `SchedulerError` if the request is not running or still in its prompt, or if a layer keeps states.
         """
         self._recover()
-        request = self.requests.get(request_id)
-        if request is None or request.status is not RequestStatus.RUNNING:
-            raise SchedulerError(f"request {request_id!r} is not running: there is nothing to propose for it")
-        if self.kv_cache_manager.coordinator.has_states:
-            raise SchedulerError("a layer keeps states: drafts that are wrong cannot be taken back out of them")
-        if request.num_computed_tokens < request.num_tokens - 1:
-            raise SchedulerError(f"request {request_id!r} is still in its prompt: there is nothing to propose for it")
+        request = check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)
         request.spec_token_ids = list(token_ids)
-
-    # A call that is interrupted is undone.
-
-    def _begin(self) -> None:
-        """Note all that the call may change. What it changes of a request is noted when it does: `_remember`."""
-        self._before = self._now()
-        self.kv_cache_manager.begin()
-
-    def _now(self) -> _Before:
-        return _Before(
-            list(self.running),
-            self.waiting.copy(),
-            self._step,
-            self.num_preemptions,
-            self._num_arrived,
-            list(self._finished_req_ids),
-            list(self._preempted_req_ids),
-            set(self._unknown_to_worker),
-        )
-
-    def _remember(self, request: Request) -> None:
-        """Note a request before it is changed."""
-        if self._journal.is_open and request not in self._before.states:
-            self._before.states[request] = request.state()
-
-    def _recover(self) -> None:
-        """Finish the roll back of a call that was interrupted so badly that it could not do so itself."""
-        if self._journal.is_open:
-            self._roll_back()
-
-    def _roll_back(self) -> None:
-        """Be again as at `_begin`. May itself be interrupted, and called again."""
-        before = self._before
-        if not self._journal.is_open:
-            return
-        for request, state in before.states.items():
-            request.restore(state)
-        for request, num_computed_tokens, num_tokens, num_block_hashes in before.progress:
-            request.num_computed_tokens = num_computed_tokens
-            request.truncate(num_tokens, num_block_hashes)
-        self.running, self.waiting, self._step = list(before.running), before.waiting.copy(), before.step
-        self.num_preemptions, self._num_arrived = before.num_preemptions, before.num_arrived
-        self._finished_req_ids, self._preempted_req_ids = list(before.finished_req_ids), list(before.preempted_req_ids)
-        self._unknown_to_worker = set(before.unknown_to_worker)
-        known = sorted([*self.running, *self.waiting], key=lambda request: request.arrival)
-        self.requests = {request.request_id: request for request in known}
-        self.kv_cache_manager.roll_back()
-        self._journal.is_open = False
 
     # Those who run.
 
-    def _schedule_running(self, step: _Step) -> None:
+    def _schedule_running(self, step: Step) -> None:
         for request in list(self.running):
             if step.token_budget == 0:
                 return
@@ -422,8 +284,8 @@ class Scheduler:
         request.num_preemptions += 1
         self.num_preemptions += 1
         self._preempted_req_ids.append(request.request_id)
-        if self._step is not None and request.request_id in self._step.requests:
-            self._step.take_out(request.request_id)
+        if self.step is not None and request.request_id in self.step.requests:
+            self.step.take_out(request.request_id)
             self.kv_cache_manager.withdraw_promises(request)
         self._take_blocks(request)
         self.waiting.prepend_request(request)
@@ -438,7 +300,7 @@ class Scheduler:
 
     # Those who wait.
 
-    def _schedule_waiting(self, step: _Step) -> None:
+    def _schedule_waiting(self, step: Step) -> None:
         jumped: list[Request] = []
         while self.waiting and step.token_budget > 0 and len(self.running) < self.config.max_num_seqs:
             if self._admit(self.waiting.peek_request(), step):
@@ -450,7 +312,7 @@ class Scheduler:
         for request in reversed(jumped):
             self.waiting.prepend_request(request)
 
-    def _admit(self, request: Request, step: _Step) -> bool:
+    def _admit(self, request: Request, step: Step) -> bool:
         """Give a waiting request its hit and its first slots, if it may enter and they are there."""
         reserved_blocks = self.admission.reserved_blocks(self.kv_cache_manager.block_pool) if self.running else 0
         if reserved_blocks is None:
@@ -488,13 +350,13 @@ class Scheduler:
 
     # Both.
 
-    def _introduce(self, request: Request, step: _Step) -> None:
+    def _introduce(self, request: Request, step: Step) -> None:
         """Tell the worker all that there is to know of a request."""
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
         data = NewRequestData(request.request_id, list(request.token_ids), block_ids, request.num_computed_tokens)
         step.output.scheduled_new_reqs.append(data)
 
-    def _num_wanted(self, request: Request, num_computed_tokens: int, step: _Step) -> int:
+    def _num_wanted(self, request: Request, num_computed_tokens: int, step: Step) -> int:
         """Return how many tokens of the request this step would compute if its budget were endless."""
         num_lacking = request.num_tokens + len(request.spec_token_ids) - num_computed_tokens
         if step.long_prefill_token_threshold:
@@ -505,7 +367,7 @@ class Scheduler:
         """Return how many slots to give beyond `num_tokens`: none for tokens that it will not live to see."""
         return min(self.config.num_lookahead_tokens, request.max_slots - num_tokens)
 
-    def _count(self, request: Request, num_new_tokens: int, step: _Step) -> None:
+    def _count(self, request: Request, num_new_tokens: int, step: Step) -> None:
         """Note in the step that the request runs, with how many tokens and which drafts."""
         step.token_budget -= num_new_tokens
         step.requests[request.request_id] = request
@@ -545,27 +407,14 @@ class Scheduler:
         del self.requests[request.request_id]
         self._finished_req_ids.append(request.request_id)
 
-    def _check_new(self, request: Request, max_tokens: int) -> None:
-        """Raise if the id is in use, or `ConfigError` if the request could never be done, however long it waited."""
-        if request.request_id in self.requests:
-            raise RepeatedRequestError(request.request_id)
-        if max_tokens < 1:
-            raise ConfigError(f"max_tokens of request {request.request_id!r} is {max_tokens}, it must be at least 1")
-        reason = can_ever_run(
-            self.kv_cache_manager, self.config, request.num_tokens, self._max_slots(request, max_tokens)
-        )
-        if reason is not None:
-            raise ConfigError(f"request {request.request_id!r} of {request.num_tokens} tokens {reason}")
 
-
-def _check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:
-    """Raise `SchedulerError` unless these new tokens can be what the step computed for the request."""
-    num_computed_tokens = request.num_computed_tokens + num_tokens
-    if num_computed_tokens < request.num_tokens:
-        if sampled:
-            raise SchedulerError(f"request {request.request_id!r} is still in its prompt, but has a new token")
-        return
-    num_accepted = len(sampled) - 1
-    if not 0 <= num_accepted <= len(drafts) or list(sampled[:num_accepted]) != list(drafts[:num_accepted]):
-        message = f"new tokens of request {request.request_id!r} are {list(sampled)}; its drafts were {list(drafts)}:"
-        raise SchedulerError(f"{message} expected are those that were right, and one token more")
+def _progress_of(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) -> list[tuple[Request, int, int, int]]:
+    """Check the results of a step; return how far each of its running requests is, as `Before.progress` keeps it."""
+    progress = []
+    for request_id, num_tokens in step.output.num_scheduled_tokens.items():
+        request = step.requests.get(request_id)
+        if request is not None and request.status is RequestStatus.RUNNING:
+            drafts = step.output.scheduled_spec_decode_tokens.get(request_id, ())
+            check_sampled(request, num_tokens, drafts, sampled_token_ids.get(request_id, ()))
+            progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
+    return progress

@@ -80,10 +80,10 @@ class Admission(KVCacheManager):
         if request.request_id not in self.requests:
             num_tokens = num_new_computed_tokens + num_new_tokens + num_lookahead_tokens
             num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens, hit)
+            if num_needed is None:
+                return None
             num_needed += reserved_blocks
-            if full_sequence_must_fit:
-                num_needed = max(num_needed, self._num_blocks_of_full_sequence(request, hit))
-            if num_needed > self.block_pool.num_free_blocks:
+            if not self._may_enter(request, hit, num_needed, full_sequence_must_fit, has_scheduled_reqs):
                 return None
         new_blocks = super().allocate_slots(
             request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens

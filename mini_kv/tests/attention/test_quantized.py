@@ -8,7 +8,6 @@ import torch
 
 from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import allocate_kv_cache, copy_blocks
-from mini_kv.attention.quantization_error import errors, main
 from mini_kv.attention.quantized import (
     FP8_MAX,
     dequantize,
@@ -18,6 +17,7 @@ from mini_kv.attention.quantized import (
     quantize_per_token_head,
     to_fp8,
 )
+from mini_kv.lessons.quantization_error import errors, main
 from mini_kv.tests.attention.problem import make_problem
 
 

@@ -13,8 +13,8 @@ from threading import Thread
 
 import pytest
 
+from mini_kv.lessons.live import LiveCache
 from mini_kv.trace.scenario import load_scenario
-from mini_kv.viz.live import LiveCache
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(180)]
 
@@ -337,7 +337,7 @@ def test_two_prompts_typed_in_jupyterlab(run_all):
 
 def test_prompts_for_the_engine_in_jupyterlab(run_all):
     """Type other prompts, switch the prefix cache off, make the pool too small: texts and counts are the engine's."""
-    from mini_kv.engine.lessons import run_prompts  # needs torch
+    from mini_kv.lessons.generation import run_prompts  # needs torch
 
     page = run_all("14-what-a-cache-buys")
     player = page.locator(".jp-OutputArea-output", has=button(page, "Run")).last

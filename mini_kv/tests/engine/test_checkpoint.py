@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from mini_kv.engine.checkpoint import load_config, load_model, save_model, tiny_folder
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.model import ModelConfig, TinyLlama
-from mini_kv.engine.train import Windows
+from mini_kv.training.train import Windows
 
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,

@@ -26,7 +26,7 @@ from mini_kv.engine.errors import LONGEST, CheckpointError
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.train_tokenizer import tokenizer_json
+from mini_kv.training.train_tokenizer import tokenizer_json
 
 SMALL = ModelConfig(260, 16, 24, 2, 4, 2, 4, max_position_embeddings=64)
 TOKENIZER = tokenizer_json([(b"c", b"k"), (b"l", b"o"), (b"lo", b"ck")], "<|end|>")

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from mini_kv.core.debug import DebugKVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
@@ -13,6 +12,7 @@ from mini_kv.engine.contiguous import ContiguousCache, generate_alone
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
+from mini_kv.trace.debug import DebugKVCacheManager
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mini_kv.engine.checkpoint import load_config, load_model, tiny_folder
-from mini_kv.engine.prose import read_prose
-from mini_kv.engine.train import Windows, text_loss
+from mini_kv.training.prose import read_prose
+from mini_kv.training.train import Windows, text_loss
 
 ROOT = Path(__file__).parents[3]
 LEARNED = 4.1

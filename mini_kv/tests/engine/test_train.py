@@ -8,9 +8,9 @@ import torch
 
 from mini_kv.engine.checkpoint import load_model
 from mini_kv.engine.model import ModelConfig
-from mini_kv.engine.prose import paragraphs, texts_of
-from mini_kv.engine.train import Recipe, draw_windows, make_checkpoint, new_model, window_loss
-from mini_kv.engine.train_tokenizer import learn_merges
+from mini_kv.training.prose import paragraphs, texts_of
+from mini_kv.training.train import Recipe, draw_windows, make_checkpoint, new_model, window_loss
+from mini_kv.training.train_tokenizer import learn_merges
 
 PAGE = """\
 # Blocks

@@ -6,7 +6,8 @@ that is not there any more. So counting the calls that name one is counting thos
 
 from collections.abc import Sequence
 
-from mini_kv.core.deviations import UPSTREAM
+from mini_kv_book.deviations import UPSTREAM
+
 from mini_kv.tests.golden import play, play_scheduler
 from mini_kv.tests.golden.common import Scenario
 

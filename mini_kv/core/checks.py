@@ -1,0 +1,142 @@
+"""Checks of what a caller hands to the KV cache manager: each raises before anything changes."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.block_hash import SINGLE_TENANT_HASHES, make_block_hashes_with_group_id
+from mini_kv.core.errors import AllocationError, ConfigError, RepeatedRequestError, UnknownRequestError
+from mini_kv.core.request import Request
+from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
+
+if TYPE_CHECKING:
+    from mini_kv.core.kv_cache_manager import KVCacheManager
+
+Hit = tuple[Sequence[KVCacheBlock], ...]
+"""Blocks of a hit, per group."""
+
+
+def check_watermark(watermark: float) -> None:
+    """Raise `ConfigError` unless the watermark is a share of the pool."""
+    if not 0.0 <= watermark < 1.0:
+        raise ConfigError(f"watermark is {watermark}: it is a share of the pool, 0.0 to 1.0")
+
+
+def check_cache_salt(request_id: str, cache_salt: str | None, hash_name: str) -> None:
+    """Raise `ConfigError` for an empty salt, and for a salt together with a hash whose collisions can be made."""
+    if cache_salt == "":
+        raise ConfigError(f"the cache_salt of request {request_id!r} is empty: give its tenant's, or None for no salt")
+    if cache_salt is not None and hash_name in SINGLE_TENANT_HASHES:
+        raise ConfigError(f"{hash_name} is for a single tenant: with a cache_salt, use sha256")
+
+
+def check_admitted(kv: "KVCacheManager", request: Request) -> None:
+    """Raise `UnknownRequestError` unless the request holds blocks."""
+    if kv.requests.get(request.request_id) is not request:
+        raise UnknownRequestError(request.request_id)
+
+
+def check_fork(kv: "KVCacheManager", parent: Request, child: Request) -> None:
+    """Raise unless the child can start from what the parent has computed. See `KVCacheManager.fork`."""
+    check_admitted(kv, parent)
+    if child.request_id in kv.requests:
+        raise RepeatedRequestError(child.request_id)
+    if kv.coordinator.has_states:
+        raise ConfigError("a request with states cannot be forked: its next token would write over them")
+    num_computed_tokens = parent.num_computed_tokens
+    num_hashes = num_computed_tokens // kv.coordinator.hash_block_size
+    if child.token_ids[:num_computed_tokens] != parent.token_ids[:num_computed_tokens] or (
+        child.block_hashes[:num_hashes] != parent.block_hashes[:num_hashes]
+    ):
+        message = f"its tokens do not begin with the {num_computed_tokens} that {parent.request_id!r} has computed"
+        raise AllocationError(child.request_id, message)
+    if child.num_tokens <= num_computed_tokens:
+        raise AllocationError(child.request_id, f"all its {child.num_tokens} tokens are computed; it needs one more")
+
+
+def check_allocation(
+    kv: "KVCacheManager",
+    request: Request,
+    num_new_tokens: int,
+    num_lookahead_tokens: int,
+    num_computed_tokens: int,
+    hit: Hit,
+    num_slots: int,
+) -> None:
+    """Raise unless the arguments of `KVCacheManager.allocate_slots` make sense together."""
+    if num_new_tokens < 1 or num_lookahead_tokens < 0:
+        message = f"num_new_tokens is {num_new_tokens} and num_lookahead_tokens {num_lookahead_tokens}: "
+        raise AllocationError(request.request_id, message + "a step computes at least 1 token")
+    admitted = kv.requests.get(request.request_id)
+    if admitted is not request and admitted is not None:
+        raise RepeatedRequestError(request.request_id)
+    if kv.coordinator.skipping_managers:
+        _check_skipping(kv, request, num_new_tokens + num_lookahead_tokens, num_computed_tokens)
+    if admitted is None:
+        _check_hit(kv, request, num_computed_tokens, hit)
+        return
+    if any(hit) or num_computed_tokens != request.num_computed_tokens:
+        raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
+    num_adopted = kv.num_adopted_tokens.get(request.request_id, 0)
+    if not num_adopted <= num_computed_tokens <= num_slots:
+        message = (
+            f"{num_computed_tokens} tokens are said to be computed; it adopted {num_adopted}, which others wrote,"
+            f" and its blocks have room for {num_slots}"
+        )
+        raise AllocationError(request.request_id, message)
+
+
+def _check_skipping(kv: "KVCacheManager", request: Request, num_slots_wanted: int, num_computed_tokens: int) -> None:
+    """Raise if the call asks back what a window has given away, or what a state has swallowed."""
+    if kv.coordinator.has_given_back(request.request_id, num_computed_tokens):
+        message = f"it goes back to {num_computed_tokens} computed tokens, behind what its window has given back"
+        raise AllocationError(request.request_id, message)
+    num_drafts = num_computed_tokens + num_slots_wanted - request.num_tokens
+    if kv.coordinator.has_states and num_drafts > 0:
+        message = f"{num_drafts} tokens are drafts, which cannot be taken back out of the state of a layer"
+        raise AllocationError(request.request_id, message)
+
+
+def _check_hit(kv: "KVCacheManager", request: Request, num_computed_tokens: int, hit: Hit) -> None:
+    """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
+    lengths = kv.coordinator.num_hit_tokens(hit)
+    num_hit_tokens = max(lengths)
+    if min(lengths) < num_hit_tokens:
+        message = f"the groups' blocks of the hit stand for {lengths} tokens, but a hit has one end for all"
+        raise AllocationError(request.request_id, message)
+    if num_hit_tokens != num_computed_tokens or request.num_computed_tokens not in (0, num_hit_tokens):
+        message = (
+            f"new_computed_blocks hold {num_hit_tokens} tokens, but {request.num_computed_tokens} are adopted and"
+            f" {num_computed_tokens - request.num_computed_tokens} passed;"
+            " adopt the hit in request.num_computed_tokens or pass it as num_new_computed_tokens, once, with its"
+            " blocks"
+        )
+        raise AllocationError(request.request_id, message)
+    if num_hit_tokens >= request.num_tokens:
+        message = f"the hit covers all its {request.num_tokens} tokens; the last one is always computed"
+        raise AllocationError(request.request_id, message)
+    for manager, blocks in zip(kv.coordinator.single_type_managers, hit, strict=True):
+        _check_hit_of_group(request, manager, blocks, num_hit_tokens)
+
+
+def _check_hit_of_group(
+    request: Request, manager: SingleTypeKVCacheManager, blocks: Sequence[KVCacheBlock], num_hit_tokens: int
+) -> None:
+    """Raise unless each block that the next token reads is there, and carries the request's own block hash."""
+    own = manager.block_pool.blocks
+    first = manager.get_num_skipped_tokens(num_hit_tokens) // manager.block_size
+    block_hashes = manager.hashes_per_block(request.block_hashes)[first : len(blocks)]
+    keys = make_block_hashes_with_group_id(block_hashes, manager.kv_cache_group_id)
+    # Longest: a block beyond the request's block hashes is another request's.
+    for block, key in zip_longest(blocks[first:], keys):
+        if block.block_hash is None or block.block_hash != key:
+            message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
+            raise AllocationError(request.request_id, message)
+        if block.block_id >= len(own) or own[block.block_id] is not block:
+            message = f"block {block.block_id} of the hit belongs to another cache"
+            raise AllocationError(request.request_id, message)
+    for block in blocks[:first]:
+        if not block.is_null:
+            message = f"block {block.block_id} of the hit stands where group {manager.kv_cache_group_id} reads nothing"
+            raise AllocationError(request.request_id, message)

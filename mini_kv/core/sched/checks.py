@@ -1,0 +1,50 @@
+"""Checks of what a caller hands to the scheduler: each raises before anything changes."""
+
+from collections.abc import Mapping, Sequence
+
+from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerError
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request, RequestStatus
+from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
+
+
+def check_new(
+    kv: KVCacheManager, config: SchedulerConfig, requests: Mapping[str, Request], request: Request, max_tokens: int
+) -> None:
+    """Raise if the id is in use, or `ConfigError` if the request could never be done, however long it waited."""
+    if request.request_id in requests:
+        raise RepeatedRequestError(request.request_id)
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens of request {request.request_id!r} is {max_tokens}, it must be at least 1")
+    reason = can_ever_run(kv, config, request.num_tokens, max_slots(config, request, max_tokens))
+    if reason is not None:
+        raise ConfigError(f"request {request.request_id!r} of {request.num_tokens} tokens {reason}")
+
+
+def max_slots(config: SchedulerConfig, request: Request, max_tokens: int) -> int:
+    """Return how many of a request's tokens will be computed: all but the very last, which nothing follows."""
+    return min(request.num_tokens + max_tokens, config.max_model_len) - 1
+
+
+def check_drafts(kv: KVCacheManager, request: Request | None, request_id: str) -> Request:
+    """Return the request; raise `SchedulerError` unless drafts may be proposed for it now."""
+    if request is None or request.status is not RequestStatus.RUNNING:
+        raise SchedulerError(f"request {request_id!r} is not running: there is nothing to propose for it")
+    if kv.coordinator.has_states:
+        raise SchedulerError("a layer keeps states: drafts that are wrong cannot be taken back out of them")
+    if request.num_computed_tokens < request.num_tokens - 1:
+        raise SchedulerError(f"request {request_id!r} is still in its prompt: there is nothing to propose for it")
+    return request
+
+
+def check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:
+    """Raise `SchedulerError` unless these new tokens can be what the step computed for the request."""
+    num_computed_tokens = request.num_computed_tokens + num_tokens
+    if num_computed_tokens < request.num_tokens:
+        if sampled:
+            raise SchedulerError(f"request {request.request_id!r} is still in its prompt, but has a new token")
+        return
+    num_accepted = len(sampled) - 1
+    if not 0 <= num_accepted <= len(drafts) or list(sampled[:num_accepted]) != list(drafts[:num_accepted]):
+        message = f"new tokens of request {request.request_id!r} are {list(sampled)}; its drafts were {list(drafts)}:"
+        raise SchedulerError(f"{message} expected are those that were right, and one token more")

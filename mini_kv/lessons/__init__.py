@@ -1,0 +1,12 @@
+"""What notebooks and chapters call, and nothing else does: numbers for charts, and controls for cells.
+
+In reading order, first the numbers, counted on the real engine: `curves` (waste, hit rates, memory over time),
+`timeline` (what each request does in each step), `admission` (a trace under several admission strategies), `windows`
+(what groups of layers hold and find), `helpers` (several requests admitted together, one that is freed in any case).
+With torch: `tensors` (slots, online softmax, 8 bits), `quantization_error` (what 8 bits cost), `watched` (an engine
+whose batches are kept), `generation` (texts that this engine writes).
+
+Then what a cell shows: `notebook` (players with buttons), `live` (a cache behind buttons), `chain` (two prompts and
+their block hashes), `predict` (questions), `chart` (lines, areas and bars, drawn by matplotlib), `slot_map` (a memory's
+slots as a table), `needs` (packages that only notebooks need).
+"""

@@ -1,0 +1,207 @@
+"""A trace through the real scheduler: who waits, who is thrown out, how full the pool is.
+
+    python -m mini_kv.lessons.admission mini_kv/traces/small.jsonl --num-blocks 40
+
+There is no model: every token is 0. A step is taken to last `ms_per_step`, whatever it computes, and time passes only
+so that requests arrive when the trace says; what is compared are steps, preemptions and blocks, not seconds.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.core.sched.admission import AdmissionPolicy
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
+from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, TraceRequest, name_blocks, read_trace
+
+MAX_BLOCKS = 1_000_000
+"""Of a pool that the command makes: this many take a second."""
+
+
+def strategies() -> dict[str, AdmissionPolicy]:
+    """Return the strategies that the command compares, each as new."""
+    return {
+        "greedy": Greedy(),
+        "greedy, jumping": Greedy(may_jump=True),
+        "8 blocks reserved": ReservedBlocks(8),
+        "watermark 10 %": Watermark(0.1),
+        "hysteresis 90/50 %": Hysteresis(0.9, 0.5),
+    }
+
+
+@dataclass(slots=True)
+class ServeReport:
+    """What it took to serve a trace."""
+
+    requests: int = 0
+    requests_refused: int = 0
+    """Requests that are larger than the pool."""
+    steps: int = 0
+    preemptions: int = 0
+    tokens_computed: int = 0
+    """Prompt and output, everything that was computed again after a preemption included."""
+    tokens_recomputed: int = 0
+    """Those of them that had been computed before."""
+    tokens_given_up: int = 0
+    """Computed tokens of those who were thrown out, at that moment; what is not recomputed of them was found again."""
+    mean_usage: float = 0.0
+    """Held blocks as a share of the pool, averaged over the steps in which anybody ran."""
+    mean_wait: float = 0.0
+    """Steps from arrival to the first token computed, averaged over the requests."""
+    longest_wait: int = 0
+    """The same for the request that waited longest: starvation shows here."""
+
+
+def serve(
+    trace: Sequence[TraceRequest],
+    num_blocks: int,
+    config: SchedulerConfig | None = None,
+    *,
+    admission: AdmissionPolicy | None = None,
+    ms_per_step: int = 20,
+) -> ServeReport:
+    """Serve every request of the trace, prompt and answer, and return what that took.
+
+    Args:
+        trace: at least one request.
+        num_blocks: size of the pool, the null block included, in blocks of 512 tokens.
+        config: limits of the scheduler.
+        admission: when a newcomer may enter.
+        ms_per_step: how much of the trace's time passes in a step.
+
+    Costs O(tokens of all answers).
+    """
+    if ms_per_step < 1:
+        raise ConfigError(f"ms_per_step is {ms_per_step}, it must be at least 1")
+    serving = _Serving(trace, num_blocks, config, admission)
+    clock, num_arrived = 0, 0
+    while num_arrived < len(trace) or serving.scheduler.has_unfinished_requests:
+        if not serving.scheduler.has_unfinished_requests:  # nothing to do until the next one comes
+            clock = max(clock, -(-trace[num_arrived].timestamp // ms_per_step))
+        while num_arrived < len(trace) and trace[num_arrived].timestamp <= clock * ms_per_step:
+            serving.arrive(num_arrived, clock)
+            num_arrived += 1
+        if serving.scheduler.has_unfinished_requests:
+            serving.step(clock)
+            clock += 1
+    return serving.finished_report()
+
+
+def compare_strategies(
+    trace: Sequence[TraceRequest], num_blocks: int, config: SchedulerConfig | None = None, *, ms_per_step: int = 20
+) -> dict[str, ServeReport]:
+    """Serve the trace under each of `strategies`, and return the reports by their names. Arguments as for `serve`."""
+    return {
+        name: serve(trace, num_blocks, config, admission=admission, ms_per_step=ms_per_step)
+        for name, admission in strategies().items()
+    }
+
+
+class _Serving:
+    """A scheduler at work, and what is counted meanwhile."""
+
+    def __init__(
+        self,
+        trace: Sequence[TraceRequest],
+        num_blocks: int,
+        config: SchedulerConfig | None,
+        admission: AdmissionPolicy | None,
+    ) -> None:
+        self.trace = trace
+        self.names = name_blocks(trace)
+        self.kv = KVCacheManager.for_full_attention(num_blocks, BLOCK_SIZE)
+        self.scheduler = Scheduler(self.kv, config, admission=admission)
+        self.report = ServeReport()
+        self.arrived_at: dict[str, int] = {}
+        self.reached: dict[str, int] = {}
+        """How many of each request's tokens have ever been computed."""
+        self.sum_of_waits = 0
+        self.sum_of_usage = 0.0
+
+    def arrive(self, index: int, clock: int) -> None:
+        """Bring a request of the trace, unless it is larger than the pool."""
+        entry = self.trace[index]
+        request = Request(str(index), num_tokens=entry.input_length, block_hashes=self.names[index])
+        try:
+            self.scheduler.add_request(request, max_tokens=max(entry.output_length, 1))
+        except ConfigError:
+            self.report.requests_refused += 1
+            return
+        self.report.requests += 1
+        self.arrived_at[request.request_id] = clock
+
+    def step(self, clock: int) -> None:
+        """Run one step."""
+        computed = {request.request_id: request.num_computed_tokens for request in self.scheduler.running}
+        output = self.scheduler.schedule()
+        self.report.tokens_given_up += sum(computed[request_id] for request_id in output.preempted_req_ids)
+        self.report.steps += 1
+        self.sum_of_usage += self.kv.usage
+        for data in output.scheduled_new_reqs:
+            arrived_at = self.arrived_at.pop(data.request_id, None)  # gone: it comes back after a preemption
+            if arrived_at is not None:
+                self.sum_of_waits += clock - arrived_at
+                self.report.longest_wait = max(self.report.longest_wait, clock - arrived_at)
+        sampled: dict[str, list[int]] = {}
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            request = self.scheduler.requests[request_id]
+            end = request.num_computed_tokens + num_tokens
+            reached = self.reached.get(request_id, 0)
+            self.report.tokens_computed += num_tokens
+            self.report.tokens_recomputed += max(min(end, reached) - request.num_computed_tokens, 0)
+            self.reached[request_id] = max(end, reached)
+            if end == request.num_tokens:
+                sampled[request_id] = [0]
+        self.scheduler.update_from_output(output, sampled)
+
+    def finished_report(self) -> ServeReport:
+        """Return the report, with its means."""
+        report = self.report
+        report.preemptions = self.scheduler.num_preemptions
+        report.mean_usage = self.sum_of_usage / max(report.steps, 1)
+        report.mean_wait = self.sum_of_waits / max(report.requests, 1)
+        return report
+
+
+def format_comparison(reports: dict[str, ServeReport]) -> str:
+    """Return a table, a line a strategy."""
+    lines = ["strategy              steps  preempted  recomputed  usage  mean wait  longest"]
+    for name, report in reports.items():
+        lines.append(
+            f"{name:<20} {report.steps:>6,} {report.preemptions:>10,} {report.tokens_recomputed:>11,}"
+            f" {100 * report.mean_usage:>4.0f} % {report.mean_wait:>10.1f} {report.longest_wait:>8,}"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve a trace under each strategy and print what each took; return 1 if the trace cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.lessons.admission", description=__doc__.splitlines()[0])
+    parser.add_argument("trace", help="a file in Mooncake's format")
+    parser.add_argument("--num-blocks", type=int, default=40, help="blocks of 512 tokens, the null block included")
+    parser.add_argument("--ms-per-step", type=int, default=20)
+    parser.add_argument("--max-num-seqs", type=int, default=128)
+    options = parser.parse_args(argv)
+    if options.num_blocks > MAX_BLOCKS:
+        parser.error(f"--num-blocks is {options.num_blocks}, it must be at most {MAX_BLOCKS:,}")
+    try:
+        trace = read_trace(options.trace)
+        config = SchedulerConfig(max_num_seqs=options.max_num_seqs)
+        reports = compare_strategies(trace, options.num_blocks, config, ms_per_step=options.ms_per_step)
+    except (TraceError, OSError, ConfigError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    refused = next(iter(reports.values())).requests_refused
+    print(f"{len(trace)} requests, {refused} of them larger than the pool of {options.num_blocks - 1} blocks\n")
+    print(format_comparison(reports))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The numbers behind the notebooks' charts: every one is counted on the real engine.
+
+waste_over_block_sizes      slots that hold no token, for one list of lengths and several block sizes
+hits_over_pool_sizes        a trace through pools of several sizes
+hits_over_shared_tokens     two prompts of one length that begin alike
+follow_replay               a trace, request by request: what each shared, what each found, where the memory was
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from mini_kv.core.block import BlockHash
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.trace.edge import Edge, EdgeKind
+from mini_kv.trace.metrics import MemoryUse, memory_over_time
+from mini_kv.trace.recorder import Recorder
+from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks, read_trace
+from mini_kv.traces.replay import ReplayReport, num_blocks_for_all, replay
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """Slots that are reserved and hold no token."""
+
+    block_size: int
+    num_slots: int
+    """Slots of all blocks that the requests hold."""
+    num_empty_slots: int
+
+    @property
+    def share(self) -> float:
+        """Empty slots as a share of the reserved ones, 0.0 to 1.0."""
+        return self.num_empty_slots / self.num_slots
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTokens:
+    """Two prompts of one length, the second after the first: how much of it was found."""
+
+    num_shared: int
+    """Tokens that the prompts have in common at their beginning."""
+    warm: float
+    """Hits as a share of the second prompt, 0.0 to 1.0."""
+    both: float
+    """Hits as a share of both prompts: what a dashboard shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRequest:
+    """One request of a replay."""
+
+    num_tokens: int
+    num_shared_tokens: int
+    """What it could have found: full blocks from its beginning that an earlier request had, never all its tokens."""
+    num_hit_tokens: int
+    """What it found."""
+    memory: MemoryUse
+    """Where the blocks of the pool are, now that it has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapGroup:
+    """The requests of a trace that shared about the same part of their prompt with an earlier one."""
+
+    label: str
+    num_requests: int
+    num_tokens: int
+    num_shared_tokens: int
+    num_hit_tokens: int
+
+    @property
+    def hit_share(self) -> float:
+        """Hits as a share of the tokens, 0.0 to 1.0; 0 without tokens."""
+        return self.num_hit_tokens / self.num_tokens if self.num_tokens else 0.0
+
+    @property
+    def lost_share(self) -> float:
+        """What was forgotten too early, as a share of the tokens."""
+        return (self.num_shared_tokens - self.num_hit_tokens) / self.num_tokens if self.num_tokens else 0.0
+
+
+def small_trace() -> list[TraceRequest]:
+    """Return the 200 requests of `small.jsonl`, which comes with the package: see `mini_kv.traces.synthetic`."""
+    with resources.as_file(resources.files("mini_kv.traces").joinpath("small.jsonl")) as path:
+        return read_trace(path)
+
+
+def waste_over_block_sizes(lengths: Sequence[int], block_sizes: Iterable[int]) -> list[Waste]:
+    """Return what is wasted when requests of these lengths hold their blocks at once, for each block size.
+
+    A block size as long as the longest request that may come is the world before paging: one block a request.
+    """
+    result = []
+    for block_size in block_sizes:
+        num_blocks = 1 + sum(-(-length // block_size) for length in lengths)
+        kv = KVCacheManager.for_full_attention(num_blocks, block_size, enable_caching=False)
+        for index, length in enumerate(lengths):
+            kv.allocate_slots(Request(str(index), num_tokens=length), length)
+        num_slots = (num_blocks - 1 - kv.block_pool.num_free_blocks) * block_size
+        result.append(Waste(block_size, num_slots, num_slots - sum(lengths)))
+    return result
+
+
+def hits_over_pool_sizes(trace: Sequence[TraceRequest], pool_sizes: Iterable[int]) -> list[ReplayReport]:
+    """Return the report of a replay for each pool size; a size counts the null block. One request runs at a time."""
+    return [replay(trace, num_blocks) for num_blocks in pool_sizes]
+
+
+def hits_over_shared_tokens(num_tokens: int, block_size: int) -> list[SharedTokens]:
+    """Return, for 0 to `num_tokens` tokens in common, what the second of two prompts finds of the first."""
+    return [_two_prompts(num_tokens, num_shared, block_size) for num_shared in range(num_tokens + 1)]
+
+
+def _two_prompts(num_tokens: int, num_shared: int, block_size: int) -> SharedTokens:
+    """Admit a prompt, then another that begins with the same `num_shared` tokens."""
+    kv = KVCacheManager.for_full_attention(2 * (num_tokens // block_size + 1) + 1, block_size)
+    first = range(num_tokens)
+    second = [*range(num_shared), *range(num_tokens, 2 * num_tokens - num_shared)]
+    for request_id, token_ids in ("first", first), ("second", second):
+        request = kv.new_request(request_id, token_ids)
+        blocks, num_hit_tokens = kv.get_computed_blocks(request)
+        kv.allocate_slots(request, num_tokens - num_hit_tokens, num_hit_tokens, blocks)
+        request.num_computed_tokens = num_tokens
+    stats = kv.prefix_cache_stats
+    return SharedTokens(num_shared, stats.hits / num_tokens, stats.hits / stats.queries)
+
+
+def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency: int = 1) -> list[FollowedRequest]:
+    """Return what became of each request of a replay. The pool must hold the longest prompt: nothing is refused.
+
+    Read off the edges of the blocks, request by request: `replay` itself knows nothing of it.
+    """
+    longest = max(entry.num_blocks for entry in trace)
+    if longest > num_blocks - 1:
+        raise ValueError(f"a pool of {num_blocks} blocks is too small: a prompt of the trace takes {longest}")
+    # A replay builds no blocks that would never be used; the chart must not show them as memory either.
+    num_blocks = min(num_blocks, num_blocks_for_all(trace))
+    recorder = Recorder()
+    batches: list[list[Edge]] = []
+    replay(
+        trace,
+        num_blocks,
+        concurrency=concurrency,
+        new_block=recorder.new_block,
+        on_progress=lambda _: batches.append(recorder.take_edges()),
+    )
+    memory = memory_over_time(batches, num_blocks)
+    shared = shared_tokens(trace)
+    return [
+        FollowedRequest(entry.input_length, num_shared, _num_hit_tokens(edges), use)
+        for entry, num_shared, edges, use in zip(trace, shared, batches, memory, strict=True)
+    ]
+
+
+def _num_hit_tokens(edges: Iterable[Edge]) -> int:
+    """Return the tokens of the blocks that a request took over: nothing else makes these two edges."""
+    return BLOCK_SIZE * sum(edge.kind in (EdgeKind.SHARED, EdgeKind.REVIVED) for edge in edges)
+
+
+def shared_tokens(trace: Sequence[TraceRequest]) -> list[int]:
+    """Return how many tokens each request has in common with those before it: the hit in a pool without end."""
+    known: set[BlockHash] = set()
+    result = []
+    for entry, names in zip(trace, name_blocks(trace), strict=True):
+        num_shared = 0
+        # A name stands for all that comes before it, so the blocks in common come first and end for good.
+        while num_shared < len(names) and names[num_shared] in known:
+            num_shared += 1
+        result.append(min(num_shared, (entry.input_length - 1) // BLOCK_SIZE) * BLOCK_SIZE)
+        known.update(names)
+    return result
+
+
+def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
+    """Return the requests in five groups by the share of their prompt that an earlier one had.
+
+    The first are the cold ones, that share nothing; the others are warm, a quarter of the prompt a group.
+    """
+    groups: list[list[FollowedRequest]] = [[] for _ in OVERLAP_LABELS]
+    for request in requests:
+        # 0 shared -> group 0; up to and including 1/4 -> group 1; up to 2/4 -> 2; ...
+        groups[-(-4 * request.num_shared_tokens // request.num_tokens)].append(request)
+    return [
+        OverlapGroup(
+            label,
+            len(group),
+            sum(request.num_tokens for request in group),
+            sum(request.num_shared_tokens for request in group),
+            sum(request.num_hit_tokens for request in group),
+        )
+        for label, group in zip(OVERLAP_LABELS, groups, strict=True)
+    ]
+
+
+OVERLAP_LABELS = ("nothing", "to 1/4", "to 2/4", "to 3/4", "more")
+"""What a request shared with an earlier one, as a part of its prompt."""

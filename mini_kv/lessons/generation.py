@@ -1,0 +1,317 @@
+"""The engine as a lesson: what chapters 15 and 16 and notebooks 13 to 15 show, on the small model.
+
+play                a scenario of the figure, made by the engine: a model runs, and its words stand in the captions
+watch               the same, token by token
+run_prompts         the reader's own prompts as such a story
+three_pasts         one text without a cache, with a contiguous one, and out of blocks; how many tokens were computed
+alone_and_in_company    what others in the batch do to a request's logits
+guesses             the likeliest next tokens, and how likely
+answer              what is said by a runner with a mistake, with and without poison
+ask_in_turn         prompts one after the other: what each finds in the cache, and the line in the log
+time_of_words       how long each word of a text takes on this machine, without a cache and with one
+time_of_batches     how many words a second this machine says, by how many ask at once
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.options import AttentionOptions
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.engine.contiguous import ContiguousCache, NoCache, Past, generate_alone
+from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, Prompt
+from mini_kv.engine.poison import PoisonedKVError
+from mini_kv.engine.sampling import SamplingParams
+from mini_kv.engine.stats import StatLogger
+from mini_kv.lessons.watched import KeepsLogits, WatchedEngine, WatchedRunner, WatchedStep, exact, tiny
+from mini_kv.trace.frame import frame_of
+from mini_kv.trace.predict import right_choice
+from mini_kv.trace.scenario import PlayedStep, Scenario, Step
+
+TEXTS = (
+    "A block is free when nobody holds it, and it keeps its name until the memory is needed for something else.",
+    " and whoever comes second finds what the first has computed, and pays only for the words that are different.",
+    "The scheduler counts tokens and blocks. It never sees a key or a value, and it does not know what is said.",
+)
+"""Where the words of a scenario come from: its token `100 * k + i` is the i-th token of the k-th text."""
+
+
+def scenario_prompt(tokens: Sequence[int]) -> list[int]:
+    """Return the ids of the tokens that a scenario's numbers stand for; see `TEXTS`."""
+    _, tokenizer = tiny()
+    texts = [tokenizer.encode(text) for text in TEXTS]
+    return [texts[token // 100][token % 100] for token in tokens]
+
+
+def watch(scenario: Scenario) -> list[WatchedStep]:
+    """Return the steps that the engine makes of a scenario of arrivals and steps, token by token."""
+    watched = _engine_for(scenario)
+    steps = []
+    for step in scenario.steps:
+        if step.call == "arrive":
+            _arrive(watched, step, scenario_prompt(step.tokens))
+        else:
+            steps.append(watched.step())
+    return steps
+
+
+def play(scenario: Scenario) -> Iterator[PlayedStep]:
+    """Yield the steps of a scenario of arrivals and steps, made by the engine, greedily.
+
+    The captions say what each request brings, and what it was told.
+    """
+    watched = _engine_for(scenario)
+    for step in scenario.steps:
+        if step.call == "arrive":
+            yield _arrive(watched, step, scenario_prompt(step.tokens))
+        else:
+            yield _make_step(watched, step)
+
+
+def _engine_for(scenario: Scenario) -> WatchedEngine:
+    limits = scenario.limits or SchedulerConfig()
+    return WatchedEngine(scenario.num_blocks, scenario.block_size, limits, scenario.enable_caching)
+
+
+def _arrive(watched: WatchedEngine, step: Step, prompt: Prompt) -> PlayedStep:
+    num_spans = len(watched.kv.spans)
+    params = SamplingParams(max_tokens=step.max_tokens, temperature=0, ignore_eos=True)
+    watched.engine.add_request(step.request, prompt, params)
+    text = prompt if isinstance(prompt, str) else watched.tokenizer.decode(list(prompt))
+    return _played(watched, replace(step, say=f"{step.say} {step.request}: {quoted(text)}".strip()), num_spans)
+
+
+def _make_step(watched: WatchedEngine, step: Step) -> PlayedStep:
+    num_spans = len(watched.kv.spans)
+    made = watched.step()
+    scheduled: dict[str, int] = {}
+    for token in made.batch:
+        scheduled[token.request_id] = scheduled.get(token.request_id, 0) + 1
+    words = ", ".join(f"{name} {quoted(text)}" for name, text in made.said.items())
+    say = f"{step.say} The model says: {words}.".strip() if words else step.say
+    return _played(watched, replace(step, say=say), num_spans, scheduled=scheduled, preempted=tuple(made.preempted))
+
+
+def quoted(text: str) -> str:
+    """Return the text as it stands in a caption: on one line, a line's end as an arrow."""
+    return "\u201c" + text.replace("\n", "\u21b5") + "\u201d"
+
+
+def _played(watched: WatchedEngine, step: Step, num_spans: int, **of_step: Any) -> PlayedStep:
+    spans, frame = watched.kv.spans[num_spans:], frame_of(watched.kv.manager)
+    right = right_choice(step.predict, spans, frame) if step.predict is not None else None
+    waiting = tuple(watched.engine.scheduler.waiting)
+    return PlayedStep(step, spans, frame, 0, right, waiting=waiting, **of_step)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsRun:
+    """The reader's prompts, as the engine went through them."""
+
+    scenario: Scenario
+    """The pool; its steps are in `played`."""
+    played: list[PlayedStep]
+    texts: dict[str, str]
+    """What stands there in the end: prompt and answer."""
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    """All that went through the model."""
+    num_steps: int
+
+
+def run_prompts(
+    prompts: Sequence[str], num_blocks: int = 33, enable_prefix_caching: bool = True, max_tokens: int = 8
+) -> PromptsRun:
+    """Let the engine answer these prompts, called A, B, C and so on, one arriving before each step.
+
+    Raises what `LLMEngine.add_request` raises, such as `ConfigError` for a prompt that the pool can never hold.
+    """
+    limits = SchedulerConfig(max_num_batched_tokens=16)
+    watched = WatchedEngine(num_blocks, 4, limits, enable_prefix_caching)
+    scenario = Scenario("yours", "Your prompts", num_blocks, 4, enable_prefix_caching, (), "", limits=limits)
+    texts: dict[str, str] = {}
+    played: list[PlayedStep] = []
+    arrivals = list(zip("ABCDEFGH", prompts, strict=False))
+    while arrivals or watched.engine.has_unfinished_requests:
+        if arrivals:
+            name, prompt = arrivals.pop(0)
+            texts[name] = prompt
+            played.append(_arrive(watched, Step("arrive", "", (), name, max_tokens=max_tokens), prompt))
+        played.append(_make_step(watched, Step("step", "", ())))
+    for name in texts:
+        texts[name] += watched.tokenizer.decode(watched.answers[name])
+    stats = watched.engine.stats
+    return PromptsRun(scenario, played, texts, stats.num_prompt_tokens, stats.num_scheduled_tokens, stats.num_steps)
+
+
+class CountedPast:
+    """A past that counts the tokens that were computed before it."""
+
+    def __init__(self, past: Past) -> None:
+        self.past = past
+        self.num_tokens = past.num_tokens
+        self.num_computed_tokens = 0
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        """See `Attend`."""
+        return self.past(layer, query, key, value, options)
+
+    def end_step(self, num_new_tokens: int) -> None:
+        """Count them."""
+        self.past.end_step(num_new_tokens)
+        self.num_tokens = self.past.num_tokens
+        self.num_computed_tokens += num_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A text, and what it took."""
+
+    token_ids: list[int]
+    text: str
+    num_computed_tokens: int
+
+
+def three_pasts(prompt: str, max_tokens: int) -> dict[str, Told]:
+    """Return what the model says if it always says the likeliest, with no cache, a contiguous one, and blocks.
+
+    In 64 bits; see `exact`.
+    """
+    model, (_, tokenizer) = exact(), tiny()
+    prompt_ids = tokenizer.encode(prompt)
+    pasts: dict[str, Past] = {
+        "no cache": NoCache(),
+        "contiguous": ContiguousCache(model, len(prompt_ids) + max_tokens),
+    }
+    told = {}
+    for name, past in pasts.items():
+        counted = CountedPast(past)
+        token_ids = generate_alone(model, prompt_ids, max_tokens, counted)
+        told[name] = Told(token_ids, tokenizer.decode(token_ids), counted.num_computed_tokens)
+    engine = LLMEngine(model, tokenizer, EngineConfig(block_size=16, num_blocks=65))
+    params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+    [output] = engine.generate([prompt], params)
+    completion = output.outputs[0]
+    told["blocks"] = Told(completion.token_ids, completion.text, engine.stats.num_scheduled_tokens)
+    return told
+
+
+def guesses(prompt: str, num: int = 5, temperature: float = 1.0) -> list[tuple[str, float]]:
+    """Return the likeliest next tokens after a prompt, each with its probability at this temperature."""
+    model, tokenizer = tiny()
+    ids = torch.tensor(tokenizer.encode(prompt))
+    with torch.inference_mode():
+        logits = model.forward(ids, torch.arange(len(ids)), NoCache(), torch.tensor([len(ids) - 1]))[0]
+    likeliest = torch.softmax(logits.double() / temperature, dim=0).topk(num)
+    return [
+        (tokenizer.decode([token_id]), probability)
+        for probability, token_id in zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What other requests in the batch do to a request's logits."""
+
+    largest_difference: float
+    """Between alone and in company, of any of the logits."""
+    gap: float
+    """Between the two likeliest tokens: a difference of this size would say another word."""
+
+
+def alone_and_in_company(prompt: str, others: Sequence[str], *, bits: int = 32) -> Company:
+    """Return how much a prompt's next-token logits change when other prompts are in the same step."""
+    model, (_, tokenizer) = exact() if bits == 64 else tiny()[0], tiny()
+    found = []
+    for prompts in ([prompt], [prompt, *others]):
+        engine = LLMEngine(model, tokenizer, EngineConfig(num_blocks=257), make_runner=KeepsLogits)
+        for number, text in enumerate(prompts):
+            engine.add_request(str(number), text, SamplingParams(max_tokens=1, temperature=0))
+        engine.step()
+        found.append(cast(KeepsLogits, engine.model_runner).logits[0].double())
+    best = found[0].topk(2).values
+    return Company(float((found[0] - found[1]).abs().max()), float(best[0] - best[1]))
+
+
+def answer(
+    prompt: str, max_tokens: int, runner: type[WatchedRunner] = WatchedRunner, debug_poison: bool = False
+) -> str:
+    """Return what the engine says to a prompt, greedily, with this runner; or the error that it ends with."""
+    watched = WatchedEngine(runner=runner, debug_poison=debug_poison)
+    watched.engine.add_request("A", prompt, SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True))
+    try:
+        while watched.engine.has_unfinished_requests:
+            watched.step()
+    except PoisonedKVError as error:
+        return f"{type(error).__name__}: {error}"
+    return watched.tokenizer.decode(watched.answers["A"])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt that came in its turn."""
+
+    num_tokens: int
+    num_cached_tokens: int
+    line: str
+    """What the engine logs when it is done."""
+
+
+def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, num_blocks: int = 257) -> list[Asked]:
+    """Ask one after the other, for one word each, and write the line of the log after each.
+
+    The clock behind the line says each time that ten seconds have gone: its rates are the same on all machines.
+    """
+    model, tokenizer = tiny()
+    config = EngineConfig(num_blocks=num_blocks, enable_prefix_caching=enable_prefix_caching)
+    engine = LLMEngine(model, tokenizer, config)
+    logger = StatLogger(engine.scheduler, engine.stats, clock=iter(range(0, 10 * len(prompts) + 1, 10)).__next__)
+    asked = []
+    for prompt in prompts:
+        [output] = engine.generate([prompt], SamplingParams(max_tokens=1, temperature=0))
+        asked.append(Asked(len(output.prompt_token_ids), output.num_cached_tokens or 0, logger.line()))
+    return asked
+
+
+def time_of_words(num_words: int) -> dict[str, list[float]]:
+    """Return the milliseconds that each word takes on this machine, with no cache and with a contiguous one.
+
+    The best of three texts each, since other programs run too.
+    """
+    model, tokenizer = tiny()
+    prompt = tokenizer.encode(TEXTS[0])[:4]
+    num_words = min(num_words, model.config.max_position_embeddings - len(prompt))
+    found: dict[str, list[float]] = {}
+    for name in ("no cache", "contiguous"):
+        runs = []
+        for _ in range(3):
+            past: Past = NoCache() if name == "no cache" else ContiguousCache(model, len(prompt) + num_words)
+            tokens, times = list(prompt), []
+            for _ in range(num_words):
+                begin = time.perf_counter()
+                tokens += generate_alone(model, tokens, 1, past)
+                times.append(1e3 * (time.perf_counter() - begin))
+            runs.append(times)
+        found[name] = [min(times) for times in zip(*runs, strict=True)]
+    return found
+
+
+def time_of_batches(batches: Sequence[int], num_words: int = 16) -> list[float]:
+    """Return the words a second that the engine says on this machine when so many ask at once; the best of three."""
+    model, tokenizer = tiny()
+    prompt = tokenizer.encode(TEXTS[0])[:16]
+    params = SamplingParams(max_tokens=num_words, temperature=0, ignore_eos=True)
+    rates = []
+    for batch in batches:
+        engine = LLMEngine(model, tokenizer, EngineConfig(num_blocks=1 + 4 * batch))
+        best = 0.0
+        for _ in range(3):
+            begin = time.perf_counter()
+            engine.generate([prompt] * batch, params)
+            best = max(best, batch * num_words / (time.perf_counter() - begin))
+        rates.append(best)
+    return rates

@@ -1,0 +1,56 @@
+"""For callers without a scheduler: several requests at once, and a request that is freed whatever happens."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mini_kv.core.errors import RepeatedRequestError
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+
+
+def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[int] | None:
+    """Admit all of these requests with their whole prompts, or none; return their hits in tokens, `None` if refused.
+
+    Asks before it takes anything, since a block that was evicted for a request that is then refused would be lost. What
+    later ones may share with earlier ones of the same batch is not counted on: a batch that fits only because of that
+    is refused. Raises `RepeatedRequestError`, and changes nothing, if an id is in use or stands twice in the batch.
+    """
+    ids = [request.request_id for request in requests]
+    for request_id in ids:
+        if request_id in kv.requests or ids.count(request_id) > 1:
+            raise RepeatedRequestError(request_id)
+    num_needed = 0
+    revived: set[int] = set()
+    for request in requests:
+        hit, num_hit = kv.get_computed_blocks(request)
+        num_blocks = kv.coordinator.get_num_blocks_to_allocate(request.request_id, request.num_tokens, hit.blocks)
+        if num_blocks is None:
+            return None
+        num_needed += num_blocks
+        # A block that two of them would revive leaves the free queue once.
+        idle = {block.block_id for blocks in hit.blocks for block in blocks if not block.is_null and block.ref_cnt == 0}
+        num_needed -= len(idle & revived)
+        revived |= idle
+    if num_needed > kv.block_pool.num_free_blocks:
+        return None
+    hits = []
+    for request in requests:
+        hit, num_hit = kv.get_computed_blocks(request)
+        kv.allocate_slots(request, request.num_tokens - num_hit, num_hit, hit)
+        request.num_computed_tokens = num_hit  # the caller's step computes the rest
+        hits.append(num_hit)
+    return hits
+
+
+@contextmanager
+def held(kv: KVCacheManager, request: Request) -> Iterator[Request]:
+    """Free the request's blocks at the end of the `with` block, whatever happens in it; names of unwritten ones go too.
+
+    Nothing happens at the end if it holds no blocks by then: never admitted, or freed already.
+    """
+    try:
+        yield request
+    finally:
+        if kv.requests.get(request.request_id) is request:
+            kv.withdraw_promises(request)
+            kv.free(request)

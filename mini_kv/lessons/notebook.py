@@ -1,0 +1,255 @@
+"""The figure in a notebook: a story to step through, and a cache under the reader's hands.
+
+    Story("share-and-evict")        a scenario, or any traced manager: self-contained HTML, alive in an exported page
+    LivePlayer()                    the engine behind buttons; needs ipywidgets and a running kernel
+    PromptPlayer(run, prompts)      an engine with a model behind a field for prompts; the same
+    ChainExplorer()                 two prompts and their names; the same
+
+The figure is drawn by `kv_story.js` alone; here it is only handed its data.
+"""
+
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from mini_kv.core.errors import KVCacheError
+from mini_kv.lessons.chain import PRESETS, TOKENS, Chain, chain
+from mini_kv.lessons.live import LiveCache
+from mini_kv.lessons.needs import need
+from mini_kv.trace.scenario import PlayedStep, Scenario, load_scenario
+from mini_kv.trace.traced_manager import TracedKVCacheManager
+from mini_kv.viz import figure
+
+PROMPTS = {
+    "16 common tokens, then 4 of its own": "0..15 100..103",
+    "the same 16, then 4 others": "0..15 200..203",
+    "32 tokens, the same 16 first": "0..31",
+    "8 tokens that nobody else has": "900..907",
+}
+"""What can be admitted in a `LivePlayer`, if the notebook does not say otherwise."""
+
+
+class Story:
+    """A run to step through: as the result of a cell, HTML that carries its own script and data."""
+
+    def __init__(
+        self,
+        run: str | Scenario | TracedKVCacheManager,
+        title: str = "",
+        *,
+        player: Callable[[Scenario], Iterable[PlayedStep]] | None = None,
+    ) -> None:
+        """Play a scenario (or the one of that name), or take the run that a traced manager recorded.
+
+        `player`: makes a scenario's steps in place of the figure's own player, such as an engine with a model.
+
+        Raises `ScenarioError` for an unknown name or a scenario that cannot be played, and `ValueError` for a run that
+        was traced without snapshots.
+        """
+        if isinstance(run, TracedKVCacheManager):
+            self.data = figure.spans_data(run.spans, len(run.block_pool.blocks), run.block_size, title or "Your run")
+            return
+        scenario = load_scenario(run) if isinstance(run, str) else run
+        self.data = figure.played_data(scenario, player(scenario)) if player else figure.story_data(scenario)
+
+    def _repr_html_(self) -> str:
+        return f"{script_element()}{figure.fragment(self.data)}"
+
+
+class LivePlayer:
+    """The engine behind buttons: admit, finish, pressure, in whatever order; the figure shows each call's outcome."""
+
+    def __init__(self, num_blocks: int = 11, block_size: int = 4, prompts: Mapping[str, str] = PROMPTS) -> None:
+        """Build the controls. Raises `MissingPackageError` without ipywidgets.
+
+        Args:
+            num_blocks: size of the pool at first, the null block included.
+            block_size: tokens a block.
+            prompts: what can be admitted: a name for the list, and the tokens, as in a scenario.
+        """
+        w = need("ipywidgets")
+        self.pool = w.IntSlider(num_blocks - 1, 2, 24, description="pool", **_QUIET)
+        self.prompt = w.Dropdown(options=list(prompts.items()), description="prompt", layout=_LONG, **_LABEL)
+        self.tokens = w.Text(self.prompt.value, description="tokens")
+        self.admit = w.Button(description="Admit", button_style="primary")
+        self.who = w.Dropdown(options=[], description="request", **_LABEL)
+        self.finish = w.Button(description="Finish")
+        self.size = w.IntSlider(2, 1, 24, description="stranger's blocks", **_QUIET)
+        self.pressure = w.Button(description="Pressure", button_style="warning")
+        self.again = w.Button(description="Start again")
+        self.said = w.HTML()
+        self.figure = w.HTML()
+        self.box = w.VBox(
+            [
+                w.HBox([self.prompt, self.tokens, self.admit], layout=_WRAP),
+                w.HBox([self.who, self.finish], layout=_WRAP),
+                w.HBox([self.size, self.pressure], layout=_WRAP),
+                w.HBox([self.pool, self.again], layout=_WRAP),
+                self.said,
+                self.figure,
+            ]
+        )
+        self._block_size = block_size
+        self._connect()
+        self._start_again()
+
+    def _connect(self) -> None:
+        """Tell each control what it does."""
+        self.prompt.observe(lambda change: setattr(self.tokens, "value", change["new"]), names="value")
+        self.pool.observe(lambda _: self._start_again(), names="value")
+        self.admit.on_click(lambda _: self._show(self.cache.admit(self.tokens.value)))
+        self.finish.on_click(lambda _: self._show(self.cache.finish(self.who.value or "")))
+        self.pressure.on_click(lambda _: self._show(self.cache.pressure(self.size.value)))
+        self.again.on_click(lambda _: self._start_again())
+
+    def _start_again(self) -> None:
+        """Begin with an empty pool of the size that the slider says."""
+        self.cache = LiveCache(self.pool.value + 1, self._block_size)
+        self.size.max = self.pool.value
+        self._show(f"A new pool of {self.pool.value} blocks of {self._block_size} tokens. Nothing is cached.")
+
+    def _show(self, said: str) -> None:
+        """Show what the cache said to the last press, the numbers, and the figure."""
+        running, chosen = self.cache.running, self.who.value
+        self.who.options = running
+        self.who.value = chosen if chosen in running else next(iter(running), None)
+        self.finish.disabled = not running
+        used, cached, empty = self.cache.memory
+        stats = self.cache.kv.prefix_cache_stats
+        rate = f" ({100 * stats.hits / stats.queries:.2f} %)" if stats.queries else ""
+        self.said.value = (
+            f'<div role="status" style="line-height:1.6">{html.escape(said)}<br>'
+            f"<b>{used}</b> blocks used, <b>{cached}</b> cached, <b>{empty}</b> empty. "
+            f"Found so far: <b>{stats.hits}</b> of <b>{stats.queries}</b> tokens{rate}.</div>"
+        )
+        self.figure.value = figure.fragment(self.story())
+
+    def story(self) -> dict[str, Any]:
+        """Return everything that was done to this pool, as the figure reads it."""
+        cache = self.cache
+        data = figure.spans_data(cache.spans, cache.num_blocks, cache.block_size, "The cache under your hands")
+        for step, sentence in zip(data["steps"], cache.told, strict=True):
+            step["say"] = sentence
+        # An HTML widget makes its figure anew each time; with a key, its blocks move from where they were.
+        return {**data, "at": -1, "key": f"live {id(self)}"}
+
+    def _ipython_display_(self) -> None:
+        display_with_figure(self.box, self.story())
+
+
+class PromptPlayer:
+    """An engine with a model behind a field for prompts: what it says, and a figure of what its cache did."""
+
+    def __init__(self, run: Callable[..., Any], prompts: Sequence[str], num_blocks: int = 25) -> None:
+        """Build the controls, and run once. Raises `MissingPackageError` without ipywidgets.
+
+        Args:
+            run: takes prompts, blocks (the null block included), whether to cache prefixes, and tokens to say; returns
+                a scenario, its steps as played, the texts by name, and counts, as `generation.run_prompts`.
+            prompts: what stands in the field at first, a prompt a line.
+            num_blocks: size of the pool at first, the null block included.
+        """
+        w = need("ipywidgets")
+        self._run = run
+        wide = w.Layout(width="95%", height="7em")
+        self.prompts = w.Textarea("\n".join(prompts), description="prompts", layout=wide)
+        self.pool = w.IntSlider(num_blocks - 1, 4, 63, description="pool", **_QUIET)
+        self.max_tokens = w.IntSlider(8, 1, 24, description="words to say", **_QUIET)
+        self.caching = w.Checkbox(True, description="prefix caching", indent=False)
+        self.go = w.Button(description="Run", button_style="primary")
+        self.said = w.HTML()
+        self.figure = w.HTML()
+        controls = w.HBox([self.pool, self.max_tokens, self.caching, self.go], layout=_WRAP)
+        self.box = w.VBox([self.prompts, controls, self.said, self.figure])
+        self.go.on_click(lambda _: self._show())
+        for control in (self.pool, self.max_tokens, self.caching):
+            control.observe(lambda _: self._show(), names="value")
+        self.data: dict[str, Any] = {}
+        self._show()
+
+    def _show(self) -> None:
+        """Run the prompts, and show what came of them; or why they cannot be run, and the last figure."""
+        prompts = [line for line in self.prompts.value.splitlines() if line.strip()]
+        try:
+            ran = self._run(prompts, self.pool.value + 1, self.caching.value, self.max_tokens.value)
+        except KVCacheError as error:
+            self.said.value = f'<div role="status">{html.escape(str(error))}</div>'
+            return
+        texts = "<br>".join(f"<b>{name}</b> {html.escape(text)}" for name, text in ran.texts.items())
+        self.said.value = (
+            f'<div role="status" style="line-height:1.6">{texts}<br>The prompts have <b>{ran.num_prompt_tokens}</b> '
+            f"tokens. In <b>{ran.num_steps}</b> steps <b>{ran.num_computed_tokens}</b> tokens went through the model, "
+            "prompts and answers together.</div>"
+        )
+        # An HTML widget makes its figure anew each time; with a key, its blocks move from where they were.
+        self.data = {**figure.played_data(ran.scenario, ran.played), "key": f"prompts {id(self)}"}
+        self.figure.value = figure.fragment(self.data)
+
+    def _ipython_display_(self) -> None:
+        display_with_figure(self.box, self.data)
+
+
+def display_with_figure(box: Any, data: dict[str, Any]) -> None:
+    """Show controls with a figure among them.
+
+    An HTML widget runs no script, so the figure has to be known before: by an output of the same cell, since in Colab
+    each cell's outputs are a page of their own. The HTML is for exported pages, where no kernel answers.
+    """
+    display = need("IPython.display")
+    display.display(display.HTML(script_element()))
+    exported = f"{WITHOUT_A_KERNEL}{figure.fragment(data)}"
+    display.display({**box._repr_mimebundle_(), "text/html": exported}, raw=True)
+
+
+class ChainExplorer:
+    """Two prompts in two text fields, and the names of their blocks below."""
+
+    def __init__(self, preset: str = PRESETS[0].label, block_size: int = 16) -> None:
+        """Build the controls. Raises `MissingPackageError` without ipywidgets. `preset` is a label."""
+        w = need("ipywidgets")
+        wide = w.Layout(width="95%")
+        self.preset = w.Dropdown(options=[p.label for p in PRESETS], value=preset, description="example", layout=_LONG)
+        self.first = w.Text(description="first", continuous_update=True, layout=wide)
+        self.second = w.Text(description="second", continuous_update=True, layout=wide)
+        self.block_size = w.Dropdown(options=[1, 2, 4, 8, 16], value=block_size, description="block size")
+        self.tokens = w.Dropdown(options=TOKENS, description="a token is a")
+        self.shown = w.HTML()
+        self.box = w.VBox(
+            [self.preset, self.first, self.second, w.HBox([self.block_size, self.tokens], layout=_WRAP), self.shown]
+        )
+        self._take_preset()
+        self.preset.observe(lambda _: self._take_preset(), names="value")
+        for control in (self.first, self.second, self.block_size, self.tokens):
+            control.observe(lambda _: self._show(), names="value")
+
+    @property
+    def chain(self) -> Chain:
+        """What the controls describe now."""
+        return chain(self.first.value, self.second.value, self.block_size.value, self.tokens.value)
+
+    def _take_preset(self) -> None:
+        for preset in PRESETS:
+            if preset.label == self.preset.value:
+                self.first.value, self.second.value = preset.first, preset.second
+        self._show()
+
+    def _show(self) -> None:
+        self.shown.value = self.chain._repr_html_()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        return {**self.box._repr_mimebundle_(**kwargs), "text/html": f"{WITHOUT_A_KERNEL}{self.chain._repr_html_()}"}
+
+
+def script_element() -> str:
+    """Return the figure's script as an element; running it twice does nothing the second time."""
+    return f"<script>{figure.script()}</script>"
+
+
+WITHOUT_A_KERNEL = "<p><em>In the notebook there are buttons and fields here. They need it to be running.</em></p>"
+"""Stands in an exported page, in place of the controls."""
+
+_LABEL = {"style": {"description_width": "9em"}}
+_QUIET = {"continuous_update": False, **_LABEL}
+"""A slider reports where it was let go, not every value on the way."""
+_WRAP = {"flex_flow": "row wrap"}
+_LONG = {"width": "26em", "max_width": "100%"}

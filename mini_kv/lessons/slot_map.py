@@ -1,0 +1,44 @@
+"""A cache drawn as a table: a row for each block, a cell for each slot, and what was written over."""
+
+import html
+from collections.abc import Sequence
+
+from mini_kv.lessons.chart import ORANGE
+
+
+class SlotMap:
+    """What lies in which slot, as a notebook shows it. Plain HTML with nothing to run.
+
+    Args:
+        sentence: what there is to see; it stands below the table.
+        blocks: by block and place, what is there; empty: nothing.
+        overwritten: what lay somewhere, and what was written over it, in order.
+    """
+
+    def __init__(self, sentence: str, blocks: Sequence[Sequence[str]], overwritten: Sequence[tuple[str, str]]) -> None:
+        self.sentence = sentence
+        self.blocks = blocks
+        self.before = {new: old for old, new in overwritten}
+
+    def _repr_html_(self) -> str:
+        places = range(len(self.blocks[0]))
+        head = "".join(f'<th scope="col">{place}</th>' for place in places)
+        rows = "".join(
+            f'<tr><th scope="row">{number}</th>{"".join(map(self._cell, block))}</tr>'
+            for number, block in enumerate(self.blocks)
+        )
+        return (
+            '<figure style="margin:0;max-width:42rem"><table style="border-collapse:collapse">'
+            f'<thead><tr><th scope="col">block</th>{head}</tr></thead><tbody>{rows}</tbody></table>'
+            f"<figcaption>{html.escape(self.sentence)}</figcaption></figure>"
+        )
+
+    def _cell(self, name: str) -> str:
+        lost, old = [], self.before.get(name)
+        while old is not None:
+            lost.append(old)
+            old = self.before.get(old)
+        edge = f"3px solid {ORANGE}" if lost else "1px solid currentColor"
+        gone = "".join(f" <s>{html.escape(old)}</s>" for old in lost)
+        text = html.escape(name) or "&middot;"
+        return f'<td style="border:{edge};padding:.2em .6em;text-align:left">{text}{gone}</td>'

@@ -1,0 +1,145 @@
+"""What a step takes at the least, and what a request costs at the least: a card's data sheet against a model's sizes.
+
+    step of a batch of 64     fetch weights | fetch 64 caches              bytes / bandwidth
+                              compute 64 tokens                            operations / operations a second
+    seconds of the step       the longer of the two
+
+These are bounds: no engine is faster, and all are slower, by a factor that only a measurement knows. Money is seconds
+times a price, and the price is yours.
+
+Source: the roofline of Williams, Waterman and Patterson (2009, doi.org/10.1145/1498765.1498785).
+"""
+
+import math
+from dataclasses import dataclass
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec
+from mini_kv.planning.models import BYTES, load_model
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a data sheet promises."""
+
+    name: str
+    flops: float
+    """Dense operations a second, in 16 bits."""
+    bandwidth: float
+    """Bytes a second from its memory."""
+    memory: float
+    """Bytes."""
+
+
+H200 = Card("H200", 989e12, 4.8e12, 141e9)
+"""nvidia.com/en-us/data-center/h200, the SXM form, read in November 2026."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model as a server sees it: bytes to fetch, operations to do."""
+
+    name: str
+    num_parameters: float
+    kv_bytes_per_token: int
+    attention_flops_per_token: int
+    """For one new token, per token that it looks back on."""
+
+    @property
+    def weight_bytes(self) -> float:
+        """What every step fetches, in 16 bits."""
+        return BYTES * self.num_parameters
+
+
+def served(name: str, num_parameters: float, num_heads: int) -> Served:
+    """Return the model of that name in models.toml, with two numbers that its cache does not know.
+
+    Raises `ConfigError` for an unknown name, and for a model that is not full attention throughout.
+    """
+    specs = list(load_model(name).kv_cache_spec.values())
+    kv_bytes = flops = 0
+    for spec in specs:
+        if not isinstance(spec, FullAttentionSpec):
+            raise ConfigError(f"{name} has layers that keep less than everything: this sum is for full attention")
+        kv_bytes += spec.page_size_bytes // spec.block_size
+        flops += 4 * num_heads * spec.head_size  # a product and a sum with each number of the key, and of the value
+    return Served(name, num_parameters, kv_bytes, flops)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The seconds of one step, by what has to be done; fetching and computing go on at the same time."""
+
+    weights: float
+    """To fetch the weights."""
+    kv: float
+    """To fetch all requests' keys and values."""
+    arithmetic: float
+    """To compute."""
+
+    @property
+    def seconds(self) -> float:
+        """The least that the step takes."""
+        return max(self.weights + self.kv, self.arithmetic)
+
+
+def decode_step(model: Served, card: Card, batch: int, context: int) -> StepTime:
+    """Return the time of a step in which each of `batch` requests, with `context` tokens behind it, gets one more."""
+    flops = batch * (2 * model.num_parameters + context * model.attention_flops_per_token)
+    return StepTime(
+        model.weight_bytes / card.bandwidth,
+        batch * context * model.kv_bytes_per_token / card.bandwidth,
+        flops / card.flops,
+    )
+
+
+def largest_batch(model: Served, card: Card, context: int) -> int:
+    """Return how many requests of this length have room beside the weights."""
+    return int((card.memory - model.weight_bytes) // (context * model.kv_bytes_per_token))
+
+
+def tokens_per_second(model: Served, card: Card, batch: int, context: int) -> float:
+    """Return the most that the card can say, all requests together; NaN where the batch has no room."""
+    if context and batch > largest_batch(model, card, context):
+        return math.nan
+    return batch / decode_step(model, card, batch, context).seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCost:
+    """What one request takes of a card that it shares, in seconds."""
+
+    prompt: float
+    answer: float
+
+    @property
+    def seconds(self) -> float:
+        """Both."""
+        return self.prompt + self.answer
+
+    def price(self, price_per_hour: float) -> float:
+        """Return the money, in the currency of the price."""
+        return self.seconds / 3600 * price_per_hour
+
+
+def request_cost(
+    model: Served, card: Card, prompt_tokens: int, answer_tokens: int, *, batch: int, cached_tokens: int = 0
+) -> RequestCost:
+    """Return what a request takes at the least, in the company of `batch - 1` others of its kind.
+
+    Args:
+        model: what answers.
+        card: on what.
+        prompt_tokens: of the request.
+        answer_tokens: likewise.
+        batch: how many share each step's weights, itself included.
+        cached_tokens: of the prompt, found in the prefix cache.
+
+    The prompt is counted by its arithmetic: a step that computes hundreds of tokens is busy computing. The answer's
+    steps are shared, and are taken at the length in the middle of the answer.
+    """
+    new = prompt_tokens - cached_tokens
+    looked_back_on = (cached_tokens + (new + 1) / 2) * new  # by all new tokens together
+    prompt = (2 * model.num_parameters * new + model.attention_flops_per_token * looked_back_on) / card.flops
+    step = decode_step(model, card, batch, prompt_tokens + answer_tokens // 2)
+    return RequestCost(prompt, answer_tokens * step.seconds / batch)

@@ -1,0 +1,128 @@
+"""`mini-kv plan MODEL`: what a model's KV cache looks like in so much memory, before any request."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from mini_kv.core.kv_cache_planning import (
+    blocks_per_request,
+    bytes_per_block,
+    get_kv_cache_config,
+    get_kv_cache_groups,
+    get_kv_cache_tensors,
+    get_max_concurrency,
+)
+from mini_kv.planning.models import Model, load_model, model_names
+
+GIB = 2**30
+HYBRID = {"on": False, "off": True, "auto": None}
+MAX_ROWS = 12
+LARGEST = 1_000_000_000
+"""Of every number: GiB, tokens."""
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_plan` reads."""
+    parser.add_argument("model", metavar="MODEL", help=f"one of: {', '.join(model_names())}")
+    parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory for the cache (default: 16)")
+    parser.add_argument("--max-len", type=int, metavar="N", help="tokens of the longest request (default: the model's)")
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
+    parser.add_argument("--step", type=int, default=8192, metavar="N", help="tokens a step at most (default: 8192)")
+    parser.add_argument(
+        "--hybrid",
+        choices=list(HYBRID),
+        default="auto",
+        help="off: keep all tokens of every layer, in one group (default: auto, which is off for chunked attention)",
+    )
+
+
+def run_plan(args: argparse.Namespace) -> int:
+    """Print the plan; return 0, or 2 with one line on stderr if there can be none."""
+    try:
+        for name, value in (("block-size", args.block_size), ("max-len", args.max_len), ("step", args.step)):
+            if value is not None and not 1 <= value <= LARGEST:
+                raise ConfigError(f"--{name} is {value}, it must be from 1 to {LARGEST:,}")
+        if not 0 < args.memory <= LARGEST:  # which NaN is not
+            raise ConfigError(f"--memory is {args.memory:g}, it must be above 0 and at most {LARGEST:,} GiB")
+        model = load_model(args.model, args.block_size)
+        max_len = args.max_len if args.max_len is not None else model.max_model_len
+        groups = get_kv_cache_groups(model.kv_cache_spec, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
+        print("\n".join(plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)))
+    except ConfigError as error:
+        print(f"mini-kv plan: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, max_len: int, step: int) -> list[str]:
+    """Return the plan, a line a group, then the totals, then the tensors."""
+    config = get_kv_cache_config(groups, memory)
+    size = max(len(group.layer_names) for group in groups)
+    lines = [
+        f"{model.title}: {sum(len(g.layer_names) for g in groups)} layers own KV, {len(model.kv_sharing)} share it",
+        "",
+    ]
+    for group_id, group in enumerate(groups):
+        spec, num_layers = group.kv_cache_spec, len(group.layer_names)
+        most = spec.max_admission_blocks_per_request(step, max_len)
+        padding = f" + {size - num_layers} empty" if num_layers < size else ""
+        layers = f"{num_layers} layers{padding}"
+        lines.append(
+            f"group {group_id}  {layers:<20}  {describe(spec):<18}  blocks of {spec.block_size} tokens,"
+            f" at most {most:,} a request"
+        )
+    per_block = bytes_per_block(groups)
+    num_places = size * len(groups)
+    num_empty = num_places - sum(len(group.layer_names) for group in groups)
+    per_request = blocks_per_request(groups, max_len, step)
+    lines += [
+        "",
+        f"block        {per_block:,} bytes: {size} layers of {groups[0].kv_cache_spec.page_size_bytes:,}",
+        f"pool         {config.num_blocks:,} blocks in {memory / GIB:g} GiB, one of them the null block",
+        f"request      of {max_len:,} tokens, in steps of at most {step:,}: at most {per_request:,} blocks,"
+        f" {per_request * per_block / GIB:.2f} GiB",
+        f"concurrency  {get_max_concurrency(config, max_len, step):.2f} such requests at once",
+        f"padding      {num_empty} of {num_places} places are empty: {100 * num_empty / num_places:.1f} %",
+        "",
+        *tensor_lines(groups, model.kv_sharing),
+        "",
+        f"source: {model.source}",
+    ]
+    return lines
+
+
+def describe(spec: KVCacheSpec) -> str:
+    """Return the kind of attention in two words."""
+    match spec:
+        case SlidingWindowSpec():
+            return f"window of {spec.sliding_window:,}"
+        case ChunkedLocalAttentionSpec():
+            return f"chunks of {spec.attention_chunk_size:,}"
+        case MambaSpec():
+            return "state"
+        case _:
+            return "full attention"
+
+
+def tensor_lines(groups: Sequence[KVCacheGroupSpec], kv_sharing: dict[str, str]) -> list[str]:
+    """Return a drawing of the tensors: a row a tensor, a column a group, + for the layers that share an owner's KV."""
+    tensors = get_kv_cache_tensors(groups, kv_sharing)
+    cells = [
+        [names[0] + f" +{len(names) - 1}" * (len(names) > 1) if names else "." for names in row] for row in tensors
+    ]
+    width = max(len(cell) for row in cells for cell in row)
+    width = max(width, len(f"group {len(groups) - 1}"))
+    head = "  ".join(f"group {i}".ljust(width) for i in range(len(groups)))
+    lines = [f"{'':<11}{head}".rstrip()]
+    rows = [f"tensor {i:<4}" + "  ".join(cell.ljust(width) for cell in row) for i, row in enumerate(cells)]
+    if len(rows) > MAX_ROWS:
+        rows = [*rows[: MAX_ROWS - 2], f"           .. {len(rows) - MAX_ROWS + 1} more ..", rows[-1]]
+    return lines + [row.rstrip() for row in rows]

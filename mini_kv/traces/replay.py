@@ -1,0 +1,199 @@
+"""A trace through the real cache manager: what would the prefix cache have saved?
+
+What is simulated is the bookkeeping, block for block; there is no model and no clock:
+
+    order           requests are admitted in the order of the file; timestamps are not waited for
+    prompts only    the tokens of the answers take no blocks and are not cached
+    at once         a prompt is computed as soon as it is admitted, so the next request can hit it
+    concurrency     up to C requests hold their blocks at once; the oldest finishes when a newcomer needs its
+                    place or its blocks
+    refused         a prompt that is larger than the whole pool; it is counted, and changes nothing
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from mini_kv.core.block import BlockFactory, KVCacheBlock
+from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What a replay found. Refused requests count in `requests` and `distinct_blocks`, and nowhere else."""
+
+    num_blocks: int
+    """Size of the pool, the null block included."""
+    concurrency: int
+    """How many requests held their blocks at once, at most."""
+    requests: int
+    """Requests of the trace: cold, warm and refused."""
+    requests_refused: int
+    """Requests whose prompt is larger than the pool."""
+    prompt_tokens_refused: int
+    """Tokens of the refused prompts."""
+    requests_warm: int
+    """Requests that found at least one block in the cache; the others are cold."""
+    warm_prompt_tokens: int
+    """Tokens of the warm requests' prompts."""
+    prompt_tokens: int
+    """Tokens of all prompts."""
+    hit_tokens: int
+    """Tokens of prompts that were found in the cache."""
+    full_blocks: int
+    """Full blocks of all prompts, each as often as it occurs: what could be looked up."""
+    hit_blocks: int
+    """Full blocks of prompts that were found in the cache."""
+    distinct_blocks: int
+    """Different full blocks of the trace: what a cache would have to hold to forget nothing."""
+    evictions: int
+    """Times that a block lost its key because its memory was needed."""
+    peak_held_blocks: int
+    """Largest number of blocks that requests held at once."""
+    seconds: float
+    """Time of the replay, without reading the file."""
+
+    @property
+    def requests_cold(self) -> int:
+        """Requests that found nothing in the cache."""
+        return self.requests - self.requests_refused - self.requests_warm
+
+    @property
+    def hit_rate_of_prompt_tokens(self) -> float | None:
+        """Share of the prompt tokens that were hits, 0.0 to 1.0; `None` if there were none."""
+        return _share(self.hit_tokens, self.prompt_tokens)
+
+    @property
+    def hit_rate_of_full_blocks(self) -> float | None:
+        """Share of the full blocks that were hits, 0.0 to 1.0; `None` if there were none."""
+        return _share(self.hit_blocks, self.full_blocks)
+
+    @property
+    def hit_rate_of_warm_prompt_tokens(self) -> float | None:
+        """Share of the warm requests' tokens that were hits, 0.0 to 1.0; `None` if there were none."""
+        return _share(self.hit_tokens, self.warm_prompt_tokens)  # a cold request has no hit to subtract
+
+    @property
+    def peak_usage(self) -> float:
+        """Largest share of the pool that was held at once, the null block aside, 0.0 to 1.0."""
+        return self.peak_held_blocks / (self.num_blocks - 1)
+
+    def as_dict(self) -> dict[str, int | float | None]:
+        """Return all figures by name; the names are kept from version to version."""
+        return {
+            **asdict(self),
+            "block_size": BLOCK_SIZE,
+            "requests_cold": self.requests_cold,
+            "hit_rate_of_prompt_tokens": self.hit_rate_of_prompt_tokens,
+            "hit_rate_of_full_blocks": self.hit_rate_of_full_blocks,
+            "hit_rate_of_warm_prompt_tokens": self.hit_rate_of_warm_prompt_tokens,
+            "peak_usage": self.peak_usage,
+        }
+
+
+def replay(
+    trace: Sequence[TraceRequest],
+    num_blocks: int | None = None,
+    *,
+    concurrency: int = 1,
+    new_block: BlockFactory = KVCacheBlock,
+    on_progress: Callable[[int], None] | None = None,
+) -> ReplayReport:
+    """Send a trace through a `KVCacheManager`, by the rules above, and return what the cache did for it.
+
+    Args:
+        trace: at least one request.
+        num_blocks: size of the pool, the null block included; `None` for unbounded, see `num_blocks_for_all`.
+        concurrency: how many requests hold their blocks at once, at most.
+        new_block: makes the blocks; for observers.
+        on_progress: called after each request with the number of requests done.
+
+    Raises `ConfigError` if `num_blocks` is below 2 or `concurrency` below 1. Costs O(blocks of all prompts).
+    """
+    if concurrency < 1:
+        raise ConfigError(f"concurrency is {concurrency}: at least 1 request has to hold its blocks")
+    started = time.perf_counter()
+    enough = num_blocks_for_all(trace)
+    if num_blocks is None:
+        num_blocks = enough
+    # Blocks beyond `enough` would never be used, so a pool of a billion is not built, only reported.
+    kv = KVCacheManager.for_full_attention(min(num_blocks, enough), BLOCK_SIZE, new_block=new_block)
+
+    names = name_blocks(trace)
+    running: deque[Request] = deque()
+    refused: list[TraceRequest] = []
+    warm: list[TraceRequest] = []
+    full_blocks = peak_held_blocks = 0
+    for index, entry in enumerate(trace):
+        if entry.num_blocks > num_blocks - 1:
+            refused.append(entry)
+        else:
+            request = Request(str(index), num_tokens=entry.input_length, block_hashes=names[index])
+            if _admit(kv, request, running, concurrency):
+                warm.append(entry)
+            full_blocks += entry.num_full_blocks
+            peak_held_blocks = max(peak_held_blocks, _num_held(kv.block_pool))
+        if on_progress is not None:
+            on_progress(index + 1)
+
+    hit_blocks = kv.prefix_cache_stats.hits // BLOCK_SIZE
+    # Each full block that was not a hit was given a key. Nothing but eviction takes keys here, so those that
+    # are gone were evicted. Blocks are counted, not keys: one key may be on two blocks.
+    num_published = full_blocks - hit_blocks
+    num_left = sum(block.block_hash is not None for block in kv.block_pool.blocks)
+    return ReplayReport(
+        num_blocks=num_blocks,
+        concurrency=concurrency,
+        requests=len(trace),
+        requests_refused=len(refused),
+        prompt_tokens_refused=sum(entry.input_length for entry in refused),
+        requests_warm=len(warm),
+        warm_prompt_tokens=sum(entry.input_length for entry in warm),
+        prompt_tokens=kv.prefix_cache_stats.queries,
+        hit_tokens=kv.prefix_cache_stats.hits,
+        full_blocks=full_blocks,
+        hit_blocks=hit_blocks,
+        distinct_blocks=len({name for chain in names for name in chain}),
+        evictions=num_published - num_left,
+        peak_held_blocks=peak_held_blocks,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
+    """Return a pool size with which nothing is evicted: the null block and one for each block of each prompt.
+
+    More than needed, since requests share blocks, but enough whatever they share and however many run at
+    once: new blocks come from the front of the free queue, and there are never-used ones in front of all that
+    carry a key.
+    """
+    return 1 + sum(entry.num_blocks for entry in trace)
+
+
+def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concurrency: int) -> bool:
+    """Give the request its blocks, ending older ones as needed; return whether it found any in the cache.
+
+    The request must fit into the pool, so that it has its blocks at the latest when nobody else runs.
+    """
+    if len(running) == concurrency:
+        kv.free(running.popleft())
+    blocks, num_hit_tokens = kv.get_computed_blocks(request)
+    # One lookup is enough: ending a request takes no key, so the hit stays what it is.
+    while kv.allocate_slots(request, request.num_tokens - num_hit_tokens, num_hit_tokens, blocks) is None:
+        kv.free(running.popleft())
+    request.num_computed_tokens = request.num_tokens
+    running.append(request)
+    return num_hit_tokens > 0
+
+
+def _num_held(pool: BlockPool) -> int:
+    return len(pool.blocks) - 1 - pool.num_free_blocks
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
