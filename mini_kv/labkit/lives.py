@@ -161,7 +161,7 @@ def are_blocks(value: object) -> bool:
     return type(value) is list and all(isinstance(item, KVCacheBlock) for item in value)
 
 
-def table_of(kv: Any, name: str) -> list[int]:
+def table(kv: Any, name: str) -> list[int]:
     """Return the ids in the request's first block table; an empty list if it holds nothing."""
     return list(kv.get_block_ids(name)[0])
 
