@@ -2,7 +2,7 @@
 
 A test reads nothing off a block hash but whether it equals another: so hashes are shown as letters, in the order in
 which they are met. Reading order: `Letters` and `Meter`, the calls of the learner's functions, then the crowds of
-requests (`content` is the model), and last what needs another machine or another process.
+requests (`content` is the model), and last what another process makes.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ import json
 import os
 import random
 import string
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,6 +21,8 @@ from typing import Any
 
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.labkit.fixture import InWords, LabUnderTest
+
+HashFunction = Callable[[bytes], bytes]
 
 
 def sha256(data: bytes) -> bytes:
@@ -56,7 +57,7 @@ class Letters:
 class Meter:
     """A hash function that remembers what it returned, and how many bytes it was given."""
 
-    def __init__(self, function: Callable[[bytes], bytes]) -> None:
+    def __init__(self, function: HashFunction) -> None:
         self.function = function
         self.returned: list[bytes] = []
         self.sizes: list[int] = []
@@ -68,15 +69,6 @@ class Meter:
         return self.returned[-1]
 
 
-class NumPyLike(int):
-    """An integer that prints itself as NumPy's do in a list: equal in value, not in spelling."""
-
-    def __repr__(self) -> str:
-        return f"np.int64({int(self)})"
-
-    __str__ = int.__repr__
-
-
 def checked(lab: LabUnderTest, what: str, value: object) -> bytes:
     """Return the value, which must be bytes."""
     if type(value) is not bytes:
@@ -84,15 +76,9 @@ def checked(lab: LabUnderTest, what: str, value: object) -> bytes:
     return value
 
 
-def hash_block(
-    lab: LabUnderTest,
-    hash_function: Callable[[bytes], bytes],
-    parent: bytes,
-    token_ids: Sequence[int],
-    *extra_keys: Sequence[tuple[str | int, ...]],
-) -> bytes:
+def hash_block(lab: LabUnderTest, function: HashFunction, parent: bytes, tokens: Sequence[int], *extra: Any) -> bytes:
     """Return the learner's hash of a block."""
-    return checked(lab, "name", lab.hash_block_tokens(hash_function, parent, token_ids, *extra_keys))
+    return checked(lab, "name", lab.hash_block_tokens(function, parent, tokens, *extra))
 
 
 def expect_hashes(lab: LabUnderTest, what: str, want: str, got: Sequence[object], why: str = "") -> None:
@@ -139,7 +125,7 @@ def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
             lab.fail(f"{other}  and  {label}", "two different results", InWords("the same bytes for both"))
 
 
-def first_collision(lab: LabUnderTest, function: Callable[[bytes], bytes]) -> tuple[list[int], list[int]]:
+def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
     """Return the first two one-block prompts that share a hash; fail if all of 2,000 differ, which is beyond luck."""
     seen: dict[bytes, list[int]] = {}
     tokens = [0, 1, 2, 3]
@@ -149,13 +135,6 @@ def first_collision(lab: LabUnderTest, function: Callable[[bytes], bytes]) -> tu
             want = "some: there are 65,536 names in all"
             lab.fail("prompts that share a 16-bit name, of 2,000", want, InWords("none"))
     return other, tokens
-
-
-def pack_on_the_other_machine(format: str, *values: Any, pack: Callable[..., bytes] = struct.pack) -> bytes:
-    """Return what `struct.pack` gives on a machine of the other byte order."""
-    if format[:1] in ("<", ">", "!"):
-        return pack(format, *values)
-    return pack((">" if sys.byteorder == "big" else "<") + format.lstrip("@="), *values)
 
 
 IMAGE_LENGTHS = {"cat": 1, "dog": 3, "map": 5}

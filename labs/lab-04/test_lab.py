@@ -24,7 +24,6 @@ from .helpers import (
     PARENT,
     Letters,
     Meter,
-    NumPyLike,
     all_different,
     call,
     checked,
@@ -33,7 +32,6 @@ from .helpers import (
     hash_block,
     hashes_elsewhere,
     make_hasher,
-    pack_on_the_other_machine,
     play,
     random_crowd,
     request,
@@ -284,6 +282,10 @@ def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
 @points(1, "hash_block_tokens", stage="adversary", why="a name depends on values, not on Python's types")
 def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
     """A list, a tuple, an array, and integers that print themselves as NumPy's do: the same tokens, the same name."""
+
+    class NumPyLike(int):
+        __repr__ = __str__ = lambda self: f"np.int64({int(self)})"
+
     tokens = [7, 0, 2**31, 5]
     kinds = [tokens, tuple(tokens), array.array("Q", tokens), [NumPyLike(token) for token in tokens]]
     names = [hash_block(lab, sha256, PARENT, kind) for kind in kinds]
@@ -296,9 +298,15 @@ def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
 def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same code where `sys.byteorder` is the other one, and `struct.pack` follows it unless told."""
     names = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
+    other, mark = ("big", ">") if sys.byteorder == "little" else ("little", "<")
+    pack = struct.pack
+
+    def pack_there(format: str, *values: Any) -> bytes:
+        return pack(format if format[:1] in ("<", ">", "!") else mark + format.lstrip("@="), *values)
+
     with monkeypatch.context() as machine:
-        machine.setattr(sys, "byteorder", "big" if sys.byteorder == "little" else "little")
-        machine.setattr(struct, "pack", pack_on_the_other_machine)
+        machine.setattr(sys, "byteorder", other)
+        machine.setattr(struct, "pack", pack_there)
         there = lab.hash_block_tokens(sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])
     names.append(checked(lab, "name", there))
     expect_hashes(lab, "names of one block on a little-endian and on a big-endian machine", "aa", Letters()(names))
@@ -369,20 +377,8 @@ def test_no_field_looks_like_two(lab: LabUnderTest) -> None:
 def test_every_text_and_number_has_bytes_of_its_own(lab: LabUnderTest) -> None:
     """Texts that UTF-8 refuses, accents in two spellings, quotes; numbers below zero and beyond 64 bits."""
     texts = [
-        "",
-        "?",
-        "\ufffd",
-        "\ud800",
-        "\udc00",
-        "\\ud800",
-        "\U00010000",
-        "\ud800\udc00",
-        "é",
-        "e\u0301",
-        '"',
-        "',",
-        "0",
-    ]
+        "", "?", "\ufffd", "\ud800", "\udc00", "\\ud800", "\U00010000", "\ud800\udc00", "é", "e\u0301", '"', "',", "0",
+    ]  # fmt: skip
     numbers = [0, 1, -1, -2, 255, 256, 2**31, -(2**31), 2**32, 2**32 + 1, 2**63, -(2**63), 2**64, 2**64 + 1, -(10**30)]
     values: list[str | int] = [*numbers, *texts]
     keys: list[tuple[str | int, ...]] = [("mm", value) for value in values]
