@@ -284,7 +284,10 @@ def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
     """A list, a tuple, an array, and integers that print themselves as NumPy's do: the same tokens, the same name."""
 
     class NumPyLike(int):
-        __repr__ = __str__ = lambda self: f"np.int64({int(self)})"
+        def __repr__(self) -> str:
+            return f"np.int64({int(self)})"
+
+        __str__ = int.__repr__
 
     tokens = [7, 0, 2**31, 5]
     kinds = [tokens, tuple(tokens), array.array("Q", tokens), [NumPyLike(token) for token in tokens]]
