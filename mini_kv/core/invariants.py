@@ -105,21 +105,25 @@ def holders_of(block: KVCacheBlock, tables: Tables) -> list[str]:
     return [name for name, groups in tables.items() for table in groups for held in table if held is block]
 
 
+def told_holders(block: KVCacheBlock, tables: Tables) -> str:
+    """Return the ids of the requests that hold the block, as a message tells them."""
+    return " and ".join(dict.fromkeys(holders_of(block, tables)))
+
+
 def check_i1_references(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
     """Count, block by block, in how many tables it stands."""
-    held = Counter(block.block_id for groups in tables.values() for table in groups for block in table)
+    held: Counter[int] = Counter()
     for name, groups in tables.items():
         for table in groups:
-            ids = [block.block_id for block in table if not block.is_null]
-            for block_id, times in Counter(ids).items():
+            times_in_table = Counter(block.block_id for block in table if not block.is_null)
+            held += times_in_table
+            for block_id, times in times_in_table.items():
                 if times > 1:
                     yield Violation("I1", f"block {block_id} stands {times} times in one table of {name}", (block_id,))
     for block in pool.blocks:
-        if block.is_null or block.ref_cnt == held[block.block_id]:
-            continue
-        holders = " and ".join(dict.fromkeys(holders_of(block, tables))) or "no table"
-        message = f"block {block.block_id} has ref_cnt {block.ref_cnt} but is held by {holders}"
-        yield Violation("I1", message, (block.block_id,))
+        if not block.is_null and block.ref_cnt != held[block.block_id]:
+            message = f"block {block.block_id} has ref_cnt {block.ref_cnt} but is held by"
+            yield Violation("I1", f"{message} {told_holders(block, tables) or 'no table'}", (block.block_id,))
 
 
 def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
@@ -134,21 +138,26 @@ def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
             yield Violation("I2", f"block {block_id} is {times} times in the free queue", (block_id,))
     in_queue = set(queue)
     for block in pool.blocks:
-        if block.is_null:
-            if block in in_queue:
-                yield Violation("I2", "the null block is in the free queue", (block.block_id,))
-        elif block.ref_cnt > 0 and block in in_queue:
-            holders = " and ".join(dict.fromkeys(holders_of(block, tables))) or f"{block.ref_cnt} references"
-            message = f"block {block.block_id} is held by {holders} and is also in the free queue"
-            yield Violation("I2", message, (block.block_id,))
-        elif block.ref_cnt == 0 and block not in in_queue:
-            message = f"no table holds block {block.block_id}, but it is not in the free queue: it is lost"
+        message = _wrong_place(block, block in in_queue, tables)
+        if message is not None:
             yield Violation("I2", message, (block.block_id,))
     if isinstance(pool.free_block_queue, FreeKVCacheBlockQueue):  # another queue may have no links
         for before, after in pairwise(queue):
             if after.prev_free_block is not before:
                 message = f"block {after.block_id} follows block {before.block_id}, but does not link back to it"
                 yield Violation("I2", message, (before.block_id, after.block_id))
+
+
+def _wrong_place(block: KVCacheBlock, is_in_queue: bool, tables: Tables) -> str | None:
+    """Return what is wrong with a block that is in the free queue, or is not; `None` if nothing is."""
+    if block.is_null:
+        return "the null block is in the free queue" if is_in_queue else None
+    if block.ref_cnt > 0 and is_in_queue:
+        holders = told_holders(block, tables) or f"{block.ref_cnt} references"
+        return f"block {block.block_id} is held by {holders} and is also in the free queue"
+    if block.ref_cnt == 0 and not is_in_queue:
+        return f"no table holds block {block.block_id}, but it is not in the free queue: it is lost"
+    return None
 
 
 def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.errors import ConfigError
+from mini_kv.core.checks import check_retention_interval
 from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -74,7 +74,7 @@ class KVCacheCoordinator(ABC):
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
         """The groups that give blocks back while a request runs."""
-        self._check_retention_interval()
+        check_retention_interval(self)
         self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
         """Whether a group keeps states, from which tokens cannot be taken back."""
 
@@ -95,15 +95,6 @@ class KVCacheCoordinator(ABC):
         hit = manager.find_longest_cache_hit(manager.hashes_per_block(request.block_hashes), request.num_tokens - 1)
         boundary = len(hit) * manager.block_size // self.scheduler_block_size * self.scheduler_block_size
         return boundary if boundary > num_hit_tokens else 0
-
-    def _check_retention_interval(self) -> None:
-        interval = self.retention_interval
-        if interval is not None and (interval < 0 or interval % self.scheduler_block_size):
-            message = f"prefix_cache_retention_interval is {interval}"
-            raise ConfigError(f"{message}: it must be 0 or a multiple of the block size {self.scheduler_block_size}")
-        if interval and all(manager.num_blocks_of_hit is None for manager in self.single_type_managers):
-            message = f"prefix_cache_retention_interval is {interval}, but no layer has a window or states"
-            raise ConfigError(f"{message}: there is nothing to thin out")
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
@@ -138,14 +129,6 @@ class KVCacheCoordinator(ABC):
         """Give back what no token from `num_computed_tokens` on reads, in every group."""
         for manager in self.skipping_managers:
             manager.remove_skipped_blocks(request_id, num_computed_tokens)
-
-    def has_given_back(self, request_id: str, num_computed_tokens: int) -> bool:
-        """Return whether a group has given back blocks that the token at `num_computed_tokens` reads."""
-        return any(
-            manager.get_num_skipped_tokens(num_computed_tokens) // manager.block_size
-            < manager.num_skipped_block.get(request_id, 0)
-            for manager in self.skipping_managers
-        )
 
     def allocate_new_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
@@ -189,12 +172,6 @@ class KVCacheCoordinator(ABC):
         return min(
             manager.block_size * len(manager.req_to_blocks.get(request_id, ())) for manager in self.single_type_managers
         )
-
-    def num_hit_tokens(self, hit: Sequence[Sequence[KVCacheBlock]]) -> list[int]:
-        """Return how many tokens the blocks of a hit stand for, per group: all the same, or it is no hit."""
-        return [
-            manager.block_size * len(blocks) for manager, blocks in zip(self.single_type_managers, hit, strict=True)
-        ]
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):

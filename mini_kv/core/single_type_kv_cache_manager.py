@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import BlockHashListWithBlockSize, make_block_hash_with_group_id
+from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.block_hash_list import BlockHashListWithBlockSize
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (

@@ -298,7 +298,9 @@ def engine_bug(mutant: Mutant) -> dict[str, Any]:
         file = Path(folder) / f"{mutant.id.replace('-', '_')}.py"
         file.write_text(text, encoding="utf-8")
         changed = load_file(file)
-    return {name: value for name, value in vars(changed).items() if getattr(value, "__module__", "") == changed.__name__}
+    return {
+        name: value for name, value in vars(changed).items() if getattr(value, "__module__", "") == changed.__name__
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

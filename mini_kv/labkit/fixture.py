@@ -23,7 +23,6 @@ from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager
 
-
 Part = TypeVar("Part")
 
 

@@ -16,7 +16,7 @@ from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
-from mini_kv.core.sched.checks import check_drafts, check_new, check_sampled, max_slots
+from mini_kv.core.sched.checks import check_drafts, check_new, check_parent, check_progress, check_sampled, max_slots
 from mini_kv.core.sched.config import SchedulerConfig, check_limits
 from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
@@ -123,11 +123,7 @@ class Scheduler(TransactionalScheduler):
         Raises `SchedulerError` if the parent is not running or a step is under way, and what `add_request` and
         `KVCacheManager.fork` raise.
         """
-        parent = self.requests.get(parent_id)
-        if parent is None or parent.status is not RequestStatus.RUNNING:
-            raise SchedulerError(f"request {parent_id!r} is not running: it has nothing to share")
-        if self.step is not None:
-            raise SchedulerError("a step is under way: fork between steps")
+        parent = check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
         if len(self.running) == self.config.max_num_seqs:
             return False
         check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
@@ -163,7 +159,7 @@ class Scheduler(TransactionalScheduler):
         self._schedule_running(step)
         if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
             self._schedule_waiting(step)
-            self._check_progress()
+            check_progress(self.waiting, self.running)
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
@@ -340,13 +336,6 @@ class Scheduler(TransactionalScheduler):
         self._introduce(request, step)
         self._count(request, num_new_tokens, step)
         return True
-
-    def _check_progress(self) -> None:
-        """Raise `SchedulerError` if none runs although some wait: it would be so in every later step, too."""
-        if self.waiting and not self.running:
-            first = self.waiting.peek_request()
-            message = f"{len(self.waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
-            raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
 
     # Requests of both kinds.
 
