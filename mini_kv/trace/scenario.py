@@ -276,8 +276,7 @@ class ScenarioPlayer:
             parts=KVCacheParts(new_block=recorder.new_block),
         )
         self.kv = TracedKVCacheManager(manager, recorder, snapshots=True)
-        # The traced manager has every method of the one that it wraps.
-        self.scheduler = Scheduler(cast(KVCacheManager, self.kv), scenario.limits) if scenario.limits else None
+        self.scheduler = Scheduler(self.kv, scenario.limits) if scenario.limits else None
         self._requests: dict[str, Request] = {}
         self._output: SchedulerOutput | None = None
 
