@@ -139,7 +139,7 @@ class WatchedEngine:
     def _make_manager(self, config: KVCacheConfig, **options: Any) -> KVCacheManager:
         manager = KVCacheManager(config, parts=KVCacheParts(new_block=self.recorder.new_block), **options)
         self.kv = TracedKVCacheManager(manager, self.recorder, snapshots=True)
-        return cast(KVCacheManager, self.kv)  # it has every method of the one that it wraps
+        return self.kv
 
     def step(self) -> WatchedStep:
         """Make one step, and return what was in it. Raises what `LLMEngine.step` raises."""

@@ -89,11 +89,11 @@ class Config:
 
     def make(self, *, retention_interval: int | None = None, **options: Any) -> KVCacheManager:
         """Return a new cache; the options are the manager's. The reference knows no retention interval."""
-        manager = DebugKVCacheManager if self.debug else KVCacheManager
         specs = [spec_of(group) for group in self.all_groups()]
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
         config = KVCacheConfig(self.num_blocks, groups, retention_interval)
-        return manager(config, enable_caching=self.enable_caching, **options)
+        kv = KVCacheManager(config, enable_caching=self.enable_caching, **options)
+        return DebugKVCacheManager(kv) if self.debug else kv
 
 
 def spec_of(group: Group) -> KVCacheSpec:

@@ -14,7 +14,7 @@ from mini_kv.trace.debug import DebugKVCacheManager, leak_report, manager_state
 
 
 def make() -> DebugKVCacheManager:
-    return DebugKVCacheManager.for_full_attention(num_blocks=6, block_size=2)
+    return DebugKVCacheManager(KVCacheManager.for_full_attention(num_blocks=6, block_size=2))
 
 
 def admit(kv: KVCacheManager, name: str, *token_ids: int) -> Request:

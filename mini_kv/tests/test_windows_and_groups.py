@@ -33,7 +33,7 @@ def state_spec(block_size: int) -> MambaSpec:
 def make(num_blocks: int, *specs: KVCacheSpec, **options: Any) -> DebugKVCacheManager:
     """Return a cache of one group a spec, which checks its ledger after every call."""
     groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
-    return DebugKVCacheManager(KVCacheConfig(num_blocks, groups), **options)
+    return DebugKVCacheManager(KVCacheManager(KVCacheConfig(num_blocks, groups), **options))
 
 
 def seed_cache(num_blocks: int = 60, **options: Any) -> DebugKVCacheManager:

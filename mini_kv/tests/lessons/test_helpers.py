@@ -10,7 +10,7 @@ from mini_kv.trace.debug import DebugKVCacheManager, manager_state
 
 
 def make_kv(num_blocks: int) -> KVCacheManager:
-    return DebugKVCacheManager.for_full_attention(num_blocks, 4)
+    return DebugKVCacheManager(KVCacheManager.for_full_attention(num_blocks, 4))
 
 
 def prompts(kv: KVCacheManager, **tokens: range) -> list[Request]:
