@@ -60,11 +60,6 @@ class WatchedKVCacheManager(TracedKVCacheManager):
         return request
 
 
-def in_debug_mode(manager_class: type[KVCacheManager]) -> type[KVCacheManager]:
-    """Return the class with debug mode in front: every call is checked, then made as the class makes it."""
-    return type(f"Debug{manager_class.__name__}", (DebugKVCacheManager, manager_class), {})
-
-
 class LabUnderTest:
     """The `lab` fixture: `lab.prefill(...)` calls the learner's `prefill`; `lab.make_kv(...)` builds a cache."""
 
@@ -128,12 +123,13 @@ class LabUnderTest:
     ) -> WatchedKVCacheManager:
         """Return a new cache of these groups. Arguments as in `make_kv`."""
         recorder = Recorder()
-        manager = in_debug_mode(manager_class or self.engine(KVCacheManager))(
+        make_manager = manager_class or self.engine(KVCacheManager)
+        manager = make_manager(
             kv_cache_config,
             enable_caching=enable_caching,
             parts=replace(parts or self._engine_parts(), new_block=recorder.new_block),
         )
-        kv = WatchedKVCacheManager(manager, recorder)
+        kv = WatchedKVCacheManager(DebugKVCacheManager(manager), recorder)
         self.kvs.append(kv)
         self.drawing = lambda: frame_of(kv.manager)
         return kv
