@@ -213,7 +213,7 @@ def test_edges_and_large_numbers(lab: LabUnderTest) -> None:
 def test_the_engine_counts_the_same(lab: LabUnderTest) -> None:
     """Blocks of 1, 3, 4 and 16 tokens, one head or many, one byte or four: what the engine says of each."""
     for shape in ((1, 1, 1, 1), (3, 1, 64, 2), (4, 8, 128, 1), (16, 8, 128, 4), (16, 32, 80, 2)):
-        want = FullAttentionSpec(*shape).page_size_bytes
+        want = lab.engine(FullAttentionSpec)(*shape).page_size_bytes
         what = "bytes of a block, {} tokens, {} KV heads of {}, {} an element".format(*shape)
         lab.expect(what, want, lab.page_size_bytes(*shape))
 

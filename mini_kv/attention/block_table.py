@@ -1,15 +1,18 @@
 """Block tables as a tensor, and the way from a token's position to its slot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from mini_kv.core.errors import ConfigError
 
+SlotMapping = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""A function that is called as `compute_slot_mapping` is."""
+
 
 class BlockTable:
-    """A row of block ids a request, in memory that is allocated once.
+    """A row of block ids per request, in memory that is allocated once.
 
         row 0    7  3  9  .  .        the third block of request 0 is physical block 9
         row 1    4  .  .  .  .        what stands behind a request's last block means nothing

@@ -136,27 +136,26 @@ def gather_kv(cache: Tensor, block_ids: Tensor, num_tokens: int) -> Tensor:
     return cache[block_ids[:num_blocks].to(torch.int64)].flatten(0, 1)[:num_tokens]
 
 
-def copy_blocks(kv_caches: Sequence[PagedKVCache], pairs: Sequence[tuple[int, int]]) -> None:
-    """Copy whole blocks in every layer's cache, scales included: what copy-on-write asks for before a step.
+def copy_blocks(tensors: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> None:
+    """Copy whole blocks in every tensor: what copy-on-write asks for before a step.
 
     All sources are read before any target is written, so a block may be both.
 
     Args:
-        kv_caches: one a layer.
+        tensors: the memory of all layers, each tensor once, scales included; blocks are their first dimension.
         pairs: block ids as (source, target): `SchedulerOutput.kv_cache_block_copies`. No target may occur twice.
 
     Raises:
         ConfigError: an id is no block of the cache, or a target occurs twice; nothing has been copied then.
     """
-    targets = [target for _, target in pairs]
+    if not pairs:
+        return
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     if len(set(targets)) < len(targets):
         raise ConfigError(f"a block is the target of two copies: {sorted(targets)}")
-    for kv_cache in kv_caches:
-        outside = [block_id for pair in pairs for block_id in pair if not 0 <= block_id < kv_cache.num_blocks]
-        if outside:
-            raise ConfigError(f"no such blocks: {outside}; the cache has 0 to {kv_cache.num_blocks - 1}")
-    for kv_cache in kv_caches:
-        ids = torch.tensor(pairs, dtype=torch.int64, device=kv_cache.data.device).reshape(-1, 2)
-        for tensor in (kv_cache.data, kv_cache.scales):
-            if tensor is not None:
-                tensor[ids[:, 1]] = tensor[ids[:, 0]]
+    num_blocks = min(len(tensor) for tensor in tensors)
+    outside = [block_id for pair in pairs for block_id in pair if not 0 <= block_id < num_blocks]
+    if outside:
+        raise ConfigError(f"no such blocks: {outside}; the cache has 0 to {num_blocks - 1}")
+    for tensor in tensors:
+        tensor[targets] = tensor[sources]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mini_kv.attention.block_table import compute_slot_mapping
+from mini_kv.attention.block_table import SlotMapping, compute_slot_mapping
 from mini_kv.core.errors import ConfigError
 
 
@@ -44,7 +44,11 @@ class AttentionMetadata:
 
 
 def build_metadata(
-    query_lens: Sequence[int], seq_lens: Sequence[int], block_tables: Tensor, block_size: int
+    query_lens: Sequence[int],
+    seq_lens: Sequence[int],
+    block_tables: Tensor,
+    block_size: int,
+    compute_slot_mapping: SlotMapping = compute_slot_mapping,
 ) -> AttentionMetadata:
     """Return the metadata of a batch, given how many new tokens each request has and how long it is with them.
 

@@ -78,10 +78,13 @@ def run_generate(args: argparse.Namespace) -> int:
     return 0
 
 
-def prepare(args: argparse.Namespace) -> "tuple[LLMEngine, Deltas] | None":
-    """Return an engine with all prompts added, and what will come out of it; `None`: cannot be, and was said why."""
+def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas] | None":
+    """Return an engine with all prompts added, and what will come out of it; `None`: cannot be, and was said why.
+
+    `parts` go to `LLMEngine`.
+    """
     try:
-        engine = make_engine(args)
+        engine = make_engine(args, **parts)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
         print(f"mini-kv generate: no {error.name} here: in a checkout, pip install -e '.[engine]'", file=sys.stderr)

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from mini_kv.attention.backends import paged_attention, write_kv
-from mini_kv.attention.block_table import BlockTable
-from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.block_table import BlockTable, SlotMapping, compute_slot_mapping
+from mini_kv.attention.kv_cache import PagedKVCache, copy_blocks
 from mini_kv.attention.metadata import AttentionMetadata, build_metadata
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
@@ -31,14 +31,15 @@ from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
 from mini_kv.core.sched.output import CachedRequestData, SchedulerOutput
 from mini_kv.engine.interface import Attend, CausalLM
 
+Layers = Sequence[tuple[PagedKVCache, int]]
+"""The KV memory of each layer, and the group of the layer."""
+
 
 class PagedAttend:
     """A layer's look back through blocks: write the new keys and values, then read all that are visible."""
 
-    def __init__(
-        self, layers: Sequence[tuple[PagedKVCache, int]], metadata: Sequence[AttentionMetadata], backend: str
-    ) -> None:
-        """Take a layer's memory and group, a group's metadata, and who computes: see `paged_attention`."""
+    def __init__(self, layers: Layers, metadata: Sequence[AttentionMetadata], backend: str) -> None:
+        """Take the memory and the group of each layer, the metadata of each group, and the backend that computes."""
         self.layers = layers
         self.metadata = metadata
         self.backend = backend
@@ -85,6 +86,17 @@ WrapAttend = Callable[[Attend, Batch], Attend]
 """Puts something between the model and its past; for observers."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerParts:
+    """The parts a runner is built from: the engine's own, or others that are called with the same arguments."""
+
+    make_block_table: Callable[[int, int, int], BlockTable] = BlockTable
+    compute_slot_mapping: SlotMapping = compute_slot_mapping
+    make_attend: Callable[[Layers, Sequence[AttentionMetadata], str], Attend] = PagedAttend
+    """Makes the attention of one step, for all layers."""
+    copy_blocks: Callable[[Sequence[Tensor], Sequence[tuple[int, int]]], None] = copy_blocks
+
+
 class ModelRunner:
     """Keeps the KV memory and the block tables, and runs the model on the step's tokens."""
 
@@ -96,7 +108,9 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
         backend: str = "auto",
+        parts: RunnerParts | None = None,
         wrap_attend: WrapAttend | None = None,
+        on_logits: Callable[[list[str], Tensor], None] | None = None,
     ) -> None:
         """Allocate the memory and empty tables.
 
@@ -106,17 +120,23 @@ class ModelRunner:
             max_num_seqs: requests that run at once, at most.
             max_model_len: tokens of the longest of them.
             backend: who computes attention; see `paged_attention`.
-            wrap_attend: called once a step.
+            parts: block tables, slots, attention and copies; `None`: the engine's own.
+            wrap_attend: called once per step, with the step's attention.
+            on_logits: an observer of `execute_model`: called with what it is about to return.
         """
         self.model = model
         self.backend = backend
+        self.parts = parts or RunnerParts()
         self.wrap_attend = wrap_attend
+        self.on_logits = on_logits
         self.max_num_seqs = max_num_seqs
         groups = kv_cache_config.kv_cache_groups
         self.kv_cache_tensors, self.layers = allocate_kv_cache_tensors(model, kv_cache_config)
         # On the host: rows change one at a time, and a step sends the rows that it needs to the device at once.
         self.block_tables = [
-            BlockTable(max_num_seqs, group.kv_cache_spec.num_blocks(max_model_len), group.kv_cache_spec.block_size)
+            self.parts.make_block_table(
+                max_num_seqs, group.kv_cache_spec.num_blocks(max_model_len), group.kv_cache_spec.block_size
+            )
             for group in groups
         ]
         self.requests: dict[str, CachedRequestState] = {}
@@ -129,13 +149,15 @@ class ModelRunner:
         tells them to `append_token_ids`.
         """
         self._update_states(output)
-        self._copy_blocks(output.kv_cache_block_copies)
+        self.parts.copy_blocks(self.kv_cache_tensors, output.kv_cache_block_copies)
         batch = self._make_batch(output)
-        attend: Attend = PagedAttend(self.layers, self._make_metadata(batch), self.backend)
+        attend = self.parts.make_attend(self.layers, self._make_metadata(batch), self.backend)
         if self.wrap_attend is not None:
             attend = self.wrap_attend(attend, batch)
         token_ids, positions = self._to_device(batch.token_ids), self._to_device(batch.positions)
         logits = self.model.forward(token_ids, positions, attend, self._to_device(batch.logits_indices))
+        if self.on_logits is not None:
+            self.on_logits(batch.logits_request_ids, logits)
         return batch.logits_request_ids, logits
 
     def append_token_ids(self, sampled_token_ids: Mapping[str, int]) -> None:
@@ -182,13 +204,6 @@ class ModelRunner:
                 block_id = int(table.block_table[row, column])
                 table.block_table[row, column] = copied.get(block_id, block_id)
 
-    def _copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks, in every tensor once, whichever group they belong to. Sources are read before writes."""
-        if pairs:
-            sources, targets = zip(*pairs, strict=True)
-            for tensor in self.kv_cache_tensors:
-                tensor[list(targets)] = tensor[list(sources)]
-
     # The step's batch.
 
     def _make_batch(self, output: SchedulerOutput) -> Batch:
@@ -216,7 +231,11 @@ class ModelRunner:
         for table in self.block_tables:
             num_columns = -(-longest // table.block_size)
             rows = table.block_table[batch.rows, :num_columns].to(self.model.device)
-            metadata.append(build_metadata(batch.query_lens, batch.seq_lens, rows, table.block_size))
+            metadata.append(
+                build_metadata(
+                    batch.query_lens, batch.seq_lens, rows, table.block_size, self.parts.compute_slot_mapping
+                )
+            )
         return metadata
 
     def _to_device(self, values: list[int]) -> Tensor:

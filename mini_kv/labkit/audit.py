@@ -9,6 +9,8 @@ caught, and every test catches at least one.
 
 import argparse
 import ast
+import importlib
+import inspect
 import io
 import json
 import os
@@ -16,21 +18,20 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from mini_kv.labkit.failure import MAX_LINES
+from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import Lab, load_lab
 from mini_kv.labkit.learner import pristine_starter
 from mini_kv.labkit.misconception import fingerprint, fingerprint_file
-from mini_kv.labkit.plugin import RESULTS
+from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
 
 SEEDS = (0, 40, 80, 120, 160)
@@ -175,8 +176,7 @@ def _signatures(file: Path) -> dict[str, str]:
 
 def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
     if mutant.module is not None:
-        with engine_bug(mutant):
-            results = run_lab(audit.lab, str(audit.lab.solutions / "solution.py"))
+        results = run_lab(audit.lab, str(audit.lab.solutions / "solution.py"), engine_bug=engine_bug(mutant))
     else:
         text = mutant.apply((audit.lab.solutions / "solution.py").read_text(encoding="utf-8"))
         results = _run_text(audit.lab, mutant.id, text)
@@ -247,19 +247,24 @@ def _note_score(audit: Audit, name: str, results: Sequence[LabResult]) -> None:
 
 
 class _Collector:
-    """A pytest plugin that keeps the lab's results."""
+    """A pytest plugin that hands the engine's bug to the labs' fixture, and keeps the lab's results."""
 
     results: list[LabResult]
+
+    def __init__(self, engine_bug: Mapping[str, Any]) -> None:
+        self.engine_bug = engine_bug
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[ENGINE_BUG] = self.engine_bug
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.results = list(session.config.stash[RESULTS].values())
 
 
-def run_lab(lab: Lab, lab_impl: str, seed: int = 0) -> list[LabResult]:
+def run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
-    collector = _Collector()
-    environment = mock.patch.dict(os.environ, LAB_IMPL=lab_impl, LAB_SEED=str(seed))
-    with environment, redirect_stdout(io.StringIO()) as out:
+    collector = _Collector(engine_bug or {})
+    with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:
         # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
         options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         status = pytest.main([str(lab.folder), *options], plugins=[collector])
@@ -269,31 +274,33 @@ def run_lab(lab: Lab, lab_impl: str, seed: int = 0) -> list[LabResult]:
 
 
 @contextmanager
-def engine_bug(mutant: Mutant) -> Iterator[None]:
-    """Put a bug into a module of the engine while the context lasts.
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables of the environment while the context lasts."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
-    The changed source is run as a module of its own; then its functions take the places of the real ones, in the real
-    classes and wherever the engine has imported them by name, so that every manager made meanwhile has the bug.
+
+def engine_bug(mutant: Mutant) -> dict[str, Any]:
+    """Return the classes and functions of an engine's module with the bug in it, by name.
+
+    The changed source is loaded beside the real module, which stays as it is. A test's cache is built from what is in
+    here: see `LabUnderTest.engine`.
     """
     if mutant.module is None:
         raise ValueError(f"mutant {mutant.id} names no module of the engine")
-    real = sys.modules[mutant.module]
-    text = mutant.apply(Path(real.__file__ or "").read_text(encoding="utf-8"))
-    changed = ModuleType(mutant.module)
-    exec(compile(text, real.__file__ or "", "exec"), vars(changed))  # our own source, changed in one place
-    with ExitStack() as patches:
-        for name, value in vars(changed).items():
-            if getattr(value, "__module__", None) != mutant.module:
-                continue
-            if isinstance(value, type):
-                replaced = [(getattr(real, name), attribute, member) for attribute, member in vars(value).items()]
-            else:
-                engine = [module for other, module in sys.modules.items() if other.startswith("mini_kv.core.")]
-                replaced = [(m, name, value) for m in engine if vars(m).get(name) is getattr(real, name)]
-            for owner, attribute, member in replaced:
-                if isinstance(member, FunctionType | property | classmethod):
-                    patches.enter_context(mock.patch.object(owner, attribute, member))
-        yield
+    text = mutant.apply(inspect.getsource(importlib.import_module(mutant.module)))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{mutant.id.replace('-', '_')}.py"
+        file.write_text(text, encoding="utf-8")
+        changed = load_file(file)
+    return {
+        name: value for name, value in vars(changed).items() if getattr(value, "__module__", "") == changed.__name__
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,13 +2,19 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from mini_kv.core.block import KVCacheBlock
-from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.block_hash import get_request_block_hasher
+from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
+from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.invariants import InvariantViolationError, check_invariants, find_pool_violations
+from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.labkit.implementation import Implementation, LoadError, get_class, get_function
 from mini_kv.trace.debug import DebugKVCacheManager
@@ -16,6 +22,8 @@ from mini_kv.trace.frame import Frame, frame_of, frame_of_pool
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager
+
+Part = TypeVar("Part")
 
 
 class LabFailure(AssertionError):
@@ -52,22 +60,36 @@ class WatchedKVCacheManager(TracedKVCacheManager):
         return request
 
 
-def in_debug_mode(manager_class: type[KVCacheManager]) -> type[KVCacheManager]:
-    """Return the class with debug mode in front: every call is checked, then made as the class makes it."""
-    return type(f"Debug{manager_class.__name__}", (DebugKVCacheManager, manager_class), {})
-
-
 class LabUnderTest:
     """The `lab` fixture: `lab.prefill(...)` calls the learner's `prefill`; `lab.make_kv(...)` builds a cache."""
 
-    def __init__(self, implementation: Implementation, load: Callable[[], ModuleType], about: str = "") -> None:
+    def __init__(
+        self,
+        implementation: Implementation,
+        load: Callable[[], ModuleType],
+        about: str = "",
+        engine_bug: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take whose code runs, and how to load it.
+
+        Args:
+            implementation: of this lab.
+            load: returns the learner's module.
+            about: the function that the test is about, as `lab.toml` names it.
+            engine_bug: classes and functions to take in place of the engine's of the same names; for the audit.
+        """
         self.implementation = implementation
         self._load = load
         self._about = about
+        self._engine_bug = engine_bug or {}
         self.kvs: list[WatchedKVCacheManager] = []
         """The caches of this test; a failure shows the calls of the last one."""
         self.drawing: Callable[[], Frame] | None = None
         """Gives the state that a failure shows."""
+
+    def engine(self, part: Part) -> Part:
+        """Return this class or function of the engine; in an audit, the one of the same name that has a bug."""
+        return self._engine_bug.get(part.__name__, part)  # type: ignore[attr-defined, no-any-return]
 
     def make_kv(
         self,
@@ -75,24 +97,48 @@ class LabUnderTest:
         block_size: int,
         *,
         enable_caching: bool = True,
-        manager_class: type[KVCacheManager] = KVCacheManager,
+        manager_class: Callable[..., Any] | None = None,
+        parts: KVCacheParts | None = None,
     ) -> WatchedKVCacheManager:
-        """Return a new cache that checks its invariants after every call.
+        """Return a new cache of one group of full attention that checks its invariants after every call.
 
         Args:
             num_blocks: blocks, the null block included.
-            block_size: tokens a block.
+            block_size: tokens per block.
             enable_caching: whether blocks are found by their content.
             manager_class: a learner's own manager, derived from the engine's.
+            parts: what it is built from; `None`: the engine's own.
         """
+        group = KVCacheGroupSpec(("layers",), self.engine(FullAttentionSpec)(block_size))
+        config = KVCacheConfig(num_blocks, (group,))
+        return self.make_kv_of(config, enable_caching=enable_caching, manager_class=manager_class, parts=parts)
+
+    def make_kv_of(
+        self,
+        kv_cache_config: KVCacheConfig,
+        *,
+        enable_caching: bool = True,
+        manager_class: Callable[..., Any] | None = None,
+        parts: KVCacheParts | None = None,
+    ) -> WatchedKVCacheManager:
+        """Return a new cache of these groups. Arguments as in `make_kv`."""
         recorder = Recorder()
-        manager = in_debug_mode(manager_class).for_full_attention(
-            num_blocks, block_size, enable_caching=enable_caching, new_block=recorder.new_block
-        )
-        kv = WatchedKVCacheManager(manager, recorder)
+        make_manager = manager_class or self.engine(KVCacheManager)
+        parts = replace(parts or self._engine_parts(), new_block=recorder.new_block)
+        manager = make_manager(kv_cache_config, enable_caching=enable_caching, parts=parts)
+        kv = WatchedKVCacheManager(DebugKVCacheManager(manager), recorder)
         self.kvs.append(kv)
         self.drawing = lambda: frame_of(kv.manager)
         return kv
+
+    def _engine_parts(self) -> KVCacheParts:
+        return KVCacheParts(
+            make_queue=self.engine(FreeKVCacheBlockQueue),
+            make_index=self.engine(BlockHashToBlockMap),
+            make_pool=self.engine(BlockPool),
+            manager_classes={self.engine(spec): self.engine(manager) for spec, manager in MANAGER_CLASSES.items()},
+            make_block_hasher=self.engine(get_request_block_hasher),
+        )
 
     def watch_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
         """Show this pool, with the tables that hold its blocks, in a failure."""

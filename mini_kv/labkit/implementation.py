@@ -128,15 +128,15 @@ def resolve(choice: str, lab: Lab, num_labs: int, invocation_dir: Path) -> Imple
 
 
 def _from_file(lab: Lab, choice: str, file: Path) -> Implementation:
-    return Implementation(lab, choice, str(file.resolve()), lambda: _load_file(file.resolve()))
+    return Implementation(lab, choice, str(file.resolve()), lambda: load_file(file.resolve()))
 
 
 def _from_module(lab: Lab, choice: str, name: str) -> Implementation:
     return Implementation(lab, choice, name, lambda: importlib.import_module(name))
 
 
-def _load_file(file: Path) -> ModuleType:
-    """Import the file under a name made from its path: two files called starter.py must not be one module."""
+def load_file(file: Path) -> ModuleType:
+    """Return the file as a module, under a name made from its path: two files called starter.py are two modules."""
     name = f"mini_kv_lab_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

@@ -4,8 +4,11 @@ import difflib
 import importlib.util
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
+
+from mini_kv.labkit.parts import OwnParts
 
 NEEDS = {
     "C": "the standard library and pytest",
@@ -29,6 +32,40 @@ class LabFunction:
     """Where the same is done upstream: symbol and file."""
 
 
+PLACES = tuple(place.name for place in fields(OwnParts))
+
+
+@dataclass(frozen=True, slots=True)
+class LabPart:
+    """A class or function of a lab that the engine can use in place of its own, or one of which it says why not."""
+
+    lab_id: str
+    name: str
+    goes_to: str = ""
+    """The place in the engine: a field of `OwnParts`."""
+    methods: tuple[str, ...] = ()
+    """Methods that must be finished for it, if it is a class."""
+    calls: tuple[str, ...] = ()
+    """Functions of the same file that must be finished for it, since it calls them."""
+    never: str = ""
+    """Why the engine does not take it, if it has no place."""
+
+    def __post_init__(self) -> None:
+        if bool(self.goes_to) == bool(self.never):
+            raise ValueError(f"part {self.name} needs goes_to, or never with the reason, and not both")
+        if self.goes_to and self.goes_to not in PLACES:
+            near = did_you_mean(self.goes_to, PLACES)
+            raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {near}the places are {', '.join(PLACES)}")
+
+    def __str__(self) -> str:
+        return f"{self.lab_id} {self.name}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What must be finished for it, beside itself."""
+        return (*(f"{self.name}.{method}" for method in self.methods), *self.calls)
+
+
 @dataclass(frozen=True, slots=True)
 class Lab:
     """One lab."""
@@ -49,6 +86,8 @@ class Lab:
     functions: tuple[LabFunction, ...]
     engine: str | None
     """Module of the engine that has the same functions; `None` if none has."""
+    parts: tuple[LabPart, ...] = ()
+    """What of it can stand in an engine."""
 
     def short_name(self, function: str) -> str:
         """Return the function's name without its class, unless another class of the lab has one of that name too."""
@@ -94,6 +133,7 @@ def load_lab(folder: Path) -> Lab:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
         values["functions"] = tuple(LabFunction(**function) for function in values.pop("function"))
+        values["parts"] = tuple(_read_part(folder.name, part) for part in values.pop("part", ()))
         values["prerequisites"] = tuple(values["prerequisites"])
         for name in ("minutes", "difficulty", "points"):
             if type(values[name]) is not int or values[name] < 1:
@@ -102,6 +142,11 @@ def load_lab(folder: Path) -> Lab:
         return Lab(lab_id=folder.name, folder=folder, **optional | values)
     except (OSError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+def _read_part(lab_id: str, values: dict[str, Any]) -> LabPart:
+    lists = {name: tuple(values.pop(name, ())) for name in ("methods", "calls")}
+    return LabPart(lab_id, **values, **lists)
 
 
 class UnknownLabError(ValueError):

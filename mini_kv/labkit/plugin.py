@@ -7,10 +7,11 @@ import gc
 import importlib
 import os
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,8 @@ IMPLEMENTATIONS = pytest.StashKey[dict[str, Implementation]]()
 FIXTURE = pytest.StashKey[LabUnderTest]()
 LOADED = pytest.StashKey[dict[str, ModuleType | None]]()
 """Module by source; `None` if loading it was tried and failed."""
+ENGINE_BUG = pytest.StashKey[Mapping[str, Any]]()
+"""What the audit puts in place of the engine's classes and functions, by name."""
 NOTES = pytest.StashKey[list[str]]()
 """Sentences about the learner's files, told after the scoreboard."""
 
@@ -121,7 +124,8 @@ def lab(request: pytest.FixtureRequest) -> LabUnderTest:
     config = request.config
     implementation = config.stash[IMPLEMENTATIONS][request.path.parent.name]
     about = config.stash[RESULTS][request.node.nodeid].function
-    lab_under_test = LabUnderTest(implementation, lambda: _load_once(config, implementation), about)
+    engine_bug = config.stash.get(ENGINE_BUG, {})
+    lab_under_test = LabUnderTest(implementation, lambda: _load_once(config, implementation), about, engine_bug)
     request.node.stash[FIXTURE] = lab_under_test
     return lab_under_test
 

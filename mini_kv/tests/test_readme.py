@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.own_engine.parts import PARTS
+from mini_kv.labkit.lab import load_lab
 from mini_kv.trace.scenario import load_scenario
 from mini_kv.viz.terminal import play_in_terminal
 
@@ -56,7 +56,7 @@ def test_named_paths_exist(readme: Path):
 def test_every_lab_says_where_its_work_is_used(readme: Path):
     """One paragraph. It names every part of the lab that `mini-kv generate --labs` runs, and each that it does not."""
     (used,) = re.findall(r"\*\*Where is my work used\?\*\* (.*?)\n\n", readme.read_text(encoding="utf-8"), re.DOTALL)
-    parts = [part for part in PARTS if part.lab_id == readme.parent.name]
+    parts = load_lab(readme.parent).parts
     runs = any(not part.never for part in parts)
     assert ("`mini-kv generate " in used) == runs
     names = {part.name if not part.never else part.name.partition(".")[2] or part.name for part in parts}

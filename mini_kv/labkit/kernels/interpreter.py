@@ -3,17 +3,33 @@
 The usual switch, `TRITON_INTERPRET=1`, counts from the moment triton is imported, for all kernels and for good. Here it
 counts while a learner's file is loaded and while its kernels run: other kernels in the same process, and the compiler,
 see nothing of it. Checked with triton 3.7.1; what begins with an underscore there may change.
+
+This is the one file of the project that replaces methods of another package's classes, each for as long as a context
+lasts: triton's interpreter is made of module globals and has no argument through which an observer could be passed in.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
 from unittest import mock
 
 
+class KernelObserver(Protocol):
+    """What is told of kernels while they run."""
+
+    def on_launch(self, arguments: dict[str, Any]) -> None:
+        """A kernel is about to run with these arguments, by name."""
+
+    def on_load(self, builder: Any, ptrs: Any, mask: Any, other: Any, loaded: Callable[[], Any]) -> Any:
+        """Return what the load is to give; `loaded` makes it."""
+
+    def on_store(self, builder: Any, ptrs: Any, mask: Any) -> None:
+        """A store is about to be made."""
+
+
 @contextmanager
-def interpreted() -> Iterator[None]:
+def interpreted(observer: KernelObserver | None = None) -> Iterator[None]:
     """Make each `@triton.jit` met meanwhile a kernel for the interpreter, and let such kernels run.
 
     Exceptions come out of a kernel as they were raised, with the learner's line in their traceback.
@@ -22,13 +38,14 @@ def interpreted() -> Iterator[None]:
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
-    with (
-        warnings.catch_warnings(),
-        knobs.runtime.scope(),
-        knobs.compilation.scope(),
-        mock.patch.object(JITFunction, "__call__", _call_from_kernel),
-        mock.patch.object(InterpretedFunction, "__call__", _call_from_kernel),
-    ):
+    with ExitStack() as contexts:
+        contexts.enter_context(warnings.catch_warnings())
+        contexts.enter_context(knobs.runtime.scope())
+        contexts.enter_context(knobs.compilation.scope())
+        for owner in (JITFunction, InterpretedFunction):
+            contexts.enter_context(mock.patch.object(owner, "__call__", _call_from_kernel))
+        for owner, name, method in _observing(observer) if observer is not None else ():
+            contexts.enter_context(mock.patch.object(owner, name, method))
         warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, for 0 / 0: a GPU says NaN, and nothing else
         knobs.runtime.interpret = True
         knobs.compilation.front_end_debugging = True
@@ -50,3 +67,28 @@ def _call_from_kernel(function: Any, *args: Any, **options: Any) -> Any:
         return rewritten(*args, **options)
     finally:
         scope.restore()
+
+
+def _observing(observer: KernelObserver) -> list[tuple[type, str, Callable[..., Any]]]:
+    """Return the interpreter's methods that tell the observer: class, name, and what stands in for the method."""
+    from triton.runtime.interpreter import GridExecutor, interpreter_builder
+
+    builder_class = type(interpreter_builder)
+    load, store, launch = builder_class.create_masked_load, builder_class.create_masked_store, GridExecutor.__call__
+
+    def observed_load(builder: Any, ptrs: Any, mask: Any, other: Any, *options: Any) -> Any:
+        return observer.on_load(builder, ptrs, mask, other, lambda: load(builder, ptrs, mask, other, *options))
+
+    def observed_store(builder: Any, ptrs: Any, value: Any, mask: Any, *options: Any) -> Any:
+        observer.on_store(builder, ptrs, mask)
+        return store(builder, ptrs, value, mask, *options)
+
+    def observed_launch(executor: Any, *args: Any, **options: Any) -> None:
+        observer.on_launch(dict(zip(executor.arg_names, args, strict=False)) | options)
+        launch(executor, *args, **options)
+
+    return [
+        (builder_class, "create_masked_load", observed_load),
+        (builder_class, "create_masked_store", observed_store),
+        (GridExecutor, "__call__", observed_launch),
+    ]

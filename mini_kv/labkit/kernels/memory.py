@@ -1,6 +1,6 @@
 """What a kernel reads and writes, lane by lane: counted, and stopped before it leaves the tensors that it was given.
 
-A lane is one element of a `tl.load` or `tl.store`. On a GPU a lane that goes astray reads somebody else's memory, or
+A lane is one element of a `tl.load` or `tl.store`. On a GPU a lane that goes astray reads another tensor's memory, or
 ends the process; here the kernel stops at that very line, and the failure draws which lanes it was:
 
     lanes     o inside   . masked off   X outside
@@ -9,11 +9,10 @@ ends the process; here the kernel stops at that very line, and the failure draws
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 from mini_kv.labkit.fixture import LabFailure
 from mini_kv.labkit.kernels.interpreter import interpreted
@@ -32,7 +31,7 @@ class Region:
     tensor: Any
 
     def find(self, addresses: Any) -> tuple[Any, list[Any]]:
-        """Return which of the addresses (an int64 array) are the tensor's elements, and their indices, a list a dim."""
+        """Return which of the addresses (an int64 array) are the tensor's elements, and their indices per dimension."""
         tensor, size = self.tensor, self.tensor.element_size()
         rest = addresses - tensor.data_ptr()
         is_inside = (rest >= 0) & (rest % size == 0)
@@ -81,7 +80,7 @@ class KernelMemory:
         self.accesses: list[Access] = []
 
     def lanes_read(self) -> Counter[str]:
-        """Return how many elements were read from each tensor, counted as often as they were read."""
+        """Return how many elements were read from each tensor, each counted as often as it was read."""
         return self._count(is_load=True)
 
     def lanes_written(self) -> Counter[str]:
@@ -99,48 +98,33 @@ class KernelMemory:
         """Return how many loads each tensor took, whatever their size."""
         return Counter(access.region.name for access in self.accesses if access.is_load)
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Run kernels under the interpreter, with every load and store seen.
+    def watch(self) -> AbstractContextManager[None]:
+        """Return a context in which kernels run under the interpreter, with every load and store seen.
 
         Raises `LabFailure` in the midst of the kernel at the first lane that is outside of the tensor that the load's
         or store's other lanes are in: what lies there is the allocator's mood, and may be another tensor. A masked lane
-        of a load without `other` gets a value that nobody would want, since the language promises none.
+        of a load without `other` gets a value that no kernel can want, since the language promises none.
         """
-        from triton.runtime.interpreter import GridExecutor, interpreter_builder
+        return interpreted(self)
 
-        builder_class = type(interpreter_builder)
-        load, store, launch = (
-            builder_class.create_masked_load,
-            builder_class.create_masked_store,
-            GridExecutor.__call__,
-        )
+    def on_launch(self, arguments: dict[str, Any]) -> None:
+        """Note the tensors that the kernel is given."""
+        for name, argument in arguments.items():
+            if hasattr(argument, "data_ptr") and argument.numel() > 0:
+                self.regions.append(Region(name, argument))
 
-        def watched_load(builder: Any, ptrs: Any, mask: Any, other: Any, *options: Any) -> Any:
-            self._see(True, _program(builder), ptrs, mask)
-            loaded = load(builder, ptrs, mask, other, *options)
-            if other is None:
-                kind = loaded.data.dtype.kind
-                loaded.data[mask.data == 0] = float("nan") if kind == "f" else UNDEFINED_INTEGER
-            return loaded
+    def on_load(self, builder: Any, ptrs: Any, mask: Any, other: Any, loaded: Callable[[], Any]) -> Any:
+        """See the lanes, then load."""
+        self._see(True, _program(builder), ptrs, mask)
+        values = loaded()
+        if other is None:
+            kind = values.data.dtype.kind
+            values.data[mask.data == 0] = float("nan") if kind == "f" else UNDEFINED_INTEGER
+        return values
 
-        def watched_store(builder: Any, ptrs: Any, value: Any, mask: Any, *options: Any) -> Any:
-            self._see(False, _program(builder), ptrs, mask)
-            return store(builder, ptrs, value, mask, *options)
-
-        def watched_launch(executor: Any, *args: Any, **options: Any) -> None:
-            for argument, name in [*zip(args, executor.arg_names, strict=False), *((v, k) for k, v in options.items())]:
-                if hasattr(argument, "data_ptr") and argument.numel() > 0:
-                    self.regions.append(Region(name, argument))
-            launch(executor, *args, **options)
-
-        with (
-            interpreted(),
-            mock.patch.object(builder_class, "create_masked_load", watched_load),
-            mock.patch.object(builder_class, "create_masked_store", watched_store),
-            mock.patch.object(GridExecutor, "__call__", watched_launch),
-        ):
-            yield
+    def on_store(self, builder: Any, ptrs: Any, mask: Any) -> None:
+        """See the lanes."""
+        self._see(False, _program(builder), ptrs, mask)
 
     def _see(self, is_load: bool, program: tuple[int, ...], ptrs: Any, mask: Any) -> None:
         is_active = mask.data.reshape(-1) != 0

@@ -1,68 +1,155 @@
-"""An engine of the learner's parts and, where there are none, its own.
+"""From a learner's parts to the constructors of the engine.
 
-A lab leaves out what it does not teach; what the engine still asks for is added here, in classes that stand before the
-learner's in the order of methods and call `super()`:
+Most parts go to a constructor as they are. A lab leaves out what it does not teach, and where the engine asks for that,
+a class here stands around the learner's object and adds it:
 
-    KVCacheManager      lab-07's lookup  >  Admission  >  lab-06's slots  >  the engine's
-    BlockPool           lab-07's names   >  Names      >  lab-03's counts >  the engine's
-    Scheduler                               Aborts     >  lab-11's        >  the engine's
+    CountedPool        lab-03 counts references            added: keys, which lab-07's pool or the engine's looks after
+    AdmittingManager   lab-06 gives slots                  added: the gate for newcomers, their statistics, the lookup
+    AbortsFirst        lab-11 plans and takes results in   added: requests that were aborted in mid-step
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mini_kv.core.block import BlockFactory, KVCacheBlock
+from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.labkit.parts import OwnParts
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mini_kv.engine.model_runner import ModelRunner
 
-Own = Mapping[str, Any]
-"""The parts to use: `"lab-08 BlockTable"` and the learner's class."""
 
-
-def seams(own: Own) -> dict[str, Any]:
-    """Return what `LLMEngine` is to be made of."""
+def seams(own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None" = None) -> dict[str, Any]:
+    """Return the arguments of an `LLMEngine` that is made of these parts; `on_logits` observes its runner."""
     return {
         "make_manager": partial(make_manager, own),
-        "make_runner": partial(make_runner, own),
-        "make_scheduler": combine(Aborts, own.get("lab-11 Scheduler"), Scheduler),
+        "make_runner": partial(make_runner, own, on_logits),
+        "make_scheduler": partial(make_scheduler, own),
     }
 
 
-def combine(*classes: type | None) -> Any:
-    """Return a class that asks these in turn; those that there are."""
-    bases = tuple(each for each in classes if each is not None)
-    return type(bases[-1].__name__, bases, {})
+def kv_cache_parts(own: OwnParts) -> KVCacheParts:
+    """Return what the manager is to be built from."""
+    parts = {
+        "make_queue": own.queue,
+        "make_index": own.index,
+        "make_pool": own.pool if own.counts is None else partial(CountedPool, own.counts, own.pool or BlockPool),
+        "make_block_hasher": own.hasher,
+        "make_stats": own.stats,
+    }
+    if own.full_attention is not None:
+        parts["manager_classes"] = {**MANAGER_CLASSES, FullAttentionSpec: own.full_attention}
+    return KVCacheParts(**{name: part for name, part in parts.items() if part is not None})
 
 
-class Names(BlockPool):
-    """What lab-03 leaves out: a block that is handed out loses its name, and one that has a name is reused late."""
+def make_manager(own: OwnParts, kv_cache_config: KVCacheConfig, **options: Any) -> Any:
+    """Return a manager with the learner's slots and lookup, on the learner's pool."""
+    parts = kv_cache_parts(own)
+    lookup = own.lookup or KVCacheManager
+    if own.slots is None:
+        return lookup(kv_cache_config, parts=parts, **options)
+    slots = own.slots(kv_cache_config, parts=parts, **options)
+    same_pool = replace(parts, make_pool=lambda *args, **options: slots.block_pool)
+    return AdmittingManager(slots, lookup(kv_cache_config, parts=same_pool, **options))
 
-    def __init__(self, num_gpu_blocks: int, enable_caching: bool, *, new_block: BlockFactory) -> None:
-        # Not lab-03's, which is given and makes the same without an index.
-        BlockPool.__init__(self, num_gpu_blocks, enable_caching, new_block=new_block)
+
+def make_scheduler(own: OwnParts, *args: Any, **options: Any) -> Any:
+    """Return the learner's scheduler, or the engine's."""
+    return Scheduler(*args, **options) if own.scheduler is None else AbortsFirst(own.scheduler(*args, **options))
+
+
+def make_runner(
+    own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None", *args: Any, **options: Any
+) -> "ModelRunner":
+    """Return a runner with the learner's block tables, slots and attention."""
+    # Imported late: torch is needed from here on.
+    from mini_kv.engine.model_runner import ModelRunner
+    from mini_kv.labkit.own_engine.attend import runner_parts
+
+    return ModelRunner(*args, parts=runner_parts(own), on_logits=on_logits, **options)
+
+
+class CountedPool(BlockPool):
+    """The engine's pool, whose references one of the learner's pools counts and whose keys another one looks after.
+
+    Each of the two is an object of its own class, with whatever helpers that has. Before each call it is told which
+    blocks, queue and index there are: a roll-back makes new ones.
+    """
+
+    def __init__(self, counts: Any, keys: Any, num_gpu_blocks: int, enable_caching: bool, **parts: Any) -> None:
+        """Make the blocks, and the two pools that look after them: of `counts` (lab-03), and of `keys` (lab-07)."""
+        super().__init__(num_gpu_blocks, enable_caching, **parts)
+        self._counting = counts(num_gpu_blocks)
+        self._keeping_keys = keys(num_gpu_blocks, enable_caching, **parts)
+
+    def _told(self, pool: Any) -> Any:
+        """Return the learner's pool after telling it what there is."""
+        pool.blocks, pool.null_block = self.blocks, self.null_block
+        pool.free_block_queue = self.free_block_queue
+        pool.cached_block_hash_to_block = self.cached_block_hash_to_block
+        return pool
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that no table holds, by the learner's count."""
+        return self._told(self._counting).num_free_blocks  # type: ignore[no-any-return]
+
+    @property
+    def usage(self) -> float:
+        """Held blocks as a share of all, by the learner's count."""
+        return self._told(self._counting).usage  # type: ignore[no-any-return]
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        """Take blocks as the learner does, then take their names."""
-        blocks = super().get_new_blocks(num_blocks)
+        """Take blocks as the learner does, then take their keys, of which lab-03 has not heard."""
+        blocks: list[KVCacheBlock] = self._told(self._counting).get_new_blocks(num_blocks)
         for block in blocks:
             self._maybe_evict_cached_block(block)
         return blocks
 
+    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Add one reference to each block, as the learner does."""
+        self._told(self._counting).touch(blocks)
+
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Free as the engine does: this one looks at names."""
-        BlockPool.free_blocks(self, ordered_blocks)
+        """Free as the pool with keys does: where a block goes in the queue depends on its key."""
+        self._told(self._keeping_keys).free_blocks(ordered_blocks)
+
+    def cache_full_blocks(
+        self, blocks: Sequence[KVCacheBlock], block_hashes: Sequence[BlockHash], *numbers: int
+    ) -> None:
+        """Give blocks their keys, as the pool with keys does."""
+        self._told(self._keeping_keys).cache_full_blocks(blocks, block_hashes, *numbers)
+
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
+        return self._told(self._keeping_keys)._maybe_evict_cached_block(block)  # type: ignore[no-any-return]
 
 
-class Admission(KVCacheManager):
-    """What lab-06 leaves out: the gate for newcomers, and counting them."""
+class AdmittingManager:
+    """Stands in for the learner's manager: newcomers pass a gate, are counted, and are looked up elsewhere."""
+
+    def __init__(self, slots: Any, lookup: KVCacheManager) -> None:
+        """Take lab-06's manager, and one over the same pool that looks up."""
+        self._slots = slots
+        self._lookup = lookup
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the learner's manager has: all but the methods below."""
+        return getattr(self._slots, name)
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """Return the longest cached prefix of the request."""
+        return self._lookup.get_computed_blocks(request)
 
     def allocate_slots(
         self,
@@ -76,16 +163,18 @@ class Admission(KVCacheManager):
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Let a newcomer in only if there is room for all of it beside what is kept; then do as the learner does."""
-        hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
         if request.request_id not in self.requests:
+            hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
             num_tokens = num_new_computed_tokens + num_new_tokens + num_lookahead_tokens
             num_needed = self.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens, hit)
-            if num_needed is None:
-                return None
             num_needed += reserved_blocks
-            if not self._may_enter(request, hit, num_needed, full_sequence_must_fit, has_scheduled_reqs):
+            if full_sequence_must_fit:
+                in_flight = self.max_in_flight_tokens or request.num_tokens
+                most = self.coordinator.get_max_num_blocks_to_allocate(request.num_tokens, hit, in_flight)
+                num_needed = max(num_needed, most)
+            if num_needed > self.block_pool.num_free_blocks:
                 return None
-        new_blocks = super().allocate_slots(
+        new_blocks: KVCacheBlocks | None = self._slots.allocate_slots(
             request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens
         )
         if new_blocks is not None and request.num_cached_tokens is None:
@@ -94,64 +183,21 @@ class Admission(KVCacheManager):
         return new_blocks
 
 
-class Aborts(Scheduler):
-    """What lab-11 leaves out: requests that were aborted while the worker had the step."""
+class AbortsFirst:
+    """Stands in for the learner's scheduler: requests that were aborted in mid-step are forgotten before its results."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the learner's scheduler has: all but the method below."""
+        return getattr(self._scheduler, name)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Any]
     ) -> list[EngineCoreOutput]:
-        """Forget who is gone, then do as the learner does."""
+        """Drop the requests that are gone, then do as the learner does."""
         for request_id in list(scheduler_output.num_scheduled_tokens):
             if request_id not in self.requests:
                 scheduler_output.drop(request_id)
-        return super().update_from_output(scheduler_output, sampled_token_ids)
-
-
-def make_pool(own: Own, kv: KVCacheManager, new_block: BlockFactory) -> BlockPool:
-    """Return a pool with the learner's methods, queue and index."""
-    counts = own.get("lab-03 BlockPool")
-    names = Names if counts is not None else None
-    pool: BlockPool = combine(own.get("lab-07 BlockPool"), names, counts, BlockPool)(
-        kv.kv_cache_config.num_blocks, kv.enable_caching, new_block=new_block
-    )
-    if "lab-02 FreeKVCacheBlockQueue" in own:
-        blocks = pool.free_block_queue.popleft_n(pool.num_free_blocks)  # a block stands in one queue at a time
-        pool.free_block_queue = own["lab-02 FreeKVCacheBlockQueue"](blocks)
-    if "lab-07 BlockHashToBlockMap" in own:
-        pool.cached_block_hash_to_block = own["lab-07 BlockHashToBlockMap"]()
-    return pool
-
-
-def make_manager(own: Own, kv_cache_config: KVCacheConfig, **options: Any) -> KVCacheManager:
-    """Return a manager with the learner's methods, pool, lookup, names and counters."""
-    slots = own.get("lab-06 KVCacheManager")
-    admission = Admission if slots is not None else None
-    manager_class = combine(own.get("lab-07 KVCacheManager"), admission, slots, KVCacheManager)
-    manager_class.make_pool = lambda kv, new_block: make_pool(own, kv, new_block)
-    kv: KVCacheManager = manager_class(kv_cache_config, **options)
-    if "lab-07 FullAttentionManager" in own:
-        (group,) = kv.coordinator.single_type_managers
-        lookup = own["lab-07 FullAttentionManager"](group.kv_cache_spec, kv.block_pool, group.kv_cache_group_id)
-        vars(lookup).update(vars(group))  # the same tables: lab-06 has them in its hands already
-        kv.coordinator.single_type_managers = (lookup,)
-    if "lab-04 get_request_block_hasher" in own:
-        kv._block_hasher = own["lab-04 get_request_block_hasher"](kv.coordinator.hash_block_size)
-    if "lab-07 PrefixCacheStats" in own:
-        kv.prefix_cache_stats = own["lab-07 PrefixCacheStats"]()
-    return kv
-
-
-def make_runner(own: Own, *args: Any, **options: Any) -> "ModelRunner":
-    """Return a runner with the learner's block tables, slots and attention."""
-    # Imported late: torch is needed from here on.
-    from mini_kv.engine.model_runner import ModelRunner
-    from mini_kv.labkit.own_engine.attend import OwnAttend
-
-    runner = ModelRunner(
-        *args, **options | {"wrap_attend": lambda attend, batch: OwnAttend(own, attend, batch.positions)}
-    )
-    if "lab-08 BlockTable" in own:
-        runner.block_tables = [
-            own["lab-08 BlockTable"](*table.block_table.shape, table.block_size) for table in runner.block_tables
-        ]
-    return runner
+        return self._scheduler.update_from_output(scheduler_output, sampled_token_ids)  # type: ignore[no-any-return]

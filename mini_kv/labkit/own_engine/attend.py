@@ -1,9 +1,8 @@
 """The learner's slots, writes and attention between the model and its past."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,48 +11,47 @@ from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
-from mini_kv.engine.interface import Attend
-from mini_kv.engine.model_runner import PagedAttend
+from mini_kv.engine.model_runner import Layers, RunnerParts
 from mini_kv.labkit.kernels.interpreter import interpreted
+from mini_kv.labkit.parts import OwnParts
+
+
+def runner_parts(own: OwnParts) -> RunnerParts:
+    """Return what the runner is to be built from."""
+    attends = (own.write, own.decode, own.prefill, own.write_kernel, own.decode_kernel) != (None,) * 5
+    parts = {
+        "make_block_table": own.block_table,
+        "compute_slot_mapping": own.slot_mapping,
+        "make_attend": partial(OwnAttend, own) if attends else None,
+    }
+    return RunnerParts(**{name: part for name, part in parts.items() if part is not None})
 
 
 class OwnAttend:
     """An `Attend` over blocks whose parts may be the learner's.
 
-    A step in which everybody has one new token goes through the kernels of lab-10, interpreted; any other, which has a
-    piece of a prompt in it, through lab-08 and lab-09.
+    A step in which each request has one new token goes through the kernels of lab-10, interpreted; any other, which has
+    a piece of a prompt in it, through lab-08 and lab-09.
     """
 
-    def __init__(self, own: Mapping[str, Any], paged: Attend, positions: Sequence[int]) -> None:
-        """Take the parts, and what the engine's own `Attend` knows of this step."""
-        assert isinstance(paged, PagedAttend)
+    def __init__(self, own: OwnParts, layers: Layers, metadata: Sequence[AttentionMetadata], backend: str) -> None:
+        """Take the learner's parts, and what the engine's own `PagedAttend` takes."""
         self._own = own
-        self._layers = paged.layers
-        self._backend = paged.backend
-        self._metadata = list(paged.metadata)
-        if "lab-08 compute_slot_mapping" in own:
-            tensor = torch.tensor(positions, dtype=torch.int64)
-            block_sizes = {group: kv_cache.block_size for kv_cache, group in self._layers}
-            self._metadata = [
-                replace(
-                    metadata,
-                    slot_mapping=own["lab-08 compute_slot_mapping"](
-                        metadata.query_start_loc, tensor, metadata.block_tables, block_sizes[group]
-                    ),
-                )
-                for group, metadata in enumerate(self._metadata)
-            ]
+        self._layers = layers
+        self._metadata = metadata
+        self._backend = backend
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """See `Attend`."""
         kv_cache, group = self._layers[layer]
         metadata = self._metadata[group]
         uses_kernels = metadata.max_query_len == 1
-        with interpreted() if uses_kernels and any(name.startswith("lab-10") for name in self._own) else nullcontext():
+        has_kernel = self._own.write_kernel is not None or self._own.decode_kernel is not None
+        with interpreted() if uses_kernels and has_kernel else nullcontext():
             self._write(key, value, kv_cache, metadata.slot_mapping, uses_kernels)
-            if uses_kernels and "lab-10 paged_attention_decode" in self._own:
+            if uses_kernels and self._own.decode_kernel is not None:
                 out = torch.zeros_like(query)
-                self._own["lab-10 paged_attention_decode"](
+                self._own.decode_kernel(
                     out,
                     query,
                     kv_cache.k_cache,
@@ -68,9 +66,9 @@ class OwnAttend:
     def _write(
         self, key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor, uses_kernels: bool
     ) -> None:
-        write = self._own.get("lab-08 reshape_and_cache")
-        if uses_kernels:
-            write = self._own.get("lab-10 reshape_and_cache", write)
+        write = self._own.write
+        if uses_kernels and self._own.write_kernel is not None:
+            write = self._own.write_kernel
         if write is None:
             write_kv(key, value, kv_cache, slot_mapping, backend=self._backend)
         else:
@@ -79,8 +77,8 @@ class OwnAttend:
     def _attend(
         self, query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions
     ) -> Tensor:
-        """Let lab-09 look back for those with one new token, and for those with several; the engine for the rest."""
-        decode, prefill = (self._own.get(f"lab-09 {name}") for name in ("paged_attention_ref", "paged_prefill_ref"))
+        """Return attention by lab-09, for requests with one new token and with several; by the engine for the rest."""
+        decode, prefill = self._own.decode, self._own.prefill
         if decode is None or prefill is None:
             out, _ = paged_attention(query, kv_cache, metadata, options, backend=self._backend)
         else:

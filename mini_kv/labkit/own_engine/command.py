@@ -10,10 +10,11 @@ from mini_kv.engine.generate_command import prepare, show
 from mini_kv.engine.terminal import printable
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.lab import all_labs, shown
-from mini_kv.labkit.own_engine.parts import PARTS, Found, find_parts, last_line, short
+from mini_kv.labkit.own_engine.assembly import seams
+from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, TookTooLongError, Trial
+from mini_kv.labkit.parts import OwnParts
 
-NUM_USABLE = sum(not part.never for part in PARTS)
 PATIENCE_S = 3
 """Seconds that a step may take while one part after the other is tried, if an engine did not come back."""
 
@@ -43,7 +44,8 @@ def run_with_labs(args: argparse.Namespace, root: Path) -> int:
         problem = f"--labs {shown(args.labs)}: it is neither starter nor solution, and there is no such folder"
         print(f"mini-kv generate: {problem}", file=sys.stderr)
         return 2
-    prepared = prepare(args)
+    reference = Trial(args, OwnParts())
+    prepared = prepare(args, **seams(OwnParts(), on_logits=reference.note))
     if prepared is None:
         return 2
     found = find_parts(args.labs, labs, Path.cwd())
@@ -53,15 +55,15 @@ def run_with_labs(args: argparse.Namespace, root: Path) -> int:
         show(*prepared, args)
         print("\nNo part is yours yet: these are mini_kv's words.")
         return 0
-    trial = Trial(args, {name: each.value for name, each in parts.items()}, STEP_LIMIT_S)
+    trial = Trial(args, own_parts(found), STEP_LIMIT_S)
     engine = trial.prepare()
     if engine is not None:
         show(engine, trial.deltas(), args)
-    reference = Trial(args, {})
     reference.take(*prepared)
     list(reference.deltas())
     print()
-    lines, is_right = verdict(trial, reference, parts)
+    num_usable = sum(bool(part.goes_to) for lab in labs for part in lab.parts)
+    lines, is_right = verdict(trial, reference, parts, num_usable)
     print("\n".join(lines), flush=True)  # looking for the part can take a while
     if not is_right:
         print("\n".join(who_is_to_blame(args, trial.error, reference, parts)))
@@ -77,7 +79,7 @@ def table(found: Sequence[Found], learner: str) -> list[str]:
     return lines
 
 
-def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found]) -> tuple[list[str], bool]:
+def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usable: int) -> tuple[list[str], bool]:
     """Return what is to be said of the run, and whether it was right."""
     if trial.error is not None:
         return what_broke(trial, parts), False
@@ -89,7 +91,7 @@ def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found]) -> tuple
         for mine, its in zip(trial.logits[name], rows, strict=True)
     ]
     num_tokens = sum(map(len, reference.said.values()))
-    same = f"The same words as mini_kv's own: {num_tokens} tokens, {len(parts)} of {NUM_USABLE} parts from the labs."
+    same = f"The same words as mini_kv's own: {num_tokens} tokens, {len(parts)} of {num_usable} parts from the labs."
     if not all(difference <= TOLERANCE for difference in differences):  # NaN is no small number
         return [same, f"That was luck: the logits behind them differ by up to {max(differences):.2g}."], False
     return [same, *hits(trial, reference), "It is one text. The labs' tests look where it does not."], True
@@ -147,7 +149,7 @@ def who_is_to_blame(
     limit = PATIENCE_S if isinstance(error, TookTooLongError) else STEP_LIMIT_S
 
     def heals(*without: str) -> bool:
-        others = {name: each.value for name, each in parts.items() if name not in without}
+        others = own_parts(each for name, each in parts.items() if name not in without)
         return Trial(args, others, limit).agrees_with(reference)
 
     healers = []

@@ -5,12 +5,12 @@ import argparse
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.labkit.parts import OwnParts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,9 +62,9 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class Trial:
-    """One run of an engine: what it said, with which numbers behind it, and how it ended."""
+    """One run of an engine: its tokens, the logits behind them, and how it ended."""
 
-    def __init__(self, args: argparse.Namespace, parts: Mapping[str, Any], limit: float = STEP_LIMIT_S) -> None:
+    def __init__(self, args: argparse.Namespace, own: OwnParts, limit: float = STEP_LIMIT_S) -> None:
         """Take the command's arguments, the learner's parts and the seconds of a step; nothing is built yet."""
         self.said: defaultdict[str, list[int]] = defaultdict(list)
         """Tokens of each request."""
@@ -73,7 +73,7 @@ class Trial:
         self.error: BaseException | None = None
         self.engine: LLMEngine | None = None
         self._stream: Deltas | None = None
-        self._args, self._parts, self._limit = args, parts, limit
+        self._args, self._own, self._limit = args, own, limit
 
     def prepare(self) -> "LLMEngine | None":
         """Build the engine and add the prompts; return it, or `None` if that failed."""
@@ -83,24 +83,20 @@ class Trial:
 
         try:
             with time_limit(self._limit):
-                engine = make_engine(self._args, **seams(self._parts))
+                engine = make_engine(self._args, **seams(self._own, on_logits=self.note))
                 self.take(engine, start(engine, self._args))
         except (Exception, SystemExit, TookTooLongError) as error:
             self.error = error
         return self.engine
 
     def take(self, engine: "LLMEngine", stream: "Deltas") -> None:
-        """Run this engine; note the logits on the way from its runner."""
+        """Run this engine, whose runner calls `note`."""
         self.engine, self._stream = engine, stream
-        execute = engine.model_runner.execute_model
 
-        def execute_and_note(output: SchedulerOutput) -> "tuple[list[str], Tensor]":
-            request_ids, logits = execute(output)
-            for request_id, row in zip(request_ids, logits, strict=True):
-                self.logits[request_id].append(row)
-            return request_ids, logits
-
-        engine.model_runner.execute_model = execute_and_note  # type: ignore[method-assign]
+    def note(self, request_ids: list[str], logits: "Tensor") -> None:
+        """Keep the logits of a step."""
+        for request_id, row in zip(request_ids, logits, strict=True):
+            self.logits[request_id].append(row)
 
     def deltas(self) -> "Generator[DeltaOutput, None, None]":
         """Yield what comes, and end when an error does."""
@@ -137,16 +133,17 @@ class Trial:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Return the error for whose sake requests were being aborted when this one was raised, if that is how it came."""
-    while error.__context__ is not None and _while_aborting(error):
+    """Return the error that made a step fail, if this one was raised while the step's requests were being aborted.
+
+    Python keeps it as the context of the later one. Of errors that the learner's code has raised and caught itself, one
+    in the course of another, the last one is what is wrong: these have never reached the engine's loop.
+    """
+    while error.__context__ is not None and _reached_the_loop(error.__context__):
         error = error.__context__
     return error
 
 
-def _while_aborting(error: BaseException) -> bool:
+def _reached_the_loop(error: BaseException) -> bool:
+    """Return whether the frame that caught the error belongs to `LLMEngine`."""
     trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_name in ("_abort", "_give_up"):
-            return True
-        trace = trace.tb_next
-    return False
+    return trace is not None and trace.tb_frame.f_globals["__name__"] == "mini_kv.engine.llm_engine"

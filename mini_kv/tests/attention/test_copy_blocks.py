@@ -27,32 +27,32 @@ def contents(kv_cache):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
 def test_a_copy_is_made_in_every_layer(dtype, layout):
     layers = [filled(dtype, layout), filled(dtype, layout)]
-    copy_blocks(layers, [(2, 5), (1, 3)])
+    copy_blocks([layer.data for layer in layers], [(2, 5), (1, 3)])
     for layer in layers:
         assert contents(layer) == ([[0], [1], [2], [1], [4], [2]], [])
 
 
 def test_the_scales_travel_with_the_block():
     kv_cache = filled(torch.int8)
-    copy_blocks([kv_cache], [(2, 5)])
+    copy_blocks([kv_cache.data, kv_cache.scales], [(2, 5)])
     assert contents(kv_cache) == ([[0], [1], [2], [3], [4], [2]], [[0], [10], [20], [30], [40], [20]])
 
 
 def test_one_source_may_have_two_copies():
     kv_cache = filled(torch.float32)
-    copy_blocks([kv_cache], [(2, 5), (2, 4)])
+    copy_blocks([kv_cache.data], [(2, 5), (2, 4)])
     assert contents(kv_cache)[0] == [[0], [1], [2], [3], [2], [2]]
 
 
 def test_all_sources_are_read_before_a_target_is_written():
     kv_cache = filled(torch.float32)
-    copy_blocks([kv_cache], [(1, 2), (2, 1)])
+    copy_blocks([kv_cache.data], [(1, 2), (2, 1)])
     assert contents(kv_cache)[0] == [[0], [2], [1], [3], [4], [5]]
 
 
 def test_no_pairs_no_copies():
     kv_cache = filled(torch.float32)
-    copy_blocks([kv_cache], [])
+    copy_blocks([kv_cache.data], [])
     assert contents(kv_cache)[0] == [[0], [1], [2], [3], [4], [5]]
 
 
@@ -60,6 +60,6 @@ def test_no_pairs_no_copies():
 def test_what_cannot_be_meant_is_refused_and_nothing_copied(pairs):
     layers = [filled(torch.float32), filled(torch.float32)]
     with pytest.raises(ConfigError):
-        copy_blocks(layers, pairs)
+        copy_blocks([layer.data for layer in layers], pairs)
     for layer in layers:
         assert contents(layer)[0] == [[0], [1], [2], [3], [4], [5]]

@@ -132,7 +132,7 @@ def test_attention_over_a_copied_block_is_attention_over_the_block(backend):
     before, _ = paged_attention(problem.query, problem.kv_cache, problem.metadata, backend=backend)
     tables = problem.metadata.block_tables
     free = next(i for i in range(1, problem.kv_cache.num_blocks) if i not in tables[0, :2].tolist())
-    copy_blocks([problem.kv_cache], [(int(tables[0, 0]), free)])
+    copy_blocks([problem.kv_cache.data, problem.kv_cache.scales], [(int(tables[0, 0]), free)])
     problem.kv_cache.scales[int(tables[0, 0])] = torch.nan
     tables[0, 0] = free
     after, _ = paged_attention(problem.query, problem.kv_cache, problem.metadata, backend=backend)

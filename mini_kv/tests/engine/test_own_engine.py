@@ -11,16 +11,17 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.generate_command import make_engine, start
 from mini_kv.labkit.lab import all_labs
-from mini_kv.labkit.own_engine import command, parts
+from mini_kv.labkit.own_engine import command, found
 from mini_kv.labkit.own_engine.assembly import seams
-from mini_kv.labkit.own_engine.parts import PARTS, find_parts
+from mini_kv.labkit.own_engine.found import find_parts, own_parts
 from mini_kv.tests.engine.test_generate_command import without_torch
 
 REPOSITORY = Path(__file__).parents[3]
 SOLUTIONS = REPOSITORY / "solutions"
 PROMPT = "A block is free when nobody holds it"
-USABLE = [str(part) for part in PARTS if not part.never]
-NEEDS_TRITON = next(lab for lab in all_labs(REPOSITORY) if lab.needs == "K").missing
+LABS = all_labs(REPOSITORY)
+USABLE = [str(part) for lab in LABS for part in lab.parts if part.goes_to]
+NEEDS_TRITON = next(lab for lab in LABS if lab.needs == "K").missing
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def in_the_repository(monkeypatch):
 
 @pytest.fixture
 def short_patience(monkeypatch):
-    for module in (command, parts):
+    for module in (command, found):
         monkeypatch.setattr(module, "STEP_LIMIT_S", 2)
 
 
@@ -103,8 +104,8 @@ def test_these_prompts_are_hits_and_preemptions():
 
 def solution(part):
     """Return the parts to assemble: the solution's for this one and nothing else."""
-    found = find_parts("solution", [lab for lab in all_labs(REPOSITORY) if lab.lab_id == part[:6]], REPOSITORY)
-    return {part: next(each.value for each in found if str(each.part) == part)}
+    everything = find_parts("solution", [lab for lab in LABS if lab.lab_id == part[:6]], REPOSITORY)
+    return own_parts(each for each in everything if str(each.part) == part)
 
 
 def manager_with(part, num_blocks):

@@ -1,8 +1,8 @@
-"""What the labs have to offer for an engine, and what of it is there and finished."""
+"""What the learner's files have of the parts that the labs declare: there and finished, or why not."""
 
 import ast
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,71 +18,16 @@ from mini_kv.labkit.implementation import (
     resolve,
 )
 from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.lab import Lab, LabPart
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TookTooLongError, time_limit
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A class or function of a lab that the engine can use in place of its own."""
-
-    lab_id: str
-    name: str
-    needs: tuple[str, ...] = ()
-    """What must be finished for it, beside itself: methods of the class, or functions that it calls."""
-    never: str = ""
-    """Why the engine does not take it, if it never does."""
-
-    def __str__(self) -> str:
-        return f"{self.lab_id} {self.name}"
-
-
-POOL = "BlockPool.num_free_blocks", "BlockPool.usage", "BlockPool.get_new_blocks", "BlockPool.touch"
-QUEUE = "__init__", "popleft", "popleft_n", "remove", "append", "append_n", "prepend_n"
-MANAGER = "get_num_blocks_to_allocate", "allocate_slots", "cache_blocks", "free"
-HASHER = "frame", "encode_extra_keys", "hash_block_tokens", "root_block_hash", "generate_block_hash_extra_keys"
-NO_WINDOW = "not needed by this model: no layer has a window"
-
-PARTS = (
-    Part("lab-02", "FreeKVCacheBlockQueue", tuple(f"FreeKVCacheBlockQueue.{name}" for name in QUEUE)),
-    Part("lab-03", "BlockPool", POOL),
-    Part("lab-03", "BlockPool.free_blocks", never="it knows no names: what could still be found would be reused first"),
-    Part("lab-04", "get_request_block_hasher", HASHER),
-    Part("lab-04", "make_block_hash_with_group_id", never="the index has its own, which every group calls"),
-    Part("lab-06", "KVCacheManager", tuple(f"KVCacheManager.{name}" for name in MANAGER)),
-    Part(
-        "lab-07", "BlockHashToBlockMap", tuple(f"BlockHashToBlockMap.{n}" for n in ("get_one_block", "insert", "pop"))
-    ),
-    Part(
-        "lab-07",
-        "BlockPool",
-        ("BlockPool.cache_full_blocks", "BlockPool._maybe_evict_cached_block", "BlockPool.free_blocks"),
-    ),
-    Part("lab-07", "FullAttentionManager", ("FullAttentionManager.find_longest_cache_hit",)),
-    Part("lab-07", "KVCacheManager", ("KVCacheManager.get_computed_blocks",)),
-    Part("lab-07", "PrefixCacheStats", ("PrefixCacheStats.record",)),
-    Part("lab-08", "BlockTable", ("BlockTable.append_row", "BlockTable.add_row")),
-    Part("lab-08", "compute_slot_mapping"),
-    Part("lab-08", "reshape_and_cache"),
-    Part("lab-08", "gather_kv", never="nobody gathers: attention reads the blocks where they lie"),
-    Part("lab-09", "paged_attention_ref", ("online_softmax_update",)),
-    Part("lab-09", "paged_prefill_ref", ("paged_attention_ref", "online_softmax_update")),
-    Part("lab-09", "merge_attn_states", never="nothing is computed in two parts here"),
-    Part("lab-10", "reshape_and_cache", ("reshape_and_cache_kernel",)),
-    Part("lab-10", "paged_attention_decode", ("paged_attention_decode_kernel",)),
-    Part("lab-11", "Scheduler", ("Scheduler.schedule", "Scheduler._preempt_request", "Scheduler.update_from_output")),
-    Part("lab-12", "SlidingWindowManager", never=NO_WINDOW),
-    Part("lab-12", "HybridKVCacheCoordinator", never=NO_WINDOW),
-    Part("lab-12", "group_layers", never=NO_WINDOW),
-)
-"""lab-01 counts bytes and lab-05 calls a cache from outside: neither builds a part of an engine."""
+from mini_kv.labkit.parts import OwnParts
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A part, and what the learner's file has of it."""
 
-    part: Part
+    part: LabPart
     value: Any = None
     """The class or function; `None` if the engine's own is used."""
     source: str = ""
@@ -99,7 +44,7 @@ class Found:
 
 
 def find_parts(choice: str, labs: Sequence[Lab], invocation_dir: Path) -> list[Found]:
-    """Look for every part in the learner's files, each loaded once; whatever is wrong with one is noted, not raised.
+    """Return every part as it is found in the learner's files; what is wrong with one is noted, not raised.
 
     Args:
         choice: `starter`, `solution` or a folder, as in LAB_IMPL.
@@ -108,11 +53,15 @@ def find_parts(choice: str, labs: Sequence[Lab], invocation_dir: Path) -> list[F
     """
     found: list[Found] = []
     for lab in labs:
-        parts = [part for part in PARTS if part.lab_id == lab.lab_id]
-        wanted = any(not part.never for part in parts)
+        wanted = any(part.goes_to for part in lab.parts)
         file = LabFile(lab, choice, len(labs), invocation_dir) if wanted else None
-        found += [file.find(part) if file and not part.never else Found(part, why=part.never) for part in parts]
+        found += [file.find(part) if file and part.goes_to else Found(part, why=part.never) for part in lab.parts]
     return found
+
+
+def own_parts(found: Iterable[Found]) -> OwnParts:
+    """Return the values of these parts, each in the place that its `lab.toml` names."""
+    return OwnParts(**{each.part.goes_to: each.value for each in found if each.value is not None})
 
 
 class LabFile:
@@ -166,7 +115,7 @@ class LabFile:
                 if any(isinstance(function, ast.Name) and function.id == "todo" for function in calls):
                     self.todo.add(owner + node.name)
 
-    def find(self, part: Part) -> Found:
+    def find(self, part: LabPart) -> Found:
         """Return the part, or why it cannot be used."""
         if self.module is None:
             return Found(part, source=self.source, why=self.problem)
