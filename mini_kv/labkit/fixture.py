@@ -124,11 +124,8 @@ class LabUnderTest:
         """Return a new cache of these groups. Arguments as in `make_kv`."""
         recorder = Recorder()
         make_manager = manager_class or self.engine(KVCacheManager)
-        manager = make_manager(
-            kv_cache_config,
-            enable_caching=enable_caching,
-            parts=replace(parts or self._engine_parts(), new_block=recorder.new_block),
-        )
+        parts = replace(parts or self._engine_parts(), new_block=recorder.new_block)
+        manager = make_manager(kv_cache_config, enable_caching=enable_caching, parts=parts)
         kv = WatchedKVCacheManager(DebugKVCacheManager(manager), recorder)
         self.kvs.append(kv)
         self.drawing = lambda: frame_of(kv.manager)
@@ -206,10 +203,3 @@ def same(want: object, got: object) -> bool:
     if isinstance(want, list | tuple) and isinstance(got, list | tuple):
         return len(want) == len(got) and all(map(same, want, got))
     return want == got
-
-
-class InWords(str):
-    """What came or should have come, in words: a failure shows it without quotes."""
-
-    __slots__ = ()
-    __repr__ = str.__str__

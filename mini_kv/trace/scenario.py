@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, cast
+from typing import Any
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER

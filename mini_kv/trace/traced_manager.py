@@ -1,6 +1,5 @@
 """Wrappers around a manager that observe its public calls; one of them records the calls with the edges they caused."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -41,18 +40,18 @@ class Span:
     """The free queue after the call, front to back; only with snapshots."""
 
 
-class ObservedKVCacheManager(_Manager, ABC):
+class ObservedKVCacheManager(_Manager):
     """Stands in for the manager that it wraps; a subclass says what happens around each public call."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
 
-    @abstractmethod
     def observe(self, span: Span, request: Request | None) -> AbstractContextManager[None]:
         """Return what a call runs in: before it `span` has call and arguments, after it the result, unless it raised.
 
         `request` is the one of `span.request_id`.
         """
+        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         """Pass everything else through: `block_pool`, `new_request`, `get_block_ids` and so on."""
@@ -71,7 +70,9 @@ class ObservedKVCacheManager(_Manager, ABC):
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
-        **admission: Any,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
         """Allocate; the span's result is the ids of the new blocks, all groups in a row, or `None`."""
         args: dict[str, Value] = {"num_new_tokens": num_new_tokens, "num_computed_tokens": request.num_computed_tokens}
@@ -81,7 +82,14 @@ class ObservedKVCacheManager(_Manager, ABC):
             args["num_lookahead_tokens"] = num_lookahead_tokens
         with self._call("allocate_slots", request, **args) as span:
             blocks = self.manager.allocate_slots(
-                request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens, **admission
+                request,
+                num_new_tokens,
+                num_new_computed_tokens,
+                new_computed_blocks,
+                num_lookahead_tokens,
+                full_sequence_must_fit,
+                reserved_blocks,
+                has_scheduled_reqs,
             )
             if blocks is not None:
                 span.result = [block_id for ids in blocks.get_block_ids() for block_id in ids]

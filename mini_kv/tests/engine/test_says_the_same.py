@@ -2,9 +2,12 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
@@ -51,7 +54,12 @@ def engine(model_name: str, config_name: str) -> LLMEngine:
     model, config = MODELS[model_name], CONFIGS[config_name]
     num_groups = len(get_kv_cache_groups(model.get_kv_cache_spec(config.block_size)))
     config = replace(config, num_blocks=num_groups * (config.num_blocks or 0), debug_poison=True)
-    return LLMEngine(model, config=config, make_manager=DebugKVCacheManager)
+    return LLMEngine(model, config=config, make_manager=debug_manager)
+
+
+def debug_manager(kv_cache_config: KVCacheConfig, **options: Any) -> KVCacheManager:
+    """Return the engine's manager, checked after every call."""
+    return DebugKVCacheManager(KVCacheManager(kv_cache_config, **options))
 
 
 @pytest.mark.parametrize("model_name", MODELS)
