@@ -1,4 +1,4 @@
-"""A trace through the real scheduler: who waits, who is thrown out, how full the pool is.
+"""A trace through the real scheduler: how long requests wait, which are preempted, how full the pool is.
 
     python -m mini_kv.lessons.admission mini_kv/traces/small.jsonl --num-blocks 40
 
@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
+from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks
 from mini_kv.trace.step import run_step, sample_ready
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, TraceRequest, name_blocks, read_trace
 
@@ -26,14 +27,22 @@ MAX_BLOCKS = 1_000_000
 """Of a pool that the command makes: this many take a second."""
 
 
-def strategies() -> dict[str, AdmissionPolicy]:
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """When a newcomer may enter: a policy, or a share of the pool that the cache manager keeps free."""
+
+    admission: AdmissionPolicy
+    watermark: float = 0.0
+
+
+def strategies() -> dict[str, Strategy]:
     """Return the strategies that the command compares, each as new."""
     return {
-        "greedy": Greedy(),
-        "greedy, jumping": Greedy(may_jump=True),
-        "8 blocks reserved": ReservedBlocks(8),
-        "watermark 10 %": Watermark(0.1),
-        "hysteresis 90/50 %": Hysteresis(0.9, 0.5),
+        "greedy": Strategy(Greedy()),
+        "greedy, jumping": Strategy(Greedy(may_jump=True)),
+        "8 blocks reserved": Strategy(ReservedBlocks(8)),
+        "watermark 10 %": Strategy(Greedy(), watermark=0.1),
+        "hysteresis 90/50 %": Strategy(Hysteresis(0.9, 0.5)),
     }
 
 
@@ -51,9 +60,9 @@ class ServeReport:
     tokens_recomputed: int = 0
     """Those of them that had been computed before."""
     tokens_given_up: int = 0
-    """Computed tokens of those who were thrown out, at that moment; what is not recomputed of them was found again."""
+    """Tokens that preempted requests had computed when they were preempted; those not recomputed were found again."""
     mean_usage: float = 0.0
-    """Held blocks as a share of the pool, averaged over the steps in which anybody ran."""
+    """Held blocks as a share of the pool, averaged over the steps in which a request ran."""
     mean_wait: float = 0.0
     """Steps from arrival to the first token computed, averaged over the requests."""
     longest_wait: int = 0
@@ -66,6 +75,7 @@ def serve(
     config: SchedulerConfig | None = None,
     *,
     admission: AdmissionPolicy | None = None,
+    watermark: float = 0.0,
     ms_per_step: int = 20,
 ) -> ServeReport:
     """Serve every request of the trace, prompt and answer, and return what that took.
@@ -75,13 +85,14 @@ def serve(
         num_blocks: size of the pool, the null block included, in blocks of 512 tokens.
         config: limits of the scheduler.
         admission: when a newcomer may enter.
+        watermark: see `KVCacheManager`.
         ms_per_step: how much of the trace's time passes in a step.
 
     Costs O(tokens of all answers).
     """
     if ms_per_step < 1:
         raise ConfigError(f"ms_per_step is {ms_per_step}, it must be at least 1")
-    serving = _Serving(trace, num_blocks, config, admission)
+    serving = _Serving(trace, num_blocks, config, Strategy(admission or Greedy(), watermark))
     clock, num_arrived = 0, 0
     while num_arrived < len(trace) or serving.scheduler.has_unfinished_requests:
         if not serving.scheduler.has_unfinished_requests:  # nothing to do until the next one comes
@@ -100,8 +111,10 @@ def compare_strategies(
 ) -> dict[str, ServeReport]:
     """Serve the trace under each of `strategies`, and return the reports by their names. Arguments as for `serve`."""
     return {
-        name: serve(trace, num_blocks, config, admission=admission, ms_per_step=ms_per_step)
-        for name, admission in strategies().items()
+        name: serve(
+            trace, num_blocks, config, admission=way.admission, watermark=way.watermark, ms_per_step=ms_per_step
+        )
+        for name, way in strategies().items()
     }
 
 
@@ -113,12 +126,13 @@ class _Serving:
         trace: Sequence[TraceRequest],
         num_blocks: int,
         config: SchedulerConfig | None,
-        admission: AdmissionPolicy | None,
+        strategy: Strategy,
     ) -> None:
         self.trace = trace
         self.names = name_blocks(trace)
-        self.kv = KVCacheManager.for_full_attention(num_blocks, BLOCK_SIZE)
-        self.scheduler = Scheduler(self.kv, config, admission=admission)
+        group = KVCacheGroupSpec(("layers",), FullAttentionSpec(BLOCK_SIZE))
+        self.kv = KVCacheManager(KVCacheConfig(num_blocks, (group,)), watermark=strategy.watermark)
+        self.scheduler = Scheduler(self.kv, config, admission=strategy.admission)
         self.report = ServeReport()
         self.arrived_at: dict[str, int] = {}
         self.reached: dict[str, int] = {}
@@ -171,7 +185,7 @@ class _Serving:
 
 
 def format_comparison(reports: dict[str, ServeReport]) -> str:
-    """Return a table, a line a strategy."""
+    """Return a table, one line per strategy."""
     lines = ["strategy              steps  preempted  recomputed  usage  mean wait  longest"]
     for name, report in reports.items():
         lines.append(

@@ -1,35 +1,27 @@
-"""Four answers to one question: the newcomer fits, may it enter?
+"""Admission strategies: the newcomer fits, may it enter?
 
-    greedy              yes                                     whoever grows next may find nothing, and throw it out
-    greedy, jumping     yes, and so may those behind it         a large request can be overtaken for ever
-    reserved blocks     if so many blocks stay free for each    steady growth is paid for in advance
-    watermark           if a share of the pool stays free       upstream's rule
-    hysteresis          until too much is held, then nobody     few changes of mind, long waits
+    greedy              yes                                     a running request that grows may find no block
+    greedy, jumping     yes, and so may those behind it         a large request can be overtaken without end
+    reserved blocks     if a number of blocks stays free        steady growth is paid for in advance
+    hysteresis          until too much is held, then none       few changes of mind, long waits
 
-"Held" is what somebody needs. A block that is free but remembered is not held, since it can be taken at any moment: a
-strategy that counted it would close its doors on an idle engine and never open them again.
+vLLM's own rule beside greedy, a share of the pool that stays free, is an argument of the cache manager:
+`KVCacheManager(watermark=...)`. "Held" is what a table holds. A block that is free but cached is not held, since it can
+be taken at any moment: a strategy that counted it would close its doors on an idle engine and never open them again.
 """
 
 from dataclasses import dataclass
 
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.sched.admission import Greedy
 
-
-@dataclass(frozen=True)
-class Greedy:
-    """Whoever fits enters; `may_jump` lets those behind a request that does not fit try as well."""
-
-    may_jump: bool = False
-
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
-        """Keep nothing back."""
-        return 0
+__all__ = ["Greedy", "Hysteresis", "ReservedBlocks"]
 
 
 @dataclass(frozen=True)
 class ReservedBlocks:
-    """Keep a fixed number of blocks for those who run."""
+    """Keep a fixed number of blocks for running requests."""
 
     num_blocks: int
     may_jump: bool = False
@@ -41,25 +33,6 @@ class ReservedBlocks:
     def reserved_blocks(self, block_pool: BlockPool) -> int | None:
         """Keep these blocks back."""
         return self.num_blocks
-
-
-@dataclass(frozen=True)
-class Watermark:
-    """Keep a share of all blocks free.
-
-    Source: vLLM `SchedulerConfig.watermark`, 0.0 by default in 0.33.
-    """
-
-    fraction: float
-    may_jump: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.fraction < 1:
-            raise ConfigError(f"fraction is {self.fraction}, it must be in 0 <= fraction < 1")
-
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
-        """Keep the share back, rounded down to whole blocks."""
-        return int(self.fraction * (len(block_pool.blocks) - 1))
 
 
 @dataclass

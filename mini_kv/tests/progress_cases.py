@@ -21,8 +21,7 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.policy.admission import Greedy as GreedyJumping
-from mini_kv.policy.admission import Hysteresis, ReservedBlocks, Watermark
+from mini_kv.policy.admission import Hysteresis, ReservedBlocks
 
 
 class StandsStill(AssertionError):
@@ -95,9 +94,7 @@ def random_case(seed: int) -> Case:
         num_blocks=2,
         specs=specs,
         limits=limits,
-        admission=rng.choice(
-            (Greedy(), GreedyJumping(may_jump=True), ReservedBlocks(rng.randrange(4)), Watermark(0.3), Hysteresis())
-        ),
+        admission=rng.choice((Greedy(), Greedy(may_jump=True), ReservedBlocks(rng.randrange(4)), Hysteresis())),
         num_drafts=0 if has_states or rng.random() < 0.5 else rng.randrange(1, 5),
         max_in_flight_tokens=rng.choice((None, most_in_flight, most_in_flight + rng.randrange(5))),
         watermark=rng.choice((0.0, 0.0, 0.3)),

@@ -17,8 +17,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.policy.admission import Greedy as GreedyJumping
-from mini_kv.policy.admission import Hysteresis, ReservedBlocks, Watermark
+from mini_kv.policy.admission import Hysteresis, ReservedBlocks
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 
 
@@ -48,6 +47,7 @@ class Config:
     abandon_rate: float = 0.0
     """How often a step is given up."""
     stop_token_ids: tuple[int, ...] = ()
+    watermark: float = 0.0
 
     def make_manager(self, manager_class: type[KVCacheManager] = KVCacheManager) -> KVCacheManager:
         """Return a new cache."""
@@ -57,6 +57,7 @@ class Config:
             KVCacheConfig(self.num_blocks, groups, prefix_cache_retention_interval=self.retention_interval),
             enable_caching=self.enable_caching,
             max_in_flight_tokens=in_flight if self.plans_in_flight else None,
+            watermark=self.watermark,
         )
 
 
@@ -83,7 +84,7 @@ DIMENSIONS: dict[str, Sequence[Any]] = {
     "num_lookahead_tokens": (0, 2),
     "policy": tuple(SchedulingPolicy),
     "scheduler_reserve_full_isl": (True, False),
-    "admission": (Greedy(), GreedyJumping(may_jump=True), ReservedBlocks(2), Watermark(0.1), "hysteresis"),
+    "admission": (Greedy(), Greedy(may_jump=True), ReservedBlocks(2), "hysteresis"),
     "enable_caching": (True, False),
     "retention_interval": (None, 0, 8),
     "plans_in_flight": (True, False),

@@ -6,12 +6,13 @@ import pytest
 
 import mini_kv.traces
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.lessons.admission import compare_strategies, main, serve, strategies
-from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
+from mini_kv.lessons.admission import Strategy, compare_strategies, main, serve, strategies
+from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks
 from mini_kv.tests.scheduler_driver import run
 from mini_kv.tests.scheduler_matrix import Config
 from mini_kv.trace.step import run_step
@@ -20,9 +21,12 @@ from mini_kv.traces.mooncake import TraceRequest, read_trace
 TRACE = Path(mini_kv.traces.__file__).with_name("small.jsonl")
 
 
-def admitted(policy: AdmissionPolicy, prompts: dict[str, int], num_blocks: int = 11) -> list[str]:
-    """Return who runs after two steps: the first prompt alone, then all others at once. Blocks hold one token."""
-    kv = KVCacheManager.for_full_attention(num_blocks, 1, enable_caching=False)
+def admitted(
+    policy: AdmissionPolicy, prompts: dict[str, int], num_blocks: int = 11, watermark: float = 0.0
+) -> list[str]:
+    """Return what runs after two steps: the first prompt alone, then all others at once. Blocks hold one token."""
+    group = KVCacheGroupSpec(("layers",), FullAttentionSpec(1))
+    kv = KVCacheManager(KVCacheConfig(num_blocks, (group,)), enable_caching=False, watermark=watermark)
     scheduler = Scheduler(kv, admission=policy)
     for turn in ([*prompts][:1], [*prompts][1:]):
         for name in turn:
@@ -43,8 +47,8 @@ def test_reserved_blocks_stay_free():
 
 
 def test_a_watermark_is_a_share_of_all_blocks_rounded_down():
-    assert admitted(Watermark(0.29), {"A": 4, "B": 3}) == ["A", "B"]
-    assert admitted(Watermark(0.3), {"A": 4, "B": 3}) == ["A"]
+    assert admitted(Greedy(), {"A": 4, "B": 3}, watermark=0.27) == ["A", "B"]  # 2 of 11
+    assert admitted(Greedy(), {"A": 4, "B": 3}, watermark=0.28) == ["A"]  # 3
 
 
 def test_nobody_is_kept_out_of_an_idle_engine():
@@ -79,16 +83,17 @@ def test_what_is_only_remembered_is_not_held():
     assert sum(block.block_hash is not None for block in kv.block_pool.blocks) == 10
 
 
-@pytest.mark.parametrize("policy", strategies().values(), ids=strategies().keys())
-def test_everybody_ends_under_every_strategy(policy: AdmissionPolicy):
-    run(Config(num_blocks=14, admission=policy, limits=SchedulerConfig(max_num_batched_tokens=16)), 50, 400)
+@pytest.mark.parametrize("strategy", strategies().values(), ids=strategies().keys())
+def test_every_request_ends_under_every_strategy(strategy: Strategy):
+    limits = SchedulerConfig(max_num_batched_tokens=16)
+    config = Config(num_blocks=14, admission=strategy.admission, watermark=strategy.watermark, limits=limits)
+    run(config, 50, 400)
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: ReservedBlocks(-1), "num_blocks is -1"),
-        (lambda: Watermark(1.0), "fraction is 1.0"),
         (lambda: Hysteresis(high=0.2, low=0.5), "low is 0.5 and high 0.2"),
     ],
 )
@@ -128,14 +133,14 @@ def test_the_figures_of_notebook_08():
         "greedy": (17, 84_173, 11_469),
         "greedy, jumping": (47, 222_235, 81_947),
         "8 blocks reserved": (3, 33_092, 2_884),
-        "watermark 10 %": (5, 31_977, 3_817),
+        "watermark 10 %": (0, 0, 0),
         "hysteresis 90/50 %": (3, 17_401, 1_529),
     }
     assert {name: (int(r.mean_wait), r.longest_wait) for name, r in reports.items()} == {
         "greedy": (1383, 3276),
         "greedy, jumping": (483, 6792),
         "8 blocks reserved": (1843, 4142),
-        "watermark 10 %": (1682, 3812),
+        "watermark 10 %": (1913, 4383),
         "hysteresis 90/50 %": (2469, 5452),
     }
 
