@@ -11,8 +11,9 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, generate_alone
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
 from mini_kv.trace.debug import DebugKVCacheManager
