@@ -70,9 +70,8 @@ class ObservedKVCacheManager(_Manager):
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
+        *rest: Any,
+        **admission: Any,
     ) -> KVCacheBlocks | None:
         """Allocate; the span's result is the ids of the new blocks, all groups in a row, or `None`."""
         args: dict[str, Value] = {"num_new_tokens": num_new_tokens, "num_computed_tokens": request.num_computed_tokens}
@@ -87,9 +86,8 @@ class ObservedKVCacheManager(_Manager):
                 num_new_computed_tokens,
                 new_computed_blocks,
                 num_lookahead_tokens,
-                full_sequence_must_fit,
-                reserved_blocks,
-                has_scheduled_reqs,
+                *rest,
+                **admission,
             )
             if blocks is not None:
                 span.result = [block_id for ids in blocks.get_block_ids() for block_id in ids]
