@@ -1,19 +1,18 @@
 """Debug mode: the same manager, suspicious of itself.
 
-Use `DebugKVCacheManager` in place of `KVCacheManager`. After every public call it checks the ledger, that tables only
-grew, that a refusal or an exception changed nothing, and, when the last request is gone, that nothing leaked. Costs
-O(pool) a call.
+Use `in_debug_mode(manager)` in place of `manager`. After every public call it checks the ledger, that tables only grew,
+that a refusal or an exception changed nothing, and, when the last request is gone, that nothing leaked. Costs O(pool)
+per call.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, cast
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import InvariantViolationError, Violation, check_invariants
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 
@@ -52,24 +51,22 @@ class _Call:
     unchanged: bool = False
 
 
+def in_debug_mode(manager: KVCacheManager) -> KVCacheManager:
+    """Return a `DebugKVCacheManager` around the manager, typed as what it stands in for."""
+    return cast(KVCacheManager, DebugKVCacheManager(manager))
+
+
 class DebugKVCacheManager:
     """Stands in for the manager that it wraps; raises `InvariantViolationError` as soon as its state is wrong."""
 
     HISTORY = 5
     """How many past calls an error shows."""
 
-    def __init__(
-        self, kv_cache_config: KVCacheConfig, *, make_manager: Callable[..., Any] = KVCacheManager, **options: Any
-    ) -> None:
-        """Build the manager that is watched: `make_manager(kv_cache_config, **options)`."""
-        self.manager = make_manager(kv_cache_config, **options)
+    def __init__(self, manager: KVCacheManager) -> None:
+        """Wrap `manager`: the engine's, or any other that has its calls."""
+        self.manager = manager
         self._history: deque[str] = deque(maxlen=self.HISTORY)
         self._taken_in: dict[int, str] = {}
-
-    @classmethod
-    def for_full_attention(cls, num_blocks: int, block_size: int) -> Self:
-        """Return a manager of one group of full-attention layers; `num_blocks` counts the null block."""
-        return cls(KVCacheConfig(num_blocks, (KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),)))
 
     def __getattr__(self, name: str) -> Any:
         """Return what the manager has: all but the calls below."""
