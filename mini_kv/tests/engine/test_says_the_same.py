@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
@@ -51,7 +52,7 @@ def engine(model_name: str, config_name: str) -> LLMEngine:
     num_groups = len(get_kv_cache_groups(model.get_kv_cache_spec(config.block_size)))
     config = replace(config, num_blocks=num_groups * (config.num_blocks or 0), debug_poison=True)
     return LLMEngine(
-        model, config=config, make_manager=lambda *args, **options: in_debug_mode(KVCacheManager(*args, **options))
+        model, config=config, make_manager=lambda config, **options: in_debug_mode(KVCacheManager(config, **options))
     )
 
 
