@@ -173,23 +173,16 @@ class LLMEngine:
         salt is wrong; nothing is added then, nor after any other exception.
         """
         params = params or SamplingParams()
-        if cache_salt is None and self.config.multi_tenant:
-            raise ConfigError(f"request {request_id!r} has no cache_salt, and the engine is multi_tenant")
-        if n < 1:
-            raise ConfigError(f"n of request {request_id!r} is {n}, it must be at least 1")
-        if params.stop and self.tokenizer is None:
-            raise ConfigError(f"request {request_id!r} is to stop at a text, but without a tokenizer there is none")
+        self._check_options(request_id, params, n, cache_salt)
         token_ids = self._token_ids(request_id, prompt)
         names = [sample_name(request_id, index) for index in range(n)]
         in_use = {*self._samples, *(sample.request.request_id for sample in self._samples.values())}
         for name in names:
             if name in in_use:
                 raise RepeatedRequestError(name)
-        stop_token_ids = set(params.stop_token_ids)
-        if not params.ignore_eos and self.tokenizer is not None and self.tokenizer.eos_token_id is not None:
-            stop_token_ids.add(self.tokenizer.eos_token_id)
+        stop_token_ids = self._stop_token_ids(params)
         seed = params.seed if params.seed is not None else f"{self.config.seed}/{self._num_requests}"
-        request = RequestState(request_id, token_ids, params, seed, frozenset(stop_token_ids), priority, cache_salt)
+        request = RequestState(request_id, token_ids, params, seed, stop_token_ids, priority, cache_salt)
         samples = [
             SampleState(request, index, IncrementalDetokenizer(self.tokenizer, params.stop) if self.tokenizer else None)
             for index in range(n)
@@ -202,6 +195,20 @@ class LLMEngine:
             self._finish_unknown()
             raise
         self._num_requests += 1
+
+    def _check_options(self, request_id: str, params: SamplingParams, n: int, cache_salt: str | None) -> None:
+        """Raise `ConfigError` for what this engine cannot do."""
+        if cache_salt is None and self.config.multi_tenant:
+            raise ConfigError(f"request {request_id!r} has no cache_salt, and the engine is multi_tenant")
+        if n < 1:
+            raise ConfigError(f"n of request {request_id!r} is {n}, it must be at least 1")
+        if params.stop and self.tokenizer is None:
+            raise ConfigError(f"request {request_id!r} is to stop at a text, but without a tokenizer there is none")
+
+    def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
+        """Return the tokens that end a request: its own, and the tokenizer's end of text unless it ignores that."""
+        end = None if params.ignore_eos or self.tokenizer is None else self.tokenizer.eos_token_id
+        return frozenset(params.stop_token_ids) | (frozenset() if end is None else {end})
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
         """Put one sample in the scheduler's waiting line."""
