@@ -101,8 +101,9 @@ lint: $(VENV)/.lint $(VENV)/.torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@for lab in $(wildcard labs/lab-* solutions/lab-*); do \
-	  echo "mypy $$lab"; $(BIN)/mypy $$lab/*.py || exit 1; done
+	@for lab in $(notdir $(wildcard labs/lab-*)); do \
+	  echo "mypy labs/$$lab"; MYPYPATH=labs $(BIN)/mypy -p $$lab || exit 1; \
+	  echo "mypy solutions/$$lab"; $(BIN)/mypy solutions/$$lab/*.py || exit 1; done
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	@$(BIN)/python .ci/size.py

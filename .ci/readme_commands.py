@@ -65,11 +65,8 @@ def blocks(path: Path) -> Iterator[Block]:
             if language in SHELLS and mark is None:
                 raise ValueError(f"{path}:{start}: commands without <!-- run --> or <!-- parse --> before them")
             if mark:
-                words = tuple(mark[2].split())
-                for word in words:
-                    if word not in {"venv", "uv"} and not re.fullmatch(r"exit=\d+", word):
-                        raise ValueError(f"{path}:{start}: unknown word {word!r} in the mark")
-                yield Block(f"{path}:{start}", language, "\n".join(body) + "\n", mark[1] == "run", words)
+                where = f"{path}:{start}"
+                yield Block(where, language, "\n".join(body) + "\n", mark[1] == "run", _words(mark[2], where))
             fence, mark = "", None
         elif opening := FENCE.match(line):
             fence, language, start, body = opening[1], opening[2], number, []
@@ -77,6 +74,15 @@ def blocks(path: Path) -> Iterator[Block]:
             mark = found
         elif mark and line.strip():
             raise ValueError(f"{path}:{number}: a mark must stand right before its block")
+
+
+def _words(text: str, where: str) -> tuple[str, ...]:
+    """Return the words of a mark; an unknown one is an error."""
+    words = tuple(text.split())
+    for word in words:
+        if word not in {"venv", "uv"} and not re.fullmatch(r"exit=\d+", word):
+            raise ValueError(f"{where}: unknown word {word!r} in the mark")
+    return words
 
 
 def to_bash(block: Block) -> str:

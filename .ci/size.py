@@ -205,7 +205,8 @@ def main(arguments: list[str]) -> int:
     if "--set" in arguments:
         print("[packages]")
         for package, size in sums(reports).items():
-            print(f"{package if package.isalpha() else repr(package)} = {math.ceil(size * AIR)}")
+            key = package if package.isalpha() else f'"{package}"'
+            print(f"{key} = {math.ceil(size * AIR)}")
         return 0
     budgets = tomllib.loads((root / ".ci/budgets.toml").read_text(encoding="utf-8"))
     show(reports, budgets)

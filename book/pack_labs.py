@@ -34,6 +34,7 @@ def course() -> Files:
     for toml in REPO.glob("labs/lab-*/lab.toml"):
         if tomllib.loads(toml.read_text(encoding="utf-8"))["needs"] == "C":
             paths += [toml.relative_to(REPO).with_name(name) for name in OF_A_LAB]
+            paths += [helpers.relative_to(REPO) for helpers in toml.parent.glob("helpers.py")]
     files = {str(path): (REPO / path).read_bytes() for path in paths}
     for name in PYTHON_OF_THE_PAGE:
         files[name] = (REPO / "book/mini_kv_book/assets" / name).read_bytes()

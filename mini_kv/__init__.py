@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from mini_kv.core.sched.output import SchedulerOutput
     from mini_kv.core.sched.request_queue import SchedulingPolicy
     from mini_kv.core.sched.scheduler import Scheduler
-    from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+    from mini_kv.engine.config import EngineConfig
+    from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import RequestOutput
     from mini_kv.engine.sampling import SamplingParams
     from mini_kv.trace.debug import DebugKVCacheManager
@@ -82,7 +83,8 @@ _HOMES = {
     "core.sched.output": ("SchedulerOutput",),
     "core.sched.request_queue": ("SchedulingPolicy",),
     "core.sched.scheduler": ("Scheduler",),
-    "engine.llm_engine": ("EngineConfig", "LLMEngine"),
+    "engine.config": ("EngineConfig",),
+    "engine.llm_engine": ("LLMEngine",),
     "engine.output_processor": ("RequestOutput",),
     "engine.sampling": ("SamplingParams",),
 }

@@ -3,30 +3,17 @@
 LLAMA_2_70B has 80 layers, 64 query heads and 8 KV heads of 128 elements; an element has 2 bytes.
 """
 
-import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
-from mini_kv.labkit import LabTodo, points
-from mini_kv.labkit.fixture import LabUnderTest, WatchedKVCacheManager
-from mini_kv.labkit.shrink import shrink
+from mini_kv.labkit import points
+from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.lives import check_all, seeds
 
-LLAMA_2_70B = {
-    "hidden_size": 8192,
-    "num_attention_heads": 64,
-    "num_hidden_layers": 80,
-    "num_key_value_heads": 8,
-}
+LLAMA_2_70B = {"hidden_size": 8192, "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8}
 LLAMA_2_7B = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32}  # a file from before GQA
-QWEN_3_4B = {
-    "head_dim": 128,
-    "hidden_size": 2560,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 36,
-    "num_key_value_heads": 8,
-}
 WITH_AND_WITHOUT = ("without a cache", "with a cache")
 
 # The biography ------------------------------------------------------------------------------------------------------
@@ -68,9 +55,8 @@ def test_3_what_the_cache_does_not_save(lab: LabUnderTest) -> None:
 @points(4, "kv_bytes_per_token", why="a key and a value for each KV head of each layer")
 def test_4_how_big_is_a_token(lab: LabUnderTest) -> None:
     """A token of a 7B model is bigger than a token of a 70B model. Neither is small."""
-    lab.expect(
-        "bytes of a token, 4 layers, 3 KV heads of 8 elements, 2 bytes each", 384, lab.kv_bytes_per_token(4, 3, 8, 2)
-    )
+    what = "bytes of a token, 4 layers, 3 KV heads of 8 elements, 2 bytes each"
+    lab.expect(what, 384, lab.kv_bytes_per_token(4, 3, 8, 2))
     lab.expect("bytes of a token of Llama 2 7B, 32 KV heads", 524_288, lab.kv_bytes_per_token(32, 32, 128, 2))
     lab.expect("bytes of a token of Llama 2 70B, 8 KV heads", 327_680, lab.kv_bytes_per_token(80, 8, 128, 2))
     lab.expect("bytes of a token if it had 64 KV heads", 2_621_440, lab.kv_bytes_per_token(80, 64, 128, 2))
@@ -85,7 +71,14 @@ def test_5_read_it_off_the_config(lab: LabUnderTest) -> None:
     expect_fields(lab, "Llama 2 70B", names, (80, 8, 128), lab.kv_shape(LLAMA_2_70B))
     expect_fields(lab, "Llama 2 7B, which names no KV heads", names, (32, 32, 128), lab.kv_shape(LLAMA_2_7B))
     why = "a config that names head_dim means it: 128, although 2,560 / 32 is 80"
-    expect_fields(lab, "Qwen3 4B", names, (36, 8, 128), lab.kv_shape(QWEN_3_4B), why)
+    qwen_3_4b = {
+        **LLAMA_2_70B,
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "head_dim": 128,
+    }
+    expect_fields(lab, "Qwen3 4B", names, (36, 8, 128), lab.kv_shape(qwen_3_4b), why)
 
 
 @points(3, "gb_and_gib", why="a GB is 1,000,000,000 bytes, a GiB is 1,073,741,824: seven per cent more")
@@ -129,29 +122,24 @@ def test_9_reserved_and_empty(lab: LabUnderTest) -> None:
 
 
 @points(
-    4, "max_concurrency", after="test_7_blocks_are_whole", why="whole blocks, whole requests, and block 0 is nobody's"
+    4,
+    "max_concurrency",
+    after="test_7_blocks_are_whole",
+    why="whole blocks, whole requests, and the null block is never handed out",
 )
 def test_10_how_many_fit(lab: LabUnderTest) -> None:
     """10 GiB are 2,048 blocks of Llama 2 70B, eight times 256. How many requests of 4,096 tokens fit? Not eight."""
-    lab.expect(
-        "requests of 4,096 tokens in 2,048 blocks of 16",
-        7,
-        lab.max_concurrency(2_048, 4_096, 16),
-        why="2,047 blocks can be handed out, and each request takes 256: seven, and 255 blocks are left over",
-    )
-    lab.expect(
-        "requests of 237 tokens in 2,048 blocks of 16",
-        136,
-        lab.max_concurrency(2_048, 237, 16),
-        why="each request takes 15 blocks to itself, the last one with 3 slots to spare",
-    )
-    lab.expect(
-        "requests of 106,496 tokens in 13 blocks of 8,192",
-        0,
-        lab.max_concurrency(13, 106_496, 8_192),
-        why="12 blocks can be used, and 12 times 8,192 is 98,304: such a request waits for ever",
-    )
-    lab.expect("requests of 106,496 tokens in 14 blocks of 8,192", 1, lab.max_concurrency(14, 106_496, 8_192))
+    why_seven = "2,047 blocks can be handed out, and each request takes 256: seven, and 255 blocks are left over"
+    why_136 = "each request takes 15 blocks to itself, the last one with 3 slots to spare"
+    why_none = "12 blocks can be used, and 12 times 8,192 is 98,304: such a request would wait forever"
+    for max_len, num_blocks, block_size, want, why in (
+        (4_096, 2_048, 16, 7, why_seven),
+        (237, 2_048, 16, 136, why_136),
+        (106_496, 13, 8_192, 0, why_none),
+        (106_496, 14, 8_192, 1, ""),
+    ):
+        what = f"requests of {max_len:,} tokens in {num_blocks:,} blocks of {block_size:,}"
+        lab.expect(what, want, lab.max_concurrency(num_blocks, max_len, block_size), why)
 
 
 # The adversary ------------------------------------------------------------------------------------------------------
@@ -159,7 +147,7 @@ def test_10_how_many_fit(lab: LabUnderTest) -> None:
 
 @points(1, "kv_bytes_per_token", stage="adversary", why="an element of int8 or fp8 has one byte, of fp32 four")
 def test_elements_of_one_and_four_bytes(lab: LabUnderTest) -> None:
-    """The same 70B model with its cache in fewer or more bits, and one KV head for everybody."""
+    """The same 70B model with its cache in fewer or more bits, and one KV head for all query heads."""
     for dtype_bytes, want in ((1, 163_840), (4, 655_360)):
         what = f"bytes of a token of Llama 2 70B, {dtype_bytes} an element"
         lab.expect(what, want, lab.kv_bytes_per_token(80, 8, 128, dtype_bytes))
@@ -256,8 +244,11 @@ def test_a_running_engine_agrees(lab: LabUnderTest) -> None:
             if num_gpu_blocks < 2:
                 continue
             kv = lab.make_kv(num_blocks=num_gpu_blocks, block_size=block_size, enable_caching=False)
+            num_running = 0
+            while kv.allocate_slots(kv.new_request(f"R{num_running}", [num_running] * max_len), max_len) is not None:
+                num_running += 1
             what = f"requests of {max_len} tokens that {num_gpu_blocks} blocks of {block_size} can take"
-            lab.expect(what, admit_all(kv, max_len), lab.max_concurrency(num_gpu_blocks, max_len, block_size))
+            lab.expect(what, num_running, lab.max_concurrency(num_gpu_blocks, max_len, block_size))
 
 
 # The property -------------------------------------------------------------------------------------------------------
@@ -309,18 +300,25 @@ def test_random_requests_are_scored(lab: LabUnderTest) -> None:
     why="each request by itself: the slots that it has less its tokens",
 )
 def test_random_batches_leave_slots_empty(lab: LabUnderTest) -> None:
-    """Forty random batches, laid out slot by slot."""
+    """Forty random batches, laid out slot by slot: one more block whenever there is no empty slot."""
+    rngs = map(random.Random, seeds(40))
+    batches = [[rng.randint(0, 24) for _ in range(rng.randint(1, 6))] for rng in rngs]
     for block_size in (1, 3, 4, 16):
 
         def check(lengths: Sequence[int], block_size: int = block_size) -> None:
-            want = (
-                sum(lay_out(length, ["empty"] * 24, block_size) for length in lengths),
-                sum(lay_out(length, [], block_size) for length in lengths),
-            )
+            num_empty = 0
+            for length in lengths:
+                slots: list[str] = []
+                for _token in range(length):
+                    if "empty" not in slots:
+                        slots += ["empty"] * block_size
+                    slots[slots.index("empty")] = "token"
+                num_empty += slots.count("empty")
+            want = (sum(24 - length for length in lengths), num_empty)
             what = f"empty slots for {list(lengths)} tokens in blocks of {block_size}, max_len 24"
             expect_pair(lab, what, ("contiguous", "paged"), want, lab.waste(list(lengths), block_size, 24))
 
-        check_all(check, [random_lengths(seed) for seed in seeds(40)])
+        check_all(check, batches)
 
 
 @points(
@@ -336,48 +334,25 @@ def test_random_pools_are_filled(lab: LabUnderTest) -> None:
     def check(heap: Sequence[str]) -> None:
         num_gpu_blocks, max_len, block_size = heap.count("block"), heap.count("token"), heap.count("slot")
         if num_gpu_blocks > 1 and max_len and block_size:
+            rooms = [0]  # slots of each request; the last one has not yet all that it needs
+            for _block in range(1, num_gpu_blocks):  # block 0 is the null block
+                rooms[-1] += block_size
+                if rooms[-1] >= max_len:
+                    rooms.append(0)
             tokens = "1 token" if max_len == 1 else f"{max_len} tokens"
             what = f"requests of {tokens} in {num_gpu_blocks} blocks of {block_size}"
-            want = deal(num_gpu_blocks, max_len, block_size)
-            lab.expect(what, want, lab.max_concurrency(num_gpu_blocks, max_len, block_size))
+            lab.expect(what, len(rooms) - 1, lab.max_concurrency(num_gpu_blocks, max_len, block_size))
 
     check_all(check, [random_heap(seed, block=20, token=12, slot=5) for seed in seeds(40)])
 
 
-def seeds(count: int) -> list[int]:
-    """Return the seeds to try; LAB_SEED=n in the environment starts somewhere else."""
-    first = int(os.environ.get("LAB_SEED", "0"))
-    return list(range(first, first + count))
+# What the tests above stand on --------------------------------------------------------------------------------------
 
 
 def random_heap(seed: int, **most: int) -> list[str]:
     """Return at least one thing of each kind: numbers in a form from which single things can be left out."""
     rng = random.Random(seed)
     return [kind for kind, limit in most.items() for _ in range(rng.randint(1, limit))]
-
-
-def random_lengths(seed: int) -> list[int]:
-    """Return the lengths of up to six requests."""
-    rng = random.Random(seed)
-    return [rng.randint(0, 24) for _ in range(rng.randint(1, 6))]
-
-
-def check_all(check: Callable[[list[Any]], None], cases: list[list[Any]]) -> None:
-    """Check each case; of the first that fails, check the smallest part that still does, and let it say why."""
-    for case in cases:
-        if fails(check, case):
-            check(shrink(case, lambda smaller: fails(check, smaller)))
-
-
-def fails(check: Callable[[list[Any]], None], case: list[Any]) -> bool:
-    """Return whether the learner's code gives a wrong answer or breaks down."""
-    try:
-        check(case)
-    except LabTodo:
-        raise
-    except Exception:
-        return True
-    return False
 
 
 def generate(num_prompt_tokens: int, num_output_tokens: int, use_cache: bool) -> tuple[int, int]:
@@ -393,33 +368,6 @@ def generate(num_prompt_tokens: int, num_output_tokens: int, use_cache: bool) ->
             cached = len(seen)
         seen.append("token")
     return passes, scores
-
-
-def lay_out(length: int, slots: list[str], block_size: int) -> int:
-    """Put each token into the next empty slot, and take one more block when there is none; count what stays empty."""
-    slots = list(slots)
-    for _token in range(length):
-        if "empty" not in slots:
-            slots += ["empty"] * block_size
-        slots[slots.index("empty")] = "token"
-    return slots.count("empty")
-
-
-def deal(num_gpu_blocks: int, max_len: int, block_size: int) -> int:
-    """Deal blocks to requests, one by one, and count the requests that get all that they need."""
-    free = list(range(1, num_gpu_blocks))  # block 0 is the null block
-    served = 0
-    while True:
-        room = 0
-        while room < max_len:
-            if not free:
-                return served
-            free.pop()
-            room += block_size
-        served += 1
-
-
-# What the tests above stand on --------------------------------------------------------------------------------------
 
 
 def request(num_prompt_tokens: int, num_output_tokens: int) -> str:
@@ -446,14 +394,3 @@ def expect_fields(
         lab.fail(f"shape of {whose}", f"a tuple ({', '.join(names)})", got, f"here {want}: numbers, in this order")
     for name, expected, number in zip(names, want, got, strict=True):
         lab.expect(f"{name} of {whose}", expected, number, why)
-
-
-def admit_all(kv: WatchedKVCacheManager, max_len: int) -> int:
-    """Let requests of `max_len` tokens in until one is refused; return how many got in."""
-    num_running = 0
-    while True:
-        request = kv.new_request(f"R{num_running}", [num_running] * max_len)
-        if kv.allocate_slots(request, max_len) is None:
-            return num_running
-        request.num_computed_tokens = max_len
-        num_running += 1

@@ -3,19 +3,12 @@
 A pool of 10 is block 0, the null block, and 1 to 9. A table is the list of the blocks that one request holds.
 """
 
-import os
-import random
-from collections.abc import Callable, Iterable
-from typing import Any
-
-from mini_kv.core.block import KVCacheBlock
-from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
-from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.core.invariants import InvariantViolationError, Violation
-from mini_kv.labkit import LabTodo, points
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.labkit.shrink import shrink
+from mini_kv.labkit import points
+from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.naive import NaiveTables
+
+from .helpers import Desk, Step, compare_random_lives
 
 # The biography ------------------------------------------------------------------------------------------------------
 
@@ -225,11 +218,9 @@ def test_asking_costs_nothing(lab: LabUnderTest) -> None:
     """In a pool of 1,000 blocks, how many does the question look at?"""
     desk = Desk(lab, 1000)
     desk.count_reads()
-    before = CountedBlock.reads
     lab.expect("free blocks of a new pool of 1,000", 999, desk.pool.num_free_blocks, why="the null block is not free")
-    reads = CountedBlock.reads - before
-    if reads > 20:
-        lab.fail("fields of blocks that were read to answer", "at most 20", reads)
+    if desk.reads > 20:
+        lab.fail("fields of blocks that were read to answer", "at most 20", desk.reads)
 
 
 @points(1, "BlockPool.touch", stage="adversary", why="a queue that can be pulled from the middle need not be walked")
@@ -237,9 +228,8 @@ def test_pulling_one_block_costs_the_same_in_any_queue(lab: LabUnderTest) -> Non
     """One block out of the middle of 999: its neighbours know each other afterwards, and nobody else was asked."""
     desk = Desk(lab, 1000, "touch")
     desk.count_reads()
-    before = CountedBlock.reads
     desk.pool.touch([desk.pool.blocks[500]])
-    reads = CountedBlock.reads - before
+    reads = desk.reads
     desk.calls.append("touch([500]) for A")
     desk.tables["A"] = [desk.pool.blocks[500]]
     desk.check()
@@ -253,13 +243,13 @@ def test_pulling_one_block_costs_the_same_in_any_queue(lab: LabUnderTest) -> Non
 @points(1, "BlockPool.get_new_blocks", stage="property", why="all or nothing, from the front, each with one reference")
 def test_random_lives_of_get_new_blocks(lab: LabUnderTest) -> None:
     """Forty random lives of a small pool, each compared step by step with a model made of plain lists."""
-    compare_random_lives(lab, "get_new_blocks")
+    compare_random_lives(lab, play, "get_new_blocks")
 
 
 @points(1, "BlockPool.touch", stage="property", why="one reference more for each; if it was in the queue, out of it")
 def test_random_lives_of_touch(lab: LabUnderTest) -> None:
     """The same, with your `touch`."""
-    compare_random_lives(lab, "touch")
+    compare_random_lives(lab, play, "touch")
 
 
 @points(
@@ -270,246 +260,30 @@ def test_random_lives_of_touch(lab: LabUnderTest) -> None:
 )
 def test_random_lives_of_free_blocks(lab: LabUnderTest) -> None:
     """The same, with your `free_blocks`."""
-    compare_random_lives(lab, "free_blocks")
+    compare_random_lives(lab, play, "free_blocks")
 
 
-Step = tuple[str, str, int]
-"""What happens, to whom, and a number that each kind of step reads in its own way."""
-
-
-def compare_random_lives(lab: LabUnderTest, learners: str) -> None:
-    """Play forty lives; of the first that goes wrong, play the shortest part that still does, and say what happened."""
-    for seed in seeds(40):
-        life = random_life(random.Random(seed))
-        if not goes_wrong(lab, learners, life):
-            continue
-        shortest = shrink(life, lambda shorter: goes_wrong(lab, learners, shorter))
-        desk = Desk(lab, 9, learners)
-        try:
-            play(desk, shortest)
-        except (LabFailure, InvariantViolationError):
-            raise
-        except Exception as error:
-            lab.fail(f"{desk.told()}, in the life of seed {seed}", "no exception", error)
-
-
-def seeds(count: int) -> list[int]:
-    """Return the seeds to try; LAB_SEED=n in the environment starts somewhere else."""
-    first = int(os.environ.get("LAB_SEED", "0"))
-    return list(range(first, first + count))
-
-
-def random_life(rng: random.Random) -> list[Step]:
-    """Return steps of several requests that come, share, leave, and now and then are wrong."""
-    kinds = rng.choices(("take", "share", "revive", "leave", "wrong"), (4, 4, 2, 5, 1), k=25)
-    return [(kind, f"R{number}", rng.randrange(60)) for number, kind in enumerate(kinds)]
-
-
-def goes_wrong(lab: LabUnderTest, learners: str, life: list[Step]) -> bool:
-    """Return whether the learner's code differs from the model, breaks an invariant or breaks down."""
-    try:
-        play(Desk(lab, 9, learners), life)
-    except LabTodo:
-        raise
-    except Exception:
-        return True
-    return False
-
-
-def play(desk: "Desk", life: list[Step]) -> None:
+def play(desk: Desk, life: list[Step]) -> None:
     """Play the steps on the learner's pool and on the model; a step that means nothing now is left out."""
-    model = NaivePool(9)
-    for kind, name, number in life:
-        holders = sorted(model.tables)
-        if kind == "take":
-            want = model.take(name, number % 5)
-            if want is None:
-                desk.refuses(OutOfBlocksError, "get_new_blocks", number % 5)
-            else:
-                got = desk.takes(name, number % 5)
-                desk.lab.expect(f"{name}'s blocks, after {desk.told()}", want, got)
-        elif kind == "share" and holders:
-            table = model.tables[holders[number % len(holders)]]
-            desk.shares(name, model.share(name, table[: 1 + number // 12]))
-        elif kind == "revive" and model.free:
-            desk.shares(name, model.share(name, model.free[number % len(model.free) :][:2]))
-        elif kind == "leave" and holders:
-            desk.leaves(holders[number % len(holders)])
-            model.leave(holders[number % len(holders)])
-        elif kind == "wrong" and holders and model.free:
-            wrong = [*model.tables[holders[number % len(holders)]], model.free[number % len(model.free)]]
+    model: NaiveTables[int] = NaiveTables(9)
+    for verb, name, number in life:
+        holder = sorted(model.tables)[number % len(model.tables)] if model.tables else ""
+        free = model.free_queue[number % len(model.free_queue) :] if model.free_queue else []
+        if verb == "take" and number % 5 > len(model.free_queue):
+            desk.refuses(OutOfBlocksError, "get_new_blocks", number % 5)
+        elif verb == "take":
+            model.tables[name] = model.take(number % 5)
+            got = desk.takes(name, number % 5)
+            desk.lab.expect(f"{name}'s blocks, after {desk.told()}", model.tables[name], got)
+        elif (verb == "share" and holder) or (verb == "revive" and free):
+            ids = free[:2] if verb == "revive" else model.tables[holder][: 1 + number // 12]
+            model.tables[name] = ids
+            model.revive(ids)
+            desk.shares(name, ids)
+        elif verb == "leave" and holder:
+            desk.leaves(holder)
+            model.leave(holder)
+        elif verb == "wrong" and holder and free:
+            wrong = [*model.tables[holder], free[0]]
             desk.refuses(BlockStateError, "free_blocks", [desk.pool.blocks[block_id] for block_id in wrong])
-        desk.lab.expect(f"free queue, after {desk.told()}", model.free, desk.free_queue())
-
-
-class NaivePool:
-    """The same pool without links or counts: a block is held if it stands in a table."""
-
-    def __init__(self, num_gpu_blocks: int) -> None:
-        self.free = list(range(1, num_gpu_blocks))
-        self.tables: dict[str, list[int]] = {}
-
-    def take(self, name: str, num_blocks: int) -> list[int] | None:
-        """Return the new table; None if too few blocks are free."""
-        if num_blocks > len(self.free):
-            return None
-        self.tables[name], self.free = self.free[:num_blocks], self.free[num_blocks:]
-        return self.tables[name]
-
-    def share(self, name: str, ids: list[int]) -> list[int]:
-        """Return the new table, of blocks that are held or free."""
-        self.tables[name] = list(ids)
-        self.free = [block_id for block_id in self.free if block_id not in ids]
-        return self.tables[name]
-
-    def leave(self, name: str) -> None:
-        """Let a table go, tail first, to the front."""
-        table = self.tables.pop(name)
-        held = {block_id for other in self.tables.values() for block_id in other}
-        self.free = [block_id for block_id in reversed(table) if block_id not in held] + self.free
-
-
-# What the tests above stand on --------------------------------------------------------------------------------------
-
-
-class Desk:
-    """A pool, and who holds which of its blocks: written down here, never read off the blocks.
-
-    Only the method named in `learners` is the learner's. For the others the engine's pool stands in, on the same blocks
-    and the same queue, so that a mistake in one method does not fail the tests of another.
-    """
-
-    def __init__(self, lab: LabUnderTest, num_gpu_blocks: int, learners: str = "") -> None:
-        self.lab = lab
-        self.pool = lab.BlockPool(num_gpu_blocks, enable_caching=False)
-        self.learners = learners
-        self.tables: dict[str, list[KVCacheBlock]] = {}
-        self.calls: list[str] = []
-        lab.watch_pool(self.pool, self.tables)
-        self.check()
-
-    def takes(self, name: str, num_blocks: int) -> list[int]:
-        """Let `name` take new blocks; return their ids."""
-        self.calls.append(f"get_new_blocks({num_blocks}) for {name}")
-        blocks = self._method("get_new_blocks")(num_blocks)
-        if not are_blocks(blocks):
-            self.lab.fail(f"what get_new_blocks({num_blocks}) returned", f"a list of {num_blocks} KVCacheBlock", blocks)
-        self.tables[name] = [*self.tables.get(name, []), *blocks]
-        self.check()
-        return ids_of(blocks)
-
-    def shares(self, name: str, ids: list[int]) -> None:
-        """Let `name` hold these blocks as well, whoever else does."""
-        self.calls.append(f"touch({ids}) for {name}")
-        blocks = [self.pool.blocks[block_id] for block_id in ids]
-        self._method("touch")(blocks)
-        self.tables[name] = [*self.tables.get(name, []), *blocks]
-        self.check()
-
-    def leaves(self, name: str) -> None:
-        """Let `name` give back its table, from the tail to the head."""
-        self.calls.append(f"free_blocks({ids_of(reversed(self.tables[name]))}) for {name}")
-        self._method("free_blocks")(reversed(self.tables[name]))
-        del self.tables[name]
-        self.check()
-
-    def refuses(self, error: type[Exception], method: str, argument: Any) -> None:
-        """Make a call that must raise `error` and change nothing."""
-        told = argument
-        if not isinstance(argument, int):
-            blocks = list(argument)
-            told, argument = ids_of(blocks), iter(blocks)
-        call = f"{method}({told})"
-        queue, counts = self.free_queue(), self.references(range(1, len(self.pool.blocks)))
-        try:
-            result = self._method(method)(argument)
-        except LabTodo:
-            raise
-        except error:
-            self._check_unchanged(f"{call} raised", queue, counts)
-        except Exception as other:
-            self.lab.fail(f"what {call} raised, after {self.told()}", error.__name__, other)
-        else:
-            self._check_unchanged(f"{call} should have raised {error.__name__}", queue, counts)
-            returned = ids_of(result) if are_blocks(result) else result
-            self.lab.fail(f"what {call} returned, after {self.told()}", f"{error.__name__} raised", returned)
-        self.calls.append(f"{call} raised")
-        self.check()
-
-    def free_queue(self) -> list[int]:
-        """Return the ids in the free queue, the next to be handed out first."""
-        return ids_of(self.pool.free_block_queue.get_all_free_blocks())
-
-    def references(self, ids: Iterable[int]) -> list[int]:
-        """Return the counts of these blocks."""
-        return [self.pool.blocks[block_id].ref_cnt for block_id in ids]
-
-    def order_queue(self, ids: list[int]) -> None:
-        """Put the blocks of a new pool into this order, so that no number tells a block's place."""
-        self.pool.free_block_queue.popleft_n(len(ids))
-        self.pool.free_block_queue.append_n([self.pool.blocks[block_id] for block_id in ids])
-
-    def count_reads(self) -> None:
-        """Put blocks into the untouched pool that count how often they are looked at."""
-        blocks = [CountedBlock(block_id) for block_id in range(len(self.pool.blocks))]
-        blocks[0].is_null = True
-        self.pool.blocks, self.pool.null_block = blocks, blocks[0]
-        self.pool.free_block_queue = FreeKVCacheBlockQueue(blocks[1:])
-
-    def told(self) -> str:
-        """Return the last calls, for a message."""
-        return ("... " if len(self.calls) > 6 else "") + ("; ".join(self.calls[-6:]) or "nothing")
-
-    def check(self) -> None:
-        """Raise for the first invariant that is broken, with the calls that led there."""
-        try:
-            self.lab.check_pool(self._engines_pool(), self.tables)
-        except InvariantViolationError as error:
-            self._violated(error.violation.invariant_id, error.violation.message)
-
-    def _check_unchanged(self, call: str, queue: list[int], counts: list[int]) -> None:
-        after = self.references(range(1, len(self.pool.blocks)))
-        changed = [
-            f"block {block_id} had ref_cnt {before} and has {now}"
-            for block_id, (before, now) in enumerate(zip(counts, after, strict=True), start=1)
-            if now != before
-        ]
-        if changed:
-            self._violated("I11", f"{call}, but {', '.join(changed[:3])}")
-        if self.free_queue() != queue:
-            self._violated("I11", f"{call}, but the free queue was {queue} and is {self.free_queue()}")
-
-    def _violated(self, invariant_id: str, message: str) -> None:
-        raise InvariantViolationError(Violation(invariant_id, f"{message}, after {self.told()}")) from None
-
-    def _method(self, name: str) -> Callable[..., Any]:
-        owner = self.pool if name == self.learners else self._engines_pool()
-        return getattr(owner, name)  # type: ignore[no-any-return]  # a method of either pool
-
-    def _engines_pool(self) -> BlockPool:
-        """Return the engine's pool on the same blocks and the same queue: what is there, whoever moved it."""
-        pool = BlockPool(2, enable_caching=False)
-        pool.blocks, pool.null_block = self.pool.blocks, self.pool.null_block
-        pool.free_block_queue = self.pool.free_block_queue
-        return pool
-
-
-class CountedBlock(KVCacheBlock):
-    """A block that counts how often a field of any such block is read."""
-
-    __slots__ = ()
-    reads = 0
-
-    def __getattribute__(self, name: str) -> Any:
-        CountedBlock.reads += 1
-        return super().__getattribute__(name)
-
-
-def are_blocks(value: object) -> bool:
-    """Return whether it is a list of blocks and nothing else."""
-    return type(value) is list and all(isinstance(item, KVCacheBlock) for item in value)
-
-
-def ids_of(blocks: Iterable[KVCacheBlock]) -> list[int]:
-    """Return the numbers of the blocks, which is how a drawing names them."""
-    return [block.block_id for block in blocks]
+        desk.lab.expect(f"free queue, after {desk.told()}", model.free_queue, desk.free_queue())

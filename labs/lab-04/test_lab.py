@@ -5,19 +5,11 @@ letter, one name. Only the key of the index, in test 12, is fixed to the byte.
 """
 
 import array
-import hashlib
-import inspect
 import itertools
-import json
-import os
 import random
-import string
 import struct
-import subprocess
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,26 +17,31 @@ import pytest
 from mini_kv.core.block_hash import get_block_hash, get_group_id
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.shrink import shrink
+from mini_kv.labkit.fixture import InWords, LabUnderTest
+from mini_kv.labkit.lives import check_life, seeds
+
+from .helpers import (
+    PARENT,
+    Letters,
+    Meter,
+    all_different,
+    call,
+    checked,
+    expect_hashes,
+    first_collision,
+    hash_block,
+    hashes_elsewhere,
+    make_hasher,
+    play,
+    random_crowd,
+    request,
+    sha256,
+    sha512,
+    sixteen_bits,
+    some_hashes,
+)
 
 BLOCK_SIZE = 4
-
-
-def sha256(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
-
-
-def sha512(data: bytes) -> bytes:
-    return hashlib.sha512(data).digest()
-
-
-def sixteen_bits(data: bytes) -> bytes:
-    """The weak one: as good as SHA-256, but for its width. There are 65,536 names in all."""
-    return hashlib.sha256(data).digest()[:2]
-
-
-PARENT = sha256(b"the name of a block before")
 
 
 # The biography ------------------------------------------------------------------------------------------------------
@@ -55,15 +52,15 @@ def test_1_a_full_block_has_a_name(lab: LabUnderTest) -> None:
     """A digest as wide as its hash function makes it; the same block gets the same one, another block another."""
     for function, width in ((sha256, 32), (sha512, 64)):
         meter = Meter(function)
-        found = name(lab, meter, PARENT, [1, 2, 3, 4])
+        found = hash_block(lab, meter, PARENT, [1, 2, 3, 4])
         lab.expect(f"bytes in a name made with {function.__name__}", width, len(found))
         why = "the hash function that you are given makes the name, in one call"
         lab.expect(f"calls of {function.__name__} for one name", 1, len(meter.returned), why)
         if found != meter.returned[-1]:
-            lab.fail("the name", f"what {function.__name__} returned", Said("other bytes of the same length"))
+            lab.fail("the name", f"what {function.__name__} returned", InWords("other bytes of the same length"))
     blocks = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5], [4, 3, 2, 1]]
-    names = [name(lab, sha256, PARENT, block) for block in blocks]
-    expect_names(lab, f"names of {blocks}", "aabc", Letters()(names), why="equal blocks, equal names; others, others")
+    names = [hash_block(lab, sha256, PARENT, block) for block in blocks]
+    expect_hashes(lab, f"names of {blocks}", "aabc", Letters()(names), why="equal blocks, equal names; others, others")
 
 
 @points(
@@ -71,16 +68,18 @@ def test_1_a_full_block_has_a_name(lab: LabUnderTest) -> None:
 )
 def test_2_same_block_after_another_prefix_has_another_name(lab: LabUnderTest) -> None:
     """5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone: the same tokens, three different contexts, three names."""
-    after_1234 = name(lab, sha256, PARENT, [1, 2, 3, 4])
-    after_0000 = name(lab, sha256, PARENT, [0, 0, 0, 0])
-    names = [name(lab, sha256, parent, [5, 6, 7, 8]) for parent in (after_1234, after_0000, PARENT)]
-    expect_names(lab, "names of 5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone", "abc", Letters()(names))
+    after_1234 = hash_block(lab, sha256, PARENT, [1, 2, 3, 4])
+    after_0000 = hash_block(lab, sha256, PARENT, [0, 0, 0, 0])
+    names = [hash_block(lab, sha256, parent, [5, 6, 7, 8]) for parent in (after_1234, after_0000, PARENT)]
+    expect_hashes(lab, "names of 5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone", "abc", Letters()(names))
     parents = [PARENT, b"!" + PARENT[1:], PARENT[:-1] + b"!"]
-    names = [name(lab, sha256, parent, [5, 6, 7, 8]) for parent in parents]
-    expect_names(lab, "names after three parents that differ in their first or last byte", "abc", Letters()(names))
+    names = [hash_block(lab, sha256, parent, [5, 6, 7, 8]) for parent in parents]
+    expect_hashes(lab, "names after three parents that differ in their first or last byte", "abc", Letters()(names))
 
 
-@points(3, "get_request_block_hasher", why="a block gets its name when it is full, and whoever is not full has none")
+@points(
+    3, "get_request_block_hasher", why="a block gets its name when it is full, and a block that is not full has none"
+)
 def test_3_only_full_blocks_have_names(lab: LabUnderTest) -> None:
     """One token less than a block, a block, one token more; blocks of 1, 3, 4 and 16 tokens."""
     for block_size in (1, 3, 4, 16):
@@ -111,14 +110,14 @@ def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> No
     lab.expect("calls for 9 tokens more at once, the 20th to the 28th", 3, len(meter.returned) - before)
     letters = Letters()
     at_once = letters(request(make_hasher(lab, BLOCK_SIZE), list(range(28))).block_hashes)
-    expect_names(lab, "names of a request that came with all 28 tokens", "abcdefg", at_once)
+    expect_hashes(lab, "names of a request that came with all 28 tokens", "abcdefg", at_once)
     why = "whether a token was in the prompt or was generated is nothing to its name"
-    expect_names(lab, "names of the one that grew to the same 28 tokens", "abcdefg", letters(grown.block_hashes), why)
+    expect_hashes(lab, "names of the one that grew to the same 28 tokens", "abcdefg", letters(grown.block_hashes), why)
     meter = Meter(sha256)
     request(make_hasher(lab, BLOCK_SIZE, meter), [7] * 400)
     if meter.sizes[-1] > 2 * meter.sizes[-99]:
         why = "the parent's name stands for all the tokens before the block; they need not be hashed again"
-        lab.fail("bytes hashed for the 100th block", "as many as for the 2nd", Said("more than twice as many"), why)
+        lab.fail("bytes hashed for the 100th block", "as many as for the 2nd", InWords("more than twice as many"), why)
 
 
 @points(3, "frame", why="what is one field and what is the next must be readable off the bytes")
@@ -129,7 +128,7 @@ def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
         (b"abc", b""),
     ]  # fmt: skip
     all_different(lab, {call("frame", *some): lab.frame(*some) for some in fields})
-    expect_names(
+    expect_hashes(
         lab, "frame of the same fields twice", "aa", Letters()([lab.frame(b"ab", b"c"), lab.frame(b"ab", b"c")])
     )
 
@@ -145,7 +144,7 @@ def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
     ]  # fmt: skip
     all_different(lab, {call("encode_extra_keys", some): lab.encode_extra_keys(some) for some in keys})
     same_keys = [lab.encode_extra_keys([("a", 1)]), lab.encode_extra_keys((("a", 1),))]
-    expect_names(lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same_keys), why="values, not types")
+    expect_hashes(lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same_keys), why="values, not types")
 
 
 @points(2, "hash_block_tokens", why="the same tokens under other weights or another image are other KV")
@@ -160,11 +159,11 @@ def test_7_extra_keys_are_part_of_the_name(lab: LabUnderTest) -> None:
         [("mm", "dog", 0)],
         [("lora", "sql", "/7"), ("mm", "cat", 0)],
     ]
-    named = {f"name of 1 2 3 4 with {some}": name(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in keys}
+    named = {f"name of 1 2 3 4 with {some}": hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in keys}
     all_different(lab, named)
     nothing: list[tuple[Any, ...]] = [([],), ((),), ()]
-    plain = [name(lab, sha256, PARENT, [1, 2, 3, 4], *arguments) for arguments in nothing]
-    expect_names(lab, "names of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
+    plain = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], *arguments) for arguments in nothing]
+    expect_hashes(lab, "names of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
 
 
 @points(4, "generate_block_hash_extra_keys", why="an adapter counts in every block, an image in those that it covers")
@@ -198,7 +197,7 @@ def test_9_each_namespace_has_a_root_of_its_own(lab: LabUnderTest) -> None:
     all_different(lab, names)
     lab.expect("bytes in a root made with sha512", 64, len(checked(lab, "root", lab.root_block_hash(sha512))))
     again = [lab.root_block_hash(sha256, cache_salt="s") for _ in range(2)]
-    expect_names(lab, "roots of one namespace, asked for twice", "aa", Letters()(again))
+    expect_hashes(lab, "roots of one namespace, asked for twice", "aa", Letters()(again))
 
 
 @points(3, "get_request_block_hasher", why="all that decides the KV of a block is in its name, and nothing else is")
@@ -209,7 +208,7 @@ def test_10_what_decides_the_kv_decides_the_name(lab: LabUnderTest) -> None:
     def expect(circumstance: str, want: str, *namespace: Any, **options: Any) -> None:
         hasher = make_hasher(lab, BLOCK_SIZE, sha256, *namespace)
         found = letters(request(hasher, list(range(12)), **options).block_hashes)
-        expect_names(lab, f"names of 0 to 11 {circumstance}; a b c is what it has with nothing else", want, found)
+        expect_hashes(lab, f"names of 0 to 11 {circumstance}; a b c is what it has with nothing else", want, found)
 
     expect("with nothing else", "abc")
     expect("once more", "abc")
@@ -227,12 +226,14 @@ def test_10_what_decides_the_kv_decides_the_name(lab: LabUnderTest) -> None:
 def test_11_another_process_gives_the_same_names(lab: LabUnderTest) -> None:
     """Python mixes a new random number into its own hash in each process; a name must do without."""
     letters = Letters()
-    here = letters(some_names(lab))
-    expect_names(lab, "names of a root, a block, a block with an adapter, and of a request's two blocks", "abcde", here)
+    here = letters(some_hashes(lab))
+    expect_hashes(
+        lab, "names of a root, a block, a block with an adapter, and of a request's two blocks", "abcde", here
+    )
     if sys.platform == "emscripten":
         return  # a browser has one process
     what = "names of a root, a block, a block with an adapter, and of a request's two blocks, in another process"
-    expect_names(lab, what, "abcde", letters(names_elsewhere(lab)))
+    expect_hashes(lab, what, "abcde", letters(hashes_elsewhere(lab)))
 
 
 @points(2, "make_block_hash_with_group_id", why="one prefix has other KV in each group of layers")
@@ -256,35 +257,42 @@ def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
         [258, 1, 1, 1], [2, 257, 1, 1], [513, 1], [1, 513], [1, 2, 1],
         [0, 0], [0], [0, 0, 0], [256, 0], [0, 1], [1, 0], [2**31, 0], [2**32 - 1, 0], [0, 2**32 - 1],
     ]  # fmt: skip
-    all_different(lab, {f"name of {block}": name(lab, sha256, PARENT, block) for block in blocks})
+    all_different(lab, {f"name of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
 
 
 @points(
     1, "hash_block_tokens", stage="adversary", why="extra keys and tokens are fields: frame them against each other"
 )
 def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
-    """Somebody without an adapter chooses tokens whose bytes are an adapter's, before a block or after it."""
+    """A request without an adapter chooses tokens whose bytes are an adapter's, before a block or after it."""
     tokens = [5, 6, 7, 8]
     for padding in range(4):
         adapter = [("lora", "x" * padding, "/7")]
         encoded = checked(lab, "what encode_extra_keys returned", lab.encode_extra_keys(adapter))
         if len(encoded) % 4 == 0:
-            victim = name(lab, sha256, PARENT, tokens, adapter)
+            victim = hash_block(lab, sha256, PARENT, tokens, adapter)
             for order in "<>":
                 spelt = list(struct.unpack(f"{order}{len(encoded) // 4}I", encoded))
                 for forged in (spelt + tokens, tokens + spelt):
                     what = f"names of 5 6 7 8 with an adapter, and of {len(forged)} tokens that spell it, without one"
-                    names = [victim, name(lab, sha256, PARENT, forged)]
-                    expect_names(lab, what, "ab", Letters()(names))
+                    names = [victim, hash_block(lab, sha256, PARENT, forged)]
+                    expect_hashes(lab, what, "ab", Letters()(names))
 
 
 @points(1, "hash_block_tokens", stage="adversary", why="a name depends on values, not on Python's types")
 def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
     """A list, a tuple, an array, and integers that print themselves as NumPy's do: the same tokens, the same name."""
+
+    class NumPyLike(int):
+        def __repr__(self) -> str:
+            return f"np.int64({int(self)})"
+
+        __str__ = int.__repr__
+
     tokens = [7, 0, 2**31, 5]
     kinds = [tokens, tuple(tokens), array.array("Q", tokens), [NumPyLike(token) for token in tokens]]
-    names = [name(lab, sha256, PARENT, kind) for kind in kinds]
-    expect_names(lab, "names of one block as a list, a tuple, an array, NumPy-like integers", "aaaa", Letters()(names))
+    names = [hash_block(lab, sha256, PARENT, kind) for kind in kinds]
+    expect_hashes(lab, "names of one block as a list, a tuple, an array, NumPy-like integers", "aaaa", Letters()(names))
 
 
 @points(
@@ -292,13 +300,19 @@ def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
 )
 def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same code where `sys.byteorder` is the other one, and `struct.pack` follows it unless told."""
-    names = [name(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
+    names = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
+    other, mark = ("big", ">") if sys.byteorder == "little" else ("little", "<")
+    pack = struct.pack
+
+    def pack_there(format: str, *values: Any) -> bytes:
+        return pack(format if format[:1] in ("<", ">", "!") else mark + format.lstrip("@="), *values)
+
     with monkeypatch.context() as machine:
-        machine.setattr(sys, "byteorder", "big" if sys.byteorder == "little" else "little")
-        machine.setattr(struct, "pack", pack_on_the_other_machine)
+        machine.setattr(sys, "byteorder", other)
+        machine.setattr(struct, "pack", pack_there)
         there = lab.hash_block_tokens(sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])
     names.append(checked(lab, "name", there))
-    expect_names(lab, "names of one block on a little-endian and on a big-endian machine", "aa", Letters()(names))
+    expect_hashes(lab, "names of one block on a little-endian and on a big-endian machine", "aa", Letters()(names))
 
 
 @points(2, "hash_block_tokens", stage="adversary", why="the hash function that you are given makes the name, no other")
@@ -313,8 +327,8 @@ def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     s = [5, 6, 7, 8]
     given = []
     for function in (sixteen_bits, sha256):
-        name_p, name_q = name(lab, function, PARENT, p), name(lab, function, PARENT, q)
-        name_ps, name_qs = name(lab, function, name_p, s), name(lab, function, name_q, s)
+        name_p, name_q = hash_block(lab, function, PARENT, p), hash_block(lab, function, PARENT, q)
+        name_ps, name_qs = hash_block(lab, function, name_p, s), hash_block(lab, function, name_q, s)
         index = {name_p: ("P", p), name_ps: ("S after P", s)}
         index[name_q] = ("Q", q)
         found = [index[key] for key, tokens in ((name_q, q), (name_qs, s)) if index.get(key, ("", []))[1] == tokens]
@@ -335,9 +349,9 @@ def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
     for chain in ([a, b, c], [b, a, c], [c], [a, a, c], [a, b, c]):
         last = PARENT
         for block in chain:
-            last = name(lab, sha256, last, block)
+            last = hash_block(lab, sha256, last, block)
         names.append(last)
-    expect_names(lab, "last names of A B C, B A C, C, A A C, A B C", "abcda", Letters()(names))
+    expect_hashes(lab, "last names of A B C, B A C, C, A A C, A B C", "abcda", Letters()(names))
 
 
 @points(1, "frame", stage="adversary", why="a field may hold anything, also what you use to keep fields apart")
@@ -366,20 +380,8 @@ def test_no_field_looks_like_two(lab: LabUnderTest) -> None:
 def test_every_text_and_number_has_bytes_of_its_own(lab: LabUnderTest) -> None:
     """Texts that UTF-8 refuses, accents in two spellings, quotes; numbers below zero and beyond 64 bits."""
     texts = [
-        "",
-        "?",
-        "\ufffd",
-        "\ud800",
-        "\udc00",
-        "\\ud800",
-        "\U00010000",
-        "\ud800\udc00",
-        "é",
-        "e\u0301",
-        '"',
-        "',",
-        "0",
-    ]
+        "", "?", "\ufffd", "\ud800", "\udc00", "\\ud800", "\U00010000", "\ud800\udc00", "é", "e\u0301", '"', "',", "0",
+    ]  # fmt: skip
     numbers = [0, 1, -1, -2, 255, 256, 2**31, -(2**31), 2**32, 2**32 + 1, 2**63, -(2**63), 2**64, 2**64 + 1, -(10**30)]
     values: list[str | int] = [*numbers, *texts]
     keys: list[tuple[str | int, ...]] = [("mm", value) for value in values]
@@ -410,323 +412,34 @@ def test_images_of_any_size_and_place(lab: LabUnderTest) -> None:
     1, "get_request_block_hasher", stage="adversary", why="what a hasher knows of a request, it reads off the request"
 )
 def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
-    """A and B grow in turns; C comes with two names that somebody else gave it."""
+    """A and B grow in turns; C comes with two names that it has from A."""
     letters = Letters()
     hasher = make_hasher(lab, BLOCK_SIZE)
     a, b = request(hasher, [1] * 5), request(hasher, [2] * 5)
     for _ in range(4):
         a.append_output_token_ids(1, 1)
         b.append_output_token_ids(2, 2)
-    expect_names(lab, "names of A, who grew while B did", "abc", letters(a.block_hashes))
-    expect_names(lab, "names of B, who grew while A did", "def", letters(b.block_hashes))
+    expect_hashes(lab, "names of A, who grew while B did", "abc", letters(a.block_hashes))
+    expect_hashes(lab, "names of B, who grew while A did", "def", letters(b.block_hashes))
     alone = request(make_hasher(lab, BLOCK_SIZE), [2] * 13)
-    expect_names(lab, "names of B's 13 tokens with a hasher of their own", "def", letters(alone.block_hashes))
+    expect_hashes(lab, "names of B's 13 tokens with a hasher of their own", "def", letters(alone.block_hashes))
     c = Request("C", [1] * 13, block_hashes=a.block_hashes[:2], block_hasher=hasher)
-    expect_names(lab, "names of C, who brought A's first two", "abc", letters(c.block_hashes))
+    expect_hashes(lab, "names of C, who brought A's first two", "abc", letters(c.block_hashes))
 
 
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(3, "get_request_block_hasher", stage="property", after="test_3_only_full_blocks_have_names")
+@points(
+    3,
+    "get_request_block_hasher",
+    stage="property",
+    after="test_3_only_full_blocks_have_names",
+    why="a name is equal exactly if `content`, in helpers.py, is",
+)
 def test_random_requests_share_exactly_what_they_may(lab: LabUnderTest) -> None:
     """Forty small crowds of requests: two blocks have one name if, and only if, a naive description is the same."""
     for seed in seeds(40):
-        trace = random_trace(random.Random(seed))
-        if play(lab, trace) is None:
-            continue
-        shortest = shrink(trace, lambda shorter: play(lab, shorter) is not None)
-        what, want, got = play(lab, shortest) or ("", "", "")
-        told = "; ".join(str(step) for step in shortest)
-        lab.fail(
-            f"{what}, in the trace of seed {seed}, shortened to: {told}",
-            want,
-            got,
-            why="a name is equal exactly if `content` in test_lab.py is",
+        check_life(
+            lab, partial(play, lab), random_crowd(random.Random(seed)), f"in the crowd of seed {seed}, shortened to"
         )
-
-
-def seeds(count: int) -> list[int]:
-    """Return the seeds to try; LAB_SEED=n in the environment starts somewhere else."""
-    first = int(os.environ.get("LAB_SEED", "0"))
-    return list(range(first, first + count))
-
-
-IMAGE_LENGTHS = {"cat": 1, "dog": 3, "map": 5}
-
-
-@dataclass(frozen=True)
-class Arrive:
-    """A request comes."""
-
-    name: str
-    tokens: tuple[int, ...]
-    salt: str | None
-    lora: tuple[str, str] | None
-    image: tuple[str, int] | None
-    """Identifier and offset."""
-    epoch: int
-
-    def __str__(self) -> str:
-        facts = {"salt": self.salt, "adapter": self.lora, "image": self.image, "epoch": self.epoch or None}
-        told = "".join(f", {fact} {value}" for fact, value in facts.items() if value is not None)
-        return f"{self.name} comes with {list(self.tokens)}{told}"
-
-
-@dataclass(frozen=True)
-class Grow:
-    """A request gets more tokens; nothing happens if it is not there."""
-
-    name: str
-    tokens: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name} grows by {list(self.tokens)}"
-
-
-Step = Arrive | Grow
-
-
-def random_trace(rng: random.Random) -> list[Step]:
-    """Return some requests over few tokens, salts, adapters and images, so that much is nearly the same."""
-    trace: list[Step] = []
-    for number in range(12):
-        if trace and rng.random() < 0.4:
-            trace.append(Grow(f"R{rng.randrange(number)}", tuple(rng.choices((1, 2), k=rng.randint(1, 4)))))
-            continue
-        stem = rng.choice(((1, 1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1, 2)))
-        trace.append(
-            Arrive(
-                f"R{number}",
-                stem[: rng.randint(1, 7)] + tuple(rng.choices((1, 2), k=rng.randint(0, 2))),
-                rng.choice((None, None, None, "X")),
-                rng.choice((None, None, None, ("X", ""), ("X", "/new"))),
-                rng.choice((None, None, ("cat", rng.randint(0, 4)), ("dog", rng.randint(0, 4)), ("map", 0))),
-                rng.choice((0, 0, 0, 1)),
-            )
-        )
-    return trace
-
-
-def play(lab: LabUnderTest, trace: Sequence[Step]) -> tuple[str, object, object] | None:
-    """Play the trace on the learner's code; return the first difference from the model: what, expected, got."""
-    block_size = 2
-    hashers = [make_hasher(lab, block_size, sha256, "", epoch) for epoch in (0, 1)]
-    requests: dict[str, Request] = {}
-    arrivals: dict[str, Arrive] = {}
-    name_of: dict[Hashable, bytes] = {}
-    owner_of: dict[bytes, tuple[Hashable, str]] = {}
-    for step in trace:
-        if isinstance(step, Arrive):
-            arrivals[step.name] = step
-            requests[step.name] = request(
-                hashers[step.epoch],
-                step.tokens,
-                cache_salt=step.salt,
-                lora_request=LoRARequest(*step.lora) if step.lora else None,
-                mm_features=[MultiModalFeature(*step.image, IMAGE_LENGTHS[step.image[0]])] if step.image else [],
-            )
-        elif step.name in requests:
-            requests[step.name].append_output_token_ids(*step.tokens)
-        else:
-            continue
-        one = requests[step.name]
-        if len(one.block_hashes) != one.num_tokens // block_size:
-            return f"number of names of {step.name}", one.num_tokens // block_size, len(one.block_hashes)
-        for index, found in enumerate(one.block_hashes):
-            block = f"block {index} of {step.name}"
-            facts = content(arrivals[step.name], one.token_ids[: (index + 1) * block_size])
-            if name_of.setdefault(facts, found) != found:
-                other = owner_of[name_of[facts]][1]
-                return f"name of {block}", f"that of {other}: the same content", Said("another name")
-            owner, other = owner_of.setdefault(found, (facts, block))
-            if owner != facts:
-                return f"name of {block}", "a name of its own", Said(f"that of {other}, which has other content")
-    return None
-
-
-def content(arrival: Arrive, token_ids: Sequence[int]) -> Hashable:
-    """Return what decides the KV of the last of these tokens, in full: for each position its token and its pixel."""
-    positions: list[Any] = []
-    for position, token in enumerate(token_ids):
-        pixel = None
-        if arrival.image is not None:
-            identifier, offset = arrival.image
-            if offset <= position < offset + IMAGE_LENGTHS[identifier]:
-                pixel = (identifier, position - offset)
-        positions.append((token, pixel))
-    return arrival.salt, arrival.lora, arrival.epoch, tuple(positions)
-
-
-# What the tests above stand on --------------------------------------------------------------------------------------
-
-
-class Said(str):
-    """What came, in words: shown without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class Letters:
-    """Names as letters, in the order in which they are met: a list of names becomes readable and comparable."""
-
-    def __init__(self) -> None:
-        self.letter_of: dict[object, str] = {}
-
-    def __call__(self, names: Sequence[object]) -> list[str]:
-        return [self.letter_of.setdefault(one, string.ascii_letters[len(self.letter_of)]) for one in names]
-
-
-class Meter:
-    """A hash function that remembers what it returned, and how many bytes it was given."""
-
-    def __init__(self, function: Callable[[bytes], bytes]) -> None:
-        self.function = function
-        self.returned: list[bytes] = []
-        self.sizes: list[int] = []
-
-    def __call__(self, data: bytes) -> bytes:
-        self.sizes.append(len(data))
-        self.returned.append(self.function(data))
-        return self.returned[-1]
-
-
-class NumPyLike(int):
-    """An integer that prints itself as NumPy's do in a list: equal in value, not in spelling."""
-
-    def __repr__(self) -> str:
-        return f"np.int64({int(self)})"
-
-    __str__ = int.__repr__
-
-
-def checked(lab: LabUnderTest, what: str, value: object) -> bytes:
-    """Return the value, which must be bytes."""
-    if type(value) is not bytes:
-        lab.fail(f"type of: {what}", "bytes", Said(type(value).__name__))
-    return value
-
-
-def name(
-    lab: LabUnderTest,
-    hash_function: Callable[[bytes], bytes],
-    parent: bytes,
-    token_ids: Sequence[int],
-    *extra_keys: Sequence[tuple[str | int, ...]],
-) -> bytes:
-    """Return the learner's name of a block."""
-    return checked(lab, "name", lab.hash_block_tokens(hash_function, parent, token_ids, *extra_keys))
-
-
-def expect_names(lab: LabUnderTest, what: str, want: str, got: Sequence[object], why: str = "") -> None:
-    """Compare names, given as letters: which of them are equal is all that counts."""
-    lab.expect(f"{what} (one letter, one name)", list(want), got, why)
-
-
-def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Callable[[Request], list[Any]]:
-    """Return the learner's hasher, which must return a list of bytes whenever it is called."""
-    hasher = lab.get_request_block_hasher(block_size, *arguments)
-    if not callable(hasher):
-        lab.fail("what get_request_block_hasher returned", "a function that takes a request", hasher)
-
-    def call_hasher(of: Request) -> list[Any]:
-        before = list(of.block_hashes)
-        names = hasher(of)
-        if type(names) is not list or any(type(one) is not bytes for one in names):
-            got = names if type(names) is list else Said(type(names).__name__)
-            lab.fail("what the hasher returned", "a list of names, each of them bytes", got)
-        if of.block_hashes != before:
-            want = "as before: whoever calls the hasher appends what it returns"
-            lab.fail("the request's block_hashes after a call of the hasher", want, Said("changed"))
-        return names
-
-    return call_hasher
-
-
-def request(hasher: Callable[[Request], list[Any]], token_ids: Sequence[int], **options: Any) -> Request:
-    """Return a request with these tokens, named by this hasher."""
-    return Request("A", token_ids, block_hasher=hasher, **options)
-
-
-def call(function: str, *arguments: object) -> str:
-    """Return the call as it is written."""
-    return f"{function}({', '.join(map(ascii, arguments))})"
-
-
-def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
-    """Fail for the first two of these calls that gave the same bytes, or for one that gave none."""
-    seen: dict[bytes, str] = {}
-    for label, value in found.items():
-        other = seen.setdefault(checked(lab, label, value), label)
-        if other is not label:
-            lab.fail(f"{other}  and  {label}", "two different results", Said("the same bytes for both"))
-
-
-def first_collision(lab: LabUnderTest, function: Callable[[bytes], bytes]) -> tuple[list[int], list[int]]:
-    """Return the first two of many one-block prompts that have one name. That 2,000 have none is beyond all luck."""
-    seen: dict[bytes, list[int]] = {}
-    tokens = [0, 1, 2, 3]
-    while (other := seen.setdefault(name(lab, function, PARENT, tokens), tokens)) is tokens:
-        tokens = [tokens[0] + 1, 1, 2, 3]
-        if tokens[0] == 2000:
-            lab.fail("prompts that share a 16-bit name, of 2,000", "some: there are 65,536 names in all", Said("none"))
-    return other, tokens
-
-
-def pack_on_the_other_machine(format: str, *values: Any, pack: Callable[..., bytes] = struct.pack) -> bytes:
-    """Do what `struct.pack` does on a machine of the other byte order."""
-    if format[:1] in ("<", ">", "!"):
-        return pack(format, *values)
-    return pack((">" if sys.byteorder == "big" else "<") + format.lstrip("@="), *values)
-
-
-def some_names(code: Any) -> list[Any]:
-    """Return names made with the functions of `code`: part by part, then with everything that can be in a name."""
-    root = code.root_block_hash(sha256, "salt", "model", 1)
-    block = code.hash_block_tokens(sha256, bytes(32), [1, 2, 3, 4])
-    adapted = code.hash_block_tokens(sha256, bytes(32), [1, 2, 3, 4], [("lora", "sql", "/7")])
-    request = Request(
-        "A",
-        range(8),
-        block_hasher=code.get_request_block_hasher(4, sha256, "model", 1),
-        cache_salt="salt",
-        lora_request=LoRARequest("sql", "/7"),
-        mm_features=[MultiModalFeature("cat", 1, 5)],
-    )
-    return [root, block, adapted, *request.block_hashes]
-
-
-ELSEWHERE = f"""
-import hashlib, importlib, importlib.util, json, sys
-from typing import Any
-from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-{inspect.getsource(sha256)}
-{inspect.getsource(some_names)}
-source = sys.argv[1]
-if source.endswith(".py"):
-    spec = importlib.util.spec_from_file_location("code_under_test", source)
-    code = sys.modules["code_under_test"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(code)
-else:
-    code = importlib.import_module(source)
-print("\\n" + json.dumps([name.hex() for name in some_names(code)]))
-"""
-
-
-def names_elsewhere(lab: LabUnderTest) -> list[bytes]:
-    """Return `some_names` as a process with another PYTHONHASHSEED sees them."""
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, lab.implementation.source],
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        lab.fail("the code in another process", "the same five names", Said(done.stderr.strip().rpartition("\n")[2]))
-    return [bytes.fromhex(one) for one in json.loads(done.stdout.splitlines()[-1])]

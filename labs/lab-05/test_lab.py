@@ -3,15 +3,26 @@
 Blocks hold 4 tokens. PROMPT is 32 tokens, so 8 full blocks. Block 0 is the null block: it is never handed out.
 """
 
-import os
 import random
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import InvalidTokenError, RepeatedRequestError
 from mini_kv.labkit import points
-from mini_kv.labkit.fixture import LabUnderTest, WatchedKVCacheManager, same
-from mini_kv.labkit.shrink import shrink
+from mini_kv.labkit.fixture import LabUnderTest, WatchedKVCacheManager
+from mini_kv.labkit.lives import (
+    COMES,
+    LEAVES,
+    Step,
+    check_life,
+    free_queue,
+    random_life,
+    references,
+    scramble,
+    seeds,
+    table,
+)
+from mini_kv.labkit.naive import NaiveCache
 
 BLOCK_SIZE = 4
 PROMPT = list(range(32))
@@ -24,9 +35,9 @@ PROMPT = list(range(32))
 def test_1_first_request_populates_a_cold_cache(lab: LabUnderTest) -> None:
     """A comes first: 0 tokens cached, eight new blocks."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
-    a, cached = admit(lab, kv, PROMPT, "A")
+    _, cached = admit(lab, kv, PROMPT, "A")
     lab.expect("A's cached tokens", 0, cached)
-    lab.expect("A's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(kv, a), why="32 tokens fill 8 blocks of 4")
+    lab.expect("A's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(kv, "A"), why="32 tokens fill 8 blocks of 4")
 
 
 @points(4, "prefill", after="test_1_first_request_populates_a_cold_cache")
@@ -35,14 +46,14 @@ def test_2_identical_prompt_shares_all_but_the_tail_block(lab: LabUnderTest) -> 
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     admit(lab, kv, PROMPT, "A")
     free_before = kv.block_pool.num_free_blocks
-    b, cached = admit(lab, kv, PROMPT, "B")
+    _, cached = admit(lab, kv, PROMPT, "B")
     lab.expect(
         "B's cached tokens",
         28,
         cached,
         why="a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
     )
-    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, b), why="A's first seven blocks, then its own")
+    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, "B"), why="A's first seven blocks, then its own")
     lab.expect(
         "new blocks that B cost",
         1,
@@ -69,9 +80,9 @@ def test_4_diverging_prompt_shares_only_the_common_prefix(lab: LabUnderTest) -> 
     """B begins like A for 16 tokens, then goes its own way: 16 cached, four blocks shared."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     admit(lab, kv, PROMPT, "A")
-    b, cached = admit(lab, kv, PROMPT[:16] + [900 + n for n in range(16)], "B")
+    _, cached = admit(lab, kv, PROMPT[:16] + [900 + n for n in range(16)], "B")
     lab.expect("B's cached tokens", 16, cached, why="the fifth block differs, and nothing after a difference can match")
-    lab.expect("B's block table", [1, 2, 3, 4, 9, 10, 11, 12], table(kv, b))
+    lab.expect("B's block table", [1, 2, 3, 4, 9, 10, 11, 12], table(kv, "B"))
 
 
 @points(3, "prefill", after="test_2_identical_prompt_shares_all_but_the_tail_block")
@@ -88,9 +99,9 @@ def test_5_tails_are_evicted_before_the_shared_prefix(lab: LabUnderTest) -> None
         free_queue(kv),
         why="each table is freed from tail to head: the front of the queue goes first, the prompt's beginning last",
     )
-    c, cached = admit(lab, kv, [900 + n for n in range(8)], "C")
+    _, cached = admit(lab, kv, [900 + n for n in range(8)], "C")
     lab.expect("C's cached tokens", 0, cached)
-    lab.expect("C's block table", [8, 9], table(kv, c), why="the two tails stood in front")
+    lab.expect("C's block table", [8, 9], table(kv, "C"), why="the two tails stood in front")
     lab.expect("old prefix that can still be hit", 28, hit_length(kv, PROMPT), why="only the tails are gone")
     admit(lab, kv, [800 + n for n in range(24)], "D")
     lab.expect("old prefix that can still be hit", 4, hit_length(kv, PROMPT), why="block 1 is the last one standing")
@@ -103,9 +114,9 @@ def test_6_cached_free_blocks_are_revived_not_recomputed(lab: LabUnderTest) -> N
     a, _ = admit(lab, kv, PROMPT, "A")
     kv.free(a)
     lab.expect("free queue without A", [9, 8, 7, 6, 5, 4, 3, 2, 1], free_queue(kv))
-    d, cached = admit(lab, kv, PROMPT, "D")
+    _, cached = admit(lab, kv, PROMPT, "D")
     lab.expect("D's cached tokens", 28, cached, why="nobody held the blocks, but the index remembered them")
-    lab.expect("D's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, d))
+    lab.expect("D's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, "D"))
     lab.expect("free queue", [8], free_queue(kv), why="a revived block leaves the queue, wherever it stands in it")
 
 
@@ -114,9 +125,9 @@ def test_7_caching_disabled_means_no_sharing(lab: LabUnderTest) -> None:
     """The control group: with caching off, the same prompt costs eight blocks every time."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE, enable_caching=False)
     admit(lab, kv, PROMPT, "A")
-    b, cached = admit(lab, kv, PROMPT, "B")
+    _, cached = admit(lab, kv, PROMPT, "B")
     lab.expect("B's cached tokens", 0, cached, why="no index, no hit")
-    lab.expect("B's block table", [9, 10, 11, 12, 13, 14, 15, 16], table(kv, b))
+    lab.expect("B's block table", [9, 10, 11, 12, 13, 14, 15, 16], table(kv, "B"))
 
 
 @points(4, "cache_hit_rate", why="the rate counts tokens, and those of the first request, who found nothing, as well")
@@ -142,7 +153,7 @@ def test_scrambled_frees_leave_a_queue_that_you_can_predict(lab: LabUnderTest) -
     a, _ = admit(lab, kv, PROMPT[:16], "A")  # 1 2 3 4
     b, _ = admit(lab, kv, PROMPT[:18], "B")  # 1 2 3 4, then 5 with 2 tokens
     c, _ = admit(lab, kv, PROMPT[:8] + [900] * 8, "C")  # 1 2, then 6 7
-    lab.expect("tables", [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 6, 7]], [table(kv, r) for r in (a, b, c)])
+    lab.expect("tables", [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 6, 7]], [table(kv, name) for name in "ABC"])
     for request in (b, c, a):
         kv.free(request)
     lab.expect(
@@ -158,11 +169,11 @@ def test_same_block_after_another_prefix_is_another_block(lab: LabUnderTest) -> 
     """The same four tokens after other tokens are other KV: nothing may match."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     admit(lab, kv, [1, 2, 3, 4, 5, 6, 7, 8, 9], "A")
-    b, cached = admit(lab, kv, [0, 0, 0, 0, 5, 6, 7, 8, 9], "B")
+    _, cached = admit(lab, kv, [0, 0, 0, 0, 5, 6, 7, 8, 9], "B")
     lab.expect("B's cached tokens", 0, cached, why="5 6 7 8 stood after 1 2 3 4, and a key names the whole prefix")
-    c, cached = admit(lab, kv, [5, 6, 7, 8, 9], "C")
+    _, cached = admit(lab, kv, [5, 6, 7, 8, 9], "C")
     lab.expect("C's cached tokens", 0, cached, why="5 6 7 8 at the beginning of a prompt have never been computed")
-    lab.expect("tables of B and C", [[4, 5, 6], [7, 8]], [table(kv, b), table(kv, c)])
+    lab.expect("tables of B and C", [[4, 5, 6], [7, 8]], [table(kv, "B"), table(kv, "C")])
 
 
 @points(2, "prefill", stage="adversary", after="test_1_first_request_populates_a_cold_cache")
@@ -172,7 +183,7 @@ def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
     a, _ = admit(lab, kv, PROMPT, "A")
     kv.free(a)
     c, _ = admit(lab, kv, [900 + n for n in range(32)], "C")
-    lab.expect("C's block table", [8, 7, 6, 5, 4, 3, 2, 1], table(kv, c), why="C needs the whole pool")
+    lab.expect("C's block table", [8, 7, 6, 5, 4, 3, 2, 1], table(kv, "C"), why="C needs the whole pool")
     kv.free(c)
     _, cached = admit(lab, kv, PROMPT, "D")
     lab.expect("D's cached tokens", 0, cached, why="a key goes when its block is reused")
@@ -184,9 +195,9 @@ def test_nothing_after_a_hole_is_hit(lab: LabUnderTest) -> None:
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     admit(lab, kv, PROMPT, "A")
     kv.evict_blocks([3])
-    b, cached = admit(lab, kv, PROMPT, "B")
+    _, cached = admit(lab, kv, PROMPT, "B")
     lab.expect("B's cached tokens", 8, cached, why="a hit is a chain from the first block: it ends before the hole")
-    lab.expect("B's block table", [1, 2, 9, 10, 11, 12, 13, 14], table(kv, b))
+    lab.expect("B's block table", [1, 2, 9, 10, 11, 12, 13, 14], table(kv, "B"))
 
 
 @points(1, "prefill", stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
@@ -199,7 +210,7 @@ def test_a_hit_in_front_of_the_queue_is_not_taken_as_new(lab: LabUnderTest) -> N
     lab.expect("free queue before B", [8, 7, 6, 5, 4, 3, 2, 1, 9], free_queue(kv))
     b, cached = admit(lab, kv, [*PROMPT, 32, 33, 34, 35], "B")
     lab.expect("B's cached tokens", 32, cached)
-    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 8, 9], table(kv, b), why="first the hits, then new blocks")
+    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 8, 9], table(kv, "B"), why="first the hits, then new blocks")
     kv.free(b)
     lab.expect("B's prompt that can be hit afterwards", 32, hit_length(kv, [*PROMPT, 32, 33, 34, 35]))
 
@@ -212,9 +223,9 @@ def test_revived_hit_is_charged(lab: LabUnderTest) -> None:
     roomy.free(roomy.hold(PROMPT, "A"))
     roomy.hold([900], "H")
     lab.expect("free queue before B", [8, 7, 6, 5, 4, 3, 2, 1], free_queue(roomy))
-    b, cached = admit(lab, roomy, PROMPT, "B")
+    _, cached = admit(lab, roomy, PROMPT, "B")
     lab.expect("B's cached tokens, 8 blocks free", 28, cached, why=why)
-    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(roomy, b), why=why)
+    lab.expect("B's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(roomy, "B"), why=why)
 
     tight = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
     tight.free(tight.hold(PROMPT, "A"))
@@ -231,8 +242,8 @@ def test_refusal_changes_nothing(lab: LabUnderTest) -> None:
     lab.expect(
         "B's prefill in a full pool", None, lab.prefill(kv, PROMPT, "B"), why="28 tokens are cached, 0 blocks free"
     )
-    lab.expect("A's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(kv, a))
-    lab.expect("A's references", [1] * 8, references(kv, a), why="B was refused and holds nothing")
+    lab.expect("A's block table", [1, 2, 3, 4, 5, 6, 7, 8], table(kv, "A"))
+    lab.expect("A's references", [1] * 8, references(kv, range(1, 9)), why="B was refused and holds nothing")
     lab.expect("requests counted", 1, kv.prefix_cache_stats.requests, why="a refused request is not an admitted one")
     for request in kv.made_requests:
         lab.expect(
@@ -273,14 +284,14 @@ def test_lengths_around_a_block_and_other_block_sizes(lab: LabUnderTest) -> None
             scramble(kv)
             tokens = list(range(100, 100 + num_tokens))
             name = f"with {num_tokens} tokens in blocks of {block_size}"
-            a, cached = admit(lab, kv, tokens, "A")
+            _, cached = admit(lab, kv, tokens, "A")
             lab.expect(f"A's cached tokens {name}", 0, cached)
             num_shared = (num_tokens - 1) // block_size
-            b, cached = admit(lab, kv, tokens, "B")
+            _, cached = admit(lab, kv, tokens, "B")
             lab.expect(f"B's cached tokens {name}", num_shared * block_size, cached, why="at most num_tokens - 1")
-            lab.expect(f"blocks that B shares {name}", table(kv, a)[:num_shared], table(kv, b)[:num_shared])
+            lab.expect(f"blocks that B shares {name}", table(kv, "A")[:num_shared], table(kv, "B")[:num_shared])
             num_blocks = -(-num_tokens // block_size)
-            lab.expect(f"length of B's block table {name}", num_blocks, len(table(kv, b)))
+            lab.expect(f"length of B's block table {name}", num_blocks, len(table(kv, "B")))
             lab.expect(
                 f"blocks free {name}", 29 - num_blocks - (num_blocks - num_shared), kv.block_pool.num_free_blocks
             )
@@ -315,124 +326,38 @@ def test_hit_rate_ignores_lookups_that_admit_nobody(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(3, "prefill", stage="property", after="test_2_identical_prompt_shares_all_but_the_tail_block")
+@points(
+    3,
+    "prefill",
+    stage="property",
+    after="test_2_identical_prompt_shares_all_but_the_tail_block",
+    why="what the same cache does in plain lists; see NaiveCache in mini_kv/labkit/naive.py",
+)
 def test_random_traces_agree_with_a_naive_cache(lab: LabUnderTest) -> None:
     """Forty random lives of a small cache, each compared step by step with a model made of plain lists."""
     for seed in seeds(40):
-        trace = random_trace(random.Random(seed))
-        if play(lab, trace) is None:
-            continue
-        shortest = shrink(trace, lambda shorter: play(lab, shorter) is not None)
-        what, want, got = play(lab, shortest) or ("", "", "")
-        told = "; ".join(str(step) for step in shortest)
-        lab.fail(f"{what}, in the trace of seed {seed}, shortened to: {told}", want, got, why="see NaiveCache below")
+        life = random_life(random.Random(seed), 16, {COMES: 0.6, LEAVES: 0.4}, max_tail=5)
+        check_life(lab, partial(play, lab), life, f"in the life of seed {seed}, blocks of 2")
 
 
-def seeds(count: int) -> list[int]:
-    """Return the seeds to try; LAB_SEED=n in the environment starts somewhere else."""
-    first = int(os.environ.get("LAB_SEED", "0"))
-    return list(range(first, first + count))
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """A request comes."""
-
-    name: str
-    tokens: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"prefill {self.name} {list(self.tokens)}"
-
-
-@dataclass(frozen=True)
-class Finish:
-    """A request is over; nothing happens if it is not there."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"finish {self.name}"
-
-
-Step = Prefill | Finish
-
-
-def random_trace(rng: random.Random) -> list[Step]:
-    """Return some requests over few tokens, so that they often begin alike, coming and going."""
-    trace: list[Step] = []
-    alive: list[str] = []
-    for number in range(16):
-        if alive and rng.random() < 0.4:
-            trace.append(Finish(alive.pop(rng.randrange(len(alive)))))
-        else:
-            name = f"R{number}"
-            stem = rng.choice(((1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1), (2,)))
-            trace.append(Prefill(name, stem[: rng.randint(1, 6)] + tuple(rng.choices((1, 2), k=rng.randint(0, 5)))))
-            alive.append(name)
-    return trace
-
-
-def play(lab: LabUnderTest, trace: list[Step]) -> tuple[str, object, object] | None:
-    """Play the trace on the learner's code and on the model; return the first difference: what, expected, got."""
+def play(lab: LabUnderTest, life: list[Step]) -> None:
+    """Play the steps on the learner's code and on the model, step by step."""
     kv, model = lab.make_kv(num_blocks=9, block_size=2), NaiveCache(num_blocks=9, block_size=2)
     requests: dict[str, Any] = {}
-    for step in trace:
-        if isinstance(step, Finish):
-            if step.name in requests:
-                kv.free(requests.pop(step.name))
-                model.finish(step.name)
-        else:
-            want = model.prefill(step.name, step.tokens)
+    for step in life:
+        if step.verb == COMES:
+            hit = model.hit(step.tokens)
+            want = None if model.allocate(step.name, step.tokens, hit) is None else 2 * len(hit)
             result = lab.prefill(kv, list(step.tokens), step.name)
             got = result[1] if type(result) is tuple and len(result) == 2 else result
-            if not same(want, got):
-                return f"cached tokens of {step.name} (None: refused)", want, got
-            if result is not None:
+            lab.expect(f"cached tokens of {step.name} (None: refused)", want, got)
+            if want is not None:
                 requests[step.name] = result[0]
-                if table(kv, result[0]) != model.tables[step.name]:
-                    return f"block table of {step.name}", model.tables[step.name], table(kv, result[0])
-        if free_queue(kv) != model.free:
-            return f"free queue after: {step}", model.free, free_queue(kv)
-    return None
-
-
-class NaiveCache:
-    """The same cache without hashes, links or reference counts: a block is known by all the tokens up to its end."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.block_size = block_size
-        self.free = list(range(1, num_blocks))
-        self.known: dict[int, tuple[int, ...]] = {}  # block -> prefix, oldest first
-        self.tables: dict[str, list[int]] = {}
-
-    def prefill(self, name: str, tokens: tuple[int, ...]) -> int | None:
-        """Admit the request and return its cached tokens; None if it does not fit."""
-        hit: list[int] = []
-        for end in range(self.block_size, len(tokens), self.block_size):  # stops before the last token
-            found = [block for block, prefix in self.known.items() if prefix == tokens[:end]]
-            if not found:
-                break
-            hit.append(found[0])
-        num_blocks = -(-len(tokens) // self.block_size)
-        if num_blocks - len([block for block in hit if block not in self.free]) > len(self.free):
-            return None
-        self.free = [block for block in self.free if block not in hit]
-        new = [self.free.pop(0) for _ in range(num_blocks - len(hit))]
-        for block in new:
-            self.known.pop(block, None)
-        self.tables[name] = hit + new
-        for index in range(len(hit), len(tokens) // self.block_size):
-            self.known[self.tables[name][index]] = tokens[: (index + 1) * self.block_size]
-        return len(hit) * self.block_size
-
-    def finish(self, name: str) -> None:
-        """Let the request's blocks go, tail first: those without a name to the front, the others to the back."""
-        table = self.tables.pop(name)
-        held = {block for other in self.tables.values() for block in other}
-        gone = [block for block in reversed(table) if block not in held]
-        in_front = [block for block in gone if block not in self.known]
-        self.free = in_front + self.free + [block for block in gone if block in self.known]
+                lab.expect(f"block table of {step.name}", model.tables[step.name], table(kv, step.name))
+        elif step.name in requests:
+            kv.free(requests.pop(step.name))
+            model.leave(step.name)
+        lab.expect(f"free queue after: {step}", model.free_queue, free_queue(kv))
 
 
 # What the tests above stand on --------------------------------------------------------------------------------------
@@ -457,31 +382,6 @@ def admit(lab: LabUnderTest, kv: WatchedKVCacheManager, token_ids: list[int], re
     return request, cached
 
 
-def table(kv: WatchedKVCacheManager, request: Any) -> list[int]:
-    """Return the ids in the request's block table."""
-    return list(kv.get_block_ids(request.request_id)[0])
-
-
-def references(kv: WatchedKVCacheManager, request: Any) -> list[int]:
-    """Return in how many tables each block of the request's stands, counted anew."""
-    tables = [table(kv, holder) for holder in kv.requests.values()]
-    return [sum(block in other for other in tables) for block in table(kv, request)]
-
-
-def free_queue(kv: WatchedKVCacheManager) -> list[int]:
-    """Return the ids in the free queue, the next to be reused first."""
-    return [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()]
-
-
 def hit_length(kv: WatchedKVCacheManager, token_ids: list[int]) -> int:
-    """Return how many tokens of this prompt would be found now."""
+    """Return how many tokens of this prompt are cached now."""
     return int(kv.get_computed_blocks(kv.new_request("probe", token_ids))[1])
-
-
-def scramble(kv: WatchedKVCacheManager) -> None:
-    """Use and free a few blocks, so that no block is where its number suggests."""
-    first, second = kv.hold([50] * (2 * kv.block_size + 1), "first"), kv.hold([60] * (3 * kv.block_size), "second")
-    third = kv.hold([70], "third")
-    for request in (third, first, second):
-        kv.free(request)
-    kv.reset_prefix_cache()

@@ -1,4 +1,4 @@
-"""What cannot work is refused before anything runs. Looks at shapes, dtypes and devices, never at values."""
+"""Checks of the arguments of `paged_attention`: shapes, dtypes and devices, never values."""
 
 import torch
 from torch import Tensor
@@ -19,6 +19,16 @@ def check_attention(
     out: Tensor | None,
 ) -> None:
     """Raise `ConfigError` unless the arguments of `paged_attention` belong together."""
+    _check_query(query, kv_cache)
+    if options.sinks is not None and options.sinks.shape != query.shape[1:2]:
+        num_heads = query.shape[1]
+        raise ConfigError(f"sinks is {list(options.sinks.shape)}; it must be [num_heads], here [{num_heads}]")
+    if out is not None and (out.shape, out.dtype, out.device) != (query.shape, query.dtype, query.device):
+        raise ConfigError(f"out is {list(out.shape)}, {out.dtype}, {out.device}; it must be like query")
+    _check_metadata(query, kv_cache, metadata)
+
+
+def _check_query(query: Tensor, kv_cache: PagedKVCache) -> None:
     if query.dim() != 3:
         raise ConfigError(f"query is {list(query.shape)}; it must be [num_tokens, num_heads, head_size]")
     _, num_heads, head_size = query.shape
@@ -32,11 +42,6 @@ def check_attention(
         raise ConfigError(f"query is {query.dtype}, the cache {kv_cache.data.dtype}")
     if kv_cache.data.dtype == torch.int8 and kv_cache.scales is None:
         raise ConfigError("an int8 cache means nothing without its scales: make it with allocate_kv_cache")
-    if options.sinks is not None and options.sinks.shape != (num_heads,):
-        raise ConfigError(f"sinks is {list(options.sinks.shape)}; it must be [num_heads], here [{num_heads}]")
-    if out is not None and (out.shape, out.dtype, out.device) != (query.shape, query.dtype, query.device):
-        raise ConfigError(f"out is {list(out.shape)}, {out.dtype}, {out.device}; it must be like query")
-    _check_metadata(query, kv_cache, metadata)
 
 
 def _check_metadata(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata) -> None:

@@ -292,35 +292,22 @@ def scheduling(sizes: Sizes, seed: int) -> Row:
 def growth(sizes: Sizes, seed: int) -> Row:
     """Return the row that asks whether a hit costs more in a larger pool.
 
-    Each pool is scattered and filled with prefixes that nobody holds; some of these, spread over the pool's memory,
-    are revived and given back in turn. A peer that needs long in one pool is spared the larger ones.
+    Each pool is scattered and filled with prefixes that no request holds; some of these, spread over the pool's memory,
+    are revived and freed in turn. A peer that needs long in one pool skips the larger ones.
     """
     prefix_tokens = sizes.growth_prefix_blocks * BLOCK_SIZE
-
-    def revive(peer: Peer, cache: Cache, prompts: list[list[int]]) -> float:
-        """Revive every prefix and return us a revival."""
-        requests = [cache.submit(f"revive {index}", prompt) for index, prompt in enumerate(prompts)]
-        hits = []
-        watch = Stopwatch()
-        watch.start()
-        for request in requests:
-            hits.append(cache.admit(request))
-            cache.finish(request)
-        watch.lap("revive")
-        expect(hits, [prefix_tokens] * len(prompts), f"{peer.name}: hits of prefixes that lie idle")
-        return watch.ns["revive"] / len(prompts) / 1e3
 
     def prepare(peer: Peer) -> Run:
         pools = {}
         for num_blocks in sizes.growth_pools:
             cache, prompts = _filled(peer, num_blocks, prefix_tokens, sizes.growth_prefixes, random.Random(seed))
-            if revive(peer, cache, prompts) > sizes.growth_limit_us:
+            if _revive(peer, cache, prompts) > sizes.growth_limit_us:
                 break
             pools[num_blocks] = (cache, prompts)
 
         def run() -> dict[str, float]:
             us = {
-                num_blocks: sum(revive(peer, *pool) for _ in range(sizes.growth_rounds)) / sizes.growth_rounds
+                num_blocks: sum(_revive(peer, *pool) for _ in range(sizes.growth_rounds)) / sizes.growth_rounds
                 for num_blocks, pool in pools.items()
             }
             figures = {f"pool {num_blocks:,}": value for num_blocks, value in us.items()}
@@ -391,6 +378,20 @@ def warm_head(cache: Cache, prompt: Sequence[int]) -> Any:
     request = cache.submit("first", list(prompt))
     expect(cache.admit(request), 0, "hit of the first request")
     return request
+
+
+def _revive(peer: Peer, cache: Cache, prompts: list[list[int]]) -> float:
+    """Admit and finish a request per prompt, which hits all but its last token; return microseconds per request."""
+    requests = [cache.submit(f"revive {index}", prompt) for index, prompt in enumerate(prompts)]
+    hits = []
+    watch = Stopwatch()
+    watch.start()
+    for request in requests:
+        hits.append(cache.admit(request))
+        cache.finish(request)
+    watch.lap("revive")
+    expect(hits, [len(prompt) - 1 for prompt in prompts], f"{peer.name}: hits of prefixes that lie idle")
+    return watch.ns["revive"] / len(prompts) / 1e3
 
 
 def _filled(

@@ -30,6 +30,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.trace.step import run_step
 
 
 class PeerError(Exception):
@@ -148,8 +149,7 @@ class _MiniKVCache(Cache):
             scheduler.add_request(request, max_tokens=1 << 10)
 
         def step(token_id: int) -> None:
-            output = scheduler.schedule()
-            scheduler.update_from_output(output, dict.fromkeys(output.num_scheduled_tokens, (token_id,)))
+            run_step(scheduler, lambda output: dict.fromkeys(output.num_scheduled_tokens, (token_id,)))
 
         step(0)
         return step

@@ -1,10 +1,10 @@
-"""One physical block of the KV cache, as the bookkeeping sees it: a number, a count, a name."""
+"""One physical block of the KV cache, as the bookkeeping sees it: an id, a reference count, a block hash."""
 
 from collections.abc import Callable
 from typing import NewType, TypeAlias
 
 BlockHash = NewType("BlockHash", bytes)
-"""Digest that names a full block by its tokens and everything before them."""
+"""Digest of a full block's tokens and of everything before them: equal digests mean equal KV."""
 
 BlockHashWithGroupId = NewType("BlockHashWithGroupId", bytes)
 """A `BlockHash` followed by the number of its KV cache group: the key of the index."""

@@ -1,14 +1,14 @@
-"""A name for a prefix: the chained digest of a block's tokens and of everything before them.
+"""Block hashes: the chained digest of a block's tokens and of everything before them.
 
     root = H(version, namespace)            namespace: cache salt, model fingerprint, weights epoch
     h0   = H(root, extras 0, tokens 0)      extras: what else decides the KV: adapter, images
     h1   = H(h0,   extras 1, tokens 1)
     ...
 
-Two blocks get one name only if all the tokens up to their end, all the extras and the namespace are equal. KV at a
-position depends on exactly that, so an equal name means KV that can be shared.
+Two blocks get one hash only if all the tokens up to their end, all the extras and the namespace are equal. KV at a
+position depends on exactly that, so equal hashes mean KV that can be shared.
 
-The bytes that go into `H` are fixed here, field by field, each with its length or at a fixed width; so the names
+The bytes that go into `H` are fixed here, field by field, each with its length or at a fixed width; so the hashes
 agree between processes, Python versions and platforms, and no two different inputs are the same bytes.
 """
 
@@ -16,11 +16,12 @@ import hashlib
 import importlib.util
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias, overload
+from typing import TypeAlias
 
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.request import Request
+from mini_kv.core.token_ids import pack_token_ids
 
 HashFunction: TypeAlias = Callable[[bytes], bytes]
 ExtraKey: TypeAlias = tuple[str | int, ...]
@@ -30,22 +31,22 @@ RequestBlockHasher: TypeAlias = Callable[[Request], list[BlockHash]]
 """Returns the hashes of the blocks of a request that became full since the last call."""
 
 RECIPE = b"mini_kv block hash v1"
-"""Version of the recipe. Whoever changes the bytes that are hashed changes this, and the golden vectors."""
+"""Version of the recipe. It changes when the bytes that are hashed change, and the golden vectors with it."""
 
 _U32 = struct.Struct("<I")
 
 
 def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 digest, 32 bytes: nobody can find two inputs with one digest."""
+    """Return the SHA-256 digest, 32 bytes: no two inputs with one digest can be found."""
     return hashlib.sha256(data).digest()
 
 
 def xxh3_128(data: bytes) -> bytes:
-    """Return the XXH3 digest, 16 bytes: faster, but somebody who wants a collision can make one.
+    """Return the XXH3 digest, 16 bytes: faster, but collisions can be made on purpose.
 
     For a cache that serves a single tenant. Needs the package xxhash.
     """
-    import xxhash  # not in the standard library, so only whoever asks for it needs it
+    import xxhash  # not in the standard library: needed only where this function is chosen
 
     return xxhash.xxh3_128_digest(data)
 
@@ -56,7 +57,7 @@ SINGLE_TENANT_HASHES = frozenset({"xxh3_128"})
 
 
 def get_hash_function(name: str) -> HashFunction:
-    """Return the hash function of that name. Raises `ConfigError`, naming the choices."""
+    """Return the hash function of that name. Raises `ConfigError` with the choices."""
     if name not in HASH_FUNCTIONS:
         raise ConfigError(f"unknown hash function {name!r}; choose from {sorted(HASH_FUNCTIONS)}")
     if name == "xxh3_128" and importlib.util.find_spec("xxhash") is None:
@@ -109,18 +110,13 @@ NONE_HASH = root_block_hash(sha256)
 """Root of the empty namespace under SHA-256: what stands before the first block."""
 
 
-def pack_token_ids(token_ids: Sequence[int]) -> bytes:
-    """Return the tokens as 4 bytes each, little-endian. Serialising is most of the cost of a key, so do it once."""
-    return struct.pack(f"<{len(token_ids)}I", *token_ids)
-
-
 def hash_block_tokens(
     hash_function: HashFunction,
     parent_block_hash: BlockHash,
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block, given the name of the block before it.
+    """Return the hash of one full block, given the hash of the block before it.
 
     The obvious twin of `get_request_block_hasher`, and its oracle. Source: vLLM `hash_block_tokens`.
     """
@@ -153,10 +149,10 @@ def get_request_block_hasher(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> RequestBlockHasher:
-    """Return a function that names the full blocks of a request that have no name yet.
+    """Return a function that hashes the full blocks of a request that have no hash yet.
 
     Args:
-        block_size: tokens a block.
+        block_size: tokens per block.
         hash_function: see `HASH_FUNCTIONS`.
         model_fingerprint: which weights, in any words; part of the namespace.
         weights_epoch: raise it when the weights change, and no key from before matches any more.
@@ -185,43 +181,6 @@ def get_request_block_hasher(
         return block_hashes
 
     return request_block_hasher
-
-
-class BlockHashListWithBlockSize(Sequence[BlockHash]):
-    """The names of larger blocks, seen in the names of smaller ones; nothing is copied or hashed.
-
-        blocks of 16    A       B       C       D
-        blocks of 32            B               D        a name stands for everything up to its block's end,
-                                                         and both end at the same token
-
-    Source: vLLM, same name (v1/core/kv_cache_utils.py).
-    """
-
-    def __init__(self, block_hashes: Sequence[BlockHash], hash_block_size: int, target_block_size: int) -> None:
-        """See `block_hashes`, names of blocks of `hash_block_size` tokens, as those of blocks so many times as large.
-
-        Raises `ConfigError` if the one is no multiple of the other.
-        """
-        if target_block_size % hash_block_size:
-            raise ConfigError(f"blocks of {target_block_size} tokens do not end where blocks of {hash_block_size} do")
-        self.block_hashes = block_hashes
-        self.scale_factor = target_block_size // hash_block_size
-
-    def __len__(self) -> int:
-        """Return how many of the larger blocks have a name."""
-        return len(self.block_hashes) // self.scale_factor
-
-    @overload
-    def __getitem__(self, index: int) -> BlockHash: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[BlockHash]: ...
-
-    def __getitem__(self, index: int | slice) -> BlockHash | list[BlockHash]:
-        """Return the name of the larger block at `index`, or a list of names."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return self.block_hashes[range(len(self))[index] * self.scale_factor + self.scale_factor - 1]
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:

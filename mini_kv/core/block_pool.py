@@ -1,6 +1,6 @@
 """The pool of blocks and the index of the prefix cache: one set of blocks that serves as both.
 
-The cache has no memory of its own. A block that nobody holds goes to the free queue with its key still in the index;
+The cache has no memory of its own. A block that no table holds goes to the free queue with its key still in the index;
 it is "cached-free" until either a hit revives it or an allocation takes it from the front of the queue.
 """
 
@@ -100,7 +100,7 @@ class BlockPool:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that nobody holds, with or without a key."""
+        """Blocks that no table holds, with or without a block hash."""
         return self.free_block_queue.num_free_blocks
 
     @property
@@ -143,23 +143,23 @@ class BlockPool:
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference from each block; those that nobody holds any more go to the free queue.
+        """Drop one reference from each block; those that no table holds any more go to the free queue.
 
-            before      [ a  b  c ]                          free: x, y are new to the queue and have no key,
+            before      [ a  b  c ]                          free: x, y are new to the queue and have no hash,
             after       [ x  y  a  b  c  p  q ]                    p, q are new and have one
 
-        Blocks without a key are worth nothing and go in front; blocks with one go to the back; both in the order
+        Blocks without a hash are worth nothing and go in front; blocks with one go to the back; both in the order
         given, first to be reused first. Callers give a table from its tail to its head, because a prefix is useful
         without what follows it and useless without what precedes it.
 
-        Raises `BlockStateError`, and changes nothing, if a block is given twice or nobody holds it.
+        Raises `BlockStateError`, and changes nothing, if a block is given twice or no table holds it.
         """
         blocks = [block for block in ordered_blocks if not block.is_null]
         if len(set(blocks)) != len(blocks):
             raise BlockStateError("a block is given twice in one call", [block.block_id for block in blocks])
         for block in blocks:
             if block.ref_cnt < 1:
-                raise BlockStateError(f"block {block.block_id} is freed, but nobody holds it", [block.block_id])
+                raise BlockStateError(f"block {block.block_id} is freed, but no table holds it", [block.block_id])
         without_key: list[KVCacheBlock] = []
         with_key: list[KVCacheBlock] = []
         for block in blocks:
@@ -191,8 +191,7 @@ class BlockPool:
         for block in blocks[num_cached_blocks:num_full_blocks]:
             if block.block_hash is not None:
                 raise BlockStateError(f"block {block.block_id} has a key already", [block.block_id])
-        names = block_hashes[num_cached_blocks:num_full_blocks]
-        keys = make_block_hashes_with_group_id(names, kv_cache_group_id)
+        keys = make_block_hashes_with_group_id(block_hashes[num_cached_blocks:num_full_blocks], kv_cache_group_id)
         for block, key in zip(blocks[num_cached_blocks:num_full_blocks], keys, strict=True):
             if not block.is_null:
                 block.block_hash = key

@@ -11,6 +11,7 @@ from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 
 if TYPE_CHECKING:
+    from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
     from mini_kv.core.kv_cache_manager import KVCacheManager
 
 Hit = tuple[Sequence[KVCacheBlock], ...]
@@ -21,6 +22,17 @@ def check_watermark(watermark: float) -> None:
     """Raise `ConfigError` unless the watermark is a share of the pool."""
     if not 0.0 <= watermark < 1.0:
         raise ConfigError(f"watermark is {watermark}: it is a share of the pool, 0.0 to 1.0")
+
+
+def check_retention_interval(coordinator: "KVCacheCoordinator") -> None:
+    """Raise `ConfigError` unless the groups can keep what the retention interval asks for."""
+    interval = coordinator.retention_interval
+    if interval is not None and (interval < 0 or interval % coordinator.scheduler_block_size):
+        message = f"prefix_cache_retention_interval is {interval}: it must be 0 or a multiple of the block size"
+        raise ConfigError(f"{message} {coordinator.scheduler_block_size}")
+    if interval and all(manager.num_blocks_of_hit is None for manager in coordinator.single_type_managers):
+        message = f"prefix_cache_retention_interval is {interval}, but no layer has a window or states"
+        raise ConfigError(f"{message}: there is nothing to thin out")
 
 
 def check_cache_salt(request_id: str, cache_salt: str | None, hash_name: str) -> None:
@@ -89,7 +101,12 @@ def check_allocation(
 
 def _check_skipping(kv: "KVCacheManager", request: Request, num_slots_wanted: int, num_computed_tokens: int) -> None:
     """Raise if the call asks back what a window has given away, or what a state has swallowed."""
-    if kv.coordinator.has_given_back(request.request_id, num_computed_tokens):
+    has_given_back = any(
+        manager.get_num_skipped_tokens(num_computed_tokens) // manager.block_size
+        < manager.num_skipped_block.get(request.request_id, 0)
+        for manager in kv.coordinator.skipping_managers
+    )
+    if has_given_back:
         message = f"it goes back to {num_computed_tokens} computed tokens, behind what its window has given back"
         raise AllocationError(request.request_id, message)
     num_drafts = num_computed_tokens + num_slots_wanted - request.num_tokens
@@ -100,7 +117,8 @@ def _check_skipping(kv: "KVCacheManager", request: Request, num_slots_wanted: in
 
 def _check_hit(kv: "KVCacheManager", request: Request, num_computed_tokens: int, hit: Hit) -> None:
     """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
-    lengths = kv.coordinator.num_hit_tokens(hit)
+    managers = kv.coordinator.single_type_managers
+    lengths = [manager.block_size * len(blocks) for manager, blocks in zip(managers, hit, strict=True)]
     num_hit_tokens = max(lengths)
     if min(lengths) < num_hit_tokens:
         message = f"the groups' blocks of the hit stand for {lengths} tokens, but a hit has one end for all"
@@ -116,7 +134,7 @@ def _check_hit(kv: "KVCacheManager", request: Request, num_computed_tokens: int,
     if num_hit_tokens >= request.num_tokens:
         message = f"the hit covers all its {request.num_tokens} tokens; the last one is always computed"
         raise AllocationError(request.request_id, message)
-    for manager, blocks in zip(kv.coordinator.single_type_managers, hit, strict=True):
+    for manager, blocks in zip(managers, hit, strict=True):
         _check_hit_of_group(request, manager, blocks, num_hit_tokens)
 
 

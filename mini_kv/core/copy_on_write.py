@@ -2,7 +2,7 @@
 
     before          A  [ 1  2  3 ]        B  [ 1  2  3 ]        block 3: two slots written, two free; held by both
     B writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        3 is copied to 7, then B's token goes to 7
-    A writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        nobody else holds 3 any more: no copy
+    A writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        no other table holds 3 any more: no copy
 
 The copy is the worker's, and it comes first in its step. Until that step has run both ends are pinned: whatever happens
 to the requests meanwhile, 3 is not written over and 7 is not given away.
@@ -16,7 +16,7 @@ from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
 
 
 class CopyOnWrite:
-    """Knows who may share a half-filled block, and which copies are under way."""
+    """The requests that may share a half-filled block, and the copies under way."""
 
     def __init__(self, coordinator: KVCacheCoordinator, block_pool: BlockPool) -> None:
         self.coordinator = coordinator
@@ -40,7 +40,7 @@ class CopyOnWrite:
         shared = {}
         for group_id, manager in enumerate(self.coordinator.single_type_managers):
             block = manager.partial_block(request_id, num_computed_tokens)
-            # A pin is no reader: the copy runs before anybody writes.
+            # A pin is no reader: the copy runs before any request writes.
             if block is not None and block.ref_cnt - self.pinned.count(block) > 1:
                 shared[group_id] = block
         return shared

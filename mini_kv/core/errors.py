@@ -5,7 +5,7 @@ again later. Everything here means that the caller (or a bug) did something that
 raised at the guilty line, before anything has changed.
 
 None of these derives from `RuntimeError`: `NotImplementedError` does, and a test that expects a `RuntimeError`
-would pass on code that nobody has written yet.
+would pass on code that is not written yet.
 """
 
 from collections.abc import Sequence

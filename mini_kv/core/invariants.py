@@ -18,7 +18,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 
 LEDGER: dict[str, str] = {
     "I1": "references: ref_cnt is the number of tables that hold the block, and never negative",
-    "I2": "free queue: exactly the blocks that nobody holds, each once, linked both ways",
+    "I2": "free queue: exactly the blocks that no table holds, each once, linked both ways",
     "I3": "conservation: free + held + null is all blocks",
     "I4": "no memory of its own: an index entry points to a block of the pool that carries that key",
     "I5": "prefix: a hit is a chain from the first block; the index holds full blocks only, computed or promised",
@@ -39,7 +39,7 @@ LEDGER: dict[str, str] = {
 """What the invariants say, by number."""
 
 Tables = Mapping[str, Sequence[Sequence[KVCacheBlock]]]
-"""Block tables by request id, a list a group."""
+"""Block tables by request id and group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def tables_of(kv: KVCacheManager) -> dict[str, Sequence[Sequence[KVCacheBlock]]]
 
 
 PINNED = "a copy under way"
-"""Who holds a pinned block, where a message names the holders."""
+"""The holder of a pinned block, as a message tells it."""
 
 
 def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
@@ -87,7 +87,7 @@ def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
 
 
 def find_pool_violations(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Yield what is broken in a pool whose blocks are held by `tables` and by nobody else."""
+    """Yield what is broken in a pool whose blocks are held by `tables` alone."""
     yield from check_i1_references(pool, tables)
     yield from check_i2_free_queue(pool, tables)
     yield from check_i3_conservation(pool)
@@ -101,29 +101,33 @@ def check_invariants(kv: KVCacheManager, history: Sequence[str] = ()) -> None:
 
 
 def holders_of(block: KVCacheBlock, tables: Tables) -> list[str]:
-    """Return who holds the block, a name for each time that it stands in a table."""
+    """Return the ids of the requests that hold the block, once per place in a table."""
     return [name for name, groups in tables.items() for table in groups for held in table if held is block]
+
+
+def told_holders(block: KVCacheBlock, tables: Tables) -> str:
+    """Return the ids of the requests that hold the block, as a message tells them."""
+    return " and ".join(dict.fromkeys(holders_of(block, tables)))
 
 
 def check_i1_references(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
     """Count, block by block, in how many tables it stands."""
-    held = Counter(block.block_id for groups in tables.values() for table in groups for block in table)
+    held: Counter[int] = Counter()
     for name, groups in tables.items():
         for table in groups:
-            ids = [block.block_id for block in table if not block.is_null]
-            for block_id, times in Counter(ids).items():
+            times_in_table = Counter(block.block_id for block in table if not block.is_null)
+            held += times_in_table
+            for block_id, times in times_in_table.items():
                 if times > 1:
                     yield Violation("I1", f"block {block_id} stands {times} times in one table of {name}", (block_id,))
     for block in pool.blocks:
-        if block.is_null or block.ref_cnt == held[block.block_id]:
-            continue
-        holders = " and ".join(dict.fromkeys(holders_of(block, tables))) or "nobody"
-        message = f"block {block.block_id} has ref_cnt {block.ref_cnt} but is held by {holders}"
-        yield Violation("I1", message, (block.block_id,))
+        if not block.is_null and block.ref_cnt != held[block.block_id]:
+            message = f"block {block.block_id} has ref_cnt {block.ref_cnt} but is held by"
+            yield Violation("I1", f"{message} {told_holders(block, tables) or 'no table'}", (block.block_id,))
 
 
 def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Walk the free queue and compare it with the blocks that nobody holds."""
+    """Walk the free queue and compare it with the blocks that no table holds."""
     try:
         queue = pool.free_block_queue.get_all_free_blocks()
     except BlockStateError as error:
@@ -134,21 +138,26 @@ def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
             yield Violation("I2", f"block {block_id} is {times} times in the free queue", (block_id,))
     in_queue = set(queue)
     for block in pool.blocks:
-        if block.is_null:
-            if block in in_queue:
-                yield Violation("I2", "the null block is in the free queue", (block.block_id,))
-        elif block.ref_cnt > 0 and block in in_queue:
-            holders = " and ".join(dict.fromkeys(holders_of(block, tables))) or f"{block.ref_cnt} references"
-            message = f"block {block.block_id} is held by {holders} and is also in the free queue"
-            yield Violation("I2", message, (block.block_id,))
-        elif block.ref_cnt == 0 and block not in in_queue:
-            message = f"nobody holds block {block.block_id}, but it is not in the free queue: it is lost"
+        message = _wrong_place(block, block in in_queue, tables)
+        if message is not None:
             yield Violation("I2", message, (block.block_id,))
     if isinstance(pool.free_block_queue, FreeKVCacheBlockQueue):  # another queue may have no links
         for before, after in pairwise(queue):
             if after.prev_free_block is not before:
                 message = f"block {after.block_id} follows block {before.block_id}, but does not link back to it"
                 yield Violation("I2", message, (before.block_id, after.block_id))
+
+
+def _wrong_place(block: KVCacheBlock, is_in_queue: bool, tables: Tables) -> str | None:
+    """Return what is wrong with a block that is in the free queue, or is not; `None` if nothing is."""
+    if block.is_null:
+        return "the null block is in the free queue" if is_in_queue else None
+    if block.ref_cnt > 0 and is_in_queue:
+        holders = told_holders(block, tables) or f"{block.ref_cnt} references"
+        return f"block {block.block_id} is held by {holders} and is also in the free queue"
+    if block.ref_cnt == 0 and not is_in_queue:
+        return f"no table holds block {block.block_id}, but it is not in the free queue: it is lost"
+    return None
 
 
 def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:
@@ -182,18 +191,18 @@ def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
 
 
 def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
-    """Compare every key in a table with the request's own name for that block."""
+    """Compare every key in a table with the request's own block hash."""
     for request_id, request in kv.requests.items():
         for manager in kv.coordinator.single_type_managers:
-            names = manager.hashes_per_block(request.block_hashes)
+            hashes = manager.hashes_per_block(request.block_hashes)
             for index, block in enumerate(manager.req_to_blocks.get(request_id, ())):
                 if block.block_hash is None:
                     continue
-                if index >= len(names):
+                if index >= len(hashes):
                     message = f"block {block.block_id} is in the index, but {request_id} has not filled it"
                     yield Violation("I5", message, (block.block_id,))
-                elif block.block_hash != make_block_hash_with_group_id(names[index], manager.kv_cache_group_id):
-                    message = f"block {block.block_id} of {request_id} is in the index under another prefix's name"
+                elif block.block_hash != make_block_hash_with_group_id(hashes[index], manager.kv_cache_group_id):
+                    message = f"block {block.block_id} of {request_id} is in the index under another prefix's hash"
                     yield Violation("I5", message, (block.block_id,))
 
 

@@ -1,4 +1,4 @@
-"""One loop over the groups: whatever happens to a request happens to its table in every group."""
+"""One loop over the groups: what happens to a request happens to its table in every group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.errors import ConfigError
+from mini_kv.core.checks import check_retention_interval
 from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -18,11 +18,11 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from mini_kv.core.mamba_manager import MambaManager
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import (
     ChunkedLocalAttentionManager,
     FullAttentionManager,
-    MambaManager,
     SingleTypeKVCacheManager,
     SlidingWindowManager,
 )
@@ -74,7 +74,7 @@ class KVCacheCoordinator(ABC):
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
         """The groups that give blocks back while a request runs."""
-        self._check_retention_interval()
+        check_retention_interval(self)
         self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
         """Whether a group keeps states, from which tokens cannot be taken back."""
 
@@ -82,7 +82,7 @@ class KVCacheCoordinator(ABC):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the blocks of the longest hit, a list a group, and its length in tokens. Changes nothing."""
+        """Return the blocks of the longest hit, per group, and its length in tokens. Changes nothing."""
 
     def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
         """Return where a prefix ends that full attention has cached and another group has not; 0 if there is none.
@@ -95,15 +95,6 @@ class KVCacheCoordinator(ABC):
         hit = manager.find_longest_cache_hit(manager.hashes_per_block(request.block_hashes), request.num_tokens - 1)
         boundary = len(hit) * manager.block_size // self.scheduler_block_size * self.scheduler_block_size
         return boundary if boundary > num_hit_tokens else 0
-
-    def _check_retention_interval(self) -> None:
-        interval = self.retention_interval
-        if interval is not None and (interval < 0 or interval % self.scheduler_block_size):
-            message = f"prefix_cache_retention_interval is {interval}"
-            raise ConfigError(f"{message}: it must be 0 or a multiple of the block size {self.scheduler_block_size}")
-        if interval and all(manager.num_blocks_of_hit is None for manager in self.single_type_managers):
-            message = f"prefix_cache_retention_interval is {interval}, but no layer has a window or states"
-            raise ConfigError(f"{message}: there is nothing to thin out")
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
@@ -139,14 +130,6 @@ class KVCacheCoordinator(ABC):
         for manager in self.skipping_managers:
             manager.remove_skipped_blocks(request_id, num_computed_tokens)
 
-    def has_given_back(self, request_id: str, num_computed_tokens: int) -> bool:
-        """Return whether a group has given back blocks that the token at `num_computed_tokens` reads."""
-        return any(
-            manager.get_num_skipped_tokens(num_computed_tokens) // manager.block_size
-            < manager.num_skipped_block.get(request_id, 0)
-            for manager in self.skipping_managers
-        )
-
     def allocate_new_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
     ) -> None:
@@ -159,7 +142,7 @@ class KVCacheCoordinator(ABC):
             manager.allocate_new_computed_blocks(request_id, hit)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> tuple[list[KVCacheBlock], ...]:
-        """Grow the request's tables to hold `num_tokens` tokens; return the new blocks, a list a group."""
+        """Grow the request's tables to hold `num_tokens` tokens; return the new blocks, per group."""
         return tuple(manager.allocate_new_blocks(request_id, num_tokens) for manager in self.single_type_managers)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
@@ -181,7 +164,7 @@ class KVCacheCoordinator(ABC):
             manager.free(request_id)
 
     def get_blocks(self, request_id: str) -> tuple[list[KVCacheBlock], ...]:
-        """Return the request's tables, a list a group; empty lists for a request that holds nothing."""
+        """Return the request's tables, per group; empty lists for a request that holds nothing."""
         return tuple(manager.req_to_blocks.get(request_id, []) for manager in self.single_type_managers)
 
     def num_token_slots(self, request_id: str) -> int:
@@ -189,12 +172,6 @@ class KVCacheCoordinator(ABC):
         return min(
             manager.block_size * len(manager.req_to_blocks.get(request_id, ())) for manager in self.single_type_managers
         )
-
-    def num_hit_tokens(self, hit: Sequence[Sequence[KVCacheBlock]]) -> list[int]:
-        """Return how many tokens the blocks of a hit stand for, a number a group: all the same, or it is no hit."""
-        return [
-            manager.block_size * len(blocks) for manager, blocks in zip(self.single_type_managers, hit, strict=True)
-        ]
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
@@ -239,7 +216,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the longest hit of all groups together: ask them in turn until nobody shortens the answer any more.
+        """Return the longest hit of all groups together: ask them in turn until none shortens the answer.
 
             full       |==================================|             24, for a start
             window     |          ==========|                           16: there is no window at 24

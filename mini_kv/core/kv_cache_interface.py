@@ -21,7 +21,7 @@ class KVCacheSpec(ABC):
     """Shape of one layer's KV, and how much of it a request holds. Source: vLLM (v1/kv_cache_interface.py)."""
 
     block_size: int
-    """Tokens a block."""
+    """Tokens per block."""
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
@@ -35,7 +35,7 @@ class KVCacheSpec(ABC):
         """Bytes of one block of one layer, padding included."""
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Return how many blocks it takes to hold so many tokens."""
+        """Return how many blocks it takes to hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
@@ -61,9 +61,9 @@ class AttentionSpec(KVCacheSpec):
 
     num_kv_heads: int = 1
     head_size: int = 1
-    """Elements a head."""
+    """Elements per head."""
     dtype_bytes: int = 2
-    """Bytes an element; 2 for bf16."""
+    """Bytes per element; 2 for bf16."""
     page_size_padded: int | None = None
     """Bytes of a block after padding, if another layer's larger block asks for it."""
 
@@ -118,7 +118,7 @@ class MambaSpec(KVCacheSpec):
     shapes: tuple[tuple[int, ...], ...]
     """Of the tensors that make up one state, such as the convolution's and the recurrence's."""
     dtypes_bytes: tuple[int, ...]
-    """Bytes an element of each of these."""
+    """Bytes per element of each of these."""
     page_size_padded: int | None = None
 
     @property

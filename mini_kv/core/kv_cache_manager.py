@@ -117,7 +117,7 @@ class KVCacheManager:
 
     @property
     def block_size(self) -> int:
-        """Tokens a block; where groups differ, from one boundary of all groups' blocks to the next."""
+        """Tokens per block; where groups differ, from one boundary of all groups' blocks to the next."""
         return self.coordinator.scheduler_block_size
 
     @property
@@ -134,7 +134,7 @@ class KVCacheManager:
         lora_request: LoRARequest | None = None,
         mm_features: Sequence[MultiModalFeature] = (),
     ) -> Request:
-        """Return a request whose full blocks are named as this cache names them. Admits nothing yet.
+        """Return a request with the hashes of its full blocks, as this cache makes them. Admits nothing yet.
 
         Args:
             request_id: must be unique among admitted requests.
@@ -199,7 +199,7 @@ class KVCacheManager:
             has_scheduled_reqs: whether others run; only then the watermark is kept when a request is admitted.
 
         Returns:
-            What was added to the tables, a list a group (often empty): blocks from the free queue, and null blocks
+            What was added to the tables, per group (often nothing): blocks from the free queue, and null blocks
             where a group of states keeps none. `None`, with nothing changed, if the new blocks and the revived blocks
             of the hit are more than the free blocks. A hit that was adopted before is then the caller's to take back:
             set `request.num_computed_tokens` to 0.
@@ -256,7 +256,7 @@ class KVCacheManager:
     def fork(self, parent: Request, child: Request) -> None:
         """Admit `child` with what the parent has computed, all of it shared, a half-filled last block too.
 
-        Whoever of the two writes to that block first gets a copy of it (see `take_kv_cache_block_copies`). The caller
+        The first of the two to write to that block gets a copy of it (see `take_kv_cache_block_copies`). The caller
         sets `child.num_computed_tokens` to the parent's. Costs O(blocks).
 
         Args:
@@ -298,11 +298,11 @@ class KVCacheManager:
         promised.clear()
 
     def withdraw_promises(self, request: Request) -> list[str]:
-        """Take back the keys of the request's blocks that are not computed; return who else holds such a block.
+        """Withdraw the keys of the request's blocks that are not computed; return the other requests that hold one.
 
         For a request that is preempted before its step ran, and before it is freed: no key may outlive a block that
         was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any
-        case. Whoever is returned built on KV that will not come, and has to be preempted too. Costs O(tables).
+        case. Those returned build on KV that will not come, and have to be preempted too. Costs O(tables).
         """
         check_admitted(self, request)
         num_computed = max(request.num_computed_tokens, self.num_adopted_tokens.get(request.request_id, 0))
@@ -331,11 +331,11 @@ class KVCacheManager:
         return self.block_pool.reset_prefix_cache()
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
-        """Return the request's block tables, a list a group, as they are and will be; empty if it holds none."""
+        """Return the request's block tables, per group: the live ones, no copies; empty if it holds none."""
         return KVCacheBlocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        """Return the ids in the request's block tables, a list a group."""
+        """Return the ids in the request's block tables, per group."""
         return self.get_blocks(request_id).get_block_ids()
 
     def _admit(self, request: Request, num_hit_tokens: int, hit: tuple[Sequence[KVCacheBlock], ...]) -> None:

@@ -84,7 +84,7 @@ def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, K
 
 
 def unify_kv_cache_spec_page_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """Return the specs with equally large blocks: more tokens a block for small layers, padding where that fails.
+    """Return the specs with equally large blocks: more tokens per block for small layers, padding where that fails.
 
     A state has one size, whatever the block, so all blocks grow first until attention's cover the largest state.
     """
@@ -126,7 +126,7 @@ def get_max_concurrency(config: KVCacheConfig, max_model_len: int, max_in_flight
 
 
 def blocks_per_request(groups: Sequence[KVCacheGroupSpec], num_tokens: int, max_in_flight_tokens: int) -> int:
-    """Return the most blocks that a request of so many tokens holds in all groups together: the gate's own formula."""
+    """Return the most blocks that a request of `num_tokens` tokens holds in all groups, by the gate's formula."""
     return sum(
         group.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens) for group in groups
     )
@@ -135,7 +135,7 @@ def blocks_per_request(groups: Sequence[KVCacheGroupSpec], num_tokens: int, max_
 def get_kv_cache_tensors(
     groups: Sequence[KVCacheGroupSpec], kv_sharing: Mapping[str, str] | None = None
 ) -> list[list[list[str]]]:
-    """Return who uses each tensor: a row a tensor, in it a list a group, in that the names of layers.
+    """Return which layers use each tensor: `result[tensor][group]` lists the layers that share it.
 
         tensor 0      full.0      window.0      window.1        one page of block 7 is here, one in tensor 1, ...
         tensor 1      full.1      window.2      window.3

@@ -1,20 +1,16 @@
-"""A request: its tokens, how far they are computed, and the names of its full blocks."""
+"""A request: its tokens, how far they are computed, and the hashes of its full blocks."""
 
-import operator
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 
 from mini_kv.core.block import BlockHash
-from mini_kv.core.errors import InvalidTokenError
-
-MAX_TOKEN_ID = 2**32 - 1
+from mini_kv.core.token_ids import MAX_TOKEN_ID, checked_token_ids
 
 
 @dataclass(frozen=True, slots=True)
 class LoRARequest:
-    """The adapter that a request runs with. Name and path: a name alone can be given to other weights later."""
+    """The adapter that a request runs with. Name and path: the same name can be given to other weights later."""
 
     lora_name: str
     lora_path: str
@@ -40,7 +36,7 @@ class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
-    """Waiting again: its blocks were taken for somebody else."""
+    """Waiting again: its blocks were taken for other requests."""
     FINISHED_STOPPED = "stop"
     FINISHED_LENGTH_CAPPED = "length"
     FINISHED_ABORTED = "abort"
@@ -52,7 +48,7 @@ class Request:
         0            num_computed_tokens                 num_tokens
         |== KV exists ==|== known tokens, KV to come ===|
 
-    `num_computed_tokens` belongs to whoever runs the steps: it advances when a step is done (or by a cache hit), and
+    `num_computed_tokens` belongs to the scheduler: it advances when a step is done (or by a cache hit), and
     the cache manager only reads it.
 
     Source: vLLM `Request` (v1/request.py).
@@ -70,10 +66,10 @@ class Request:
         lora_request: LoRARequest | None = None,
         mm_features: Sequence[MultiModalFeature] = (),
     ) -> None:
-        """Check the tokens, once and for all, and name the full blocks.
+        """Check the tokens, once and for all, and hash the full blocks.
 
         Usually called through `KVCacheManager.new_request`, which brings the right `block_hasher`. A request from a
-        trace has no tokens: it brings its length as `num_tokens` and the names of its full blocks instead.
+        trace has no tokens: it brings its length as `num_tokens` and the hashes of its full blocks instead.
 
         Raises `InvalidTokenError` for a token that is not an integer in `0 <= t < 2**32`, and `ValueError` if there
         is no token at all, both tokens and `num_tokens`, or `num_tokens` and a `block_hasher`.
@@ -106,15 +102,15 @@ class Request:
         """How many of its tokens will ever be computed."""
         self.stop_token_ids: frozenset[int] = frozenset()
         self.spec_token_ids: list[int] = []
-        """Drafts: tokens that somebody proposed as the next ones."""
+        """Drafts: tokens that were proposed as the next ones."""
         self.num_preemptions = 0
         self.block_hashes = list(block_hashes)
-        """Names of the full blocks, from the first block on."""
+        """Hashes of the full blocks, from the first block on."""
         self._block_hasher = block_hasher
         self._extend_block_hashes()
 
     def append_output_token_ids(self, *token_ids: int) -> None:
-        """Add tokens at the end; names each block that becomes full. Raises `InvalidTokenError` and adds none."""
+        """Add tokens at the end; hash each block that becomes full. Raises `InvalidTokenError` and adds none."""
         if len(token_ids) == 1 and type(token_ids[0]) is int and 0 <= token_ids[0] <= MAX_TOKEN_ID:
             self.token_ids.append(token_ids[0])  # decoding: one good token, nearly always
         else:
@@ -140,7 +136,7 @@ class Request:
         )
 
     def restore(self, state: tuple[RequestStatus, int, int, int | None, int, list[int]]) -> None:
-        """Be again as when `state` was taken."""
+        """Put back what `state` returned."""
         self.status, self.num_computed_tokens, self.num_preemptions = state[:3]
         self.num_cached_tokens, self.shared_prefix_boundary, self.spec_token_ids = state[3:]
 
@@ -150,28 +146,3 @@ class Request:
 
     def __repr__(self) -> str:
         return f"Request({self.request_id!r}, {self.num_tokens} tokens, {self.num_computed_tokens} computed)"
-
-
-def checked_token_ids(token_ids: Sequence[int], first_index: int) -> list[int]:
-    """Return the tokens as plain `int`; raises `InvalidTokenError` for the first that is none.
-
-    NumPy's integers are welcome and become plain ones: a key must not depend on a Python type. Booleans are refused,
-    although Python counts them as integers: a mask that slips in as a prompt should not get a cache entry.
-    """
-    if set(map(type, token_ids)) == {int}:  # the usual case, with no loop in Python
-        try:
-            array("I", token_ids)  # 4 bytes each, unsigned: refuses what does not fit
-            return list(token_ids)
-        except OverflowError:
-            pass  # the loop below finds the guilty one
-    checked = []
-    for index, token in enumerate(token_ids):
-        try:
-            value = operator.index(token)
-        except TypeError:
-            raise InvalidTokenError(first_index + index, token) from None
-        # A NumPy bool has no __index__; Python's has.
-        if isinstance(token, bool) or not 0 <= value <= MAX_TOKEN_ID:
-            raise InvalidTokenError(first_index + index, token)
-        checked.append(value)
-    return checked

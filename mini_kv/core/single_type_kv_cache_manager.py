@@ -1,6 +1,6 @@
 """The block tables of one group of layers, and the rules of its kind of attention.
 
-A kind is told apart by one question: of the tokens so far, how many does nobody read any more? Whole blocks of such
+One question tells the kinds apart: how many of the tokens so far does no later token read? Whole blocks of such
 tokens are given back while the request runs, and a null block takes their place, so that the table keeps its positions:
 
     window of 4, blocks of 2, 9 tokens computed     [ null  null  null  b3  b4 ]      tokens 6, 7, 8 are still read
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import BlockHashListWithBlockSize, make_block_hash_with_group_id
+from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.block_hash_list import BlockHashListWithBlockSize
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     KVCacheSpec,
-    MambaSpec,
     SlidingWindowSpec,
 )
 from mini_kv.core.request import Request
@@ -98,7 +98,7 @@ class SingleTypeKVCacheManager(ABC):
         return self.cache_hit_alignment_tokens // self.block_size
 
     def hashes_per_block(self, block_hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
-        """Return the names of this group's blocks: the request's own, or every so-manieth of them."""
+        """Return the hashes at this group's block size: every k-th of these, k = block_size / hash_block_size."""
         if self.hash_block_size == self.block_size:
             return block_hashes
         return BlockHashListWithBlockSize(block_hashes, self.hash_block_size, self.block_size)
@@ -106,9 +106,9 @@ class SingleTypeKVCacheManager(ABC):
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
         """Return the blocks of the longest hit of at most `max_length` tokens, nulls on the left. Changes nothing.
 
-            window of 4, blocks of 2        a  b  c  d  e          names of the prompt's blocks
+            window of 4, blocks of 2        a  b  c  d  e          hashes of the prompt's blocks
             cached                          a  -  c  d  -
-            asked from the right            e: no.  d, c: yes.     returns null null c d: b is not read any more
+            asked from the right            e: no.  d, c: yes.     returns null null c d: b is not read again
 
         Goes from right to left: a block that is missing spoils every hit that ends behind it and in reach of it, so
         the next one to try ends before it, and no block is looked up twice.
@@ -184,7 +184,7 @@ class SingleTypeKVCacheManager(ABC):
         return [block for block in reversed(table[start:end]) if not block.is_null]
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """Give back the blocks that nobody reads any more, and put the null block in their places.
+        """Give back the blocks that no later token reads, and put the null block in their places.
 
             window of 4, blocks of 2
             6 tokens computed       [ null  b1   b2  b3 ]       token 6 reads from token 3 on, which is in b1
@@ -202,16 +202,16 @@ class SingleTypeKVCacheManager(ABC):
             self.num_skipped_block[request_id] = end
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the blocks that the first `num_tokens` tokens fill, and that have a name, in the index.
+        """Enter the blocks that the first `num_tokens` tokens fill in the index.
 
-        Up to the last place where a hit can end: a block behind it would be found by nobody.
+        Up to the last place where a hit can end: no lookup would find a block behind it.
         """
         num_cached = self.num_cached_block[request.request_id]
         num_full = min(num_tokens // self.block_size, len(request.block_hashes))
         if num_full <= num_cached:
             return
-        names = self.hashes_per_block(request.block_hashes)
-        num_full = min(num_full, len(names)) // self.blocks_per_boundary * self.blocks_per_boundary
+        hashes = self.hashes_per_block(request.block_hashes)
+        num_full = min(num_full, len(hashes)) // self.blocks_per_boundary * self.blocks_per_boundary
         if num_full <= num_cached:
             return
         table = self.req_to_blocks[request.request_id]
@@ -221,11 +221,11 @@ class SingleTypeKVCacheManager(ABC):
             self.journal.published += published
             self.journal.promised += published
         if self.retention_interval is None and request.request_id not in self.forked:
-            self.block_pool.cache_full_blocks(table, names, num_cached, num_full, self.kv_cache_group_id)
+            self.block_pool.cache_full_blocks(table, hashes, num_cached, num_full, self.kv_cache_group_id)
         else:
             for position in range(num_cached, num_full):
                 if self.is_retained(request, position) and not self._has_published(request, position):
-                    self.block_pool.cache_full_blocks(table, names, position, position + 1, self.kv_cache_group_id)
+                    self.block_pool.cache_full_blocks(table, hashes, position, position + 1, self.kv_cache_group_id)
         self.num_cached_block[request.request_id] = num_full
 
     def _has_published(self, request: Request, position: int) -> bool:
@@ -391,75 +391,3 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Return the tokens of all chunks before the next token's: with chunks of 8, 8 of 13 and 16 of 16."""
         return num_computed_tokens // self.attention_chunk_size * self.attention_chunk_size
-
-
-class MambaManager(SingleTypeKVCacheManager):
-    """Tables for layers that keep a running state in place of keys and values.
-
-    A step reads one state and writes one, into the block in which its last token lies; the places between stay null.
-    A state can be shared only where a step ended exactly at a block's end, and not before that step has run:
-    attention reads a promised block layer by layer, after it was written; a state is needed before the first token.
-
-        blocks of 16        [ s16 ]  [ null ]  [ s48 ]  [ s50 ]        steps that ended at 16, 48 and 50
-        in the index          yes                yes      no
-
-    Source: vLLM `MambaManager`, its mode "align".
-    """
-
-    def __init__(self, kv_cache_spec: MambaSpec, *args: Any, **options: Any) -> None:
-        super().__init__(kv_cache_spec, *args, **options)
-        self._promises: dict[str, tuple[KVCacheBlock, Request, int]] = {}
-        """The state that each request published last: its block, its writer, the tokens that make it true."""
-
-    @property
-    def num_blocks_of_hit(self) -> int:
-        """One state."""
-        return 1
-
-    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Return all but the last computed token: the state behind it knows the rest."""
-        return max(0, num_computed_tokens - 1)
-
-    def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
-        """Return 1 if the last token lies beyond the table: whatever a step's length, it writes one state."""
-        return min(super().num_missing_blocks(num_tokens, num_held), 1)
-
-    def get_num_blocks_to_allocate(
-        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
-    ) -> int | None:
-        """Return as for any group; `None` if the step under way has still to compute the state of the hit."""
-        for block, writer, num_tokens_of_state in self._promises.values():
-            is_hit = len(new_computed_blocks) > 0 and new_computed_blocks[-1] is block
-            if is_hit and writer.num_computed_tokens < num_tokens_of_state:
-                return None
-        return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks)
-
-    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
-        """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`; return both.
-
-        Whoever keeps a copy of the table appends what is returned, so the null blocks are part of it.
-        """
-        self._note(request_id)
-        table = self.req_to_blocks[request_id]
-        gaps = [self.block_pool.null_block] * (cdiv(num_tokens, self.block_size) - len(table) - 1)
-        table += gaps
-        return gaps + super().allocate_new_blocks(request_id, num_tokens)
-
-    def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the state in the index if the step ends where a hit can end, which is at a block's end."""
-        if num_tokens % self.cache_hit_alignment_tokens > 0:
-            return
-        self._note(request.request_id)
-        position = num_tokens // self.block_size - 1
-        self.num_cached_block[request.request_id] = position  # what stands before it is no state of a block's end
-        super().cache_blocks(request, num_tokens)
-        self._promises[request.request_id] = (self.req_to_blocks[request.request_id][position], request, num_tokens)
-
-    def free(self, request_id: str) -> None:
-        """Free as any group does, and forget the request's promise."""
-        super().free(request_id)
-        self._promises.pop(request_id, None)
-
-    def _dictionaries(self) -> tuple[dict[str, Any], ...]:
-        """Return all that is kept per request, the tables first."""
-        return *super()._dictionaries(), self._promises

@@ -113,7 +113,8 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
 
     Raises `ModuleNotFoundError` where torch or safetensors is missing.
     """
-    from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+    from mini_kv.engine.config import EngineConfig
+    from mini_kv.engine.llm_engine import LLMEngine
 
     for option in ("num_blocks", "block_size", "max_tokens", "top_k"):
         if getattr(args, option) > LARGEST:

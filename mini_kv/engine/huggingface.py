@@ -142,13 +142,7 @@ def check_config(config: dict[str, Any]) -> None:
             f"model_type {model_type!r} is not supported{why and ': ' + why}. Those that work: {', '.join(SUPPORTED)}"
         )
     text: dict[str, Any] = _object(config, "text_config") or config
-    for name in SIZES:
-        value = text.get(name)
-        if value is not None and (type(value) is not int or value < 1):
-            raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
-    dtype = text.get("dtype", text.get("torch_dtype"))
-    if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}, and weights are computed with in one of {', '.join(DTYPES)}")
+    _check_sizes(text)
     if text.get("use_bidirectional_attention") or text.get("is_causal") is False:
         raise ConfigError(f"this {model_type} reads in both directions; a cache of the past needs a causal model")
     if _object(config, "quantization_config"):
@@ -160,6 +154,17 @@ def check_config(config: dict[str, Any]) -> None:
                 f"RoPE of the kind {rope!r} turns a key by an angle that depends on the longest text of the batch; "
                 "a key that is kept would be wrong when the batch changes"
             )
+
+
+def _check_sizes(text: dict[str, Any]) -> None:
+    """Raise `ConfigError` for a size that is no positive whole number, and for an unknown dtype."""
+    for name in SIZES:
+        value = text.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
+    dtype = text.get("dtype", text.get("torch_dtype"))
+    if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}, and weights are computed with in one of {', '.join(DTYPES)}")
 
 
 def _object(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -93,11 +93,15 @@ def _check_other_files(folder: Path) -> None:
     for name in OTHER_FILES:
         if (folder / name).exists():
             check_file(folder / name, MAX_TOKENIZER_BYTES, needed_for="tokens")
-    path = folder / "tokenizer.json"
-    if path.exists():
-        for pattern in patterns_in(read_json(path, MAX_TOKENIZER_BYTES)):
-            if not isinstance(pattern, str) or pattern not in KNOWN_PATTERNS:
-                raise CheckpointError(path, f"has the pattern {pattern!r}, which is none of the known patterns")
+    if (folder / "tokenizer.json").exists():
+        _check_patterns(folder / "tokenizer.json")
+
+
+def _check_patterns(path: Path) -> None:
+    """Raise if the tokenizer cuts texts by a pattern that is not known to be quick."""
+    for pattern in patterns_in(read_json(path, MAX_TOKENIZER_BYTES)):
+        if not isinstance(pattern, str) or pattern not in KNOWN_PATTERNS:
+            raise CheckpointError(path, f"has the pattern {pattern!r}, which is none of the known patterns")
 
 
 def _check_counts(path: Path, settings: Mapping[str, Any], most: int) -> None:
@@ -118,6 +122,11 @@ def _find_weights(folder: Path) -> tuple[Path, list[Path]]:
         pickled = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
         why = f" {pickled[0]} is pickled, which may run any code, so it is not read." if pickled else ""
         raise CheckpointError(folder, f"has no weights: neither {weights.name} nor {index.name}.{why}")
+    return index, [folder / name for name in _files_in(index)]
+
+
+def _files_in(index: Path) -> list[str]:
+    """Return the names of the weights' files, all of which are there."""
     files = read_json(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise CheckpointError(index, "has no weight_map")
@@ -125,10 +134,10 @@ def _find_weights(folder: Path) -> tuple[Path, list[Path]]:
     strange = [repr(name) for name in names if Path(name).name != name or not name.endswith(".safetensors")]
     if strange:
         raise CheckpointError(index, f"names what is no .safetensors file in this folder: {_some(strange)}")
-    missing = [name for name in names if not (folder / name).is_file()]
+    missing = [name for name in names if not index.with_name(name).is_file()]
     if missing:
         raise CheckpointError(index, f"names files that are missing: {_some(missing)}")
-    return index, [folder / name for name in names]
+    return names
 
 
 def _load_weights(

@@ -2,10 +2,10 @@
 
 One step, from top to bottom:
 
-    schedule            who runs, with how many tokens, on which blocks
-    execute_model       one forward for all of them; logits for those who have reached the end of what is known
+    schedule            which requests run, with how many tokens, on which blocks
+    execute_model       one forward for all of them; logits for those that need a new token
     sample              a token from each row of logits
-    update_from_output  the tokens are known now; who is done gives back its blocks
+    update_from_output  the requests take their tokens; those that are done give back their blocks
     detokenize          text that may be shown
 
 If something goes wrong on the way, the requests of that step are aborted, and the others go on as if it had not been:
@@ -18,17 +18,18 @@ Source: vLLM `LLMEngine` and `LLM` (v1/engine/llm_engine.py, entrypoints/llm.py)
 """
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from torch import Tensor
 
-from mini_kv.core.errors import ConfigError, KVCacheError, RepeatedRequestError
+from mini_kv.core.errors import ConfigError, RepeatedRequestError
 from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups
-from mini_kv.core.sched.config import SchedulerConfig, longest_request
+from mini_kv.core.sched.config import longest_request
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.engine.config import DEFAULT_KV_CACHE_MEMORY, EngineConfig
 from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.interface import CausalLM
@@ -42,52 +43,14 @@ from mini_kv.engine.output_processor import (
     sample_name,
 )
 from mini_kv.engine.poison import FiniteAttend, KVPoison, check_logits
+from mini_kv.engine.prompts import Prompt, check_request, params_per_prompt, prompt_token_ids
 from mini_kv.engine.sampling import SamplingParams, sample_tokens
 from mini_kv.engine.stats import EngineStats, StatLogger
 from mini_kv.engine.threads import is_small, one_thread
 
-Prompt = str | Sequence[int]
-DEFAULT_KV_CACHE_MEMORY = 64 << 20
-"""Bytes of KV memory if nobody says how much."""
-
-
-class PromptError(KVCacheError, ValueError):
-    """A prompt that the model cannot read: empty, too long, of the wrong type, or with tokens that it does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """How an engine is built."""
-
-    block_size: int = 16
-    """Tokens a block."""
-    num_blocks: int | None = None
-    """Blocks of the pool, the null block included."""
-    kv_cache_memory_bytes: int | None = None
-    """Or the memory that they may take. Neither: 64 MiB."""
-    enable_prefix_caching: bool = True
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    backend: str = "auto"
-    """Who computes attention; see `paged_attention`."""
-    debug_poison: bool = False
-    """Whether memory that nobody may read is filled with NaN before each step; see `poison`."""
-    seed: int = 0
-    """Of the requests that bring none."""
-    multi_tenant: bool = False
-    """Whether requests come from tenants that must not learn of each other's prompts.
-
-    Then each must bring a `cache_salt`, which the server derives from the tenant, and no output says how many tokens
-    were found in the cache: a tenant that sees this number can guess another's prompt piece by piece. Within one salt
-    the time to the first token still tells; and `stats` are sums over all tenants, meant for the operator.
-    """
-
-    def __post_init__(self) -> None:
-        if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
-            raise ConfigError("num_blocks and kv_cache_memory_bytes both say how large the pool is: give one")
-
 
 class LLMEngine:
-    """Takes prompts in at any time, and brings every request a token a step."""
+    """Takes prompts in at any time, and brings every running request one token per step."""
 
     def __init__(
         self,
@@ -102,7 +65,7 @@ class LLMEngine:
         """Allocate the pool, and begin with no requests.
 
         Args:
-            model: whatever keeps to `CausalLM`.
+            model: an object with the methods of `CausalLM`.
             tokenizer: without one, prompts are token ids, and outputs have no text.
             config: sizes. Of `max_model_len` and the model's own `max_position_embeddings` the smaller one counts.
             make_manager: makes the cache manager; for observers.
@@ -141,7 +104,7 @@ class LLMEngine:
         self.stats = EngineStats()
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
-        """Unfinished samples by the scheduler's name. A request that has none in here is unknown."""
+        """Unfinished samples by their id in the scheduler. A request that has none in here is unknown."""
         self._in_step: set[str] | None = None
         """Ids of the requests in the step under way; `None` between steps."""
         self._num_requests = 0
@@ -162,7 +125,7 @@ class LLMEngine:
         """Put a request in the waiting line.
 
         Args:
-            request_id: a name that no unfinished request has.
+            request_id: an id that no unfinished request has.
             prompt: text, or token ids.
             params: how its tokens are chosen.
             n: how many samples of it.
@@ -173,15 +136,15 @@ class LLMEngine:
         salt is wrong; nothing is added then, nor after any other exception.
         """
         params = params or SamplingParams()
-        self._check_options(request_id, params, n, cache_salt)
-        token_ids = self._token_ids(request_id, prompt)
+        check_request(self.config, self.tokenizer, request_id, params, n, cache_salt)
+        token_ids = prompt_token_ids(request_id, prompt, self.model, self.tokenizer)
         names = [sample_name(request_id, index) for index in range(n)]
         in_use = {*self._samples, *(sample.request.request_id for sample in self._samples.values())}
         for name in names:
             if name in in_use:
                 raise RepeatedRequestError(name)
-        stop_token_ids = self._stop_token_ids(params)
         seed = params.seed if params.seed is not None else f"{self.config.seed}/{self._num_requests}"
+        stop_token_ids = self._stop_token_ids(params)
         request = RequestState(request_id, token_ids, params, seed, stop_token_ids, priority, cache_salt)
         samples = [
             SampleState(request, index, IncrementalDetokenizer(self.tokenizer, params.stop) if self.tokenizer else None)
@@ -196,19 +159,10 @@ class LLMEngine:
             raise
         self._num_requests += 1
 
-    def _check_options(self, request_id: str, params: SamplingParams, n: int, cache_salt: str | None) -> None:
-        """Raise `ConfigError` for what this engine cannot do."""
-        if cache_salt is None and self.config.multi_tenant:
-            raise ConfigError(f"request {request_id!r} has no cache_salt, and the engine is multi_tenant")
-        if n < 1:
-            raise ConfigError(f"n of request {request_id!r} is {n}, it must be at least 1")
-        if params.stop and self.tokenizer is None:
-            raise ConfigError(f"request {request_id!r} is to stop at a text, but without a tokenizer there is none")
-
     def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
-        """Return the tokens that end a request: its own, and the tokenizer's end of text unless it ignores that."""
-        end = None if params.ignore_eos or self.tokenizer is None else self.tokenizer.eos_token_id
-        return frozenset(params.stop_token_ids) | (frozenset() if end is None else {end})
+        """Return the tokens that end a text: those that were asked for, and the model's own."""
+        eos = self.tokenizer.eos_token_id if self.tokenizer is not None and not params.ignore_eos else None
+        return frozenset(params.stop_token_ids if eos is None else [*params.stop_token_ids, eos])
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
         """Put one sample in the scheduler's waiting line."""
@@ -218,32 +172,6 @@ class LLMEngine:
             stop_token_ids=request.stop_token_ids,
             priority=request.priority,
         )
-
-    def _token_ids(self, request_id: str, prompt: Prompt) -> list[int]:
-        """Return the prompt as token ids that the model knows. Raises `PromptError`."""
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise PromptError(f"the prompt of request {request_id!r} is text, and there is no tokenizer")
-            try:
-                prompt = self.tokenizer.encode(prompt)
-            except UnicodeEncodeError as error:
-                raise PromptError(f"the prompt of request {request_id!r} is no text: {error}") from None
-        if not _is_list(prompt):
-            kind = type(prompt).__name__
-            raise PromptError(f"the prompt of request {request_id!r} is {kind}: it must be text or a list of token ids")
-        token_ids = list(prompt)
-        if not token_ids:
-            raise PromptError(f"the prompt of request {request_id!r} is empty: there is nothing to go on from")
-        if len(token_ids) >= self.model.max_position_embeddings:
-            who = f"the prompt of request {request_id!r} has {len(token_ids)} tokens"
-            raise PromptError(f"{who}; the model reads at most {self.model.max_position_embeddings}, answer included")
-        for index, token_id in enumerate(token_ids):
-            if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise PromptError(f"token {index} of request {request_id!r} is {token_id!r}, which is no integer")
-            if not 0 <= token_id < self.model.vocab_size:
-                message = f"token {index} of request {request_id!r} is {token_id}"
-                raise PromptError(f"{message}; the model knows 0 to {self.model.vocab_size - 1}")
-        return token_ids
 
     def abort(self, request_id: str) -> None:
         """End a request, all samples of it, between two steps. An unknown id is ignored: it may just have ended."""
@@ -319,7 +247,7 @@ class LLMEngine:
         return deltas
 
     def _execute(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
-        """Run the model on the step; in debug mode, on memory that is poisoned wherever nobody may read."""
+        """Run the model on the step; in debug mode, on memory that is poisoned wherever no request may read."""
         if self._poison is None:
             return self.model_runner.execute_model(output)
         self._poison.spread(output)
@@ -344,7 +272,7 @@ class LLMEngine:
         return list(zip(samples, token_ids, strict=True))
 
     def _begin_sample(self, sample: SampleState, token_id: int) -> str | None:
-        """Let a further sample go on from the prompt with its own first token; return why it ends with that, if so.
+        """Let a further sample go on from the prompt with its own first token; return the reason if it ends there.
 
         On the first sample's blocks, if that one still runs and there is room beside it; else it waits its turn.
         """
@@ -417,10 +345,10 @@ class LLMEngine:
     ) -> Generator[DeltaOutput, None, None]:
         """Yield what is said as it is said. The request of the first prompt is called "0", if it is the engine's first.
 
-        Whoever stops listening aborts what is left.
+        A caller that stops listening aborts what is left.
 
         Args:
-            prompts: texts or rows of token ids.
+            prompts: texts or lists of token ids.
             params: for all prompts, or one each.
             n: samples of each.
             cache_salt: of all of them; see `add_request`.
@@ -438,17 +366,9 @@ class LLMEngine:
         cache_salt: str | None,
     ) -> list[RequestState]:
         """Add all prompts or none."""
-        if isinstance(prompts, str):
-            raise PromptError(f"prompts is a string, not a list of them: write [{prompts!r}]")
-        if not _is_list(prompts):
-            kind = type(prompts).__name__
-            raise PromptError(f"prompts is {kind}: it must be a list, of texts or of lists of token ids")
+        params = params_per_prompt(prompts, params)
         if self.has_unfinished_requests:
             raise ConfigError(f"requests {sorted(self._samples)} are not done: call step until they are")
-        if not isinstance(params, Sequence):
-            params = [params or SamplingParams()] * len(prompts)
-        if len(params) != len(prompts):
-            raise ConfigError(f"there are {len(prompts)} prompts and {len(params)} params")
         names: list[str] = []
         try:
             for prompt, choice in zip(prompts, params, strict=True):
@@ -460,14 +380,9 @@ class LLMEngine:
             raise
 
     def _run(self, requests: list[RequestState]) -> Generator[DeltaOutput, None, None]:
-        """Yield what the steps bring until all are done; abort them if nobody listens any more."""
+        """Yield what the steps bring until all are done; abort them if the caller stops listening."""
         try:
             while self.has_unfinished_requests:
                 yield from self.step()
         finally:
             self._abort({request.request_id for request in requests})
-
-
-def _is_list(value: object) -> bool:
-    """Return whether this is a row of things. Bytes are not: Python makes numbers of them, but they are text."""
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)

@@ -225,6 +225,23 @@ class _Reader:
             raise CheckpointError(self.path, f"is not a tokenizer: {type(error).__name__}: {error}") from None
 
     def _build(self, data: Any, eos_token_id: int | None) -> Tokenizer:
+        self._check_options(data)
+        model = data["model"]
+        special = self._special_tokens(data.get("added_tokens") or [])
+        if eos_token_id is not None and eos_token_id not in special.values():
+            raise CheckpointError(self.path, f"has no special token {eos_token_id}, which is to end a text")
+        vocab = {self._token(name): self._id(name, id_) for name, id_ in model["vocab"].items() if name not in special}
+        if len({*vocab.values(), *special.values()}) < len(vocab) + len(special):
+            raise CheckpointError(self.path, "has two tokens with the same id")
+        merges = [self._merge(merge) for merge in model["merges"]]
+        self._check_vocab(vocab, merges)
+        patterns = list(itertools.islice(self._patterns(data["pre_tokenizer"]), MAX_CUTS + 1))
+        if len(patterns) > MAX_CUTS:
+            raise CheckpointError(self.path, f"cuts texts by more than {MAX_CUTS} patterns")
+        return Tokenizer(vocab, merges, patterns, special, eos_token_id)
+
+    def _check_options(self, data: Any) -> None:
+        """Refuse all options but those of GPT-2's byte pair encoding."""
         model = data["model"]
         self._only("model.type", model.get("type"), "BPE")
         for option in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
@@ -233,23 +250,15 @@ class _Reader:
         self._only("normalizer", data.get("normalizer"), None)
         self._only("decoder.type", (data.get("decoder") or {}).get("type"), "ByteLevel")
         self._only("post_processor.type", (data.get("post_processor") or {"type": "ByteLevel"})["type"], "ByteLevel")
-        special = self._special_tokens(data.get("added_tokens") or [])
-        if eos_token_id is not None and eos_token_id not in special.values():
-            raise CheckpointError(self.path, f"has no special token {eos_token_id}, which is to end a text")
-        vocab = {self._token(name): self._id(name, id_) for name, id_ in model["vocab"].items() if name not in special}
-        if len({*vocab.values(), *special.values()}) < len(vocab) + len(special):
-            raise CheckpointError(self.path, "has two tokens with the same id")
+
+    def _check_vocab(self, vocab: dict[bytes, int], merges: list[tuple[bytes, bytes]]) -> None:
+        """Refuse a vocabulary that lacks a byte, or a part or the result of a merge."""
         for byte, name in byte_names().items():
             if bytes([byte]) not in vocab:
                 raise CheckpointError(self.path, f"has no token for the byte {byte:#04x}, {name!r} by name")
-        merges = [self._merge(merge) for merge in model["merges"]]
         for left, right in merges:
             if not {left, right, left + right} <= vocab.keys():
                 raise CheckpointError(self.path, f"merges {left!r} and {right!r}, and one of the three has no id")
-        patterns = list(itertools.islice(self._patterns(data["pre_tokenizer"]), MAX_CUTS + 1))
-        if len(patterns) > MAX_CUTS:
-            raise CheckpointError(self.path, f"cuts texts by more than {MAX_CUTS} patterns")
-        return Tokenizer(vocab, merges, patterns, special, eos_token_id)
 
     def _special_tokens(self, added: list[dict[str, Any]]) -> dict[str, int]:
         """Return the names that stand for no text, and their ids."""

@@ -50,7 +50,9 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
         return None
     if isinstance(error, LabFailure):
         why = error.why or why
-        if error.got is not None and not error.picture:
+        if isinstance(error.got, BaseException):
+            at = _where(error.got.__traceback__, source)  # another exception than expected, or one too many
+        elif error.got is not None and not error.picture:
             at = ""  # the code ran through; what it returned is what counts
     elif not isinstance(error, KVCacheError):
         why = ""  # code that breaks down says nothing about the idea of the test

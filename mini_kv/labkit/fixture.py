@@ -17,7 +17,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.labkit.implementation import Implementation, LoadError, get_class, get_function
-from mini_kv.trace.debug import in_debug_mode
+from mini_kv.trace.debug import DebugKVCacheManager
 from mini_kv.trace.frame import Frame, frame_of, frame_of_pool
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill
@@ -124,12 +124,9 @@ class LabUnderTest:
         """Return a new cache of these groups. Arguments as in `make_kv`."""
         recorder = Recorder()
         make_manager = manager_class or self.engine(KVCacheManager)
-        manager = make_manager(
-            kv_cache_config,
-            enable_caching=enable_caching,
-            parts=replace(parts or self._engine_parts(), new_block=recorder.new_block),
-        )
-        kv = WatchedKVCacheManager(in_debug_mode(manager), recorder)
+        parts = replace(parts or self._engine_parts(), new_block=recorder.new_block)
+        manager = make_manager(kv_cache_config, enable_caching=enable_caching, parts=parts)
+        kv = WatchedKVCacheManager(DebugKVCacheManager(manager), recorder)
         self.kvs.append(kv)
         self.drawing = lambda: frame_of(kv.manager)
         return kv

@@ -152,17 +152,18 @@ def watch(lab: Lab, out: TextIO, poll_seconds: float = 0.5) -> int:
 
 
 def find_test(lab: Lab, beginning: str) -> str:
-    """Return the one test whose name begins so. Raises `ValueError`, naming the tests, for none or several."""
+    """Return the one test whose name begins so. Raises `ValueError` with the tests for none or several."""
     tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
-    tests = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    found = (
-        [test for test in tests if test == beginning]
-        or [test for test in tests if test.startswith(f"{beginning}_")]  # test_1, and not test_10
-        or [test for test in tests if beginning in test]
-    )
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    tests = [name for name in functions if name.startswith("test_")]
+    # As a whole, as `test_1` for test_1_..., which is not test_10, or as any part.
+    for fits in (beginning.__eq__, lambda test: test.startswith(f"{beginning}_"), lambda test: beginning in test):
+        found = list(filter(fits, tests))
+        if found:
+            break
     if len(found) != 1:
         listed = "\n  ".join(found or tests)
-        found_are = "no test" if not found else "several tests"
+        found_are = "several tests" if found else "no test"
         raise ValueError(f"{shown(beginning)} is {found_are} of {lab.lab_id}:\n  {listed}")
     return found[0]
 

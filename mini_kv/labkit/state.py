@@ -130,7 +130,6 @@ def _file(folder: Path, name: str) -> Path:
 
 def _read(file: Path) -> tuple[State, str]:
     """Return the entries that can be understood, and what is wrong with the file, if anything is."""
-    shape = SHAPES[file.stem]
     try:
         if file.exists() and not file.is_file():
             return {}, f"{file} is no file"
@@ -141,6 +140,11 @@ def _read(file: Path) -> tuple[State, str]:
         return {}, f"{file} cannot be read: {error.strerror or error}"
     except (ValueError, RecursionError):
         return {}, f"{file} is damaged: it is no JSON"
+    return _entries(file, content)
+
+
+def _entries(file: Path, content: Any) -> tuple[State, str]:
+    """Return the entries of a file's content that can be understood, and what is wrong with the others."""
     if not isinstance(content, dict):
         return {}, f"{file} is damaged: it holds no table"
     version = content.get("version", 0)
@@ -149,7 +153,7 @@ def _read(file: Path) -> tuple[State, str]:
     entries = content.get("entries") if version else content
     if not isinstance(entries, dict):
         return {}, f"{file} is damaged: it has no entries"
-    good = {key: entry for key, entry in entries.items() if _fits(entry, shape)}
+    good = {key: entry for key, entry in entries.items() if _fits(entry, SHAPES[file.stem])}
     wrong = [key for key in entries if key not in good]
     return good, f"{file} is damaged: {wrong[0][:40]!r} makes no sense" if wrong else ""
 

@@ -16,8 +16,10 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
+from mini_kv.trace.step import run_step, sample_ready
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, TraceRequest, name_blocks, read_trace
 
 MAX_BLOCKS = 1_000_000
@@ -139,26 +141,25 @@ class _Serving:
     def step(self, clock: int) -> None:
         """Run one step."""
         computed = {request.request_id: request.num_computed_tokens for request in self.scheduler.running}
-        output = self.scheduler.schedule()
+        output, _ = run_step(self.scheduler, self._count)
         self.report.tokens_given_up += sum(computed[request_id] for request_id in output.preempted_req_ids)
         self.report.steps += 1
-        self.sum_of_usage += self.kv.usage
         for data in output.scheduled_new_reqs:
             arrived_at = self.arrived_at.pop(data.request_id, None)  # gone: it comes back after a preemption
             if arrived_at is not None:
                 self.sum_of_waits += clock - arrived_at
                 self.report.longest_wait = max(self.report.longest_wait, clock - arrived_at)
-        sampled: dict[str, list[int]] = {}
+
+    def _count(self, output: SchedulerOutput) -> dict[str, list[int]]:
+        """Count what this step holds and computes; return a token for each request that gets one."""
+        self.sum_of_usage += self.kv.usage
         for request_id, num_tokens in output.num_scheduled_tokens.items():
-            request = self.scheduler.requests[request_id]
-            end = request.num_computed_tokens + num_tokens
-            reached = self.reached.get(request_id, 0)
+            num_computed = self.scheduler.requests[request_id].num_computed_tokens
+            end, reached = num_computed + num_tokens, self.reached.get(request_id, 0)
             self.report.tokens_computed += num_tokens
-            self.report.tokens_recomputed += max(min(end, reached) - request.num_computed_tokens, 0)
+            self.report.tokens_recomputed += max(min(end, reached) - num_computed, 0)
             self.reached[request_id] = max(end, reached)
-            if end == request.num_tokens:
-                sampled[request_id] = [0]
-        self.scheduler.update_from_output(output, sampled)
+        return sample_ready(self.scheduler, output, lambda _: 0)
 
     def finished_report(self) -> ServeReport:
         """Return the report, with its means."""

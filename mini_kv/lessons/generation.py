@@ -22,9 +22,11 @@ from torch import Tensor
 
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, Past, generate_alone
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine, Prompt
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.poison import PoisonedKVError
+from mini_kv.engine.prompts import Prompt
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.stats import StatLogger
 from mini_kv.lessons.watched import KeepsLogits, WatchedEngine, WatchedRunner, WatchedStep, exact, tiny

@@ -15,7 +15,9 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.trace.step import run_step, sample_ready
 
 ABSENT, WAITS, PROMPT, ANSWER, OUT, AGAIN = "", "waits", "prompt", "answer", "thrown out", "again"
 
@@ -109,24 +111,23 @@ class _Serving:
         self.num_steps = 0
 
     def step(self) -> None:
-        """Let arrive who comes now, run a step, and note what everybody did."""
+        """Let the requests arrive that come now, run a step, and note what each request did."""
         self.num_steps += 1
         while self.to_come and self.to_come[0].step <= self.num_steps:
             arrival = self.to_come.pop(0)
             request = self.scheduler.kv_cache_manager.new_request(arrival.request_id, arrival.token_ids)
             self.scheduler.add_request(request, max_tokens=arrival.max_tokens)
-        output = self.scheduler.schedule()
-        sampled = {}
+        run_step(self.scheduler, self._note)
+
+    def _note(self, output: SchedulerOutput) -> dict[str, list[int]]:
+        """Note what each request does in this step; return the tokens that it samples."""
         for name, line in self.lines.items():
             num_tokens = output.num_scheduled_tokens.get(name, 0)
             line.append(Moment(self._doing(name, num_tokens), num_tokens))
             if num_tokens:
-                request = self.scheduler.requests[name]
-                end = request.num_computed_tokens + num_tokens
+                end = self.scheduler.requests[name].num_computed_tokens + num_tokens
                 self.reached[name] = max(self.reached[name], end)
-                if end == request.num_tokens:
-                    sampled[name] = [FIRST_OUTPUT_TOKEN + request.num_tokens]
-        self.scheduler.update_from_output(output, sampled)
+        return sample_ready(self.scheduler, output, lambda request: FIRST_OUTPUT_TOKEN + request.num_tokens)
 
     def _doing(self, name: str, num_tokens: int) -> str:
         if name not in self.scheduler.requests:

@@ -18,7 +18,8 @@ from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.engine.checkpoint import load_model, tiny_folder
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.model_runner import Batch, ModelRunner
 from mini_kv.engine.output_processor import sample_name
@@ -138,7 +139,7 @@ class WatchedEngine:
     def _make_manager(self, config: KVCacheConfig, **options: Any) -> KVCacheManager:
         manager = KVCacheManager(config, parts=KVCacheParts(new_block=self.recorder.new_block), **options)
         self.kv = TracedKVCacheManager(manager, self.recorder, snapshots=True)
-        return cast(KVCacheManager, self.kv)  # it has every method of the one that it wraps
+        return self.kv
 
     def step(self) -> WatchedStep:
         """Make one step, and return what was in it. Raises what `LLMEngine.step` raises."""

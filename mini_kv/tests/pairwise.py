@@ -32,35 +32,50 @@ def pairwise_rows(
         excluded: whether two settings must not meet, asked in the order of the dimensions. Each dimension needs a
             value that may meet every other setting.
     """
-    rng = random.Random(seed)
     settings = [(name, value) for name, values in dimensions.items() for value in values]
-    places = {name: [i for i, setting in enumerate(settings) if setting[0] == name] for name in dimensions}
     missing = {
         (i, j)
         for i, j in combinations(range(len(settings)), 2)
         if settings[i][0] != settings[j][0] and not excluded(settings[i], settings[j])
     }
-    may_meet: list[set[int]] = [set() for _ in settings]
-    for i, j in missing:
-        may_meet[i].add(j)
-        may_meet[j].add(i)
-    still: list[set[int]] = [set(others) for others in may_meet]
-    """For each setting, those that it has not met yet."""
+    search = _Search(settings, missing, random.Random(seed))
+    rows = []
+    while search.missing:
+        candidates = [search.draw() for _ in range(NUM_CANDIDATES)]
+        best = max(candidates, key=lambda row: sum(len(search.still[i] & row) for i in row))
+        search.keep(best)
+        rows.append(dict(settings[i] for i in sorted(best)))
+    return rows
 
-    def draw() -> set[int]:
-        row = set(rng.choice(sorted(missing)))
-        for name in rng.sample(list(dimensions), len(dimensions)):
-            if row.isdisjoint(places[name]):
-                values = [i for i in places[name] if row <= may_meet[i]]
-                most = max(len(still[i] & row) for i in values)
-                row.add(rng.choice([i for i in values if len(still[i] & row) == most]))
+
+class _Search:
+    """What is known while the rows are drawn; a setting is its index."""
+
+    def __init__(self, settings: list[Setting], missing: set[tuple[int, int]], rng: random.Random) -> None:
+        self.rng = rng
+        self.missing = missing
+        self.places: dict[str, list[int]] = {}
+        for i, (name, _) in enumerate(settings):
+            self.places.setdefault(name, []).append(i)
+        self.may_meet: list[set[int]] = [set() for _ in settings]
+        for i, j in missing:
+            self.may_meet[i].add(j)
+            self.may_meet[j].add(i)
+        self.still: list[set[int]] = [set(others) for others in self.may_meet]
+        """For each setting, those that it has not met yet."""
+
+    def draw(self) -> set[int]:
+        """Return a row that begins with a missing pair; each further value is one that adds most pairs."""
+        row = set(self.rng.choice(sorted(self.missing)))
+        for name in self.rng.sample(list(self.places), len(self.places)):
+            if row.isdisjoint(self.places[name]):
+                values = [i for i in self.places[name] if row <= self.may_meet[i]]
+                most = max(len(self.still[i] & row) for i in values)
+                row.add(self.rng.choice([i for i in values if len(self.still[i] & row) == most]))
         return row
 
-    rows = []
-    while missing:
-        best = max((draw() for _ in range(NUM_CANDIDATES)), key=lambda row: sum(len(still[i] & row) for i in row))
-        rows.append(dict(settings[i] for i in sorted(best)))
-        for i in best:
-            still[i] -= best
-        missing -= set(combinations(sorted(best), 2))
-    return rows
+    def keep(self, row: set[int]) -> None:
+        """Note that the settings of a row have met."""
+        for i in row:
+            self.still[i] -= row
+        self.missing -= set(combinations(sorted(row), 2))

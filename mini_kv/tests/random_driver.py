@@ -41,7 +41,7 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
-from mini_kv.trace.debug import in_debug_mode
+from mini_kv.trace.debug import DebugKVCacheManager
 
 Op: TypeAlias = tuple[Any, ...]
 """Name of the operation, then its arguments: the arguments of the method of `World` with that name."""
@@ -72,7 +72,7 @@ class Config:
     num_namespaces: int = 2
     enable_caching: bool = True
     debug: bool = False
-    """Whether to drive a manager in debug mode."""
+    """Whether to drive the `DebugKVCacheManager`."""
     forks: bool = True
     drafts: bool = True
     lookahead: bool = True
@@ -92,8 +92,8 @@ class Config:
         specs = [spec_of(group) for group in self.all_groups()]
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
         config = KVCacheConfig(self.num_blocks, groups, retention_interval)
-        manager = KVCacheManager(config, enable_caching=self.enable_caching, **options)
-        return in_debug_mode(manager) if self.debug else manager
+        kv = KVCacheManager(config, enable_caching=self.enable_caching, **options)
+        return DebugKVCacheManager(kv) if self.debug else kv
 
 
 def spec_of(group: Group) -> KVCacheSpec:
@@ -232,16 +232,10 @@ class World:
         live = self.live.get(name)
         if live is None or name in self.scheduled:
             return False
-        adopted = 0
-        passed = 0
-        blocks: KVCacheBlocks | None = None
-        if name not in self.ref.tables and hit != "ignored":
-            if hit == "stale" and live.found is None:
-                return False
-            found = live.found if hit == "stale" else self._look_up(live)
-            assert found is not None
-            blocks, num_hit = found
-            adopted, passed = (num_hit, 0) if hit == "adopted" else (0, num_hit)
+        found = self._hit(live, hit)
+        if found is None:
+            return False
+        blocks, adopted, passed = found
         remaining = len(live.ref.token_ids) - live.ref.num_computed - adopted - passed
         if remaining < 1:
             return False
@@ -256,18 +250,35 @@ class World:
         got = self.kv.allocate_slots(*arguments)
         hit_ids = _ids(blocks) if blocks is not None else [[] for _ in self.groups]
         wanted = self.ref.allocate(live.ref, hit_ids, adopted + passed, num_new + len(drafts), lookahead)
-        # Some calls give nobody a block, and return the same empty answer each time.
+        # Calls that give no block return the same empty answer each time.
         self._same("new blocks", got if got is None else _ids(got), wanted)
         if wanted is None:
             live.request.num_computed_tokens -= adopted
             return True
         live.request.num_computed_tokens += passed
         live.ref.num_computed += adopted + passed
-        self.memory.take(name, (block_id for blocks in wanted for block_id in blocks if block_id))
-        if name in self.forked:
-            self._own_half_filled_blocks(live.ref)
+        self._take(live.ref, wanted)
         self.scheduled[name] = (num_new, drafts)
         return True
+
+    def _take(self, request: ReferenceRequest, new_blocks: Tables) -> None:
+        """Note in the memory whose the new blocks are, and those that were copied for a fork."""
+        self.memory.take(request.name, (block_id for blocks in new_blocks for block_id in blocks if block_id))
+        if request.name in self.forked:
+            self._own_half_filled_blocks(request)
+
+    def _hit(self, live: Live, hit: str) -> tuple[KVCacheBlocks | None, int, int] | None:
+        """Return the blocks that a waiting request hits, and how many of their tokens are adopted and passed.
+
+        A running request has no hit. `None` if the hit shall be stale and there was no older lookup.
+        """
+        if live.ref.name in self.ref.tables or hit == "ignored":
+            return None, 0, 0
+        found = live.found if hit == "stale" else self._look_up(live)
+        if found is None:
+            return None
+        blocks, num_hit = found
+        return (blocks, num_hit, 0) if hit == "adopted" else (blocks, 0, num_hit)
 
     def fork(self, parent: str, name: str, tail: tuple[int, ...]) -> bool:
         """Let a new request go on, with other tokens, from what a running one has computed."""

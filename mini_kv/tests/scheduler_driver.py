@@ -80,7 +80,7 @@ class Run:
 
     def step(self, *, arrivals: bool = True) -> None:
         """Let requests come and go, and run one step."""
-        rng, scheduler = self.rng, self.scheduler
+        scheduler = self.scheduler
         self.num_steps += 1
         if arrivals:
             self._come_and_go()
@@ -91,11 +91,8 @@ class Run:
         running = {request.request_id: request.cache_salt for request in scheduler.running}
         planned = [scheduler.requests[name] for name in output.num_scheduled_tokens]
         if arrivals:
-            # Before the step has run; what was just admitted is what others of the step may have adopted from.
-            self._abort([data.request_id for data in output.scheduled_new_reqs], self.config.abort_rate)
-            if len(scheduler.requests) < self.MAX_UNFINISHED and rng.random() < 0.1:
-                self._arrive()  # perhaps under the name of one that was just aborted
-            if rng.random() < self.config.abandon_rate:
+            self._meddle(output)
+            if self.rng.random() < self.config.abandon_rate:
                 self._abandon(output, planned, running)
                 return
         self.worker.take(output, running)
@@ -112,6 +109,12 @@ class Run:
             self._begin_further_samples(out)
         if self.num_steps % self.check_every == 0:
             check_invariants(self.kv)
+
+    def _meddle(self, output: SchedulerOutput) -> None:
+        """Abort and add requests before the step has run; others of it may have adopted from those just admitted."""
+        self._abort([data.request_id for data in output.scheduled_new_reqs], self.config.abort_rate)
+        if len(self.scheduler.requests) < self.MAX_UNFINISHED and self.rng.random() < 0.1:
+            self._arrive()  # perhaps under the id of one that was just aborted
 
     def drain(self) -> None:
         """Let every request finish: the first in line computes a token per step at least, and that bounds the steps."""
@@ -252,13 +255,15 @@ class Run:
             raise SchedulerFailure("I15: the step is empty although requests are not done")
         if any(num_tokens < 1 for num_tokens in output.num_scheduled_tokens.values()):
             raise SchedulerFailure(f"a request runs with no token: {output.num_scheduled_tokens}")
-        # Where an abandoned step sends requests back, or a fork enters, the order is another one.
-        in_order = limits.policy is SchedulingPolicy.FCFS and not self.config.admission.may_jump
-        if in_order and not (self.done["abandon"] or self.done["forked"]):
-            served = [request.arrival for request in (*self.scheduler.running, *self.scheduler.waiting)]
-            if served != sorted(served):
-                raise SchedulerFailure(f"first come is not first served: {served}")
+        self._check_order()
         return output
+
+    def _check_order(self) -> None:
+        """Check that requests are served as they came; an abandoned step or a fork changes the order."""
+        in_order = self.config.limits.policy is SchedulingPolicy.FCFS and not self.config.admission.may_jump
+        served = [request.arrival for request in (*self.scheduler.running, *self.scheduler.waiting)]
+        if in_order and not (self.done["abandon"] or self.done["forked"]) and served != sorted(served):
+            raise SchedulerFailure(f"first come is not first served: {served}")
 
     def _abandon(self, output: SchedulerOutput, planned: Sequence[Request], running: Mapping[str, str | None]) -> None:
         """Give the step up: before the worker has seen it, after it has taken it in, or after it has run it."""

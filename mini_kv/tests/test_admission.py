@@ -14,6 +14,7 @@ from mini_kv.lessons.admission import compare_strategies, main, serve, strategie
 from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks, Watermark
 from mini_kv.tests.scheduler_driver import run
 from mini_kv.tests.scheduler_matrix import Config
+from mini_kv.trace.step import run_step
 from mini_kv.traces.mooncake import TraceRequest, read_trace
 
 TRACE = Path(mini_kv.traces.__file__).with_name("small.jsonl")
@@ -26,8 +27,7 @@ def admitted(policy: AdmissionPolicy, prompts: dict[str, int], num_blocks: int =
     for turn in ([*prompts][:1], [*prompts][1:]):
         for name in turn:
             scheduler.add_request(kv.new_request(name, range(prompts[name])), max_tokens=3)
-        output = scheduler.schedule()
-        scheduler.update_from_output(output, {name: [0] for name in output.num_scheduled_tokens})
+        run_step(scheduler, lambda output: {name: [0] for name in output.num_scheduled_tokens})
     return [request.request_id for request in scheduler.running]
 
 
@@ -73,9 +73,8 @@ def test_what_is_only_remembered_is_not_held():
     scheduler = Scheduler(kv, admission=Hysteresis(high=0.5, low=0.4))
     for name in ("A", "B"):
         scheduler.add_request(kv.new_request(name, [ord(name)] * 9), max_tokens=1)
-        output = scheduler.schedule()
+        output, _ = run_step(scheduler, lambda output: {name: [0] for name in output.num_scheduled_tokens})
         assert list(output.num_scheduled_tokens) == [name]
-        scheduler.update_from_output(output, {name: [0]})
     assert kv.usage == 0.0
     assert sum(block.block_hash is not None for block in kv.block_pool.blocks) == 10
 

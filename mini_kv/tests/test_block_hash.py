@@ -29,7 +29,6 @@ from mini_kv.core.block_hash import (
     get_request_block_hasher,
     hash_block_tokens,
     make_block_hash_with_group_id,
-    pack_token_ids,
     root_block_hash,
     sha256,
     xxh3_128,
@@ -37,6 +36,7 @@ from mini_kv.core.block_hash import (
 from mini_kv.core.errors import ConfigError, KVCacheError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+from mini_kv.core.token_ids import pack_token_ids
 
 GOLDEN_FILE = Path(__file__).with_name("golden_block_hashes.json")
 GOLDEN: list[dict[str, Any]] = json.loads(GOLDEN_FILE.read_text(encoding="ascii"))
@@ -118,7 +118,7 @@ def test_none_hash_is_fixed() -> None:
 
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_another_process_gives_the_same_names(seed: str) -> None:
-    """Python's own hash differs from process to process; a block's name does not."""
+    """Python's own hash differs from process to process; a block's hash does not."""
     script = (
         "import json; from mini_kv.core.block_hash import *; from mini_kv.core.request import Request; "
         "r = Request('A', list(range(8)), block_hasher=get_request_block_hasher(4), cache_salt='s'); "

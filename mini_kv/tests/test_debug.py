@@ -14,15 +14,17 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.trace.debug import in_debug_mode, leak_report, manager_state
+from mini_kv.trace.debug import DebugKVCacheManager, leak_report, manager_state
 
 
-def make(parts: KVCacheParts | None = None, manager_class: type[KVCacheManager] = KVCacheManager) -> KVCacheManager:
+def make(
+    parts: KVCacheParts | None = None, manager_class: type[KVCacheManager] = KVCacheManager
+) -> DebugKVCacheManager:
     config = KVCacheConfig(6, (KVCacheGroupSpec(("layers",), FullAttentionSpec(2)),))
-    return in_debug_mode(manager_class(config, parts=parts))
+    return DebugKVCacheManager(manager_class(config, parts=parts))
 
 
-def make_with(group_class: type[FullAttentionManager]) -> KVCacheManager:
+def make_with(group_class: type[FullAttentionManager]) -> DebugKVCacheManager:
     """Return a cache whose one group has this manager."""
     return make(KVCacheParts(manager_classes={FullAttentionSpec: group_class}))
 

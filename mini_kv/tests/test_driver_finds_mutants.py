@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "double free silenced",
         POOL,
-        'raise BlockStateError(f"block {block.block_id} is freed, but nobody holds it", [block.block_id])',
+        'raise BlockStateError(f"block {block.block_id} is freed, but no table holds it", [block.block_id])',
         "return",
     ),
     Mutant("link back forgotten", QUEUE, "        after.prev_free_block = before\n        block.", "        block."),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from mini_kv.core.block import BlockHash
-from mini_kv.core.block_hash import BlockHashListWithBlockSize
+from mini_kv.core.block_hash_list import BlockHashListWithBlockSize
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator, get_kv_cache_coordinator

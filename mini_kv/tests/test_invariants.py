@@ -159,10 +159,10 @@ def count_left_over(kv: KVCacheManager) -> None:
     ("break_it", "invariant_id", "block_ids", "message"),
     [
         (reference_too_many, "I1", (2,), "block 2 has ref_cnt 2 but is held by A"),
-        (reference_negative, "I1", (6,), "block 6 has ref_cnt -1 but is held by nobody"),
+        (reference_negative, "I1", (6,), "block 6 has ref_cnt -1 but is held by no table"),
         (twice_in_one_table, "I1", (3,), "block 3 stands 2 times in one table of A"),
         (held_and_free, "I2", (2,), "block 2 is held by A and is also in the free queue"),
-        (lost, "I2", (7,), "nobody holds block 7, but it is not in the free queue: it is lost"),
+        (lost, "I2", (7,), "no table holds block 7, but it is not in the free queue: it is lost"),
         (null_block_free, "I2", (0,), "the null block is in the free queue"),
         (no_link_back, "I2", (6, 7), "block 7 follows block 6, but does not link back to it"),
         (loop_in_the_queue, "I2", (), "the links of the free queue are broken after 5 blocks"),
@@ -185,7 +185,7 @@ def count_left_over(kv: KVCacheManager) -> None:
         (null_block_cached, "I4", (0,), "the null block is in the index"),
         (foreign_block_cached, "I4", (), "the index knows a block 99 that is not in the pool"),
         (partial_block_cached, "I5", (3,), "block 3 is in the index, but A has not filled it"),
-        (another_prefix_in_a_table, "I5", (2,), "block 2 of A is in the index under another prefix's name"),
+        (another_prefix_in_a_table, "I5", (2,), "block 2 of A is in the index under another prefix's hash"),
         (table_left_over, "I14", (), "tables are left of requests that are over: gone"),
         (count_left_over, "I14", (), "tables are left of requests that are over: and gone, gone"),
     ],
@@ -211,7 +211,7 @@ def test_a_leak_is_found_when_all_is_over() -> None:
     for request in list(kv.requests.values()):
         kv.free(request)
     assert list(find_violations(kv)) == [
-        Violation("I1", "block 8 has ref_cnt 1 but is held by nobody", (8,)),
+        Violation("I1", "block 8 has ref_cnt 1 but is held by no table", (8,)),
         Violation("I14", "no request is left, but blocks [8] are still held: they leaked", (8,)),
     ]
 
@@ -227,11 +227,11 @@ def test_all_that_is_broken_is_found() -> None:
     ]
 
 
-def test_a_free_block_that_nobody_accounts_for_is_wrong_three_times() -> None:
+def test_a_free_block_that_is_in_no_table_and_no_queue_is_wrong_three_times() -> None:
     kv = sound_cache()
     block(kv, 8).ref_cnt = 1
     assert [str(violation) for violation in find_violations(kv)] == [
-        "I1 broken: block 8 has ref_cnt 1 but is held by nobody",
+        "I1 broken: block 8 has ref_cnt 1 but is held by no table",
         "I2 broken: block 8 is held by 1 references and is also in the free queue",
         "I3 broken: 4 free + 5 held + 1 null is not 9 blocks",
     ]
@@ -251,7 +251,7 @@ def test_the_error_tells_the_story() -> None:
 
 
 def test_holders_are_named() -> None:
-    """Who holds a block, in the order of admission; nobody holds a free one."""
+    """The holders of a block, in the order of admission; no request holds a free one."""
     kv = sound_cache()
     tables = tables_of(kv)
     assert [holders_of(block(kv, block_id), tables) for block_id in (1, 2, 4, 5)] == [["A", "B"], ["A"], ["B"], []]

@@ -22,7 +22,7 @@ def test_the_text_of_a_short_trace():
     a = kv.new_request("A", [1, 2, 3])
     prefill(kv, a)
     kv.reset_prefix_cache()
-    key = kv.block_pool.blocks[1].block_hash.hex()
+    key = (kv.block_pool.blocks[1].block_hash or b"").hex()
     assert dump_trace(TraceHeader.of(kv.manager), kv.spans) == (
         HEADER_LINE
         + '{"call": "get_computed_blocks", "request_id": "A", "result": 0}\n'

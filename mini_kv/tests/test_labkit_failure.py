@@ -139,8 +139,8 @@ MESSAGES = {
     ),
     "a broken queue": (
         "lab-77  test_1_cold\n"
-        "I2 broken: nobody holds block 8, but it is not in the free queue: it is lost\n"
-        "   I2 free queue: exactly the blocks that nobody holds, each once, linked both ways\n"
+        "I2 broken: no table holds block 8, but it is not in the free queue: it is lost\n"
+        "   I2 free queue: exactly the blocks that no table holds, each once, linked both ways\n"
         "   calls     lookup A: hit 0\n"
         "             allocate A: allocated 1..3, cached 1..3\n"
         "   state     #=cached  xN=ref_cnt\n"
@@ -189,7 +189,7 @@ def test_an_invariant_comes_before_any_list(lab):
         "    return request", "    kv.block_pool.blocks[7].ref_cnt += 1\n    return request"
     )
     (message,) = lab.run_code(code).messages.values()
-    assert message.splitlines()[1] == "I1 broken: block 7 has ref_cnt 1 but is held by nobody"
+    assert message.splitlines()[1] == "I1 broken: block 7 has ref_cnt 1 but is held by no table"
     assert "expected" not in message
 
 

@@ -76,6 +76,13 @@ def test_misuse_is_no_refusal():
     assert num_refusals(kv.spans) == 1
 
 
+def taken_by(span, before):
+    """Return the ids of the blocks that a call took out of the free queue or out of the index."""
+    if span.call == "evict_blocks":
+        return [n for n in span.args["block_ids"] if before.blocks[n].ref_cnt == 0]
+    return span.result or [] if span.call == "allocate_slots" else []
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_metrics_agree_with_naive_recounts(seed):
     """Count the blocks themselves after every call of a random run, and compare."""
@@ -91,14 +98,7 @@ def test_metrics_agree_with_naive_recounts(seed):
     evictions = refusals = 0
     for before, span in zip(states, kv.spans[1:], strict=False):
         refusals += span.call == "allocate_slots" and span.result is None
-        if span.call == "allocate_slots":
-            taken = span.result if isinstance(span.result, list) else []
-        elif span.call == "evict_blocks":
-            named = span.args["block_ids"]
-            taken = [n for n in named if before.blocks[n].ref_cnt == 0] if isinstance(named, list) else []
-        else:
-            taken = []
-        evictions += sum(before.blocks[n].block_hash is not None for n in taken)
+        evictions += sum(before.blocks[n].block_hash is not None for n in taken_by(span, before))
     assert num_evictions(kv.spans) == evictions
     assert num_refusals(kv.spans) == refusals
 

@@ -26,6 +26,7 @@ from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.lessons.admission import serve
 from mini_kv.tests.progress_cases import Ask, Case, Play, StandsStill, random_case
+from mini_kv.trace.step import run_step, sample_ready
 from mini_kv.traces.mooncake import TraceRequest
 
 NUM_CASES = int(os.environ.get("MINI_KV_PROGRESS", "2000"))
@@ -77,14 +78,7 @@ def add(scheduler: Scheduler, name: str, num_tokens: int, max_tokens: int) -> No
 
 def step(scheduler: Scheduler) -> dict[str, int]:
     """Run one step of a model that always says 7; return the tokens of each request in it."""
-    output = scheduler.schedule()
-    known = {name: scheduler.requests[name] for name in output.num_scheduled_tokens}
-    through = [
-        name
-        for name, request in known.items()
-        if request.num_computed_tokens + output.num_scheduled_tokens[name] >= request.num_tokens
-    ]
-    scheduler.update_from_output(output, {name: [7] for name in through})
+    output, _ = run_step(scheduler, lambda output: sample_ready(scheduler, output, lambda _: 7))
     return dict(output.num_scheduled_tokens)
 
 

@@ -6,7 +6,7 @@ driver that cannot fail proves nothing.
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -65,6 +65,32 @@ def test_one_seed_one_run() -> None:
     assert episode(CONFIGS[0], 3) == episode(CONFIGS[0], 3) != episode(CONFIGS[0], 4)
 
 
+def situations(world: World, op: Op) -> Iterator[str]:
+    """Apply the operation, if it makes sense, and yield what it was and which situations it met."""
+    cached = set(world.ref.key_of)
+    free = set(world.ref.free_queue)
+    running = set(world.ref.tables)
+    num_pinned = len(world.ref.pinned)
+    if not world.apply(op):
+        return
+    yield from op[:2] if op[0] == "misuse" else op[:1]
+    still_cached = set(world.ref.key_of)
+    if op[0] == "allocate":
+        refused = op[1] not in world.scheduled
+        table = {block_id for ids in world.ref.tables.get(op[1], ()) for block_id in ids} - {0}
+        if op[1] in running:
+            met = {"refused later": refused}
+        else:
+            revived = table & free & cached & still_cached
+            met = {"refused at first": refused, "revived": bool(revived) and not refused, "shared": bool(table - free)}
+        yield from (what for what, happened in met.items() if happened)
+        yield from ["evicted"] * (not cached <= still_cached)
+    if op[0] in ("preempt", "abort"):
+        yield from ["more than one had to go"] * (len(running - set(world.ref.tables)) > 1)
+    yield from ["copied"] * (len(world.ref.pinned) > num_pinned)
+    yield from ["duplicates"] * (len(world.kv.block_pool.cached_block_hash_to_block) < len(still_cached))
+
+
 def test_everything_happens() -> None:
     """All operations, all misuses, and the situations that bugs live in, within 20,000 operations."""
     seen: Counter[str] = Counter()
@@ -72,28 +98,7 @@ def test_everything_happens() -> None:
         world = World(CONFIGS[seed % len(CONFIGS)])
         generator = Generator(world, seed)
         for _ in range(OPS_PER_EPISODE):
-            op = generator.draw()
-            cached = set(world.ref.key_of)
-            free = set(world.ref.free_queue)
-            running = set(world.ref.tables)
-            num_pinned = len(world.ref.pinned)
-            if not world.apply(op):
-                continue
-            seen["copied"] += len(world.ref.pinned) > num_pinned
-            seen[op[0]] += 1
-            if op[0] == "misuse":
-                seen[op[1]] += 1
-            if op[0] == "allocate":
-                first = op[1] not in running
-                admitted = op[1] in world.scheduled
-                table = {block_id for ids in world.ref.tables.get(op[1], ()) for block_id in ids} - {0}
-                seen["refused at first" if first else "refused later"] += not admitted
-                seen["revived"] += bool(first and admitted and table & free & cached & set(world.ref.key_of))
-                seen["shared"] += bool(first and table - free)
-                seen["evicted"] += not cached <= set(world.ref.key_of)
-            if op[0] in ("preempt", "abort"):
-                seen["more than one had to go"] += len(running - set(world.ref.tables)) > 1
-            seen["duplicates"] += len(world.kv.block_pool.cached_block_hash_to_block) < len(world.ref.key_of)
+            seen.update(situations(world, generator.draw()))
     wanted = {*Generator.WEIGHTS, *MISUSES, "refused at first", "refused later", "revived", "shared", "evicted"}
     wanted |= {"more than one had to go", "duplicates", "copied"}
     assert {what for what in wanted if seen[what] < 10} == set()

@@ -9,7 +9,8 @@ import pytest
 from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import InvalidTokenError, KVCacheError
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.core.request import MAX_TOKEN_ID, Request, checked_token_ids
+from mini_kv.core.request import Request
+from mini_kv.core.token_ids import MAX_TOKEN_ID, checked_token_ids
 
 
 class Index:

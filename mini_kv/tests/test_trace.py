@@ -151,7 +151,7 @@ def test_every_kind_of_edge_comes_from_a_call_of_the_manager():
                 Edge(EdgeKind.ALLOCATED, 2, 1, None),
                 Edge(EdgeKind.EVICTED, 3, 0, second),
                 Edge(EdgeKind.ALLOCATED, 3, 1, None),
-                *(Edge(EdgeKind.CACHED, n, 1, kv.block_pool.blocks[n].block_hash.hex()) for n in (1, 2)),
+                *(Edge(EdgeKind.CACHED, n, 1, (kv.block_pool.blocks[n].block_hash or b"").hex()) for n in (1, 2)),
             ],
         ),
     ]

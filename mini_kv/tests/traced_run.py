@@ -4,6 +4,8 @@ import random
 from collections import deque
 from collections.abc import Iterator
 
+import pytest
+
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
@@ -26,55 +28,81 @@ def traced_kv(
 
 def random_life(seed: int, num_steps: int = 60, *, snapshots: bool = False) -> Iterator[TracedKVCacheManager]:
     """Yield a small, crowded cache after each public call of a random run; every call and every misuse occurs."""
-    rng = random.Random(seed)
-    kv = traced_kv(NUM_BLOCKS, BLOCK_SIZE, snapshots=snapshots)
-    alive: list[Request] = []
+    life = _Life(random.Random(seed), traced_kv(NUM_BLOCKS, BLOCK_SIZE, snapshots=snapshots))
+    actions = (life.come, life.grow, life.leave, life.stop, life.evict, life.reset, life.misuse)
     for number in range(num_steps):
-        action = rng.choices(("come", "grow", "leave", "stop", "evict", "reset", "misuse"), (9, 6, 6, 2, 1, 1, 1))[0]
-        if action == "come" or not alive:
-            stem = rng.choice(((1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1), (2,)))
-            tokens = stem[: rng.randint(1, 6)] + tuple(rng.choices((1, 2), k=rng.randint(0, 5)))
-            request = kv.new_request(f"R{number}", tokens)
-            hit, num_hits = kv.get_computed_blocks(request)
-            yield kv
-            if kv.allocate_slots(request, request.num_tokens - num_hits, num_hits, hit) is not None:
-                alive.append(request)
-                request.num_computed_tokens = request.num_tokens
-        elif action == "grow":
-            request = rng.choice(alive)
-            request.append_output_token_ids(rng.randint(1, 2))
-            num_new_tokens = request.num_tokens - request.num_computed_tokens
-            if kv.allocate_slots(request, num_new_tokens, num_lookahead_tokens=rng.randint(0, 1)) is not None:
-                request.num_computed_tokens = request.num_tokens
-            else:  # it could not grow, so it is over; and its last token was never computed
-                alive.remove(request)
-                yield kv
-                kv.free(request)
-        elif action == "leave":
-            kv.free(alive.pop(rng.randrange(len(alive))))
-        elif action == "stop":
-            request = kv.new_request(f"R{number}", [3, 3, 3, rng.randint(1, 9)])
-            if kv.allocate_slots(request, 4) is not None:
-                yield kv
-                kv.withdraw_promises(request)
-                yield kv
-                kv.free(request)
-        elif action == "evict":
-            kv.evict_blocks(rng.sample(range(1, NUM_BLOCKS), 3))
-        elif action == "reset":
-            if rng.random() < 0.7:  # else it is refused, since somebody is there
-                while alive:
-                    kv.free(alive.pop())
-                    yield kv
-            kv.reset_prefix_cache()
+        action = life.rng.choices(actions, (9, 6, 6, 2, 1, 1, 1))[0]
+        for _ in action(f"R{number}") if life.alive else life.come(f"R{number}"):
+            yield life.kv
+
+
+class _Life:
+    """The random actions; each yields after a call of the cache."""
+
+    def __init__(self, rng: random.Random, kv: TracedKVCacheManager) -> None:
+        self.rng = rng
+        self.kv = kv
+        self.alive: list[Request] = []
+
+    def come(self, name: str) -> Iterator[None]:
+        """Admit a request, if it fits."""
+        stem = self.rng.choice(((1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1), (2,)))
+        tokens = stem[: self.rng.randint(1, 6)] + tuple(self.rng.choices((1, 2), k=self.rng.randint(0, 5)))
+        request = self.kv.new_request(name, tokens)
+        hit, num_hits = self.kv.get_computed_blocks(request)
+        yield
+        if self.kv.allocate_slots(request, request.num_tokens - num_hits, num_hits, hit) is not None:
+            self.alive.append(request)
+            request.num_computed_tokens = request.num_tokens
+        yield
+
+    def grow(self, _: str) -> Iterator[None]:
+        """Let a request decode; one that cannot grow is over, and its last token was never computed."""
+        request = self.rng.choice(self.alive)
+        request.append_output_token_ids(self.rng.randint(1, 2))
+        num_new_tokens = request.num_tokens - request.num_computed_tokens
+        if self.kv.allocate_slots(request, num_new_tokens, num_lookahead_tokens=self.rng.randint(0, 1)) is not None:
+            request.num_computed_tokens = request.num_tokens
         else:
-            try:
-                kv.free(kv.new_request("nobody", [1]))
-            except KVCacheError:
-                pass
-            else:
-                raise AssertionError("a request that was never admitted can be freed")
-        yield kv
+            self.alive.remove(request)
+            yield
+            self.kv.free(request)
+        yield
+
+    def leave(self, _: str) -> Iterator[None]:
+        """Free a request."""
+        self.kv.free(self.alive.pop(self.rng.randrange(len(self.alive))))
+        yield
+
+    def stop(self, name: str) -> Iterator[None]:
+        """Admit a request whose step is abandoned."""
+        request = self.kv.new_request(name, [3, 3, 3, self.rng.randint(1, 9)])
+        if self.kv.allocate_slots(request, 4) is not None:
+            yield
+            self.kv.withdraw_promises(request)
+            yield
+            self.kv.free(request)
+        yield
+
+    def evict(self, _: str) -> Iterator[None]:
+        """Take three blocks out of the index."""
+        self.kv.evict_blocks(self.rng.sample(range(1, NUM_BLOCKS), 3))
+        yield
+
+    def reset(self, _: str) -> Iterator[None]:
+        """Empty the index, mostly after all requests have left; else it is refused."""
+        if self.rng.random() < 0.7:
+            while self.alive:
+                self.kv.free(self.alive.pop())
+                yield
+        self.kv.reset_prefix_cache()
+        yield
+
+    def misuse(self, _: str) -> Iterator[None]:
+        """Free a request that was never admitted."""
+        with pytest.raises(KVCacheError):
+            self.kv.free(self.kv.new_request("stranger", [1]))
+        yield
 
 
 def lived(seed: int, *, snapshots: bool = False) -> TracedKVCacheManager:

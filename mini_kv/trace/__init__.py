@@ -2,6 +2,7 @@
 
 Standard library only; runs in a browser. In reading order: `edge` (what a block can do), `recorder` (blocks that tell),
 `traced_manager` (calls as spans), `frame` (the state after a call), `story` (spans as lines of text), `metrics`
-(numbers folded from spans), `jsonl` (spans as a file), `predict` (questions about a step), `scenario` (calls as
-data, to be played); beside them `debug` (a manager that checks itself after every call).
+(numbers folded from spans), `jsonl` (spans as a file), `predict` (questions about a step), `step` (the loop around a
+scheduler), `scenario` (calls as data, to be played); beside them `debug` (a manager that checks itself after every
+call).
 """

@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, cast
+from typing import Any
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER
@@ -66,6 +66,7 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.trace.frame import Frame, frame_of
 from mini_kv.trace.predict import Prediction, parse_prediction, right_choice
 from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.step import run_step, sample_ready
 from mini_kv.trace.story import NOTHING_CHANGED, story
 from mini_kv.trace.traced_manager import Span, TracedKVCacheManager
 
@@ -275,8 +276,7 @@ class ScenarioPlayer:
             parts=KVCacheParts(new_block=recorder.new_block),
         )
         self.kv = TracedKVCacheManager(manager, recorder, snapshots=True)
-        # The traced manager has every method of the one that it wraps.
-        self.scheduler = Scheduler(cast(KVCacheManager, self.kv), scenario.limits) if scenario.limits else None
+        self.scheduler = Scheduler(self.kv, scenario.limits) if scenario.limits else None
         self._requests: dict[str, Request] = {}
         self._output: SchedulerOutput | None = None
 
@@ -344,15 +344,15 @@ class ScenarioPlayer:
 
     def _step(self, step: Step) -> int:
         """Run a step of the scheduler. Every new token is another one, and none of a prompt's."""
-        scheduler = self._scheduler()
-        self._output = scheduler.schedule()
-        sampled = {}
-        for name, num_tokens in self._output.num_scheduled_tokens.items():
-            request = scheduler.requests[name]
-            if request.num_computed_tokens + num_tokens == request.num_tokens:
-                sampled[name] = [FIRST_OUTPUT_TOKEN * (request.arrival + 1) + request.num_tokens]
-        scheduler.update_from_output(self._output, sampled)
+        self._output, _ = run_step(self._scheduler(), self._sample)
         return 0
+
+    def _sample(self, output: SchedulerOutput) -> dict[str, list[int]]:
+        return sample_ready(
+            self._scheduler(),
+            output,
+            lambda request: FIRST_OUTPUT_TOKEN * (request.arrival + 1) + request.num_tokens,
+        )
 
     def _abort(self, step: Step) -> int:
         """End a request before it is done."""

@@ -56,26 +56,29 @@ def read_prose(root: Path) -> list[str]:
 
 def texts_of(path: Path) -> Iterator[str]:
     """Yield a file's texts: paragraphs that belong together, with a blank line between two."""
-    source = path.read_text(encoding="utf-8")
-    match path.suffix:
-        case ".md":
-            parts = re.split(r"^#+ .*$", _NOT_PROSE.sub("", source), flags=re.MULTILINE)  # a section
-        case ".ipynb":
-            parts = ["".join(cell["source"]) for cell in json.loads(source)["cells"] if cell["cell_type"] == "markdown"]
-        case ".toml":
-            parts = list(_strings(tomllib.loads(source)))
-        case _:
-            # Not those of functions: they all begin with what is returned, and so would every second sentence.
-            nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef)]
-            parts = [ast.get_docstring(node) or "" for node in nodes]
     text: list[str] = []
-    for part in parts:
+    for part in _parts(path.suffix, path.read_text(encoding="utf-8")):
         text += paragraphs(part)
         if sum(map(len, text)) >= _ENOUGH:
             yield "\n\n".join(text)
             text = []
     if text:
         yield "\n\n".join(text)
+
+
+def _parts(suffix: str, source: str) -> list[str]:
+    """Return a file's sections, cells, strings or docstrings."""
+    match suffix:
+        case ".md":
+            return re.split(r"^#+ .*$", _NOT_PROSE.sub("", source), flags=re.MULTILINE)
+        case ".ipynb":
+            return ["".join(cell["source"]) for cell in json.loads(source)["cells"] if cell["cell_type"] == "markdown"]
+        case ".toml":
+            return list(_strings(tomllib.loads(source)))
+        case _:
+            # Not those of functions: they all begin with what is returned, and so would every second sentence.
+            nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef)]
+            return [ast.get_docstring(node) or "" for node in nodes]
 
 
 def _strings(value: Any) -> Iterator[str]:

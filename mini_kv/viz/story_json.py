@@ -97,18 +97,20 @@ def _changed_blocks(before: Sequence[BlockView], after: Sequence[BlockView], spa
     cached = [edge.block_hash or "" for edge in by_kind.get(EdgeKind.CACHED, [])]
     if cached:
         changed["names"] = cached
+    return changed | _unexpected(_after(before, by_kind), after)
+
+
+def _unexpected(expected: Sequence[tuple[int, str | None]], after: Sequence[BlockView]) -> Data:
+    """Return the counts and hashes that differ from those that follow from the events; nothing, if none do."""
     refs: dict[str, list[int]] = {}
-    names: dict[str, str] = {}
-    for expected, new in zip(_after(before, by_kind), after, strict=True):
-        if expected[0] != new.ref_cnt:
-            refs.setdefault(str(new.ref_cnt), []).append(new.block_id)
-        if expected[1] != new.block_hash:
-            names[str(new.block_id)] = new.block_hash or ""
-    if refs:
-        changed["ref"] = {count: id_runs(ids) for count, ids in refs.items()}
-    if names:
-        changed["name"] = names
-    return changed
+    hashes: dict[str, str] = {}
+    for (ref_cnt, block_hash), block in zip(expected, after, strict=True):
+        if block.ref_cnt != ref_cnt:
+            refs.setdefault(str(block.ref_cnt), []).append(block.block_id)
+        if block.block_hash != block_hash:
+            hashes[str(block.block_id)] = block.block_hash or ""
+    found: Data = {"ref": {count: id_runs(ids) for count, ids in refs.items()}, "name": hashes}
+    return {field: value for field, value in found.items() if value}
 
 
 def _after(before: Sequence[BlockView], by_kind: Mapping[EdgeKind, list[Edge]]) -> list[tuple[int, str | None]]:

@@ -20,6 +20,7 @@ from mini_kv.engine.contiguous import NoCache
 TITLE = "whole prompts and answers, beside transformers on the same model"
 OURS = "mini_kv"
 CONTINUOUS = "continuous batching"
+ALONE = "one by one"
 MUST = 2.0
 """Times as fast as continuous batching, with the tiny model on a CPU."""
 PAGE_SIZE = 16
@@ -34,7 +35,7 @@ Once = Callable[[Sequence[list[int]]], tuple[float, Tokens]]
 
 
 def run(setup: Setup) -> list[dict[str, Any]]:
-    """Return a row a workload."""
+    """Return one row per workload."""
     with quiet_transformers():
         peers, missing = transformers_peers(setup)
         return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
@@ -42,7 +43,7 @@ def run(setup: Setup) -> list[dict[str, Any]]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep its warnings out of the table, if it is there at all."""
+    """Silence the warnings of transformers, where it is installed."""
     if not has_package("transformers"):
         yield
         return
@@ -57,52 +58,58 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether it is installed."""
+    """Return whether a package of this name is installed."""
     return importlib.util.find_spec(name) is not None
 
 
 def _row(setup: Setup, count: int, length: int, shared: int, peers: dict[str, Once]) -> dict[str, Any]:
     prompts = setup.prompts(count, length, shared)
-    said: dict[str, Tokens] = {}
-    failed: dict[str, str] = {}
-
-    def turn(name: str, once: Once) -> Run:
-        def run_once() -> dict[str, float]:
-            if name in failed:
-                return {}
-            try:
-                seconds, said[name] = once(prompts)
-            except Exception as error:  # a peer that cannot do this does not cost the others their figures
-                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                return {}
-            return {"seconds": seconds}
-
-        return run_once
-
-    runs = {OURS: turn(OURS, _ours(setup, count, length))}
-    runs |= {name: turn(name, once) for name, once in peers.items() if name != "one by one" or count <= MOST_ALONE}
+    said, failed = dict[str, Tokens](), dict[str, str]()
+    ways = {OURS: _ours(setup, count, length)} | (peers if count <= MOST_ALONE else _without_alone(peers))
+    runs = {name: _turn(name, once, prompts, said, failed) for name, once in ways.items()}
     values = take_turns(runs, setup.repeats)
     if OURS in failed:
         raise RuntimeError(failed[OURS])
     seconds = {name: median(found["seconds"]) for name, found in values.items() if name not in failed}
+    others = [name for name in seconds if name != OURS]
     return {
         "prompts": count,
         "tokens": length,
         "shared": shared,
         "new tokens": setup.sizes.new_tokens,
         "seconds": seconds,
-        "times as fast as": {name: value / seconds[OURS] for name, value in seconds.items() if name != OURS},
-        "same answers": {name: sum(map(list.__eq__, said[OURS], said[name])) for name in seconds if name != OURS},
-        "widest gap": {name: widest_gap(setup, prompts, said[OURS], said[name]) for name in seconds if name != OURS},
+        "times as fast as": {name: seconds[name] / seconds[OURS] for name in others},
+        "same answers": {name: sum(map(list.__eq__, said[OURS], said[name])) for name in others},
+        "widest gap": {name: widest_gap(setup, prompts, said[OURS], said[name]) for name in others},
         "must": MUST if setup.shape == "tiny" and setup.sizes is CPU else None,
         "failed": failed,
     }
 
 
+def _without_alone(peers: dict[str, Once]) -> dict[str, Once]:
+    return {name: once for name, once in peers.items() if name != ALONE}
+
+
+def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, Tokens], failed: dict[str, str]) -> Run:
+    """Return a run that notes the answers, or why there are none: a peer that fails costs no other its figures."""
+
+    def run_once() -> dict[str, float]:
+        if name in failed:
+            return {}
+        try:
+            seconds, said[name] = once(prompts)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            return {}
+        return {"seconds": seconds}
+
+    return run_once
+
+
 def widest_gap(setup: Setup, prompts: Sequence[list[int]], ours: Tokens, theirs: Tokens) -> float | None:
     """Return how far apart the two best logits are, at most, where two answers part ways; `None` if none do.
 
-    A narrow gap says that the two added the same numbers in another order; a wide one, that somebody is wrong.
+    A narrow gap says that the two added the same numbers in another order; a wide one, that one of them is wrong.
     """
     gaps = []
     for prompt, one, other in zip(prompts, ours, theirs, strict=True):
@@ -144,11 +151,11 @@ def transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
     return peers, missing
 
 
-def _make_peers(setup: Setup) -> dict[str, Once]:
-    from transformers import ContinuousBatchingConfig, GenerationConfig
+def _continuous(setup: Setup, model: Any, settings: Any) -> Once:
+    """Return the way of continuous batching, whose pool has the room that these prompts need."""
+    from transformers import ContinuousBatchingConfig
 
-    new_tokens, device, model = setup.sizes.new_tokens, setup.model.device, same_model(setup)
-    settings = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    new_tokens = setup.sizes.new_tokens
 
     def continuous(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
         pages = len(prompts) * -(-(len(prompts[0]) + new_tokens) // PAGE_SIZE) + 1
@@ -168,6 +175,15 @@ def _make_peers(setup: Setup) -> dict[str, Once]:
             seconds = setup.clock() - begin
         return seconds, [answers[name] for name in names]
 
+    return continuous
+
+
+def _make_peers(setup: Setup) -> dict[str, Once]:
+    from transformers import GenerationConfig
+
+    new_tokens, device, model = setup.sizes.new_tokens, setup.model.device, same_model(setup)
+    settings = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+
     def batched(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
         model.set_attn_implementation("sdpa")  # continuous batching has put its own in place
         tokens = torch.tensor(prompts, device=device)
@@ -179,7 +195,7 @@ def _make_peers(setup: Setup) -> dict[str, Once]:
         found = [batched([prompt]) for prompt in prompts]
         return sum(seconds for seconds, _ in found), [answers[0] for _, answers in found]
 
-    return {CONTINUOUS: continuous, "one batch": batched, "one by one": alone}
+    return {CONTINUOUS: _continuous(setup, model, settings), "one batch": batched, ALONE: alone}
 
 
 def same_model(setup: Setup) -> Any:

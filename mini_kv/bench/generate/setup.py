@@ -8,7 +8,8 @@ import torch
 
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.sampling import SamplingParams
 

@@ -6,6 +6,7 @@ from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerErro
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
+from mini_kv.core.sched.request_queue import RequestQueue
 
 
 def check_new(
@@ -24,6 +25,23 @@ def check_new(
 def max_slots(config: SchedulerConfig, request: Request, max_tokens: int) -> int:
     """Return how many of a request's tokens will be computed: all but the very last, which nothing follows."""
     return min(request.num_tokens + max_tokens, config.max_model_len) - 1
+
+
+def check_parent(parent: Request | None, parent_id: str, is_step_under_way: bool) -> Request:
+    """Return the parent; raise `SchedulerError` unless it can be forked now."""
+    if parent is None or parent.status is not RequestStatus.RUNNING:
+        raise SchedulerError(f"request {parent_id!r} is not running: it has nothing to share")
+    if is_step_under_way:
+        raise SchedulerError("a step is under way: fork between steps")
+    return parent
+
+
+def check_progress(waiting: RequestQueue, running: Sequence[Request]) -> None:
+    """Raise `SchedulerError` if none runs although some wait: it would be so in every later step, too."""
+    if waiting and not running:
+        first = waiting.peek_request()
+        message = f"{len(waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
+        raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
 
 
 def check_drafts(kv: KVCacheManager, request: Request | None, request_id: str) -> Request:

@@ -22,12 +22,12 @@ class NewRequestData:
     token_ids: list[int]
     """Prompt, and the output before a preemption."""
     block_ids: tuple[list[int], ...]
-    """Its block tables, a list a group."""
+    """Its block tables, per group."""
     num_computed_tokens: int
     """Tokens whose KV its blocks hold already: the prefix hit."""
 
 
-@dataclass(slots=True)  # not frozen: there is one a request and step, and freezing triples its price
+@dataclass(slots=True)  # not frozen: there is one per request and step, and freezing triples its price
 class CachedRequestData:
     """A request that the worker knows: what has changed since its last step.
 
@@ -36,13 +36,13 @@ class CachedRequestData:
 
     request_id: str
     new_block_ids: tuple[list[int], ...]
-    """Blocks added at the end of its tables, a list a group; empty lists nearly always while decoding."""
+    """Blocks added at the end of its tables, per group; nearly always none while decoding."""
     num_computed_tokens: int
 
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step: who runs, with how many tokens, on which blocks.
+    """One step: which requests run, with how many tokens, on which blocks.
 
     Source: vLLM `SchedulerOutput` (v1/core/sched/output.py).
     """
@@ -52,13 +52,13 @@ class SchedulerOutput:
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     """Tokens of each request that this step computes, drafts included, in the order of the batch."""
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
-    """Drafts among them: tokens that somebody proposed and this step checks."""
+    """Drafts among them: proposed tokens that this step checks."""
     kv_cache_block_copies: list[tuple[int, int]] = field(default_factory=list)
     """Blocks to copy, as (source, target), before anything of the step is written: copy-on-write."""
     preempted_req_ids: list[str] = field(default_factory=list)
-    """Who lost its blocks while this step was planned."""
+    """Requests that lost their blocks while this step was planned."""
     finished_req_ids: list[str] = field(default_factory=list)
-    """Who has ended since the last step: the worker may forget them."""
+    """Requests that ended since the last step: the worker may forget them."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

@@ -11,7 +11,7 @@ from mini_kv.core.request import Request
 
 @unique
 class SchedulingPolicy(Enum):
-    """Who is served first, and who gives way last."""
+    """Which request is served first, and which gives way last."""
 
     FCFS = "fcfs"
     """First come, first served."""
@@ -29,10 +29,10 @@ class RequestQueue(Protocol):
         """Put a request where its order says."""
 
     def peek_request(self) -> Request:
-        """Return the next request and leave it where it is. Raises `IndexError` if nobody waits."""
+        """Return the next request and leave it where it is. Raises `IndexError` if none waits."""
 
     def pop_request(self) -> Request:
-        """Take the next request out and return it. Raises `IndexError` if nobody waits."""
+        """Take the next request out and return it. Raises `IndexError` if none waits."""
 
     def prepend_request(self, request: Request) -> None:
         """Put back a request that was served before: it goes before all that arrived after it."""
@@ -49,7 +49,7 @@ class RequestQueue(Protocol):
 
 
 class FCFSRequestQueue(deque[Request]):
-    """The line as people stand in it: newcomers at the end, whoever was sent back at the front."""
+    """First come, first served: newcomers at the end, preempted requests at the front."""
 
     def add_request(self, request: Request) -> None:
         """Put a request at the end."""

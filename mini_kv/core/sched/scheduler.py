@@ -16,7 +16,7 @@ from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
-from mini_kv.core.sched.checks import check_drafts, check_new, check_sampled, max_slots
+from mini_kv.core.sched.checks import check_drafts, check_new, check_parent, check_progress, check_sampled, max_slots
 from mini_kv.core.sched.config import SchedulerConfig, check_limits
 from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
@@ -123,11 +123,7 @@ class Scheduler(TransactionalScheduler):
         Raises `SchedulerError` if the parent is not running or a step is under way, and what `add_request` and
         `KVCacheManager.fork` raise.
         """
-        parent = self.requests.get(parent_id)
-        if parent is None or parent.status is not RequestStatus.RUNNING:
-            raise SchedulerError(f"request {parent_id!r} is not running: it has nothing to share")
-        if self.step is not None:
-            raise SchedulerError("a step is under way: fork between steps")
+        parent = check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
         if len(self.running) == self.config.max_num_seqs:
             return False
         check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
@@ -142,7 +138,7 @@ class Scheduler(TransactionalScheduler):
 
     @property
     def has_unfinished_requests(self) -> bool:
-        """Whether anybody waits or runs."""
+        """Whether a request waits or runs."""
         return bool(self.requests)
 
     # One step.
@@ -163,7 +159,7 @@ class Scheduler(TransactionalScheduler):
         self._schedule_running(step)
         if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
             self._schedule_waiting(step)
-            self._check_progress()
+            check_progress(self.waiting, self.running)
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
@@ -173,7 +169,7 @@ class Scheduler(TransactionalScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
     ) -> list[EngineCoreOutput]:
-        """Take in what the step computed: progress, new tokens, who has ended.
+        """Take in what the step computed: progress, new tokens, which requests have ended.
 
         Args:
             scheduler_output: the step, as `schedule` returned it.
@@ -231,7 +227,7 @@ class Scheduler(TransactionalScheduler):
         request = check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)
         request.spec_token_ids = list(token_ids)
 
-    # Those who run.
+    # Requests that run.
 
     def _schedule_running(self, step: Step) -> None:
         for request in list(self.running):
@@ -253,7 +249,7 @@ class Scheduler(TransactionalScheduler):
             self._count(request, num_new_tokens, step)
 
     def _allocate_or_preempt(self, request: Request, num_new_tokens: int) -> KVCacheBlocks | None:
-        """Return the request's new blocks, throwing out others until there are enough; `None` if it was thrown out."""
+        """Return the request's new blocks, preempting until there are enough; `None` if it was preempted itself."""
         while True:
             num_lookahead_tokens = self._num_lookahead_tokens(request, request.num_computed_tokens + num_new_tokens)
             new_blocks = self.kv_cache_manager.allocate_slots(
@@ -267,7 +263,7 @@ class Scheduler(TransactionalScheduler):
                 return None
 
     def _victim(self) -> Request:
-        """Return who gives way: the last that was admitted, or the last in priority."""
+        """Return the request that gives way: the last that was admitted, or the last in priority."""
         if self.config.policy is SchedulingPolicy.PRIORITY:
             return max(self.running, key=lambda request: (request.priority, request.arrival))
         return self.running[-1]
@@ -277,7 +273,7 @@ class Scheduler(TransactionalScheduler):
 
         Most of its full blocks keep their keys, so unless others need the memory first, much of it is found again. If
         it was in the step that is being planned, it leaves the step, and the keys of the blocks that it was about to
-        fill are withdrawn. No other request has adopted one of them yet: newcomers come when all who run are served.
+        fill are withdrawn. No other request has adopted one of them yet: newcomers come when all that run are served.
         """
         self._remember(request)
         request.status = RequestStatus.PREEMPTED
@@ -298,7 +294,7 @@ class Scheduler(TransactionalScheduler):
         request.num_computed_tokens = 0
         request.spec_token_ids = []
 
-    # Those who wait.
+    # Requests that wait.
 
     def _schedule_waiting(self, step: Step) -> None:
         jumped: list[Request] = []
@@ -341,30 +337,23 @@ class Scheduler(TransactionalScheduler):
         self._count(request, num_new_tokens, step)
         return True
 
-    def _check_progress(self) -> None:
-        """Raise `SchedulerError` if none runs although some wait: it would be so in every later step, too."""
-        if self.waiting and not self.running:
-            first = self.waiting.peek_request()
-            message = f"{len(self.waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
-            raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
-
-    # Both.
+    # Requests of both kinds.
 
     def _introduce(self, request: Request, step: Step) -> None:
-        """Tell the worker all that there is to know of a request."""
+        """Tell the worker all that it needs of a request that it does not have."""
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
         data = NewRequestData(request.request_id, list(request.token_ids), block_ids, request.num_computed_tokens)
         step.output.scheduled_new_reqs.append(data)
 
     def _num_wanted(self, request: Request, num_computed_tokens: int, step: Step) -> int:
-        """Return how many tokens of the request this step would compute if its budget were endless."""
+        """Return how many tokens of the request this step would compute without its budget."""
         num_lacking = request.num_tokens + len(request.spec_token_ids) - num_computed_tokens
         if step.long_prefill_token_threshold:
             num_lacking = min(num_lacking, step.long_prefill_token_threshold)
         return min(num_lacking, request.max_slots - num_computed_tokens)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
-        """Return how many slots to give beyond `num_tokens`: none for tokens that it will not live to see."""
+        """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
         return min(self.config.num_lookahead_tokens, request.max_slots - num_tokens)
 
     def _count(self, request: Request, num_new_tokens: int, step: Step) -> None:
@@ -377,7 +366,7 @@ class Scheduler(TransactionalScheduler):
             num_drafts = max(request.num_computed_tokens + num_new_tokens - request.num_tokens, 0)
             if num_drafts:
                 step.output.scheduled_spec_decode_tokens[request.request_id] = request.spec_token_ids[:num_drafts]
-            request.spec_token_ids = []  # drafts that are not checked now are stale: the next step starts elsewhere
+            request.spec_token_ids = []  # unverified drafts are stale: the next step starts at another position
 
     def _append_output(self, request: Request, sampled: Sequence[int], has_drafts: bool) -> EngineCoreOutput:
         """Append the new tokens up to the one that ends the request, if there is one."""

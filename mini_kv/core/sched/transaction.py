@@ -89,7 +89,7 @@ class TransactionalScheduler:
         self._finished_req_ids: list[str] = []
         self._preempted_req_ids: list[str] = []
         self._unknown_to_worker: set[str] = set()
-        """Forked requests that no step has named yet."""
+        """Forked requests that no step has told the worker of yet."""
         self._undo = Undo(kv_cache_manager)
         self._before = self._now()
 

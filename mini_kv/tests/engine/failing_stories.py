@@ -21,8 +21,9 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.interface import Attend
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.output_processor import DeltaOutput
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.test_detokenizer import Letters

@@ -7,7 +7,8 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, Mam
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import ModelRunner, allocate_kv_cache_tensors
 from mini_kv.engine.output_processor import CompletionOutput, RequestOutput
 from mini_kv.engine.sampling import SamplingParams

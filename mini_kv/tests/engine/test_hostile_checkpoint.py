@@ -22,8 +22,9 @@ from safetensors.torch import load_file, save_file
 from mini_kv.cli import main
 from mini_kv.core.errors import KVCacheError
 from mini_kv.engine.checkpoint import load_config, load_model, save_model, tensor_shapes
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.errors import LONGEST, CheckpointError
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.training.train_tokenizer import tokenizer_json

@@ -8,7 +8,8 @@ from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import Batch, ModelRunner
 from mini_kv.engine.poison import PoisonedKVError
 from mini_kv.engine.sampling import SamplingParams

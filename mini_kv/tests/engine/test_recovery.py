@@ -14,7 +14,8 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.failing_stories import Fuse, Play, make_story

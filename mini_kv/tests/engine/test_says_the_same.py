@@ -2,18 +2,21 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, generate_alone
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
-from mini_kv.trace.debug import in_debug_mode
+from mini_kv.trace.debug import DebugKVCacheManager
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 
@@ -51,9 +54,12 @@ def engine(model_name: str, config_name: str) -> LLMEngine:
     model, config = MODELS[model_name], CONFIGS[config_name]
     num_groups = len(get_kv_cache_groups(model.get_kv_cache_spec(config.block_size)))
     config = replace(config, num_blocks=num_groups * (config.num_blocks or 0), debug_poison=True)
-    return LLMEngine(
-        model, config=config, make_manager=lambda config, **options: in_debug_mode(KVCacheManager(config, **options))
-    )
+    return LLMEngine(model, config=config, make_manager=debug_manager)
+
+
+def debug_manager(kv_cache_config: KVCacheConfig, **options: Any) -> KVCacheManager:
+    """Return the engine's manager, checked after every call."""
+    return DebugKVCacheManager(KVCacheManager(kv_cache_config, **options))
 
 
 @pytest.mark.parametrize("model_name", MODELS)

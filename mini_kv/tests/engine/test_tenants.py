@@ -8,8 +8,9 @@ import torch
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.checkpoint import load_model, tiny_folder
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.fingerprint import MAX_VALUES, model_fingerprint, weights_epoch
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import small_model

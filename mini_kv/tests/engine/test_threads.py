@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from mini_kv.engine.checkpoint import load_model, tiny_folder
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import generate_alone
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams

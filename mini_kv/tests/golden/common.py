@@ -105,14 +105,15 @@ class Language:
         named = (word.partition("=") for word in words if word not in numbers)
         options = tuple((name, value) for name, _, value in named)
         parts = [part.strip() for part in difference.split(" | ")] if difference else []
-        differs = []
-        for part in parts:
-            field, _, value = part.partition(":")
-            if field not in (*self.fields, "unchanged"):
-                raise ValueError(f"{text!r}: {field!r} is no field; there are {', '.join(self.fields)}")
-            if field != "unchanged":
-                differs.append((field, value.strip()))
-        return Call(text, verb, handle, numbers, options, tuple(differs), unchanged="unchanged" in parts)
+        differs = tuple(self._parse_field(part, text) for part in parts if part != "unchanged")
+        return Call(text, verb, handle, numbers, options, differs, unchanged="unchanged" in parts)
+
+    def _parse_field(self, part: str, text: str) -> tuple[str, str]:
+        """Return a field that differs, and its value."""
+        field, _, value = part.partition(":")
+        if field not in self.fields:
+            raise ValueError(f"{text!r}: {field!r} is no field; there are {', '.join(self.fields)}")
+        return field, value.strip()
 
 
 def parse_numbers(words: Sequence[str]) -> list[int]:
@@ -164,15 +165,9 @@ def look(manager: Any, requests: Mapping[str, Any], labels: dict[bytes, int]) ->
     """
     pool = manager.block_pool
     hashes = [block.block_hash for block in pool.blocks]
-    for key in hashes:
-        if key is not None:
-            labels.setdefault(key, len(labels) + 1)
-    # With duplicates the index is asked which block answers; without, it can only be the one (or the index lies).
-    answers = {}
-    for key in dict.fromkeys(key for key in hashes if key is not None):
-        found = pool.cached_block_hash_to_block.get_one_block(key)
-        if hashes.count(key) > 1 or found is None or found.block_hash != key:
-            answers[labels[key]] = "nobody" if found is None else found.block_id
+    for key in filter(None, hashes):
+        labels.setdefault(key, len(labels) + 1)
+    answers = _answers(pool, hashes, labels)
     tables = {name: manager.get_block_ids(request.request_id) for name, request in requests.items()}
     return {
         "tables": "; ".join(f"{name}: {format_groups(ids)}" for name, ids in tables.items() if any(ids)),
@@ -181,6 +176,16 @@ def look(manager: Any, requests: Mapping[str, Any], labels: dict[bytes, int]) ->
         "keys": " ".join(str(labels[key]) if key is not None else "-" for key in hashes),
         "answers": "; ".join(f"key {label}: {block_id}" for label, block_id in answers.items()),
     }
+
+
+def _answers(pool: Any, hashes: Sequence[bytes | None], labels: dict[bytes, int]) -> dict[int, Any]:
+    """Return by label which block the index gives for a key of several blocks; other keys only where it errs."""
+    answers = {}
+    for key in dict.fromkeys(filter(None, hashes)):
+        found = pool.cached_block_hash_to_block.get_one_block(key)
+        if hashes.count(key) > 1 or found is None or found.block_hash != key:
+            answers[labels[key]] = "nobody" if found is None else found.block_id
+    return answers
 
 
 def differences(scenario: Scenario, recorded: dict[str, Any], perform: Callable[[Call], State]) -> list[str]:

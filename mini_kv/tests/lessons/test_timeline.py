@@ -23,15 +23,20 @@ def drawn(lines):
     return {name: "".join(SIGNS[moment.doing] for moment in line) for name, line in lines.items()}
 
 
+def waiting_in(step):
+    return {request.request_id for request in step.waiting or ()}
+
+
 def test_the_timeline_tells_the_scenario_s_story():
     """Step by step the same requests with as many tokens, the same one thrown out, the same who wait."""
     lines = who_runs_next()
     played = [step for step in ScenarioPlayer(load_scenario("who-runs-next")).play() if step.scheduled is not None]
-    ran = [{name: line[i].num_tokens for name, line in lines.items() if line[i].num_tokens} for i in range(8)]
+    steps = [dict(zip(lines, moments, strict=True)) for moments in zip(*lines.values(), strict=True)]
+    ran = [{name: moment.num_tokens for name, moment in step.items() if moment.num_tokens} for step in steps]
     assert ran == [step.scheduled for step in played]
     assert drawn(lines) == {"A": "Paaaaa  ", "B": "PPaxxxaa", "C": "   ...Pa"}
-    idle = [{name for name, line in lines.items() if line[i].doing in (WAITS, OUT)} for i in range(6)]
-    assert idle == [{request.request_id for request in step.waiting or ()} for step in played[:6]]
+    idle = [{name for name, moment in step.items() if moment.doing in (WAITS, OUT)} for step in steps[:6]]
+    assert idle == [waiting_in(step) for step in played[:6]]
 
 
 def test_what_is_computed_anew_is_told_apart():

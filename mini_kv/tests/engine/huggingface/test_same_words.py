@@ -12,10 +12,11 @@ import torch
 from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
+from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, generate_alone
 from mini_kv.engine.huggingface import SUPPORTED
 from mini_kv.engine.huggingface_checkpoint import load_huggingface
-from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.huggingface.checkpoints import LENGTHS, NUM_FAMILIES, NUM_NEW_TOKENS, SMALLEST_GAP

@@ -1,0 +1,183 @@
+"""What the tests of lab-03 stand on: a desk that writes down who holds which blocks, and how random lives are told."""
+
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+from mini_kv.core.invariants import InvariantViolationError, Violation
+from mini_kv.labkit import LabTodo, lives
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.labkit.lives import are_blocks, fails, ids_of, seeds
+from mini_kv.labkit.shrink import shrink
+
+Step = tuple[str, str, int]
+"""What happens, to whom, and a number that each kind of step reads in its own way."""
+
+
+class Desk:
+    """A pool and the tables that hold its blocks; the tables are written down here, never read off the blocks.
+
+    Only the method named in `learners` is the learner's. For the others the engine's pool stands in, on the same blocks
+    and the same queue, so that a mistake in one method does not fail the tests of another.
+    """
+
+    def __init__(self, lab: LabUnderTest, num_gpu_blocks: int, learners: str = "") -> None:
+        self.lab = lab
+        self.pool = lab.BlockPool(num_gpu_blocks, enable_caching=False)
+        self.learners = learners
+        self.tables: dict[str, list[KVCacheBlock]] = {}
+        self.calls: list[str] = []
+        lab.watch_pool(self.pool, self.tables)
+        self.check()
+
+    def takes(self, name: str, num_blocks: int) -> list[int]:
+        """Let `name` take new blocks; return their ids."""
+        self.calls.append(f"get_new_blocks({num_blocks}) for {name}")
+        blocks = self._method("get_new_blocks")(num_blocks)
+        if not are_blocks(blocks):
+            self.lab.fail(f"what get_new_blocks({num_blocks}) returned", f"a list of {num_blocks} KVCacheBlock", blocks)
+        self.tables[name] = [*self.tables.get(name, []), *blocks]
+        self.check()
+        return ids_of(blocks)
+
+    def shares(self, name: str, ids: list[int]) -> None:
+        """Let `name` hold these blocks as well, besides those that hold them already."""
+        self.calls.append(f"touch({ids}) for {name}")
+        blocks = [self.pool.blocks[block_id] for block_id in ids]
+        self._method("touch")(blocks)
+        self.tables[name] = [*self.tables.get(name, []), *blocks]
+        self.check()
+
+    def leaves(self, name: str) -> None:
+        """Let `name` give back its table, from the tail to the head."""
+        self.calls.append(f"free_blocks({ids_of(reversed(self.tables[name]))}) for {name}")
+        self._method("free_blocks")(reversed(self.tables[name]))
+        del self.tables[name]
+        self.check()
+
+    def refuses(self, error: type[Exception], method: str, argument: Any) -> None:
+        """Make a call that must raise `error` and change nothing."""
+        told = argument
+        if not isinstance(argument, int):
+            blocks = list(argument)
+            told, argument = ids_of(blocks), iter(blocks)
+        call = f"{method}({told})"
+        queue, counts = self.free_queue(), self.references(range(1, len(self.pool.blocks)))
+        try:
+            result = self._method(method)(argument)
+        except LabTodo:
+            raise
+        except error:
+            self._check_unchanged(f"{call} raised", queue, counts)
+        except Exception as other:
+            self.lab.fail(f"what {call} raised, after {self.told()}", error.__name__, other)
+        else:
+            self._check_unchanged(f"{call} should have raised {error.__name__}", queue, counts)
+            returned = ids_of(result) if are_blocks(result) else result
+            self.lab.fail(f"what {call} returned, after {self.told()}", f"{error.__name__} raised", returned)
+        self.calls.append(f"{call} raised")
+        self.check()
+
+    def free_queue(self) -> list[int]:
+        """Return the ids in the free queue, the next to be handed out first."""
+        return lives.free_queue(self.pool)
+
+    def references(self, ids: Iterable[int]) -> list[int]:
+        """Return the `ref_cnt` of each of these blocks."""
+        return lives.references(self.pool, ids)
+
+    def order_queue(self, ids: list[int]) -> None:
+        """Put the blocks of a new pool into this order, so that no number tells a block's place."""
+        self.pool.free_block_queue.popleft_n(len(ids))
+        self.pool.free_block_queue.append_n([self.pool.blocks[block_id] for block_id in ids])
+
+    def count_reads(self) -> None:
+        """Put blocks into the untouched pool that count how often they are looked at."""
+        blocks = [CountedBlock(block_id) for block_id in range(len(self.pool.blocks))]
+        blocks[0].is_null = True
+        self.pool.blocks, self.pool.null_block = blocks, blocks[0]
+        self.pool.free_block_queue = FreeKVCacheBlockQueue(blocks[1:])
+        self._reads_before = CountedBlock.reads
+
+    @property
+    def reads(self) -> int:
+        """Fields of blocks that were read since `count_reads`."""
+        return CountedBlock.reads - self._reads_before
+
+    def told(self) -> str:
+        """Return the last calls, for a message."""
+        return ("... " if len(self.calls) > 6 else "") + ("; ".join(self.calls[-6:]) or "nothing")
+
+    def check(self) -> None:
+        """Raise for the first invariant that is broken, with the calls that led there."""
+        try:
+            self.lab.check_pool(self._engines_pool(), self.tables)
+        except InvariantViolationError as error:
+            self._violated(error.violation.invariant_id, error.violation.message)
+
+    def _check_unchanged(self, call: str, queue: list[int], counts: list[int]) -> None:
+        after = self.references(range(1, len(self.pool.blocks)))
+        changed = [
+            f"block {block_id} had ref_cnt {before} and has {now}"
+            for block_id, (before, now) in enumerate(zip(counts, after, strict=True), start=1)
+            if now != before
+        ]
+        if changed:
+            self._violated("I11", f"{call}, but {', '.join(changed[:3])}")
+        if self.free_queue() != queue:
+            self._violated("I11", f"{call}, but the free queue was {queue} and is {self.free_queue()}")
+
+    def _violated(self, invariant_id: str, message: str) -> None:
+        raise InvariantViolationError(Violation(invariant_id, f"{message}, after {self.told()}")) from None
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        owner = self.pool if name == self.learners else self._engines_pool()
+        return getattr(owner, name)  # type: ignore[no-any-return]  # a method of either pool
+
+    def _engines_pool(self) -> BlockPool:
+        """Return the engine's pool on the same blocks and the same queue."""
+        pool = BlockPool(2, enable_caching=False)
+        pool.blocks, pool.null_block = self.pool.blocks, self.pool.null_block
+        pool.free_block_queue = self.pool.free_block_queue
+        return pool
+
+
+class CountedBlock(KVCacheBlock):
+    """A block that counts how often a field of any such block is read."""
+
+    __slots__ = ()
+    reads = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        CountedBlock.reads += 1
+        return super().__getattribute__(name)
+
+
+def compare_random_lives(lab: LabUnderTest, play: Callable[[Desk, list[Step]], None], learners: str) -> None:
+    """Play forty lives; of the first that fails, play the shortest part that still fails, and say what happened."""
+    for seed in seeds(40):
+        life = random_life(random.Random(seed))
+
+        def attempt(steps: list[Step]) -> None:
+            play(Desk(lab, 9, learners), steps)
+
+        if not fails(attempt, life):
+            continue
+        shortest = shrink(life, partial(fails, attempt))
+        desk = Desk(lab, 9, learners)
+        try:
+            play(desk, shortest)
+        except (LabFailure, InvariantViolationError):
+            raise
+        except Exception as error:
+            lab.fail(f"{desk.told()}, in the life of seed {seed}", "no exception", error)
+
+
+def random_life(rng: random.Random) -> list[Step]:
+    """Return steps of several requests that come, share, leave, and now and then are wrong."""
+    verbs = rng.choices(("take", "share", "revive", "leave", "wrong"), (4, 4, 2, 5, 1), k=25)
+    return [(verb, f"R{number}", rng.randrange(60)) for number, verb in enumerate(verbs)]

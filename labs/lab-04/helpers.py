@@ -1,0 +1,294 @@
+"""What lab-04 needs: hashes shown as letters, hash functions that count, random crowds of requests with a naive model.
+
+A test reads nothing off a block hash but whether it equals another: so hashes are shown as letters, in the order in
+which they are met. Reading order: `Letters` and `Meter`, the calls of the learner's functions, then the crowds of
+requests (`content` is the model), and last what another process makes.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import random
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+from mini_kv.labkit.fixture import InWords, LabUnderTest
+
+HashFunction = Callable[[bytes], bytes]
+
+
+def sha256(data: bytes) -> bytes:
+    """Return the SHA-256 digest, 32 bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def sha512(data: bytes) -> bytes:
+    """Return the SHA-512 digest, 64 bytes."""
+    return hashlib.sha512(data).digest()
+
+
+def sixteen_bits(data: bytes) -> bytes:
+    """Return the first 2 bytes of SHA-256: as good, but for its width. There are 65,536 hashes in all."""
+    return hashlib.sha256(data).digest()[:2]
+
+
+PARENT = sha256(b"the name of a block before")
+
+
+class Letters:
+    """Shows hashes as letters, in the order in which they are met: lists of them become readable and comparable."""
+
+    def __init__(self) -> None:
+        self.letter_of: dict[object, str] = {}
+
+    def __call__(self, hashes: Sequence[object]) -> list[str]:
+        """Return a letter for each: an equal hash has the same one."""
+        return [self.letter_of.setdefault(one, string.ascii_letters[len(self.letter_of)]) for one in hashes]
+
+
+class Meter:
+    """A hash function that remembers what it returned, and how many bytes it was given."""
+
+    def __init__(self, function: HashFunction) -> None:
+        self.function = function
+        self.returned: list[bytes] = []
+        self.sizes: list[int] = []
+
+    def __call__(self, data: bytes) -> bytes:
+        """Return the hash of these bytes, and remember both."""
+        self.sizes.append(len(data))
+        self.returned.append(self.function(data))
+        return self.returned[-1]
+
+
+def checked(lab: LabUnderTest, what: str, value: object) -> bytes:
+    """Return the value, which must be bytes."""
+    if type(value) is not bytes:
+        lab.fail(f"type of: {what}", "bytes", InWords(type(value).__name__))
+    return value
+
+
+def hash_block(lab: LabUnderTest, function: HashFunction, parent: bytes, tokens: Sequence[int], *extra: Any) -> bytes:
+    """Return the learner's hash of a block."""
+    return checked(lab, "name", lab.hash_block_tokens(function, parent, tokens, *extra))
+
+
+def expect_hashes(lab: LabUnderTest, what: str, want: str, got: Sequence[object], why: str = "") -> None:
+    """Compare hashes, given as letters: which of them are equal is all that counts."""
+    lab.expect(f"{what} (one letter, one name)", list(want), got, why)
+
+
+def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Callable[[Request], list[Any]]:
+    """Return the learner's hasher, which must return a list of bytes whenever it is called."""
+    hasher = lab.get_request_block_hasher(block_size, *arguments)
+    if not callable(hasher):
+        lab.fail("what get_request_block_hasher returned", "a function that takes a request", hasher)
+
+    def call_hasher(of: Request) -> list[Any]:
+        before = list(of.block_hashes)
+        names = hasher(of)
+        if type(names) is not list or any(type(one) is not bytes for one in names):
+            got = names if type(names) is list else InWords(type(names).__name__)
+            lab.fail("what the hasher returned", "a list of names, each of them bytes", got)
+        if of.block_hashes != before:
+            want = "as before: the request itself appends what the hasher returns"
+            lab.fail("the request's block_hashes after a call of the hasher", want, InWords("changed"))
+        return names
+
+    return call_hasher
+
+
+def request(hasher: Callable[[Request], list[Any]], token_ids: Sequence[int], **options: Any) -> Request:
+    """Return a request with these tokens, whose blocks this hasher hashes."""
+    return Request("A", token_ids, block_hasher=hasher, **options)
+
+
+def call(function: str, *arguments: object) -> str:
+    """Return the call as it is written."""
+    return f"{function}({', '.join(map(ascii, arguments))})"
+
+
+def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
+    """Fail for the first two of these calls that gave the same bytes, or for one that gave none."""
+    seen: dict[bytes, str] = {}
+    for label, value in found.items():
+        other = seen.setdefault(checked(lab, label, value), label)
+        if other is not label:
+            lab.fail(f"{other}  and  {label}", "two different results", InWords("the same bytes for both"))
+
+
+def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
+    """Return the first two one-block prompts that share a hash; fail if all of 2,000 differ, which is beyond luck."""
+    seen: dict[bytes, list[int]] = {}
+    tokens = [0, 1, 2, 3]
+    while (other := seen.setdefault(hash_block(lab, function, PARENT, tokens), tokens)) is tokens:
+        tokens = [tokens[0] + 1, 1, 2, 3]
+        if tokens[0] == 2000:
+            want = "some: there are 65,536 names in all"
+            lab.fail("prompts that share a 16-bit name, of 2,000", want, InWords("none"))
+    return other, tokens
+
+
+IMAGE_LENGTHS = {"cat": 1, "dog": 3, "map": 5}
+
+
+@dataclass(frozen=True)
+class Arrive:
+    """A request of a crowd comes."""
+
+    name: str
+    tokens: tuple[int, ...]
+    salt: str | None
+    lora: tuple[str, str] | None
+    image: tuple[str, int] | None
+    """Identifier and offset."""
+    epoch: int
+
+    def __str__(self) -> str:
+        facts = {"salt": self.salt, "adapter": self.lora, "image": self.image, "epoch": self.epoch or None}
+        told = "".join(f", {fact} {value}" for fact, value in facts.items() if value is not None)
+        return f"{self.name} comes with {list(self.tokens)}{told}"
+
+    def request(self, hashers: Sequence[Callable[[Request], list[Any]]]) -> Request:
+        """Return the request, with the hasher of its epoch."""
+        return request(
+            hashers[self.epoch],
+            self.tokens,
+            cache_salt=self.salt,
+            lora_request=LoRARequest(*self.lora) if self.lora else None,
+            mm_features=[MultiModalFeature(*self.image, IMAGE_LENGTHS[self.image[0]])] if self.image else [],
+        )
+
+
+@dataclass(frozen=True)
+class Grow:
+    """A request gets more tokens; nothing happens if it is not there."""
+
+    name: str
+    tokens: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} grows by {list(self.tokens)}"
+
+
+Step = Arrive | Grow
+
+
+def random_crowd(rng: random.Random) -> list[Step]:
+    """Return some requests over few tokens, salts, adapters and images, so that much is nearly the same."""
+    crowd: list[Step] = []
+    for number in range(12):
+        if crowd and rng.random() < 0.4:
+            crowd.append(Grow(f"R{rng.randrange(number)}", tuple(rng.choices((1, 2), k=rng.randint(1, 4)))))
+            continue
+        stem = rng.choice(((1, 1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1, 2)))
+        crowd.append(
+            Arrive(
+                f"R{number}",
+                stem[: rng.randint(1, 7)] + tuple(rng.choices((1, 2), k=rng.randint(0, 2))),
+                rng.choice((None, None, None, "X")),
+                rng.choice((None, None, None, ("X", ""), ("X", "/new"))),
+                rng.choice((None, None, ("cat", rng.randint(0, 4)), ("dog", rng.randint(0, 4)), ("map", 0))),
+                rng.choice((0, 0, 0, 1)),
+            )
+        )
+    return crowd
+
+
+def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
+    """Play the crowd's steps on the learner's code; fail at the first difference from the model."""
+    block_size = 2
+    hashers = [make_hasher(lab, block_size, sha256, "", epoch) for epoch in (0, 1)]
+    requests: dict[str, Request] = {}
+    arrivals: dict[str, Arrive] = {}
+    hash_of: dict[Hashable, bytes] = {}
+    owner_of: dict[bytes, tuple[Hashable, str]] = {}
+    for step in crowd:
+        if isinstance(step, Arrive):
+            arrivals[step.name], requests[step.name] = step, step.request(hashers)
+        elif step.name in requests:
+            requests[step.name].append_output_token_ids(*step.tokens)
+        else:
+            continue
+        one = requests[step.name]
+        lab.expect(f"number of names of {step.name}", one.num_tokens // block_size, len(one.block_hashes))
+        for index, found in enumerate(one.block_hashes):
+            block = f"block {index} of {step.name}"
+            facts = content(arrivals[step.name], one.token_ids[: (index + 1) * block_size])
+            if hash_of.setdefault(facts, found) != found:
+                other = owner_of[hash_of[facts]][1]
+                lab.fail(f"name of {block}", f"that of {other}: the same content", InWords("another name"))
+            owner, other = owner_of.setdefault(found, (facts, block))
+            if owner != facts:
+                got = InWords(f"that of {other}, which has other content")
+                lab.fail(f"name of {block}", "a name of its own", got)
+
+
+def content(arrival: Arrive, token_ids: Sequence[int]) -> Hashable:
+    """Return what decides the KV of the last of these tokens, in full: for each position its token and its pixel."""
+    positions: list[Any] = []
+    for position, token in enumerate(token_ids):
+        pixel = None
+        if arrival.image is not None:
+            identifier, offset = arrival.image
+            if offset <= position < offset + IMAGE_LENGTHS[identifier]:
+                pixel = (identifier, position - offset)
+        positions.append((token, pixel))
+    return arrival.salt, arrival.lora, arrival.epoch, tuple(positions)
+
+
+def some_hashes(code: Any) -> list[Any]:
+    """Return hashes made with the functions of `code`: part by part, then with all that can be in a block hash."""
+    root = code.root_block_hash(sha256, "salt", "model", 1)
+    block = code.hash_block_tokens(sha256, bytes(32), [1, 2, 3, 4])
+    adapted = code.hash_block_tokens(sha256, bytes(32), [1, 2, 3, 4], [("lora", "sql", "/7")])
+    full = request(
+        code.get_request_block_hasher(4, sha256, "model", 1),
+        range(8),
+        cache_salt="salt",
+        lora_request=LoRARequest("sql", "/7"),
+        mm_features=[MultiModalFeature("cat", 1, 5)],
+    )
+    return [root, block, adapted, *full.block_hashes]
+
+
+def hashes_elsewhere(lab: LabUnderTest) -> list[bytes]:
+    """Return `some_hashes` as a process with another PYTHONHASHSEED makes them."""
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    done = subprocess.run(
+        [sys.executable, __file__, lab.implementation.source],
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lab.fail("the code in another process", "the same five names", InWords(done.stderr.strip().rpartition("\n")[2]))
+    return [bytes.fromhex(one) for one in json.loads(done.stdout.splitlines()[-1])]
+
+
+def main() -> None:
+    """Print the hashes that the code named on the command line makes, a file or a module: the other process."""
+    source = sys.argv[1]
+    if source.endswith(".py"):
+        spec = importlib.util.spec_from_file_location("code_under_test", source)
+        assert spec is not None
+        assert spec.loader is not None
+        code = sys.modules["code_under_test"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(code)
+    else:
+        code = importlib.import_module(source)
+    print("\n" + json.dumps([one.hex() for one in some_hashes(code)]))
+
+
+if __name__ == "__main__":
+    main()

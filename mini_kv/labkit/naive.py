@@ -1,0 +1,115 @@
+"""The prefix cache in plain lists, for comparing: no hashes, no links, no reference counts, and nothing of the engine.
+
+A block is held if a table contains it, and cached under its content itself: for `NaiveCache` all tokens up to the
+block's end. It is slow and short; where it differs from an engine, one of the two is wrong.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+Content = TypeVar("Content")
+
+
+class NaivePool(Generic[Content]):
+    """The free queue and the index of a pool."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.free_queue = list(range(1, num_blocks))
+        """Block ids, the next to be handed out first. Block 0 is the null block."""
+        self.cached: dict[int, Content] = {}
+        """Content of each cached block, in the order in which the blocks were cached."""
+
+    def blocks_with(self, content: Content) -> list[int]:
+        """Return the blocks that are cached with this content, the first cached first."""
+        return [block for block, held in self.cached.items() if held == content]
+
+    def take(self, num_blocks: int) -> list[int]:
+        """Take blocks from the front of the free queue; they are cached no longer."""
+        taken, self.free_queue = self.free_queue[:num_blocks], self.free_queue[num_blocks:]
+        self.evict(taken)
+        return taken
+
+    def revive(self, blocks: Iterable[int]) -> None:
+        """Take these blocks out of the free queue, wherever they stand in it."""
+        revived = set(blocks)
+        self.free_queue = [block for block in self.free_queue if block not in revived]
+
+    def make_free(self, blocks: Iterable[int]) -> None:
+        """Put blocks that are held no longer into the free queue: cached ones at the back, the others in front."""
+        freed = list(blocks)
+        uncached = [block for block in freed if block not in self.cached]
+        self.free_queue = uncached + self.free_queue + [block for block in freed if block in self.cached]
+
+    def evict(self, blocks: Iterable[int]) -> None:
+        """Remove these blocks from the index; those that are not cached stay as they are."""
+        for block in blocks:
+            self.cached.pop(block, None)
+
+
+class NaiveTables(NaivePool[Content]):
+    """A pool and the block tables of requests, one table per request."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.tables: dict[str, list[int]] = {}
+
+    def is_held(self, block: int) -> bool:
+        """Return whether a table contains the block."""
+        return any(block in table for table in self.tables.values())
+
+    def leave(self, name: str) -> None:
+        """Drop the request's table; blocks in no other table become free, the last of the table first."""
+        table = self.tables.pop(name)
+        self.make_free([block for block in reversed(table) if not self.is_held(block)])
+
+    def reset(self) -> bool:
+        """Empty the index, unless a request holds blocks; return whether it was emptied."""
+        if not self.tables:
+            self.cached.clear()
+        return not self.tables
+
+
+class NaiveCache(NaiveTables[tuple[int, ...]]):
+    """A prefix cache of one group of full-attention layers."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks)
+        self.block_size = block_size
+
+    def hit(self, tokens: Sequence[int]) -> list[int]:
+        """Return the blocks of the longest cached prefix that leaves a token to compute."""
+        blocks: list[int] = []
+        for end in range(self.block_size, len(tokens), self.block_size):
+            found = self.blocks_with(tuple(tokens[:end]))
+            if not found:
+                break
+            blocks.append(found[0])
+        return blocks
+
+    def num_needed(self, name: str, num_slots: int, hit: Sequence[int] = ()) -> int:
+        """Return how many free blocks the request takes until it has `num_slots` slots; `hit` begins a new table."""
+        table = self.tables.get(name, hit)
+        num_new = len(range(0, num_slots, self.block_size)) - len(table)
+        return max(num_new, 0) + sum(block in self.free_queue for block in table)
+
+    def allocate(
+        self, name: str, tokens: Sequence[int], hit: Sequence[int] = (), num_slots: int = 0
+    ) -> list[int] | None:
+        """Grow the request's table and cache its full blocks; return the new blocks, or `None` if too few are free.
+
+        Args:
+            name: the request; its first call begins its table with `hit`.
+            tokens: the request's tokens that are computed when the step has run.
+            hit: from `hit`.
+            num_slots: slots that the table must have, if these are more than the tokens.
+        """
+        num_slots = max(num_slots, len(tokens))
+        if self.num_needed(name, num_slots, hit) > len(self.free_queue):
+            return None
+        table = self.tables.setdefault(name, list(hit))
+        self.revive(table)
+        new = self.take(self.num_needed(name, num_slots))
+        table += new
+        for index in range(len(tokens) // self.block_size):
+            self.cached.setdefault(table[index], tuple(tokens[: (index + 1) * self.block_size]))
+        return new

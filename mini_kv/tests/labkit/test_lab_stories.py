@@ -1,0 +1,103 @@
+"""A lab's tests are read as a story: few lines, and little between the tests."""
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+LABS = sorted(file.parent for file in ROOT.glob("labs/lab-*/test_lab.py"))
+MOST_LINES = 450
+MOST_MACHINERY = 0.15
+MOST_HELPERS = 200
+NOT_YET = {"lab-01", "lab-02", "lab-04", "lab-06", "lab-07", "lab-08", "lab-09", "lab-10", "lab-11", "lab-12"}
+"""Labs whose tests are still to be rewritten; in the end there are none."""
+
+
+class Size(NamedTuple):
+    """What a lab's test file holds."""
+
+    lines: int
+    """All of them, blank ones and docstrings too."""
+    code: int
+    """Lines of code; see `.ci/size.py`."""
+    machinery: int
+    """Lines of code outside imports and tests."""
+
+    @property
+    def share(self) -> float:
+        return self.machinery / self.code
+
+
+def measure(source: str) -> Size:
+    spec = importlib.util.spec_from_file_location("size", ROOT / ".ci" / "size.py")
+    assert spec and spec.loader
+    size = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(size)
+    code = size.code_lines(source)
+    story: set[int] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            story |= size.span(node)
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            story |= {line for part in (node, *node.decorator_list) for line in size.span(part)}
+    return Size(len(source.splitlines()), len(code), len(code - story))
+
+
+EXAMPLE = '''"""A lab."""
+
+import os
+
+LIMIT = 3
+
+
+@points(
+    1,
+    "f",
+)
+def test_1(lab):
+    """What it shows."""
+
+    def check():
+        assert lab
+
+    check()  # in a test
+
+
+def helper():
+    # as it says
+    return os.sep
+'''
+
+
+def test_machinery_is_what_stands_between_the_tests():
+    """LIMIT and `helper` are machinery; the test's decorator and what is defined in it are the test's."""
+    assert measure(EXAMPLE) == Size(lines=23, code=12, machinery=3)
+
+
+@pytest.mark.parametrize("lab", [lab for lab in LABS if lab.name not in NOT_YET], ids=lambda lab: lab.name)
+def test_a_labs_tests_are_a_story(lab: Path):
+    size = measure((lab / "test_lab.py").read_text(encoding="utf-8"))
+    assert (size.lines <= MOST_LINES, size.share <= MOST_MACHINERY) == (True, True), size
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_what_a_lab_needs_besides_is_small_and_has_no_tests(lab: Path):
+    """Tests are found, told and counted in `test_lab.py` alone."""
+    helpers = lab / "helpers.py"
+    if helpers.is_file():
+        source = helpers.read_text(encoding="utf-8")
+        assert "def test_" not in source
+        assert measure(source).code <= MOST_HELPERS
+
+
+def test_the_list_of_those_to_be_rewritten_is_true():
+    """A lab that fits leaves the list."""
+    fits = set()
+    for lab in LABS:
+        size = measure((lab / "test_lab.py").read_text(encoding="utf-8"))
+        if size.lines <= MOST_LINES and size.share <= MOST_MACHINERY:
+            fits.add(lab.name)
+    assert fits & NOT_YET == set()

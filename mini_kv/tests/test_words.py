@@ -1,0 +1,87 @@
+"""Code and its docstrings, comments and messages name who acts, and say "per" and "block hash".
+
+The book and the labs' READMEs are read at leisure and keep their voice; this holds what is read in a hurry.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+THIS = Path(__file__).relative_to(ROOT)
+LEFT = tomllib.loads(Path(__file__).with_name("words_left.toml").read_text(encoding="utf-8"))
+"""How many banned words each file still holds; a file that is not listed holds none."""
+
+_COUNTED = (
+    "tokens|blocks|slots|bytes|rows?|lists?|numbers?|times|cells?|ids|us|ms|heads|layers|records?|values?|runs?|one"
+    "|(?:one|a) (?:block|token|slot|tile|program|entry|line)"
+)
+_UNIT = (
+    "block|token|group|step|request|layer|slot|row|head|tensor|page|sequence|table|tile|line|part|lab|module|workload"
+)
+BANNED = {
+    "who acts": r"\b(?:no|some|every|any)(?:body|one)\b|\bwho(?:m)?ever\b",
+    "how many": r"\bso[- ]manieth\b|\b(?<!not )so many\b|\bso much of each\b",
+    "per": rf"\b(?:{_COUNTED}) an? (?:{_UNIT})\b(?! (?:has|have|is|gets|holds|may|needs)\b)",
+    "block hash": r"\bblocks?'s? names?\b|\bnames? of (?:(?:the|its|their|a|one|all) )?(?:full )?blocks?\b"
+    r"|\b(?:has|have|had|without|with) (?:a|no) name\b|\bnameless\b|\bnamed blocks?\b"
+    r"|\b(?:loses?|lost|gets?|keeps?|takes?) (?:its|their) names?\b",
+}
+"""What a plain sentence says, and the pattern of sentences that do not."""
+_BANNED = re.compile("|".join(BANNED.values()), re.IGNORECASE)
+
+
+def sources() -> list[Path]:
+    """Return the files that are held: Python and JavaScript, but of the labs their tests alone."""
+    kinds = {".py", ".js", ".mjs"}
+    found = [path for folder in ("mini_kv", "book", "solutions", ".ci") for path in (ROOT / folder).rglob("*")]
+    found = [path for path in found if path.suffix in kinds and not {*path.parts} & {"node_modules", "site", "docs"}]
+    return sorted(path.relative_to(ROOT) for path in [*found, *ROOT.glob("labs/*/test_lab.py"), ROOT / ".ci/run"])
+
+
+def banned_in(text: str) -> list[str]:
+    """Return the banned words of a text with the numbers of their lines."""
+    return [f"{text.count(chr(10), 0, match.start()) + 1}: {match[0]}" for match in _BANNED.finditer(text)]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "walk the blocks that nobody holds",
+        "whoever asks first is served",
+        "every so-manieth of them",
+        "return the tables, a list a group",
+        "tokens a block",
+        "Return one block a request.",
+        "a block without a name goes to the front",
+        "Names of the full blocks, from the first on.",
+        "a freed block keeps its name",
+    ],
+)
+def test_a_riddle_is_found(sentence: str) -> None:
+    assert len(banned_in(f"{sentence}\n")) == 1
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "the blocks that no request holds",
+        "once a step, 1e9 bytes a second",
+        "which blocks a request has",
+        "give the request a block",
+        "the name of a tensor",
+        "no one of them is free",
+        "with a hash of their own",
+    ],
+)
+def test_a_plain_sentence_is_not(sentence: str) -> None:
+    assert banned_in(sentence) == []
+
+
+def test_words_are_plain() -> None:
+    """Each file holds at most what was left of its banned words."""
+    held = {path.as_posix(): banned_in((ROOT / path).read_text(encoding="utf-8")) for path in sources() if path != THIS}
+    assert {path: found for path, found in held.items() if len(found) > LEFT.get(path, 0)} == {}
+    assert [path for path in LEFT if not held.get(path)] == [], "plain, or gone: take it off the list"
