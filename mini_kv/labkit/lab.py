@@ -145,8 +145,8 @@ def load_lab(folder: Path) -> Lab:
 
 
 def _read_part(lab_id: str, values: dict[str, Any]) -> LabPart:
-    lists = {name: tuple(values.pop(name, ())) for name in ("methods", "calls")}
-    return LabPart(lab_id, **values, **lists)
+    methods, calls = (tuple(values.pop(name, ())) for name in ("methods", "calls"))
+    return LabPart(lab_id, methods=methods, calls=calls, **values)
 
 
 class UnknownLabError(ValueError):

@@ -90,10 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             lab = load_lab(folder)
             implementation = resolve(_choice(), lab, len(folders), config.invocation_params.dir)
             config.stash[IMPLEMENTATIONS][lab.lab_id] = implementation
-            if lab.needs != "C" and lab.missing is None:
-                _import_torch()
-            if lab.needs == "K" and lab.missing is None:
-                importlib.import_module("triton.language")  # for the same reason; uninterpreted, as for everybody else
+            if lab.missing is None:
+                _import_what_it_needs(lab)
     except (ImplementationError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
     for item in lab_items:
@@ -105,9 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(TIME_LIMIT_S))
 
 
-def _import_torch() -> None:
-    """Import PyTorch before any test's clock runs, for it takes seconds; threads only cost where tensors are tiny."""
-    importlib.import_module("torch").set_num_threads(1)
+def _import_what_it_needs(lab: Lab) -> None:
+    """Import PyTorch and Triton before any test's clock runs, for it takes seconds."""
+    if lab.needs != "C":
+        importlib.import_module("torch").set_num_threads(1)  # threads only cost where tensors are tiny
+    if lab.needs == "K":
+        importlib.import_module("triton.language")  # uninterpreted, as for the rest of the process
 
 
 def _new_result(lab: Lab, item: pytest.Item) -> LabResult:

@@ -87,13 +87,27 @@ class Config:
         words = [text.split(":") for text in self.groups.split()]
         return [Group(kind, *map(int, numbers)) for kind, *numbers in words]
 
-    def make(self, *, retention_interval: int | None = None, **options: Any) -> KVCacheManager:
+    def make(
+        self,
+        *,
+        retention_interval: int | None = None,
+        manager_class: type[KVCacheManager] = KVCacheManager,
+        **options: Any,
+    ) -> KVCacheManager:
         """Return a new cache; the options are the manager's. The reference knows no retention interval."""
         specs = [spec_of(group) for group in self.all_groups()]
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
         config = KVCacheConfig(self.num_blocks, groups, retention_interval)
-        kv = KVCacheManager(config, enable_caching=self.enable_caching, **options)
+        kv = manager_class(config, enable_caching=self.enable_caching, **options)
         return DebugKVCacheManager(kv) if self.debug else kv
+
+    def make_reference(self) -> ReferenceCache:
+        """Return what the cache is compared with."""
+        return ReferenceCache(self.num_blocks, self.all_groups(), enable_caching=self.enable_caching)
+
+    def make_world(self) -> "World":
+        """Return both, with nothing in them."""
+        return World(self)
 
 
 def spec_of(group: Group) -> KVCacheSpec:
@@ -196,7 +210,7 @@ class World:
         config = self.config
         self.groups = config.all_groups()
         self.kv = config.make()
-        self.ref = ReferenceCache(config.num_blocks, self.groups, enable_caching=config.enable_caching)
+        self.ref = config.make_reference()
         self.memory = ContentOracle(config.num_blocks, max(group.block_size for group in self.groups))
 
     def apply(self, op: Op) -> bool:
@@ -695,7 +709,7 @@ class DriverFailure(AssertionError):
 
 def replay(ops: Sequence[Op], config: Config) -> Exception | None:
     """Play operations on a new cache; return what went wrong, or `None`."""
-    world = World(config)
+    world = config.make_world()
     for op in ops:
         try:
             world.apply(op)
@@ -724,7 +738,7 @@ def shrink(ops: Sequence[Op], config: Config, seconds: float = 20.0) -> list[Op]
 
 def run_episode(config: Config, seed: int, num_ops: int = OPS_PER_EPISODE, shrink_s: float = 20.0) -> None:
     """Do random operations on a new cache; raises `DriverFailure` with a shrunk trace at the first difference."""
-    world = World(config)
+    world = config.make_world()
     generator = Generator(world, seed)
     ops: list[Op] = []
     num_done = 0
@@ -768,7 +782,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, config_class: type[Config] = Config) -> int:
     """Run from the command line; return 1, with the report on stdout, if a difference was found."""
     parser = argparse.ArgumentParser(
         prog="python -m mini_kv.tests.random_driver",
@@ -779,7 +793,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="the test's caches in turn, instead of one cache")
     parser.add_argument("--matrix", action="store_true", help="a pairwise matrix of caches in turn; the seed's own")
     parser.add_argument("--shrink-s", type=float, default=20.0, help="seconds to look for a shorter failing run")
-    for name, value in asdict(Config()).items():
+    for name, value in asdict(config_class()).items():
         number = name != "groups"
         parser.add_argument(_flag(name), type=int if number else str, default=int(value) if number else value)
     options = vars(parser.parse_args(argv))
@@ -788,7 +802,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options |= {name: bool(options[name]) for name in ("enable_caching", "debug", "forks", "drafts", "lookahead")}
     start = time.process_time()
     try:
-        configs = CONFIGS if take_all else matrix(seed) if take_matrix else [Config(**options)]
+        configs = CONFIGS if take_all else matrix(seed) if take_matrix else [config_class(**options)]
         run(configs, seed, num_ops, shrink_s)
     except DriverFailure as failure:
         print(failure)

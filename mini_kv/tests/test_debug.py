@@ -1,20 +1,32 @@
 """Debug mode: the same answers as the plain manager, and a loud end as soon as something is off."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import AllocationError, BlockStateError, UnknownRequestError
 from mini_kv.core.invariants import InvariantViolationError
-from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
-from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
+from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.trace.debug import DebugKVCacheManager, leak_report, manager_state
 
 
-def make() -> DebugKVCacheManager:
-    return DebugKVCacheManager(KVCacheManager.for_full_attention(num_blocks=6, block_size=2))
+def make(
+    parts: KVCacheParts | None = None, manager_class: type[KVCacheManager] = KVCacheManager
+) -> DebugKVCacheManager:
+    config = KVCacheConfig(6, (KVCacheGroupSpec(("layers",), FullAttentionSpec(2)),))
+    return DebugKVCacheManager(manager_class(config, parts=parts))
+
+
+def make_with(group_class: type[FullAttentionManager]) -> DebugKVCacheManager:
+    """Return a cache whose one group has this manager."""
+    return make(KVCacheParts(manager_classes={FullAttentionSpec: group_class}))
 
 
 def admit(kv: KVCacheManager, name: str, *token_ids: int) -> Request:
@@ -88,50 +100,52 @@ def test_errors_pass_through_and_the_history_says_so() -> None:
     ]
 
 
-def violated(kv: DebugKVCacheManager, request: Request, call: str, *arguments: Any) -> tuple[str, str]:
+def violated(kv: KVCacheManager, request: Request, call: str, *arguments: Any) -> tuple[str, str]:
     """Return the number of the invariant that the call breaks, and what is said."""
     with pytest.raises(InvariantViolationError) as error:
         getattr(kv, call)(request, *arguments)
     return error.value.violation.invariant_id, error.value.violation.message
 
 
-def test_a_hit_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_tokens", [3, 1])
+def test_a_hit_beyond_the_cap(num_tokens: int) -> None:
     """I7: a lookup that covers the whole prompt, or part of a block."""
-    kv = make()
-    a = admit(kv, "A", 1, 1, 2)
-    for num_tokens in (3, 1):
-        with monkeypatch.context() as patch:
-            patch.setattr(kv.coordinator, "find_longest_cache_hit", lambda *_, n=num_tokens: (([],), n))
-            assert violated(kv, a, "get_computed_blocks") == (
-                "I7", f"the hit of A covers {num_tokens} of its 3 tokens"
-            )  # fmt: skip
+
+    class Generous(KVCacheManager):
+        def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+            return self.empty_kv_cache_blocks, num_tokens
+
+    kv = make(manager_class=Generous)
+    message = f"the hit of A covers {num_tokens} of its 3 tokens"
+    assert violated(kv, kv.new_request("A", [1, 1, 2]), "get_computed_blocks") == ("I7", message)
 
 
-def test_a_refusal_that_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_leaks() -> None:
     """I11: None, and yet a block was taken."""
-    kv = make()
+
+    class Leaky(FullAttentionManager):
+        def get_num_blocks_to_allocate(self, request_id: str, *_: object) -> int:
+            if request_id == "B":
+                self.block_pool.get_new_blocks(1)
+            return 99 if request_id == "B" else 2
+
+    kv = make_with(Leaky)
     admit(kv, "A", 1, 1, 2)
-
-    def leaky(coordinator: KVCacheCoordinator, *_: object) -> int:
-        coordinator.block_pool.get_new_blocks(1)
-        return 99
-
-    monkeypatch.setattr(type(kv.coordinator), "get_num_blocks_to_allocate", leaky)
     invariant_id, message = violated(kv, kv.new_request("B", [5]), "allocate_slots", 1)
     assert invariant_id == "I11"
     assert message == "allocate_slots(B, 1) should have changed nothing, but it changed the blocks and the free queue"
 
 
-def test_an_exception_that_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_that_leaks() -> None:
     """I11: an error, and yet the state has changed."""
-    kv = make()
+
+    class HalfWay(BlockPool):
+        def evict_blocks(self, block_ids: Iterable[int]) -> None:
+            self._maybe_evict_cached_block(self.blocks[1])
+            raise BlockStateError("half way", list(block_ids))
+
+    kv = make(KVCacheParts(make_pool=HalfWay))
     a = admit(kv, "A", 1, 1, 2)
-
-    def half(pool: BlockPool, block_ids: list[int]) -> None:
-        pool._maybe_evict_cached_block(pool.blocks[1])
-        raise BlockStateError("half way", block_ids)
-
-    monkeypatch.setattr(BlockPool, "evict_blocks", half)
     with pytest.raises(InvariantViolationError) as error:
         kv.evict_blocks([1, 2])
     assert error.value.violation.invariant_id == "I11"
@@ -139,33 +153,34 @@ def test_an_exception_that_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert a.request_id in kv.requests
 
 
-def test_a_lookup_that_changes_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_that_changes_something() -> None:
     """I11: a question that takes a block out of the free queue."""
-    kv = make()
-    a = admit(kv, "A", 1, 1, 2)
 
-    def greedy(coordinator: KVCacheCoordinator, *_: object) -> tuple[tuple[list[object]], int]:
-        coordinator.block_pool.get_new_blocks(1)
-        return ([],), 0
+    class Greedy(FullAttentionManager):
+        def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
+            self.block_pool.get_new_blocks(1)
+            return []
 
-    monkeypatch.setattr(type(kv.coordinator), "find_longest_cache_hit", greedy)
-    assert violated(kv, a, "get_computed_blocks")[0] == "I11"
+    kv = make_with(Greedy)
+    assert violated(kv, kv.new_request("A", [1, 1, 2]), "get_computed_blocks")[0] == "I11"
 
 
-def test_a_table_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_rewritten() -> None:
     """I8: a table grows at its end; what stands in it stays."""
-    kv = make()
+
+    class Shuffling(FullAttentionManager):
+        def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
+            new_blocks = super().allocate_new_blocks(request_id, num_tokens)
+            if num_tokens == 5:
+                self.req_to_blocks[request_id].reverse()
+            return new_blocks
+
+        def cache_blocks(self, *_: object) -> None:
+            """Publish nothing: a rewritten table would be a broken prefix, too."""
+
+    kv = make_with(Shuffling)
     a = admit(kv, "A", 1, 1, 2)
     a.append_output_token_ids(2, 3)
-    allocate = type(kv.coordinator).allocate_new_blocks
-
-    def shuffling(coordinator: KVCacheCoordinator, request_id: str, num_tokens: int) -> Any:
-        new_blocks = allocate(coordinator, request_id, num_tokens)
-        coordinator.get_blocks(request_id)[0].reverse()
-        return new_blocks
-
-    monkeypatch.setattr(type(kv.coordinator), "allocate_new_blocks", shuffling)
-    monkeypatch.setattr(type(kv.coordinator), "cache_blocks", lambda *_: None)
     assert violated(kv, a, "allocate_slots", 2) == ("I8", "the table of A was [1, 2] and is [3, 2, 1]")
 
 

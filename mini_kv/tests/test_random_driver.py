@@ -6,13 +6,17 @@ driver that cannot fail proves nothing.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.tests.random_driver import (
     CONFIGS,
@@ -104,25 +108,28 @@ def test_everything_happens() -> None:
     assert {what for what in wanted if seen[what] < 10} == set()
 
 
-def no_dequeue(pool: BlockPool, blocks: Any) -> None:
+class NoDequeue(BlockPool):
     """`touch` as one tutorial had it: the block gets a reference and stays in the free queue."""
-    for block in blocks:
-        block.ref_cnt += 1
+
+    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
+        for block in blocks:
+            block.ref_cnt += 1
 
 
-def test_a_failure_is_short_and_can_be_played_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+class NoDequeueConfig(Config):
+    def make(self, **options: Any) -> KVCacheManager:
+        return super().make(parts=KVCacheParts(make_pool=NoDequeue))
+
+
+def test_a_failure_is_short_and_can_be_played_again(capsys: pytest.CaptureFixture[str]) -> None:
     """The report has the seed, the command and a run of a few operations that fails on the bug and on nothing else."""
-    with monkeypatch.context() as patch:
-        patch.setattr(BlockPool, "touch", no_dequeue)
-        with pytest.raises(DriverFailure) as failure:
-            run([Config()], 0, 20_000)
-        trace = failure.value.trace
-        report = str(failure.value)
-        assert isinstance(replay(trace, Config()), AssertionError)
-        assert main(["--ops", "20000"]) == 1
-        assert capsys.readouterr().out == f"{report}\n"
+    with pytest.raises(DriverFailure) as failure:
+        run([NoDequeueConfig()], 0, 20_000)
+    trace = failure.value.trace
+    report = str(failure.value)
+    assert isinstance(replay(trace, NoDequeueConfig()), AssertionError)
+    assert main(["--ops", "20000"], NoDequeueConfig) == 1
+    assert capsys.readouterr().out == f"{report}\n"
     assert replay(trace, Config()) is None
     assert len(trace) <= 8  # publish a block, free it, find it again
     first_lines = report.splitlines()[:3]
@@ -155,38 +162,69 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 # The content oracle needs neither side's keys: it finds what engine and reference both get wrong.
 
 
-def forget_to_withdraw(*_: object) -> list[Any]:
-    return []
+class ForgetfulManager(FullAttentionManager):
+    def withdraw_promises(self, *_: object) -> list[KVCacheBlock]:
+        return []
 
 
-def test_the_oracle_sees_what_both_get_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides leave the keys of an aborted step: they agree, and somebody reads KV that was never written (I9)."""
-    monkeypatch.setattr(FullAttentionManager, "withdraw_promises", forget_to_withdraw)
-    monkeypatch.setattr(ReferenceCache, "withdraw", forget_to_withdraw)
+class ForgetfulReference(ReferenceCache):
+    def withdraw(self, *_: object) -> list[str]:
+        return []
+
+
+class ForgetfulConfig(Config):
+    """Both sides leave the keys of an aborted step."""
+
+    def make(self, **options: Any) -> KVCacheManager:
+        return super().make(parts=KVCacheParts(manager_classes={FullAttentionSpec: ForgetfulManager}))
+
+    def make_reference(self) -> ReferenceCache:
+        return ForgetfulReference(self.num_blocks, self.all_groups(), enable_caching=self.enable_caching)
+
+
+def test_the_oracle_sees_what_both_get_wrong() -> None:
+    """They agree, and a request reads KV that was never written (I9)."""
     with pytest.raises(DriverFailure) as failure:
-        run([Config(num_documents=1, num_namespaces=1)], 0, 20_000)
+        run([ForgetfulConfig(num_documents=1, num_namespaces=1)], 0, 20_000)
     assert isinstance(failure.value.__cause__, ContentError)
     assert "I9: " in str(failure.value)
     assert [op[0] for op in failure.value.trace][-1] == "step"
 
 
-def test_the_oracle_sees_a_salt_that_both_forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides take every request for the same tenant's: the memory knows whose KV it is."""
-    monkeypatch.setattr(KVCacheManager, "new_request", without_salt(KVCacheManager.new_request))
-    monkeypatch.setattr(ReferenceCache, "blocks_under", blocks_under_any_salt)
-    monkeypatch.setattr(World, "_compare_keys", lambda world: None)
+class SaltlessManager(KVCacheManager):
+    def new_request(self, *arguments: Any, **options: Any) -> Request:
+        return super().new_request(*arguments, **{**options, "cache_salt": None})
+
+
+class SaltlessReference(ReferenceCache):
+    def blocks_under(self, group_id: int, prefix: Any) -> list[int]:
+        return [block_id for block_id, held in self.key_of.items() if held[0] == group_id and held[1][1:] == prefix[1:]]
+
+
+class KeylessWorld(World):
+    def _compare_keys(self) -> None:
+        """Compare nothing: the reference's keys have the salt in them."""
+
+
+class SaltlessConfig(Config):
+    """Both sides take every request for the same tenant's."""
+
+    def make(self, **options: Any) -> KVCacheManager:
+        return super().make(manager_class=SaltlessManager)
+
+    def make_reference(self) -> ReferenceCache:
+        return SaltlessReference(self.num_blocks, self.all_groups(), enable_caching=self.enable_caching)
+
+    def make_world(self) -> World:
+        return KeylessWorld(self)
+
+
+def test_the_oracle_sees_a_salt_that_both_forget() -> None:
+    """The memory knows whose KV it is."""
     with pytest.raises(DriverFailure) as failure:
-        run([Config(num_documents=1, num_namespaces=3)], 0, 20_000)
+        run([SaltlessConfig(num_documents=1, num_namespaces=3)], 0, 20_000)
     assert isinstance(failure.value.__cause__, ContentError)
     assert "tenant-" in str(failure.value)
-
-
-def without_salt(new_request: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arguments, **options: new_request(*arguments, **{**options, "cache_salt": None})
-
-
-def blocks_under_any_salt(cache: ReferenceCache, group_id: int, prefix: Any) -> list[int]:
-    return [block_id for block_id, held in cache.key_of.items() if held[0] == group_id and held[1][1:] == prefix[1:]]
 
 
 @pytest.mark.parametrize(

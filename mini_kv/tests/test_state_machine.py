@@ -17,8 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+from mini_kv.core.kv_cache_interface import FullAttentionSpec
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.tests.random_driver import MISUSES, NAMESPACES, Config, Op, World, replay
+from mini_kv.tests.random_driver import MISUSES, NAMESPACES, Config, Op, replay
 
 NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "100000"))
 
@@ -94,6 +97,7 @@ hits = st.sampled_from(["passed", "adopted", "stale", "ignored"])
 class CacheMachine(RuleBasedStateMachine):
     """Each rule is one operation of the driver, or a few that belong together, so that forty steps go somewhere."""
 
+    config_class: ClassVar[type[Config]] = Config
     last_run: ClassVar[tuple[list[Op], Config]]
     """The latest example: after a failure, the shrunk one."""
 
@@ -103,8 +107,8 @@ class CacheMachine(RuleBasedStateMachine):
         enable_caching=st.sampled_from([True] * 7 + [False]),
     )
     def start(self, block_size: int, num_blocks: int, enable_caching: bool) -> None:
-        config = Config(block_size, num_blocks, enable_caching=enable_caching)
-        self.world = World(config)
+        config = self.config_class(block_size, num_blocks, enable_caching=enable_caching)
+        self.world = config.make_world()
         self.ops: list[Op] = []
         type(self).last_run = (self.ops, config)
 
@@ -185,54 +189,61 @@ def test_any_story_is_the_references_story() -> None:
 
 # The machine's worth: bugs, each told in a short story.
 
-free_blocks, popleft_n = BlockPool.free_blocks, FreeKVCacheBlockQueue.popleft_n
+
+class HeadFirst(BlockPool):
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        super().free_blocks(reversed(list(ordered_blocks)))
 
 
-def head_first(pool: BlockPool, blocks: Iterable[KVCacheBlock]) -> None:
-    free_blocks(pool, reversed(list(blocks)))
+class ResetsWhateverIsHeld(BlockPool):
+    def reset_prefix_cache(self) -> bool:
+        for block in self.blocks:
+            block.block_hash = None
+        self.cached_block_hash_to_block.clear()
+        return True
 
 
-def as_many_as_there_are(queue: FreeKVCacheBlockQueue, n: int) -> list[KVCacheBlock]:
-    return popleft_n(queue, min(n, queue.num_free_blocks))
+class AsManyAsThereAre(FreeKVCacheBlockQueue):
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        return super().popleft_n(min(n, self.num_free_blocks))
 
 
-def no_promise_taken_back(*_: object) -> list[KVCacheBlock]:
-    return []
+class NoPromiseTakenBack(FullAttentionManager):
+    def withdraw_promises(self, *_: object) -> list[KVCacheBlock]:
+        return []
 
 
-def newcomer_replaces(index: BlockHashToBlockMap, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
-    index._blocks[key] = block
+class NewcomerReplaces(BlockHashToBlockMap):
+    def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
+        self._blocks[key] = block
 
 
-def reset_whatever_is_held(pool: BlockPool) -> bool:
-    for block in pool.blocks:
-        block.block_hash = None
-    pool.cached_block_hash_to_block.clear()
-    return True
-
-
-BUGS: list[tuple[type, str, Callable[..., object]]] = [
-    (BlockPool, "free_blocks", head_first),
-    (BlockPool, "reset_prefix_cache", reset_whatever_is_held),
-    (FreeKVCacheBlockQueue, "popleft_n", as_many_as_there_are),
-    (FullAttentionManager, "withdraw_promises", no_promise_taken_back),
-    (BlockHashToBlockMap, "insert", newcomer_replaces),
-]
+BUGS = {
+    "head_first": KVCacheParts(make_pool=HeadFirst),
+    "reset_whatever_is_held": KVCacheParts(make_pool=ResetsWhateverIsHeld),
+    "as_many_as_there_are": KVCacheParts(make_queue=AsManyAsThereAre),
+    "no_promise_taken_back": KVCacheParts(manager_classes={FullAttentionSpec: NoPromiseTakenBack}),
+    "newcomer_replaces": KVCacheParts(make_index=NewcomerReplaces),
+}
 NUM_BUGS = len(BUGS) if NUM_OPERATIONS > 100_000 else 1  # shrinking takes seconds each
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("owner", "verb", "bug"), BUGS[:NUM_BUGS], ids=[bug.__name__ for *_, bug in BUGS[:NUM_BUGS]])
-def test_a_bug_is_told_in_a_few_operations(
-    owner: type, verb: str, bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("bug", list(BUGS)[:NUM_BUGS])
+def test_a_bug_is_told_in_a_few_operations(bug: str) -> None:
     """The counterexample is short, is printed as a call of the driver's `replay`, and is about the bug alone."""
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, verb, bug)
-        with pytest.raises(Exception) as failure:  # a broken engine may raise anything
-            run_state_machine_as_test(CacheMachine, settings=settings(SETTINGS, max_examples=60))
-        ops, config = CacheMachine.last_run
-        assert replay(ops, config) is not None
-    assert replay(ops, config) is None
+
+    class BrokenConfig(Config):
+        def make(self, **options: Any) -> KVCacheManager:
+            return super().make(parts=BUGS[bug])
+
+    class BrokenMachine(CacheMachine):
+        config_class = BrokenConfig
+
+    with pytest.raises(Exception) as failure:  # a broken engine may raise anything
+        run_state_machine_as_test(BrokenMachine, settings=settings(SETTINGS, max_examples=60))
+    ops, config = BrokenMachine.last_run
+    assert replay(ops, config) is not None
+    assert replay(ops, Config(config.block_size, config.num_blocks, enable_caching=config.enable_caching)) is None
     assert len(ops) <= 8, ops  # 3 to 5, as Hypothesis shrinks today
     assert f"replay({ops}, {config})" in failure.value.__notes__

@@ -11,12 +11,10 @@ from mini_kv.engine.terminal import printable
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.lab import all_labs, shown
 from mini_kv.labkit.own_engine.assembly import seams
+from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, TookTooLongError, Trial
 from mini_kv.labkit.parts import OwnParts
-
-PATIENCE_S = 3
-"""Seconds that a step may take while one part after the other is tried, if an engine did not come back."""
 
 
 def add_labs_argument(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +27,7 @@ def add_labs_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_with_labs(args: argparse.Namespace, root: Path) -> int:
+def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = STEP_LIMIT_S) -> int:
     """Write the table of parts, what the learner's engine says, and the verdict; return the exit status.
 
     0: the same words as the engine's own. 1: other words, or an error, and the part that is to blame if one can be
@@ -38,6 +36,7 @@ def run_with_labs(args: argparse.Namespace, root: Path) -> int:
     Args:
         args: of the command.
         root: the repository.
+        step_limit_s: seconds in which a file must be loaded, and an engine must say something.
     """
     labs = all_labs(root)
     if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
@@ -48,14 +47,14 @@ def run_with_labs(args: argparse.Namespace, root: Path) -> int:
     prepared = prepare(args, **seams(OwnParts(), on_logits=reference.note))
     if prepared is None:
         return 2
-    found = find_parts(args.labs, labs, Path.cwd())
+    found = find_parts(args.labs, labs, Path.cwd(), step_limit_s)
     print("\n".join(table(found, "solution" if args.labs == "solution" else "yours")), end="\n\n", flush=True)
     parts = {str(each.part): each for each in found if each.value is not None}
     if not parts:
         show(*prepared, args)
         print("\nNo part is yours yet: these are mini_kv's words.")
         return 0
-    trial = Trial(args, own_parts(found), STEP_LIMIT_S)
+    trial = Trial(args, own_parts(found), step_limit_s)
     engine = trial.prepare()
     if engine is not None:
         show(engine, trial.deltas(), args)
@@ -66,12 +65,12 @@ def run_with_labs(args: argparse.Namespace, root: Path) -> int:
     lines, is_right = verdict(trial, reference, parts, num_usable)
     print("\n".join(lines), flush=True)  # looking for the part can take a while
     if not is_right:
-        print("\n".join(who_is_to_blame(args, trial.error, reference, parts)))
+        print("\n".join(Search(trial, reference, parts).lines()))
     return 0 if is_right else 1
 
 
 def table(found: Sequence[Found], learner: str) -> list[str]:
-    """Return a line a part: its name, its owner, and where it stands or why it is not used."""
+    """Return a line per part: its name, its owner, and where it stands or why it is not used."""
     lines = [f"{'part':<38} owner"]
     for each in found:
         owner, remark = (learner, each.place) if each.value is not None else ("mini_kv", each.why)
@@ -112,7 +111,7 @@ def what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
     error = trial.error
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, TookTooLongError):
-        what = f"it did not come back within {STEP_LIMIT_S} s"
+        what = f"it did not come back within {trial.limit} s"
     elif isinstance(error, LabTodo):
         what = f"still TODO: {error}"
     line = last_line(error, {each.source for each in parts.values()}) if error is not None else None
@@ -135,37 +134,3 @@ def other_words(trial: Trial, reference: Trial) -> list[str]:
             text = reference.engine.tokenizer.decode_bytes(token_ids[first : first + 12]).decode(errors="replace")
             lines.append(f"  {owner:<8} ...{printable(text)!r}...")
     return lines
-
-
-def who_is_to_blame(
-    args: argparse.Namespace, error: BaseException | None, reference: Trial, parts: Mapping[str, Found]
-) -> list[str]:
-    """Let one part after the other fall back to the engine's own, and return what that says.
-
-    If the learner's code was running when it broke, its lab goes first, and a part of it that helps ends the search.
-    """
-    line = last_line(error, {each.source for each in parts.values()}) if error is not None else None
-    blamed = [name for name, each in parts.items() if line and each.source == line[0]]
-    limit = PATIENCE_S if isinstance(error, TookTooLongError) else STEP_LIMIT_S
-
-    def heals(*without: str) -> bool:
-        others = own_parts(each for name, each in parts.items() if name not in without)
-        return Trial(args, others, limit).agrees_with(reference)
-
-    healers = []
-    for name in [*blamed, *(name for name in parts if name not in blamed)]:
-        if heals(name):
-            healers.append(name)
-            if name in blamed:
-                break
-    if healers:
-        lines = [f"With {name} from mini_kv it is right again: {parts[name].place}" for name in healers]
-        return lines if len(lines) == 1 else ["Any one of these helps, so look where two of them meet.", *lines]
-    # A part may call another one of its lab, and then both must go.
-    for lab_id in dict.fromkeys(each.part.lab_id for each in parts.values()):
-        if heals(*(name for name, each in parts.items() if each.part.lab_id == lab_id)):
-            return [f"With all of {lab_id} from mini_kv it is right again. Run its tests."]
-    wrong = [name for name in parts if not heals(*(other for other in parts if other != name))]
-    if not wrong:
-        return ["Each of your parts is right alone; together they are not."]
-    return ["No single part helps. These are wrong even alone:", *(f"  {n}: {parts[n].place}" for n in wrong)]

@@ -43,18 +43,19 @@ class Found:
         return f"{short(self.source)}:{self.line}"
 
 
-def find_parts(choice: str, labs: Sequence[Lab], invocation_dir: Path) -> list[Found]:
+def find_parts(choice: str, labs: Sequence[Lab], invocation_dir: Path, limit: float = STEP_LIMIT_S) -> list[Found]:
     """Return every part as it is found in the learner's files; what is wrong with one is noted, not raised.
 
     Args:
         choice: `starter`, `solution` or a folder, as in LAB_IMPL.
         labs: all labs.
         invocation_dir: what a relative path is relative to.
+        limit: seconds in which a file must be loaded.
     """
     found: list[Found] = []
     for lab in labs:
         wanted = any(part.goes_to for part in lab.parts)
-        file = LabFile(lab, choice, len(labs), invocation_dir) if wanted else None
+        file = LabFile(lab, choice, len(labs), invocation_dir, limit) if wanted else None
         found += [file.find(part) if file and part.goes_to else Found(part, why=part.never) for part in lab.parts]
     return found
 
@@ -67,7 +68,7 @@ def own_parts(found: Iterable[Found]) -> OwnParts:
 class LabFile:
     """The learner's file of one lab, loaded as far as it goes."""
 
-    def __init__(self, lab: Lab, choice: str, num_labs: int, invocation_dir: Path) -> None:
+    def __init__(self, lab: Lab, choice: str, num_labs: int, invocation_dir: Path, limit: float) -> None:
         """Load it; if it cannot be loaded, note why."""
         self.lab = lab
         self.source = self.problem = ""
@@ -87,20 +88,20 @@ class LabFile:
             self.problem = lab.missing
             return
         try:
-            self._read_and_load(implementation)
+            self._read_and_load(implementation, limit)
         except SyntaxError as error:
             self.problem = f"{type(error).__name__} in line {error.lineno}: {error.msg}"
         except TookTooLongError:
-            self.problem = f"loading the file takes longer than {STEP_LIMIT_S} s"
+            self.problem = f"loading the file takes longer than {limit} s"
         except (Exception, SystemExit) as error:
             line = last_line(error, {self.source})
             self.problem = f"{type(error).__name__}{f' in line {line[1]}' if line else ''}: {error}"
 
-    def _read_and_load(self, implementation: Implementation) -> None:
+    def _read_and_load(self, implementation: Implementation, limit: float) -> None:
         tree = ast.parse(Path(self.source).read_text(encoding="utf-8"), self.source)
         for node in tree.body:
             self._note(node, "")
-        with time_limit(STEP_LIMIT_S), interpreted() if self.lab.needs == "K" else nullcontext():
+        with time_limit(limit), interpreted() if self.lab.needs == "K" else nullcontext():
             self.module = implementation.load()
 
     def _note(self, node: ast.stmt, owner: str) -> None:

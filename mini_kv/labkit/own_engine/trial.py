@@ -73,7 +73,12 @@ class Trial:
         self.error: BaseException | None = None
         self.engine: LLMEngine | None = None
         self._stream: Deltas | None = None
-        self._args, self._own, self._limit = args, own, limit
+        self.limit = limit
+        self._args, self._own = args, own
+
+    def again(self, own: OwnParts, limit: float) -> "Trial":
+        """Return a run of the same prompts on other parts."""
+        return Trial(self._args, own, limit)
 
     def prepare(self) -> "LLMEngine | None":
         """Build the engine and add the prompts; return it, or `None` if that failed."""
@@ -82,7 +87,7 @@ class Trial:
         from mini_kv.labkit.own_engine.assembly import seams
 
         try:
-            with time_limit(self._limit):
+            with time_limit(self.limit):
                 engine = make_engine(self._args, **seams(self._own, on_logits=self.note))
                 self.take(engine, start(engine, self._args))
         except (Exception, SystemExit, TookTooLongError) as error:
@@ -102,7 +107,7 @@ class Trial:
         """Yield what comes, and end when an error does."""
         while self._stream is not None:
             try:
-                with time_limit(self._limit):
+                with time_limit(self.limit):
                     delta = next(self._stream)
             except StopIteration:
                 return

@@ -11,9 +11,10 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.generate_command import make_engine, start
 from mini_kv.labkit.lab import all_labs
-from mini_kv.labkit.own_engine import command, found
 from mini_kv.labkit.own_engine.assembly import seams
+from mini_kv.labkit.own_engine.command import run_with_labs
 from mini_kv.labkit.own_engine.found import find_parts, own_parts
+from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
 from mini_kv.tests.engine.test_generate_command import without_torch
 
 REPOSITORY = Path(__file__).parents[3]
@@ -29,16 +30,11 @@ def in_the_repository(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
 
 
-@pytest.fixture
-def short_patience(monkeypatch):
-    for module in (command, found):
-        monkeypatch.setattr(module, "STEP_LIMIT_S", 2)
-
-
-def generate(capsys, labs, *prompts, status, max_tokens=12, more=()):
+def generate(capsys, labs, *prompts, status, max_tokens=12, more=(), limit=STEP_LIMIT_S):
     """Run the command; return its table as {part: (owner, remark)}, and what comes below."""
     argv = ["generate", *(prompts or [PROMPT]), "--temperature", "0", "--max-tokens", str(max_tokens), *more]
-    assert main([*argv, "--labs", str(labs)]) == status
+    args = build_parser().parse_args([*argv, "--labs", str(labs)])
+    assert run_with_labs(args, REPOSITORY, limit) == status
     lines = capsys.readouterr().out.splitlines()
     end = lines.index("")
     rows = [re.fullmatch(r"(lab-\d\d \S+) +(yours|solution|mini_kv) +(.+)", line) for line in lines[1:end]]
@@ -280,21 +276,21 @@ def test_a_file_that_does_not_load_is_not_used(capsys, tmp_path):
     assert "1 of 17 parts from the labs." in below
 
 
-def test_an_endless_loop_ends_with_the_line_that_it_was_in(capsys, tmp_path, short_patience):
+def test_an_endless_loop_ends_with_the_line_that_it_was_in(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-02", "lab-03", "lab-11")
     file = spoil(folder, "lab-11", "            index += 1\n", "            while True:\n                index += 1\n")
-    _, below = generate(capsys, folder, status=1)
+    _, below = generate(capsys, folder, status=1, limit=2)
     assert "Your engine stopped after 1 tokens: it did not come back within 2 s" in below
     assert re.search(rf"  at {re.escape(str(file))}:\d+  (while True:|index \+= 1)$", below, re.MULTILINE)
     assert below.endswith(f"With lab-11 Scheduler from mini_kv it is right again: {file}:12")
 
 
-def test_a_file_that_never_ends_loading_is_not_used(capsys, tmp_path, short_patience):
+def test_a_file_that_never_ends_loading_is_not_used(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-02")
     (folder / "lab-04.py").write_text(
         "while True:\n    try:\n        pass\n    except BaseException:\n        pass\n", encoding="utf-8"
     )
-    table, _ = generate(capsys, folder, status=0, max_tokens=2)
+    table, _ = generate(capsys, folder, status=0, max_tokens=2, limit=2)
     assert table["lab-04 get_request_block_hasher"][1] == "loading the file takes longer than 2 s"
 
 
