@@ -1,203 +1,24 @@
-/* <kv-story>: the life of a KV cache as a picture to step through.
+/* <kv-story>: the life of a KV cache as a picture to step through. Joined by `npm run figure` in book/ from the sources
+ * in mini_kv/viz/kv_story: change those.
  *
- * One classic script without dependencies; it asks nobody for anything. Give it a story in one of three ways:
+ * One classic script without dependencies; it asks for nothing. Give it a story in one of three ways:
  *
  *     a child of <kv-story>: a script element of type application/json (also when it comes later)
  *     element.data = story                      a new story; a live one keeps its step, or follows its end
  *     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
- *
- * The story's form is written down in mini_kv/viz/story_json.py, which makes it. In reading order: the words, the
- * story (JSON to states), the places (a state to coordinates), the text drawing, the element.
- *
- * The notation. A block is one card, drawn once. Its place says who has it: in the tables' rows it is held, and as
- * tall as the rows that hold it; in the queue it is free, and the queue's order is the order of reuse. Its tag says
- * that it can be found. How far it is filled says how many of its tokens are there.
  */
+if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
 (() => {
-  "use strict";
-  if (typeof customElements === "undefined" || customElements.get("kv-story")) return;
-
-  // ---- Words --------------------------------------------------------------------------------------------------------
-
-  const WORDS = {
-    en: {
-      figure: "Figure: {0}",
-      blocks: "Blocks: arrow keys up and down choose one",
-      steps: "Step",
-      first: "First step",
-      back: "Step back",
-      play: "Play",
-      pause: "Pause",
-      forward: "Step forward",
-      last: "Last step",
-      at: "step {0} of {1}",
-      start: "Before the first call: every block is free.",
-      tables: "Block tables",
-      nobody: "no request holds a block",
-      free: "Free queue",
-      next: "next",
-      end: "last",
-      empty: "empty: no block is free",
-      memory: "Memory: holders change, blocks never move",
-      stray: "In no table and not in the queue",
-      index: "Index: name \u2192 block",
-      nameless: "no block has a name",
-      more: "and {0} more",
-      waiting: "Waiting",
-      preempted: "preempted",
-      none: "nobody",
-      tokens: "{0} tokens",
-      predict: "What do you expect?",
-      yes: "You said \u201c{0}\u201d, and so it is.",
-      said: "You said \u201c{0}\u201d.",
-      look: "Show what happens",
-      skip: "Skip the question",
-      wrong: "No. For \u201c{0}\u201d to be right,",
-      how: "How to read this",
-      text: "The state as text",
-      block: "Block {0}",
-      close: "Close",
-      null: "the null block: stands where nothing is kept, never handed out",
-      never: "free, never used",
-      filling: "held, being filled: {0} of {1} slots",
-      held: "held, not cached",
-      heldNamed: "held and cached: it can be found",
-      freeNamed: "free and still cached: a hit revives it",
-      freeNameless: "free, not cached",
-      ref: "ref_cnt {0}",
-      by: "held by {0}",
-      name: "name {0}",
-      noName: "no name",
-      same: "same name as block {0}",
-      place: "number {0} of {1} in the free queue",
-      holds: "tokens {0} of {1}",
-      bio: "So far",
-      stepN: "step {0}: {1}",
-      unused: "nothing has happened to it",
-      wentWrong: "This figure cannot be drawn: {0}",
-      notStory: "the data is no JSON object",
-      version: "it has version {0}, and this script reads version 1",
-      badBlock: "step {0} speaks of block {1}, and there are {2}",
-      badField: "{0} is {1}",
-      tier: "{0}: {1} of {2}",
-      kinds: {
-        allocated: "allocated",
-        revived: "revived",
-        shared: "shared",
-        unshared: "unshared",
-        freed: "freed",
-        cached: "cached",
-        evicted: "evicted",
-        uncached: "uncached",
-        illegal: "ILLEGAL",
-      },
-      legend: [
-        "A card is a block: its number, and how many tables hold it (\u00d72).",
-        "A tall card stands in several rows: one block, shared. Nothing is copied.",
-        "A tag under the number is its name in the index: it is cached, and can be found by its content.",
-        "Coloured: held, as far as it is filled. Hollow: free. Dashed: never used.",
-        "The queue is read from \u201cnext\u201d: that block is taken first.",
-        "Keys: left and right step, space plays, up and down choose a block, 1 to 9 answer.",
-        "A thick frame with signs marks what this step changed:",
-      ],
-    },
-    zh: {
-      figure: "图：{0}",
-      blocks: "块：用上下方向键选择",
-      steps: "步骤",
-      first: "第一步",
-      back: "上一步",
-      play: "播放",
-      pause: "暂停",
-      forward: "下一步",
-      last: "最后一步",
-      at: "第 {0} 步，共 {1} 步",
-      start: "第一次调用之前：所有块都空闲。",
-      tables: "块表",
-      nobody: "没有请求持有块",
-      free: "空闲队列",
-      next: "下一个",
-      end: "末尾",
-      empty: "空：没有空闲块",
-      memory: "显存：块从不移动，变的只是持有者",
-      stray: "既不在块表中，也不在队列中",
-      index: "索引：名字 \u2192 块",
-      nameless: "没有块有名字",
-      more: "还有 {0} 个",
-      waiting: "等待",
-      preempted: "被抢占",
-      none: "无",
-      tokens: "{0} 个 token",
-      predict: "你预计会怎样？",
-      yes: "你答“{0}”，正是如此。",
-      said: "你答“{0}”。",
-      look: "看看会发生什么",
-      skip: "跳过此题",
-      wrong: "不对。若“{0}”成立，则：",
-      how: "怎样读这张图",
-      text: "文字形式的状态",
-      block: "块 {0}",
-      close: "关闭",
-      null: "空块：占位用，从不分配",
-      never: "空闲，从未使用",
-      filling: "被持有，填充中：{0} / {1} 个槽",
-      held: "被持有，没有名字",
-      heldNamed: "被持有，可被找到",
-      freeNamed: "空闲，仍可被找到：命中即复活",
-      freeNameless: "空闲，无法被找到",
-      ref: "ref_cnt {0}",
-      by: "持有者：{0}",
-      name: "名字 {0}",
-      noName: "没有名字",
-      same: "与块 {0} 同名",
-      place: "空闲队列第 {0} 位，共 {1} 位",
-      holds: "{1} 的 token {0}",
-      bio: "经历",
-      stepN: "第 {0} 步：{1}",
-      unused: "尚未发生任何事",
-      wentWrong: "无法画出此图：{0}",
-      notStory: "数据不是 JSON 对象",
-      version: "数据版本为 {0}，此脚本只读版本 1",
-      badBlock: "第 {0} 步提到块 {1}，而总共只有 {2} 块",
-      badField: "{0} 为 {1}",
-      tier: "{0}：{1} / {2}",
-      kinds: {
-        allocated: "分配",
-        revived: "复活",
-        shared: "共享",
-        unshared: "取消共享",
-        freed: "释放",
-        cached: "得名",
-        evicted: "逐出",
-        uncached: "失名",
-        illegal: "非法",
-      },
-      legend: [
-        "一张卡片是一个块：编号，以及有几张块表持有它（\u00d72）。",
-        "跨多行的高卡片：同一个块被共享，没有任何复制。",
-        "编号下的标签是名字：可以按内容找到该块。",
-        "有色：被持有，按填充程度着色。空心：空闲。虚线：从未使用。",
-        "队列从“下一个”读起：最先被取走。",
-        "按键：左右换步，空格播放，上下选块，1 到 9 作答。",
-        "粗框加符号：这一步改变了它：",
-      ],
-    },
-  };
-
-  const fill = (text, ...values) => text.replace(/\{(\d)\}/g, (_, i) => values[i]);
-
-  // ---- The story: JSON to a list of states --------------------------------------------------------------------------
-
-  class StoryError extends Error {
+  // model.js
+  var StoryError = class extends Error {
     constructor(word, ...values) {
       super(word);
+      this.word = word;
       this.values = values;
     }
-  }
-
-  /** Block ids as an array: `"1..3 9 7..5"` or already one. */
+  };
   function ids(value) {
-    if (Array.isArray(value)) return value;
+    if (Array.isArray(value)) return value.map(Number);
     const out = [];
     for (const part of String(value ?? "").split(" ")) {
       if (!part) continue;
@@ -208,15 +29,13 @@
     }
     return out;
   }
-
-  const words = (value) => (Array.isArray(value) ? value : String(value).split(" ").filter(Boolean));
-
-  /** What changed between two states, in the words of the trace; for stories that do not say it themselves. */
+  var words = (value) => Array.isArray(value) ? value : String(value).split(" ").filter(Boolean);
   function difference(before, after) {
     const events = [];
-    const add = (kind, id) => events.push({ kind, id });
+    const add = (kind, id) => void events.push({ kind, id });
     for (let id = 0; id < after.ref.length; id++) {
-      const [r0, r1, n0, n1] = [before.ref[id], after.ref[id], before.name[id], after.name[id]];
+      const [r0, r1] = [before.ref[id], after.ref[id]];
+      const [n0, n1] = [before.name[id], after.name[id]];
       if (n0 && n0 !== n1) add(r0 > 0 ? "uncached" : "evicted", id);
       if (r1 > r0) add(r0 > 0 ? "shared" : n0 && n0 === n1 ? "revived" : "allocated", id);
       if (r1 < r0) add(r1 > 0 ? "unshared" : "freed", id);
@@ -224,103 +43,92 @@
     }
     return events;
   }
-
   function eventsOf(text) {
-    return text
-      .split(", ")
-      .filter(Boolean)
-      .flatMap((part) => {
-        const space = part.indexOf(" ");
-        return ids(part.slice(space + 1)).map((id) => ({ kind: part.slice(0, space), id }));
-      });
+    return text.split(", ").filter(Boolean).flatMap((part) => {
+      const space = part.indexOf(" ");
+      return ids(part.slice(space + 1)).map((id) => ({ kind: part.slice(0, space), id }));
+    });
   }
-
-  /** How many leading blocks two requests have in common, in the group where it is most. */
   function common(a, b) {
     let most = 0;
     a.forEach((table, g) => {
-      let n = 0,
-        real = 0;
+      let n = 0, real = 0;
       while (n < table.length && b[g] && table[n] === b[g][n]) real = Math.max(real, table[n++]);
       if (real) most = Math.max(most, n);
     });
     return most;
   }
-
-  /** Rows keep their order; a new one goes beside whom it shares most with, so that a shared block is one piece. */
   function rowOrder(before, tables) {
     const order = before.filter((name) => tables.has(name));
     for (const [name, table] of tables) {
       if (order.includes(name)) continue;
-      const shared = order.map((other) => common(table, tables.get(other)));
+      const shared = order.map((other) => common(table, tables.get(other) ?? []));
       const most = Math.max(0, ...shared);
       order.splice(most ? shared.lastIndexOf(most) + 1 : order.length, 0, name);
     }
     return order;
   }
-
-  /** What an event adds to the reference count. */
-  const COUNTS = { allocated: 1, revived: 1, shared: 1, unshared: -1, freed: -1 };
-
-  /** The state after a step: the state before, and what the step says is different. */
+  function holdersIn(order, tables) {
+    const holders = /* @__PURE__ */ new Map();
+    for (const request of order) {
+      (tables.get(request) ?? []).forEach(
+        (table, group) => table.forEach((id, column) => {
+          const found = holders.get(id) ?? [];
+          holders.set(id, found);
+          found.push({ request, group, column });
+        })
+      );
+    }
+    return holders;
+  }
+  var COUNTS = { allocated: 1, revived: 1, shared: 1, unshared: -1, freed: -1 };
   function apply(before, step, number) {
-    const { ref, name, tables, free, tok, used, tiers } = before;
     const next = {
       ...before,
       step,
       number,
-      ref: ref.slice(),
-      name: name.slice(),
-      tables: new Map(tables),
-      free,
-      tok: { ...tok },
-      tiers: { ...tiers },
+      ref: before.ref.slice(),
+      name: before.name.slice(),
+      used: before.used.slice(),
+      tables: new Map(before.tables),
+      tok: { ...before.tok, ...step.tok },
+      tiers: { ...before.tiers },
       waiting: step.waiting ?? before.waiting,
       scheduled: step.scheduled ?? {},
+      events: eventsOf(step.events ?? "")
     };
     const known = (list) => {
       for (const id of list)
-        if (!(id >= 0 && id < ref.length)) throw new StoryError("badBlock", number, id, ref.length);
+        if (!(id >= 0 && id < next.ref.length)) throw new StoryError("badBlock", number, id, next.ref.length);
       return list;
     };
-    next.events = eventsOf(step.events ?? "");
     known(next.events.map((event) => event.id));
-    const names = words(step.names ?? "");
+    const names = words(step.names ?? "").slice();
     for (const { kind, id } of next.events) {
       next.ref[id] += COUNTS[kind] ?? 0;
       if (kind === "cached") next.name[id] = names.shift() ?? next.name[id];
       if (kind === "evicted" || kind === "uncached") next.name[id] = "";
     }
-    for (const [count, who] of Object.entries(step.ref ?? {})) for (const id of known(ids(who))) next.ref[id] = +count;
+    for (const [count, which] of Object.entries(step.ref ?? {}))
+      for (const id of known(ids(which))) next.ref[id] = +count;
     for (const [id, text] of Object.entries(step.name ?? {})) next.name[known([+id])[0]] = text ?? "";
     for (const [request, groups] of Object.entries(step.tables ?? {})) {
       if (groups === null) next.tables.delete(request);
       else
         next.tables.set(
           request,
-          groups.map((group) => known(ids(group))),
+          groups.map((group) => known(ids(group)))
         );
     }
-    Object.assign(next.tok, step.tok);
-    for (const [tier, names] of Object.entries(step.tiers ?? {})) next.tiers[tier] = words(names);
-    if (step.free !== undefined) next.free = known(ids(step.free));
-    if (step.events === undefined) next.events = difference(before, next);
-    next.used = used.slice();
+    for (const [tier, hashes] of Object.entries(step.tiers ?? {})) next.tiers[tier] = words(hashes);
+    if (step.free !== void 0) next.free = known(ids(step.free));
+    if (step.events === void 0) next.events = difference(before, next);
     for (const { id } of next.events) next.used[id] = true;
     next.order = rowOrder(before.order, next.tables);
-    next.holders = new Map();
-    for (const request of next.order) {
-      next.tables.get(request).forEach((table, group) =>
-        table.forEach((id, column) => {
-          if (!next.holders.has(id)) next.holders.set(id, []);
-          next.holders.get(id).push({ request, group, column });
-        }),
-      );
-    }
+    next.holders = holdersIn(next.order, next.tables);
     return next;
   }
-
-  function decode(data) {
+  function check(data) {
     if (typeof data !== "object" || data === null || Array.isArray(data)) throw new StoryError("notStory");
     if (data.version !== 1) throw new StoryError("version", data.version);
     for (const key of ["num_blocks", "block_size"]) {
@@ -328,24 +136,29 @@
     }
     if (!Array.isArray(data.steps)) throw new StoryError("badField", "steps", data.steps);
     data.steps.forEach((step, i) => {
-      const bad =
-        typeof step !== "object" ||
-        step === null ||
-        (step.lines && !Array.isArray(step.lines)) ||
-        (step.predict && !(Array.isArray(step.predict.choices) && step.predict.choices[step.predict.answer]));
+      const bad = typeof step !== "object" || step === null || step.lines && !Array.isArray(step.lines) || step.predict && !(Array.isArray(step.predict.choices) && step.predict.choices[step.predict.answer]);
       if (bad) throw new StoryError("badField", `steps[${i}]`, JSON.stringify(step).slice(0, 60));
     });
+  }
+  function decode(anything) {
+    check(anything);
+    const data = anything;
     const n = data.num_blocks;
     const blank = {
+      step: {},
+      number: 0,
+      events: [],
       ref: Array(n).fill(0),
       name: Array(n).fill(""),
-      tables: new Map(),
-      tok: {},
       used: Array(n).fill(false),
+      tables: /* @__PURE__ */ new Map(),
       order: [],
+      holders: /* @__PURE__ */ new Map(),
       free: Array.from({ length: Math.max(0, n - 1) }, (_, i) => i + 1),
+      tok: {},
       tiers: {},
       waiting: [],
+      scheduled: {}
     };
     const states = [apply(blank, { ...data.start, events: "" }, 0)];
     for (const step of data.steps) states.push(apply(states[states.length - 1], step, states.length));
@@ -355,25 +168,273 @@
       title: String(data.title ?? ""),
       blockSize: data.block_size,
       numBlocks: n,
-      numGroups: Math.max(1, ...states.flatMap((state) => [...state.tables.values()].map((table) => table.length))),
+      numGroups: Math.max(1, ...states.flatMap((state) => [...state.tables.values()].map((table) => table.length)))
     };
   }
-
-  /** Tokens in a block: as many as its first holder has there; a named block is full. */
   function tokensIn(story, state, id) {
     const holder = state.holders.get(id)?.[0];
     if (!holder) return state.name[id] ? story.blockSize : 0;
     const total = state.tok[holder.request];
-    if (total === undefined || state.name[id]) return story.blockSize;
+    if (total === void 0 || state.name[id]) return story.blockSize;
     return Math.max(0, Math.min(story.blockSize, total - holder.column * story.blockSize));
   }
+  function elide(cells, most) {
+    if (cells.length <= most) return cells;
+    const side = Math.floor((most - 1) / 2);
+    return [...cells.slice(0, side), `..${cells.length - 2 * side} more..`, ...cells.slice(-side)];
+  }
+  function drawText(state) {
+    const rows = [];
+    const mark = (id, none) => state.name[id] ? "#" : none;
+    for (const [request, groups] of state.tables) {
+      groups.forEach((table, g) => {
+        const cells = table.map((id) => id === 0 ? "[null]" : `[${id}x${state.ref[id]}${mark(id, " ")}]`);
+        rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(cells, 10)]);
+      });
+    }
+    const free = elide(
+      state.free.map((id) => id + mark(id, "")),
+      12
+    );
+    rows.push(["free", ["next->", ...free, "<-last"]]);
+    const width = Math.max(...rows.map(([name]) => name.length));
+    return rows.map(([name, cells]) => `${name.padEnd(width)}  ${cells.join(" ")}`.trimEnd()).join("\n");
+  }
 
-  // ---- Places: a state to coordinates -------------------------------------------------------------------------------
+  // words.js
+  var en = {
+    figure: "Figure: {0}",
+    blocks: "Blocks: arrow keys up and down choose one",
+    steps: "Step",
+    first: "First step",
+    back: "Step back",
+    play: "Play",
+    pause: "Pause",
+    forward: "Step forward",
+    last: "Last step",
+    at: "step {0} of {1}",
+    start: "Before the first call: every block is free.",
+    tables: "Block tables",
+    noTables: "no request holds a block",
+    free: "Free queue",
+    next: "next",
+    end: "last",
+    empty: "empty: no block is free",
+    memory: "Memory: holders change, blocks never move",
+    stray: "In no table and not in the queue",
+    index: "Index: block hash → block",
+    notCached: "no block is cached",
+    more: "and {0} more",
+    waiting: "Waiting",
+    preempted: "preempted",
+    none: "no request",
+    tokens: "{0} tokens",
+    predict: "What do you expect?",
+    yes: "You said “{0}”, and so it is.",
+    said: "You said “{0}”.",
+    look: "Show what happens",
+    skip: "Skip the question",
+    wrong: "No. For “{0}” to be right,",
+    how: "How to read this",
+    text: "The state as text",
+    block: "Block {0}",
+    close: "Close",
+    null: "the null block: stands where nothing is kept, never handed out",
+    never: "free, never used",
+    filling: "held, being filled: {0} of {1} slots",
+    held: "held, not cached",
+    heldCached: "held and cached: it can be found",
+    freeCached: "free and still cached: a hit revives it",
+    freeNotCached: "free, not cached",
+    ref: "ref_cnt {0}",
+    by: "held by {0}",
+    hash: "block hash {0}",
+    noHash: "no block hash",
+    same: "same block hash as block {0}",
+    place: "number {0} of {1} in the free queue",
+    holds: "tokens {0} of {1}",
+    bio: "So far",
+    stepN: "step {0}: {1}",
+    unused: "nothing has happened to it",
+    wentWrong: "This figure cannot be drawn: {0}",
+    notStory: "the data is no JSON object",
+    version: "it has version {0}, and this script reads version 1",
+    badBlock: "step {0} speaks of block {1}, and there are {2}",
+    badField: "{0} is {1}",
+    tier: "{0}: {1} of {2}",
+    kinds: {
+      allocated: "allocated",
+      revived: "revived",
+      shared: "shared",
+      unshared: "unshared",
+      freed: "freed",
+      cached: "cached",
+      evicted: "evicted",
+      uncached: "uncached",
+      illegal: "ILLEGAL"
+    },
+    legend: [
+      "A card is a block: its number, and how many tables hold it (×2).",
+      "A tall card stands in several rows: one block, shared. Nothing is copied.",
+      "A tag under the number begins its block hash: it is cached, and can be found by its content.",
+      "Coloured: held, as far as it is filled. Hollow: free. Dashed: never used.",
+      "The queue is read from “next”: that block is taken first.",
+      "Keys: left and right step, space plays, up and down choose a block, 1 to 9 answer.",
+      "A thick frame with signs marks what this step changed:"
+    ]
+  };
+  var zh = {
+    figure: "图：{0}",
+    blocks: "块：用上下方向键选择",
+    steps: "步骤",
+    first: "第一步",
+    back: "上一步",
+    play: "播放",
+    pause: "暂停",
+    forward: "下一步",
+    last: "最后一步",
+    at: "第 {0} 步，共 {1} 步",
+    start: "第一次调用之前：所有块都空闲。",
+    tables: "块表",
+    noTables: "没有请求持有块",
+    free: "空闲队列",
+    next: "下一个",
+    end: "末尾",
+    empty: "空：没有空闲块",
+    memory: "显存：块从不移动，变的只是持有者",
+    stray: "既不在块表中，也不在队列中",
+    index: "索引：块哈希 → 块",
+    notCached: "没有块被缓存",
+    more: "还有 {0} 个",
+    waiting: "等待",
+    preempted: "被抢占",
+    none: "无",
+    tokens: "{0} 个 token",
+    predict: "你预计会怎样？",
+    yes: "你答“{0}”，正是如此。",
+    said: "你答“{0}”。",
+    look: "看看会发生什么",
+    skip: "跳过此题",
+    wrong: "不对。若“{0}”成立，则：",
+    how: "怎样读这张图",
+    text: "文字形式的状态",
+    block: "块 {0}",
+    close: "关闭",
+    null: "空块：占位用，从不分配",
+    never: "空闲，从未使用",
+    filling: "被持有，填充中：{0} / {1} 个槽",
+    held: "被持有，未缓存",
+    heldCached: "被持有，可被找到",
+    freeCached: "空闲，仍可被找到：命中即复活",
+    freeNotCached: "空闲，无法被找到",
+    ref: "ref_cnt {0}",
+    by: "持有者：{0}",
+    hash: "块哈希 {0}",
+    noHash: "没有块哈希",
+    same: "与块 {0} 哈希相同",
+    place: "空闲队列第 {0} 位，共 {1} 位",
+    holds: "{1} 的 token {0}",
+    bio: "经历",
+    stepN: "第 {0} 步：{1}",
+    unused: "尚未发生任何事",
+    wentWrong: "无法画出此图：{0}",
+    notStory: "数据不是 JSON 对象",
+    version: "数据版本为 {0}，此脚本只读版本 1",
+    badBlock: "第 {0} 步提到块 {1}，而总共只有 {2} 块",
+    badField: "{0} 为 {1}",
+    tier: "{0}：{1} / {2}",
+    kinds: {
+      allocated: "分配",
+      revived: "复活",
+      shared: "共享",
+      unshared: "取消共享",
+      freed: "释放",
+      cached: "缓存",
+      evicted: "逐出",
+      uncached: "移出缓存",
+      illegal: "非法"
+    },
+    legend: [
+      "一张卡片是一个块：编号，以及有几张块表持有它（×2）。",
+      "跨多行的高卡片：同一个块被共享，没有任何复制。",
+      "编号下的标签是块哈希的开头：已缓存，可以按内容找到该块。",
+      "有色：被持有，按填充程度着色。空心：空闲。虚线：从未使用。",
+      "队列从“下一个”读起：最先被取走。",
+      "按键：左右换步，空格播放，上下选块，1 到 9 作答。",
+      "粗框加符号：这一步改变了它："
+    ]
+  };
+  var WORDS = { en, zh };
+  var fill = (text, ...values) => text.replace(/\{(\d)\}/g, (_, i) => String(values[i]));
 
+  // draw.js
+  var SVG = "http://www.w3.org/2000/svg";
+  function make(tag, attributes = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+    element.append(...children);
+    return element;
+  }
+  function draw(tag, attributes = {}, ...children) {
+    const element = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+    element.append(...children);
+    return element;
+  }
+  var move = (element, x, y) => {
+    element.style.transform = `translate(${x}px,${y}px)`;
+  };
+  var SIGNS = {
+    allocated: "M8 3v10M3 8h10",
+    revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3",
+    shared: "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
+    unshared: "M3 8h5M9.5 6.2l2-1.4v6.6",
+    freed: "M8 3v9M4 8.5l4 4 4-4",
+    cached: "M4 4h5l4 4-4 4H4z",
+    evicted: "M4 4l8 8M12 4l-8 8",
+    uncached: "M4 4l8 8M12 4l-8 8",
+    illegal: "M8 3v6M8 12v1"
+  };
+  var IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "revived", "shared", "cached", "illegal"];
+  var inLife = (kinds) => kinds.length ? IN_LIFE.filter((kind) => kinds.includes(kind)) : kinds;
+  var LOUDEST = ["illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached"];
+  var sign = (kind, x = 0, y = 0) => draw(
+    "g",
+    { class: "sign", transform: `translate(${x} ${y})` },
+    draw("circle", { cx: 8, cy: 8, r: 8 }),
+    draw("path", { d: SIGNS[kind] ?? SIGNS.illegal })
+  );
+  function signsAbove(kinds, middle, y) {
+    const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
+    if (shown.length > 1 && shown[1] === "cached") shown.pop();
+    return shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+  }
+  var short = (text, most = 10) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
+  function hatch() {
+    const pattern = draw("pattern", {
+      id: "hatch",
+      width: 6,
+      height: 6,
+      patternUnits: "userSpaceOnUse",
+      patternTransform: "rotate(45)"
+    });
+    pattern.append(
+      draw("rect", { width: 6, height: 6, style: "fill:var(--card)" }),
+      draw("line", { y2: 6, style: "stroke:var(--soft);stroke-width:2" })
+    );
+    return pattern;
+  }
+  function stateWords(t, story, state, id) {
+    if (id === 0) return t.null;
+    if (state.ref[id] > 0) {
+      const tokens = tokensIn(story, state, id);
+      if (tokens < story.blockSize) return fill(t.filling, tokens, story.blockSize);
+      return state.name[id] ? t.heldCached : t.held;
+    }
+    return state.name[id] ? t.freeCached : state.used[id] ? t.freeNotCached : t.never;
+  }
   function metrics(story, width) {
-    const dense = story.numBlocks > 150,
-      narrow = width < 480;
-    // A count that has no room beside the number goes under it.
+    const dense = story.numBlocks > 150, narrow = width < 480;
     const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
     const [w, low, gap] = dense ? [14, 14, 2] : narrow ? [36, 44, 3] : [50, 46, 5];
     const h = low + (under ? 10 : 0);
@@ -391,15 +452,13 @@
       px: w + gap,
       py: h + gap,
       width,
-      columns: Math.max(1, Math.floor((width - label) / (w + gap))),
+      columns: Math.max(1, Math.floor((width - label) / (w + gap)))
     };
   }
-
-  /** The lines of the tables: per group and band of columns, the rows that reach there. */
   function bands(story, state, m) {
     const out = [];
     for (let group = 0; group < story.numGroups; group++) {
-      const rows = state.order.map((request) => ({ request, group, table: state.tables.get(request)[group] ?? [] }));
+      const rows = state.order.map((request) => ({ request, group, table: state.tables.get(request)?.[group] ?? [] }));
       for (let from = 0, left = rows; left.length; from += m.columns) {
         out.push({ group, from, rows: left, head: from === 0 && story.numGroups > 1 });
         left = left.filter((row) => row.table.length > from + m.columns);
@@ -407,68 +466,55 @@
     }
     return out;
   }
-
-  const HEAD = 28,
-    SHELF = 24;
-  const bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
-  const lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
-
-  /** Where a block's cell of memory is. */
-  const cellAt = (z, id) => [
-    (id % z.perLine) * (z.small + 2) + 1,
-    z.memory + Math.floor(id / z.perLine) * (z.small + 2),
+  var HEAD = 28;
+  var SHELF = 24;
+  var bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
+  var lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
+  var cellAt = (z, id) => [
+    id % z.perLine * (z.small + 2) + 1,
+    z.memory + Math.floor(id / z.perLine) * (z.small + 2)
   ];
-
   function strays(state) {
     const free = new Set(state.free);
     return state.ref.map((_, id) => id).filter((id) => id > 0 && !state.holders.has(id) && !free.has(id));
   }
-
-  /** Where each part of the picture begins: the same in every step, so that only what happens moves. */
   function zones(story, m, states = story.states) {
-    const most = (height) => Math.max(...states.map(height));
-    const z = { tables: HEAD };
-    z.free =
-      z.tables +
-      HEAD +
-      Math.max(
-        m.py,
-        most((state) => bands(story, state, m).reduce((sum, b) => sum + bandHeight(b, m), 0)),
-      );
-    let y = z.free + HEAD + most((state) => lines(state.free.length + 1, m));
-    const stray = most((state) => strays(state).length);
-    if (stray) [z.stray, y] = [y + HEAD, y + HEAD + lines(stray, m)];
-    z.tiers = (story.data.tiers ?? []).map((tier) => {
+    const most = (height2) => Math.max(...states.map(height2));
+    const tables = HEAD;
+    const inTables = most((state) => bands(story, state, m).reduce((sum, band) => sum + bandHeight(band, m), 0));
+    const free = tables + HEAD + Math.max(m.py, inTables);
+    let y = free + HEAD + most((state) => lines(state.free.length + 1, m));
+    const numStrays = most((state) => strays(state).length);
+    const stray = numStrays ? y + HEAD : void 0;
+    if (numStrays) y += HEAD + lines(numStrays, m);
+    const tiers = (story.data.tiers ?? []).map((tier) => {
       const top = y + HEAD;
       const room = Math.max(
         tier.capacity ?? 0,
-        most((state) => (state.tiers[tier.id] ?? []).length),
+        most((state) => (state.tiers[tier.id] ?? []).length)
       );
       y = top + Math.max(1, Math.ceil(room / m.columns)) * SHELF;
       return { ...tier, y: top };
     });
-    z.memory = y + HEAD;
-    z.small = m.dense ? 8 : 24;
-    z.perLine = Math.max(1, Math.floor(m.width / (z.small + 2)));
-    z.height = z.memory + Math.ceil(story.numBlocks / z.perLine) * (z.small + 2) + 4;
-    return z;
+    const memory = y + HEAD;
+    const small = m.dense ? 8 : 24;
+    const perLine = Math.max(1, Math.floor(m.width / (small + 2)));
+    const height = memory + Math.ceil(story.numBlocks / perLine) * (small + 2) + 4;
+    return { tables, free, stray, tiers, memory, small, perLine, height };
   }
-
-  /** Coordinates of everything in one state. `cards`: block id to {x, y, h}; a block's further places are `ghosts`. */
   function places(story, state, m, z) {
-    const cards = new Map(),
-      ghosts = [],
-      nulls = [],
-      rows = [],
-      heads = [];
+    const cards = /* @__PURE__ */ new Map();
+    const ghosts = [];
+    const nulls = [];
+    const rows = [];
+    const heads = [];
     let y = z.tables;
     for (const band of bands(story, state, m)) {
       if (band.head) heads.push({ x: 0, y: (y += 18) - 6, text: story.data.groups?.[band.group] ?? `${band.group}` });
       band.rows.forEach(({ request, group, table }, line) => {
         rows.push({ key: `${request} ${group} ${band.from}`, request, group, y, first: band.from === 0 });
         table.slice(band.from, band.from + m.columns).forEach((id, i) => {
-          const x = m.label + i * m.px,
-            card = cards.get(id);
+          const x = m.label + i * m.px, card = cards.get(id);
           if (id === 0) nulls.push({ x, y });
           else if (!card) cards.set(id, { x, y, h: m.h, line, group, column: band.from + i });
           else if (card.group === group && card.column === band.from + i && card.line === line - 1) {
@@ -480,82 +526,474 @@
       });
       y += 4;
     }
-    const row = (list, top) =>
-      list.forEach((id, i) => {
-        const at = { x: m.label + (i % m.columns) * m.px, y: top + Math.floor(i / m.columns) * m.py, h: m.h };
-        if (cards.has(id)) ghosts.push({ id, ...at });
-        else cards.set(id, at);
-      });
+    const row = (list, top) => list.forEach((id, i) => {
+      const at = { x: m.label + i % m.columns * m.px, y: top + Math.floor(i / m.columns) * m.py, h: m.h };
+      if (cards.has(id)) ghosts.push({ id, ...at });
+      else cards.set(id, at);
+    });
     row(state.free, z.free);
     row(strays(state), z.stray ?? 0);
-    const end = state.free.length,
-      full = end > 0 && end % m.columns === 0; // then its label goes under the last card
+    const end = state.free.length, full = end > 0 && end % m.columns === 0;
     const last = {
-      x: m.label + ((full ? end - 1 : end) % m.columns) * m.px + 2,
-      y: z.free + Math.floor(end / m.columns) * m.py + (full ? 10 : m.h / 2 + 4),
+      x: m.label + (full ? end - 1 : end) % m.columns * m.px + 2,
+      y: z.free + Math.floor(end / m.columns) * m.py + (full ? 10 : m.h / 2 + 4)
     };
     return { cards, ghosts, nulls, rows, heads, last };
   }
-
-  // ---- The text drawing: mini_kv.viz.text, for whoever reads rather than looks --------------------------------------
-
-  function elide(cells, most) {
-    if (cells.length <= most) return cells;
-    const side = Math.floor((most - 1) / 2);
-    return [...cells.slice(0, side), `..${cells.length - 2 * side} more..`, ...cells.slice(-side)];
-  }
-
-  function drawText(state) {
-    const rows = [];
-    const mark = (id, none) => (state.name[id] ? "#" : none);
-    for (const [request, groups] of state.tables) {
-      groups.forEach((table, g) => {
-        const cells = table.map((id) => id === 0 ? "[null]" : `[${id}x${state.ref[id]}${mark(id, " ")}]`);
-        rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(cells, 10)]);
-      });
+  var Picture = class {
+    #state;
+    #selected = null;
+    #kinds = /* @__PURE__ */ new Map();
+    #cards = /* @__PURE__ */ new Map();
+    #rows = /* @__PURE__ */ new Map();
+    #cells = [];
+    #shelves = /* @__PURE__ */ new Map();
+    #memory = 0;
+    backLayer = draw("g");
+    rowsLayer = draw("g");
+    extraLayer = draw("g");
+    cardsLayer = draw("g");
+    signsLayer = draw("g");
+    memoryLayer = draw("g");
+    constructor(t, story, fig) {
+      this.t = t;
+      this.story = story;
+      this.fig = fig;
+      this.#state = story.states[0];
+      const layers = [this.backLayer, this.rowsLayer, this.extraLayer, this.cardsLayer, this.signsLayer, this.memoryLayer];
+      this.svg = draw("svg", { role: "none" }, draw("defs", {}, hatch()), ...layers);
+      this.element = make("div", { class: "pic", role: "listbox", tabindex: 0, "aria-label": t.blocks }, this.svg);
+      this.m = metrics(story, 720);
+      this.z = zones(story, this.m);
     }
-    rows.push([
-      "free",
-      [
-        "next->",
-        ...elide(
-          state.free.map((id) => id + mark(id, "")),
-          12,
-        ),
-        "<-last",
-      ],
-    ]);
-    const width = Math.max(...rows.map(([name]) => name.length));
-    return rows.map(([name, cells]) => `${name.padEnd(width)}  ${cells.join(" ")}`.trimEnd()).join("\n");
+    layout(width) {
+      const before = this.m;
+      const m = this.m = metrics(this.story, Math.min(width, 960));
+      this.z = zones(this.story, m);
+      if (m.dense) this.#memory = Math.max(...this.story.states.map((state) => zones(this.story, m, [state]).memory));
+      this.svg.setAttribute("height", String(this.z.height + (m.dense ? this.#memory - this.z.memory : 0)));
+      this.fig.classList.toggle("narrow", width < 480);
+      this.fig.classList.toggle("dense", m.dense);
+      this.#backdrop();
+      if (before.w === m.w && before.h === m.h) return;
+      for (const { g } of this.#cards.values()) g.remove();
+      for (const g of [...this.#rows.values(), ...this.#shelves.values()]) g.remove();
+      for (const map of [this.#cards, this.#rows, this.#shelves]) map.clear();
+    }
+    #backdrop() {
+      const { t, m, z, story, backLayer, memoryLayer } = this;
+      const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
+      const parts = [head(z.tables, t.tables), head(z.free, t.free), head(z.memory, t.memory)];
+      if (z.stray) parts.push(head(z.stray, t.stray));
+      parts.push(
+        draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
+        draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" })
+      );
+      backLayer.replaceChildren(...parts);
+      this.#cells = m.dense ? [] : story.states[0].ref.map((_, id) => {
+        const [x, y] = cellAt(z, id), rect = draw("rect", { x, y, width: z.small, height: z.small, rx: 2 });
+        const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
+        return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
+      });
+      memoryLayer.replaceChildren(...this.#cells.map((cell) => cell.g));
+    }
+    show(state, before, selected, animate) {
+      this.#state = state;
+      this.#selected = selected;
+      this.#kinds = /* @__PURE__ */ new Map();
+      for (const { kind, id } of state.events) this.#kinds.set(id, [...this.#kinds.get(id) ?? [], kind]);
+      if (this.m.dense) {
+        this.z = { ...zones(this.story, this.m, [state]), memory: this.#memory };
+        this.#backdrop();
+      }
+      const at = places(this.story, state, this.m, this.z);
+      let moving = 0;
+      for (const [id, place] of at.cards) {
+        const card = this.#cards.get(id);
+        if (card && (card.x !== place.x || card.y !== place.y)) moving++;
+      }
+      this.fig.classList.toggle("still", !animate || this.m.dense || moving > 200);
+      this.#showRows(at);
+      this.#showCards(at);
+      this.#showCells();
+      this.#showTiers(before);
+    }
+    #showRows(at) {
+      const { m, z, rowsLayer, extraLayer, t } = this;
+      const state = this.#state, rows = this.#rows;
+      const keys = new Set(at.rows.map((row) => row.key));
+      for (const [key, g] of rows)
+        if (!keys.has(key)) {
+          g.remove();
+          rows.delete(key);
+        }
+      for (const row of at.rows) {
+        let g = rows.get(row.key);
+        if (!g) {
+          const text = short(this.story.numGroups > 1 ? `${row.request}.${row.group}` : row.request);
+          g = draw(
+            "g",
+            { class: "row", "aria-hidden": "true" },
+            draw("rect", { class: "rowbg", height: m.h, rx: 4 }),
+            draw("text", { class: "l", x: 4, y: m.dense ? 12 : m.h / 2 }, text),
+            draw("text", { class: "s", x: 4, y: m.h / 2 + 15 })
+          );
+          rows.set(row.key, g);
+          rowsLayer.append(g);
+        }
+        g.children[0].setAttribute("width", String(m.width));
+        const tokens = state.scheduled[row.request];
+        g.children[2].textContent = tokens !== void 0 && row.first && row.group === 0 && !m.dense ? `+${tokens}` : "";
+        move(g, 0, row.y);
+      }
+      const extra = at.heads.map((head) => draw("text", { class: "s", x: head.x, y: head.y }, head.text));
+      for (const { x, y } of at.nulls) extra.push(draw("rect", { class: "nul", x, y, width: m.w, height: m.h, rx: 4 }));
+      for (const { id, x, y } of at.ghosts) {
+        extra.push(
+          draw(
+            "g",
+            { class: "ghost", "data-id": id },
+            draw("rect", { x, y, width: m.w, height: m.h, rx: 5 }),
+            draw("text", { x: x + 5, y: y + 16 }, m.dense ? "" : `${id}`)
+          )
+        );
+      }
+      if (!at.rows.length) extra.push(draw("text", { class: "s", x: m.label, y: z.tables + 14 }, t.noTables));
+      const end = state.free.length ? t.end : t.empty;
+      extra.push(draw("text", { class: "s", ...at.last }, end));
+      for (const element of extra) element.setAttribute("aria-hidden", "true");
+      extraLayer.replaceChildren(...extra);
+    }
+    #newCard(id) {
+      const { m, cardsLayer } = this, [w, h] = [m.w, m.h];
+      const names = { class: "card", role: "option", id: `b${id}`, "data-id": id, "aria-selected": "false" };
+      if (m.dense) {
+        const rect = draw("rect", { ...names, width: w, rx: 2 });
+        cardsLayer.append(rect);
+        return { g: rect, look: "" };
+      }
+      const base = draw("rect", { class: "base", width: w, height: h, rx: 5 });
+      const level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
+      const tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
+      const ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
+      const tagText = draw("text", { class: "tagtext", x: w / 2 });
+      const number = draw("text", { class: "id", x: 5, y: 17 }, `${id}`);
+      const g = draw("g", names, base, level, tag, number, " ", ref, " ", tagText);
+      cardsLayer.append(g);
+      return { g, look: "", inside: { base, level, tag, ref, tagText, ring: null } };
+    }
+    #showCards(at) {
+      const { m, t, story, signsLayer } = this;
+      const state = this.#state, cards = this.#cards;
+      const above = [];
+      for (const [id, card] of cards)
+        if (!at.cards.has(id)) {
+          card.g.remove();
+          cards.delete(id);
+        }
+      for (const [id, place] of at.cards) {
+        const card = cards.get(id) ?? this.#newCard(id);
+        cards.set(id, card);
+        const ref = state.ref[id], name = state.name[id], kinds = inLife(this.#kinds.get(id) ?? []);
+        const tokens = ref > 0 ? tokensIn(story, state, id) : 0;
+        this.#put(card, place);
+        if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9));
+        const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
+        if (look === card.look) continue;
+        card.look = look;
+        const filling = tokens < story.blockSize ? "filling" : "";
+        card.g.setAttribute(
+          "class",
+          [
+            "card",
+            ref > 0 ? `held ${filling}` : "",
+            state.used[id] ? "" : "never",
+            id === this.#selected ? "sel" : ""
+          ].join(" ")
+        );
+        const seen = [id, ref ? `×${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
+        const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
+        card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
+        card.g.setAttribute("aria-selected", String(id === this.#selected));
+        if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens });
+        else card.g.setAttribute("height", String(place.h));
+      }
+      signsLayer.replaceChildren(...m.dense ? this.#shapes(at) : above);
+    }
+    #put(card, { x, y }) {
+      if (card.x === x && card.y === y) return;
+      [card.x, card.y] = [x, y];
+      if (this.m.dense) {
+        card.g.setAttribute("x", String(x));
+        card.g.setAttribute("y", String(y));
+      } else move(card.g, x, y);
+    }
+    #showInside(card, inside, place, { ref, name, kinds, tokens }) {
+      const { m, story } = this, out = 1.5;
+      inside.base.style.height = `${place.h}px`;
+      inside.level.style.height = `${place.h - 3}px`;
+      inside.level.style.width = `${(m.w - 3) * tokens / Math.max(1, story.blockSize)}px`;
+      inside.tag.style.setProperty("y", `${place.h - 18}px`);
+      inside.tag.style.display = name ? "" : "none";
+      inside.ref.textContent = ref ? `×${ref}` : "";
+      inside.tagText.textContent = name.slice(0, 4);
+      move(inside.tagText, 0, place.h - 6);
+      inside.ring?.remove();
+      inside.ring = null;
+      if (!kinds.length) return;
+      inside.ring = draw("rect", {
+        class: "ring",
+        x: -out,
+        y: -out,
+        width: m.w + 2 * out,
+        height: place.h + 2 * out,
+        rx: 6
+      });
+      card.g.append(inside.ring);
+    }
+    #shapes(at) {
+      const { w } = this.m;
+      let tags = "", rings = "";
+      for (const [id, { x, y, h }] of at.cards) {
+        if (this.#state.name[id]) tags += `M${x + 3} ${y + h - 5}h${w - 6}v3h-${w - 6}z`;
+        if (this.#kinds.has(id)) rings += `M${x} ${y}h${w}v${h}h-${w}z`;
+      }
+      return [draw("path", { class: "tag through", d: tags }), draw("path", { class: "ring through", d: rings })];
+    }
+    #showCells() {
+      const { m, z, memoryLayer } = this, state = this.#state;
+      const shapes = /* @__PURE__ */ new Map();
+      state.ref.forEach((ref, id) => {
+        const kind = id === 0 ? "null" : `${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${state.name[id] ? "named" : ""}`;
+        const look = `cell ${kind} ${this.#kinds.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""}`;
+        const cell = this.#cells[id];
+        if (m.dense) {
+          const [x, y] = cellAt(z, id);
+          shapes.set(look, `${shapes.get(look) ?? ""}M${x} ${y}h${z.small}v${z.small}h-${z.small}z`);
+        } else if (look !== cell.look) cell.g.setAttribute("class", cell.look = look);
+      });
+      if (m.dense)
+        memoryLayer.replaceChildren(...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
+    }
+    #showTiers(before) {
+      const { m, z, backLayer, cardsLayer, t } = this;
+      const state = this.#state, shelves = this.#shelves;
+      backLayer.querySelectorAll(".tierhead").forEach((element) => element.remove());
+      const there = /* @__PURE__ */ new Set();
+      for (const tier of z.tiers) {
+        const names = state.tiers[tier.id] ?? [];
+        const title = fill(t.tier, tier.name ?? tier.id, names.length, tier.capacity ?? names.length);
+        backLayer.append(draw("text", { class: "h tierhead", x: 0, y: tier.y - 13, "aria-hidden": "true" }, title));
+        for (let i = 0; i < Math.min(tier.capacity ?? 0, 96); i++) {
+          backLayer.append(
+            draw("rect", {
+              class: "tierhead place",
+              x: m.label + i % m.columns * m.px,
+              y: tier.y + Math.floor(i / m.columns) * SHELF,
+              width: m.w,
+              height: 17,
+              rx: 4
+            })
+          );
+        }
+        names.forEach((name, i) => {
+          const key = `${tier.id} ${name}`, x = m.label + i % m.columns * m.px, y = tier.y + Math.floor(i / m.columns) * SHELF;
+          there.add(key);
+          let g = shelves.get(key);
+          if (!g) {
+            g = draw(
+              "g",
+              { class: "shelf", "aria-hidden": "true" },
+              draw("rect", { width: m.w, height: m.dense ? 6 : 17, rx: 4 })
+            );
+            if (!m.dense) g.append(draw("text", { class: "tagtext", x: m.w / 2, y: 13 }, name.slice(0, 4)));
+            const from = this.#cards.get(before.name.indexOf(name));
+            if (from) move(g, from.x ?? 0, from.y ?? 0);
+            shelves.set(key, g);
+            cardsLayer.append(g);
+            if (from) g.getBoundingClientRect();
+          }
+          move(g, x, y);
+        });
+      }
+      if (before !== state) this.#promote(before);
+      for (const [key, g] of shelves)
+        if (!there.has(key)) {
+          g.remove();
+          shelves.delete(key);
+        }
+    }
+    #promote(before) {
+      const { fig, signsLayer } = this, state = this.#state;
+      if (fig.classList.contains("still") || matchMedia("(prefers-reduced-motion:reduce)").matches) return;
+      for (const { kind, id } of state.events) {
+        const tier = this.z.tiers.find((one) => before.tiers[one.id]?.includes(state.name[id]));
+        const g = tier && this.#shelves.get(`${tier.id} ${state.name[id]}`), card = this.#cards.get(id);
+        if (kind !== "cached" || !g || !card) continue;
+        const tag = (
+          g.cloneNode(true)
+        ), to = `translate(${card.x}px,${card.y}px)`;
+        tag.setAttribute("class", "flying");
+        signsLayer.append(tag);
+        tag.animate([{ transform: g.style.transform }, { transform: to }, { transform: to, opacity: 0 }], {
+          duration: 600,
+          fill: "forwards"
+        });
+      }
+    }
+    blockAt(event) {
+      const { m, z, svg } = this, at = event.target instanceof Element ? event.target.closest("[data-id]") : null;
+      if (at) return Number(at.getAttribute("data-id"));
+      const box = svg.getBoundingClientRect();
+      const column = Math.floor((event.clientX - box.x) / (z.small + 2)), line = Math.floor((event.clientY - box.y - z.memory) / (z.small + 2));
+      const id = line * z.perLine + column;
+      return m.dense && line >= 0 && column < z.perLine && id < this.story.numBlocks ? id : void 0;
+    }
+  };
+
+  // panels.js
+  function legend(t) {
+    const signs = LOUDEST.filter((kind) => kind !== "illegal").map((kind) => {
+      const icon = draw("svg", { viewBox: "0 0 16 16", "aria-hidden": "true", class: "icon" }, sign(kind));
+      return make("span", { style: "white-space:nowrap;margin-inline-end:1em" }, icon, ` ${t.kinds[kind]}`);
+    });
+    return make("ul", {}, ...t.legend.map((line) => make("li", {}, line)), make("li", {}, ...signs));
+  }
+  function caption(t, story, state, answer) {
+    const { step, number } = state;
+    const parts = [];
+    if (answer) {
+      const said = fill(answer.right ? t.yes : t.said, answer.text);
+      parts.push(make("p", { class: `note ${answer.right ? "right" : ""}` }, said));
+    }
+    if (number === 0) parts.push(make("p", {}, story.data.start?.say ?? t.start));
+    else {
+      if (step.do) parts.push(make("p", { class: "do" }, step.do));
+      if (step.say) parts.push(make("p", { class: "say" }, step.say));
+      if (step.lines?.length)
+        parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
+      const text = step.invariant && story.data.invariants?.[step.invariant];
+      if (text) parts.push(make("p", { class: "inv" }, make("b", {}, step.invariant ?? ""), ` ${text}`));
+    }
+    const isLast = number === story.states.length - 1;
+    if (isLast && story.data.ending) parts.push(make("p", { class: "end" }, story.data.ending));
+    return parts;
+  }
+  function blockPanel(t, story, state, id, close) {
+    const life = story.states.slice(1, state.number + 1).flatMap((one) => {
+      const kinds = inLife(one.events.filter((event) => event.id === id).map((event) => event.kind));
+      const told = kinds.map((kind) => t.kinds[kind]).join(", ");
+      return told ? [make("li", {}, fill(t.stepN, one.number, told))] : [];
+    });
+    const button = make("button", { type: "button", "aria-label": t.close }, "×");
+    button.addEventListener("click", close);
+    return [
+      make("b", {}, fill(t.block, id)),
+      button,
+      make("ul", {}, ...factsOf(t, story, state, id).map((fact) => make("li", {}, fact))),
+      make("span", {}, `${t.bio}: ${life.length ? "" : t.unused}`),
+      make("ul", {}, ...life)
+    ];
+  }
+  function factsOf(t, story, state, id) {
+    const facts = [stateWords(t, story, state, id), fill(t.ref, state.ref[id])];
+    const holders = id === 0 ? [] : state.holders.get(id) ?? [];
+    if (holders.length) {
+      const requests = holders.map((holder) => holder.request).join(", ");
+      facts.push(fill(t.by, requests));
+      const tokens = tokensIn(story, state, id), first = holders[0].column * story.blockSize;
+      if (tokens) facts.push(fill(t.holds, tokens > 1 ? `${first}..${first + tokens - 1}` : first, requests));
+    }
+    const hash = state.name[id];
+    if (hash) {
+      facts.push(fill(t.hash, hash));
+      const twins = state.name.map((other, i) => other === hash ? i : id).filter((other) => other !== id);
+      if (twins.length) facts.push(fill(t.same, twins.join(" ")));
+    } else if (id > 0) facts.push(t.noHash);
+    const place = state.free.indexOf(id);
+    if (place >= 0) facts.push(fill(t.place, place + 1, state.free.length));
+    return facts;
+  }
+  function indexList(t, state, before) {
+    const now = entries(state), old = entries(before);
+    const item = (hash, ids2, look) => make("li", { class: look }, make("code", {}, hash), ` ${ids2.join(" ")}`);
+    const items = [];
+    for (const [hash, ids2] of old) if (!now.has(hash)) items.push(item(hash, ids2, "gone"));
+    for (const [hash, ids2] of now)
+      items.push(item(hash, ids2, (old.get(hash) ?? []).join() === ids2.join() ? "" : "chg"));
+    items.sort((a, b) => Number(b.className !== "") - Number(a.className !== ""));
+    const most = 48, rest = items.length - most;
+    if (rest > 0) items.splice(most, rest, make("li", {}, fill(t.more, rest)));
+    if (!items.length) items.push(make("li", {}, t.notCached));
+    return make("ul", {}, ...items);
+  }
+  function entries(state) {
+    const map = /* @__PURE__ */ new Map();
+    state.name.forEach((hash, id) => hash && map.set(hash, [...map.get(hash) ?? [], id]));
+    return map;
+  }
+  function waitingList(t, state) {
+    const items = state.waiting.map((one) => {
+      const [name, how] = Array.isArray(one) ? one : [one, ""];
+      const said = how === "preempted" ? ` (${t.preempted})` : how ? ` (${how})` : "";
+      return make("li", { class: how }, name + said);
+    });
+    return [
+      make("span", { class: "do" }, t.waiting),
+      make("ul", {}, ...items.length ? items : [make("li", {}, t.none)])
+    ];
   }
 
-  // ---- The element --------------------------------------------------------------------------------------------------
-
-  const ICONS = {
-    first: "M6 5h2v14H6zM20 5v14l-10-7z",
-    back: "M17 5v14L7 12z",
-    play: "M7 4v16l13-8z",
-    pause: "M6 5h4v14H6zM14 5h4v14h-4z",
-    forward: "M7 5v14l10-7z",
-    last: "M16 5h2v14h-2zM4 5v14l10-7z",
+  // questions.js
+  var Questions = class {
+    answers = /* @__PURE__ */ new Map();
+    asking = false;
+    #tried = /* @__PURE__ */ new Set();
+    open(number, step) {
+      if (this.asking || !step.predict || this.answers.has(number)) return false;
+      this.asking = true;
+      this.#tried.clear();
+      return true;
+    }
+    skip(number) {
+      if (this.asking && !this.answers.has(number)) this.answers.set(number, null);
+    }
+    answer(number, { choices, answer }, i) {
+      if (!choices[i] || this.#tried.has(i)) return null;
+      const right = i === answer;
+      if (!this.answers.has(number)) this.answers.set(number, { text: choices[i].text, right });
+      if (!right) this.#tried.add(i);
+      return right;
+    }
+    show(box, { choices }, t, choose, goOn) {
+      const buttons = choices.map((choice, i) => {
+        const button = make("button", { type: "button" }, choice.text);
+        if (this.#tried.has(i)) {
+          button.className = "no";
+          button.setAttribute("aria-disabled", "true");
+        }
+        button.addEventListener("click", () => choose(i));
+        return button;
+      });
+      const on = make("button", { type: "button" }, this.#tried.size ? t.look : t.skip);
+      on.addEventListener("click", goOn);
+      const last = [...this.#tried].pop();
+      const reply = make("div", { role: "status" });
+      if (last !== void 0) {
+        const { text, if_true: ifTrue } = choices[last];
+        reply.append(make("p", {}, make("b", {}, fill(t.wrong, text)), ` ${ifTrue ?? "…"}`));
+      }
+      box.replaceChildren(
+        make("p", { class: "note" }, t.predict),
+        make("div", { class: "choices" }, ...buttons),
+        reply,
+        on
+      );
+    }
   };
-  // Signs in a box of 16, drawn as strokes: what happened to a block, told without colour.
-  const SIGNS = {
-    allocated: "M8 3v10M3 8h10",
-    revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3",
-    shared: "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
-    unshared: "M3 8h5M9.5 6.2l2-1.4v6.6",
-    freed: "M8 3v9M4 8.5l4 4 4-4",
-    cached: "M4 4h5l4 4-4 4H4z",
-    evicted: "M4 4l8 8M12 4l-8 8",
-    uncached: "M4 4l8 8M12 4l-8 8",
-    illegal: "M8 3v6M8 12v1",
-  };
-  const IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "revived", "shared", "cached", "illegal"];
-  const inLife = (kinds) => (kinds.length ? IN_LIFE.filter((kind) => kinds.includes(kind)) : kinds);
-  const LOUDEST = ["illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached"];
 
-  const STYLE = `
+  // style.js
+  var STYLE = `
 :host{display:block;margin:1em 0;color:var(--md-default-fg-color,var(--jp-content-font-color1,inherit))}
 :host([hidden]){display:none}
 *{box-sizing:border-box}
@@ -656,109 +1094,94 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
 @media print{.bar,.ask,details:not([open]){display:none}}
 .narrow .bar input{flex-basis:100%;order:1}`;
 
-  const SVG = "http://www.w3.org/2000/svg";
-
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  }
-
-  function draw(tag, attributes = {}, ...children) {
-    const element = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  }
-
-  const move = (element, x, y) => {
-    element.style.transform = `translate(${x}px,${y}px)`;
+  // player.js
+  var ICONS = {
+    first: "M6 5h2v14H6zM20 5v14l-10-7z",
+    back: "M17 5v14L7 12z",
+    play: "M7 4v16l13-8z",
+    pause: "M6 5h4v14H6zM14 5h4v14h-4z",
+    forward: "M7 5v14l10-7z",
+    last: "M16 5h2v14h-2zM4 5v14l10-7z"
   };
-
-  /** The round sign of a kind of event. */
-  const sign = (kind, x = 0, y = 0) =>
-    draw(
-      "g",
-      { class: "sign", transform: `translate(${x} ${y})` },
-      draw("circle", { cx: 8, cy: 8, r: 8 }),
-      draw("path", { d: SIGNS[kind] ?? SIGNS.illegal }),
-    );
-
-  /** The signs over a card: the two that say most. */
-  function signsAbove(kinds, middle, y) {
-    const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
-    if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
-    return shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+  var kept = /* @__PURE__ */ new Map();
+  function makeParts(t, story) {
+    const button = (name) => {
+      const icon = draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, draw("path", { d: ICONS[name] }));
+      return make("button", { type: "button", "aria-label": t[name], title: t[name] }, icon);
+    };
+    const fig = make("div", { class: "fig", role: "group", "aria-label": fill(t.figure, story.title) });
+    const picture = new Picture(t, story, fig);
+    const buttons = {
+      first: button("first"),
+      back: button("back"),
+      play: button("play"),
+      forward: button("forward"),
+      last: button("last")
+    };
+    const range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
+    const count = make("span", { class: "count" });
+    const bar = make("div", { class: "bar" }, ...Object.values(buttons), range, count);
+    const cap = make("div", { class: "cap", "aria-live": "polite" });
+    const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
+    const panel = make("div", { class: "panel" });
+    const wait = make("div", { class: "wait" });
+    const index = make("div");
+    const indexBox = make("details", { class: "index", open: "" }, make("summary", {}, t.index), index);
+    const how = make("details", { class: "how" }, make("summary", {}, t.how), legend(t));
+    const pre = make("pre", { tabindex: 0 });
+    const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
+    const title = make("div", { class: "title" }, story.title);
+    fig.append(title, wait, picture.element, bar, cap, ask, panel, indexBox, how, textBox);
+    return { t, fig, picture, buttons, range, count, cap, ask, panel, wait, index, indexBox, pre, textBox };
   }
-
-  /** Text that fits where labels go. */
-  const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
-
-  const kept = new Map(); // key of a story -> where its reader stood
-
-  class KvStory extends HTMLElement {
+  var KvStory = class extends HTMLElement {
     #root = this.attachShadow({ mode: "open" });
     #story = null;
+    #made = null;
     #at = 0;
-    #asking = false;
-    #answers = new Map();
-    #tried = new Set();
+    #questions = new Questions();
     #selected = null;
     #timer = 0;
     #width = 0;
+    #told = [];
     #cleanup = [];
     #source = null;
-    #parts = null;
-
     // -- Life --
-
     connectedCallback() {
       if (Object.hasOwn(this, "data")) {
-        // set before the script was there
-        const data = this.data;
-        delete this.data;
+        const { data } = this;
+        Reflect.deleteProperty(this, "data");
         this.data = data;
       }
-      const watch = (observer, ...args) => {
-        observer.observe(...args);
-        this.#cleanup.push(() => observer.disconnect());
-      };
-      watch(new ResizeObserver(() => this.#resized()), this);
-      watch(new MutationObserver(() => this.#readChild()), this, {
-        childList: true,
-        subtree: true,
-        characterData: true,
-      });
+      const resized = new ResizeObserver(() => this.#resized());
+      resized.observe(this);
+      const child = new MutationObserver(() => this.#readChild());
+      child.observe(this, { childList: true, subtree: true, characterData: true });
       const theme = new MutationObserver(() => {
         this.#theme();
         setTimeout(() => this.#theme(), 400);
       });
       for (const element of [document.documentElement, document.body]) {
         if (element)
-          watch(theme, element, {
+          theme.observe(element, {
             attributes: true,
-            attributeFilter: ["class", "style", "data-md-color-scheme", "data-jp-theme-light", "data-theme"],
+            attributeFilter: ["class", "style", "data-md-color-scheme", "data-jp-theme-light", "data-theme"]
           });
       }
-      const dark = matchMedia("(prefers-color-scheme: dark)"),
-        themed = () => this.#theme();
+      const dark = matchMedia("(prefers-color-scheme: dark)"), themed = () => this.#theme();
       dark.addEventListener("change", themed);
       this.#cleanup.push(() => dark.removeEventListener("change", themed));
+      for (const observer of [resized, child, theme]) this.#cleanup.push(() => observer.disconnect());
       if (this.#story) this.#open();
       else this.#readChild();
     }
-
     disconnectedCallback() {
       this.pause();
       for (const undo of this.#cleanup.splice(0)) undo();
     }
-
-    /** The story, as JSON would give it. */
     get data() {
       return this.#story?.data ?? null;
     }
-
     set data(data) {
       let story;
       try {
@@ -767,600 +1190,224 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         this.#fail(error);
         return;
       }
-      if (!this.#story && this.isConnected && kept.has(data.key)) this.#goOn(kept.get(data.key));
+      const before = kept.get(data.key);
+      if (!this.#story && this.isConnected && before) this.#goOn(before);
       const old = this.#story;
       this.#story = story;
-      const end = this.#story.states.length - 1;
-      const same = old !== null && old.title === this.#story.title && old.numBlocks === this.#story.numBlocks;
+      const end = story.states.length - 1;
+      const same = old !== null && old.title === story.title && old.numBlocks === story.numBlocks;
       let at = data.at ?? 0;
       if (!same) {
-        this.#answers.clear();
+        this.#questions.answers.clear();
         this.#selected = null;
-      } else if (data.at === undefined) at = this.#at === old.states.length - 1 ? end : this.#at;
+      } else if (data.at === void 0) at = this.#at === old.states.length - 1 ? end : this.#at;
       this.#at = Math.max(0, Math.min(end, at < 0 ? end + 1 + at : at));
-      this.#asking = false;
+      this.#questions.asking = false;
       if (this.isConnected) this.#open(same);
     }
-
-    /** Begin as the figure of the same key that this one replaces, as notebooks do: blocks move from there. */
     #goOn({ story, at, answers }) {
-      [this.#story, this.#at, this.#answers] = [story, at, answers];
+      [this.#story, this.#at, this.#questions.answers] = [story, at, answers];
       this.#open();
-      this.#parts.svg.getBoundingClientRect(); // let the browser see where the cards start
+      this.#parts.picture.svg.getBoundingClientRect();
     }
-
-    /** The step that is shown; 0 is the state before the first. */
     get step() {
       return this.#at;
     }
-
     set step(number) {
       this.#go(number);
     }
-
     #readChild() {
-      const script = this.querySelector('script[type="application/json"]');
-      if (!script || !script.textContent.trim() || script.textContent === this.#source) return;
+      const text = this.querySelector('script[type="application/json"]')?.textContent ?? "";
+      if (!text.trim() || text === this.#source) return;
       try {
-        const data = JSON.parse(script.textContent);
-        this.#source = script.textContent;
+        const data = JSON.parse(text);
+        this.#source = text;
         this.data = data;
       } catch (error) {
         if (document.readyState !== "loading") this.#fail(error);
-        else document.addEventListener("DOMContentLoaded", () => this.#readChild(), { once: true }); // half is here
+        else document.addEventListener("DOMContentLoaded", () => this.#readChild(), { once: true });
       }
     }
-
     #fail(error) {
       this.pause();
-      this.#story = this.#parts = null;
+      this.#story = this.#made = null;
       const t = this.#words();
-      const why =
-        error instanceof StoryError ? fill(t[error.message], ...error.values) : String(error.message ?? error);
+      const why = error instanceof StoryError ? fill(t[error.word], ...error.values) : String(error.message ?? error);
       const box = make("div", { class: "fig" }, make("p", { class: "error", role: "alert" }, fill(t.wentWrong, why)));
       this.#root.replaceChildren(make("style", {}, STYLE), box);
     }
-
+    get #parts() {
+      if (!this.#made) throw new Error("the figure is not open");
+      return this.#made;
+    }
+    get #opened() {
+      if (!this.#story) throw new Error("the figure has no story");
+      return this.#story;
+    }
     #words() {
       const lang = this.#story?.data.lang ?? this.closest("[lang]")?.getAttribute("lang") ?? "en";
       return WORDS[String(lang).slice(0, 2)] ?? WORDS.en;
     }
-
     #theme() {
-      if (!this.#parts) return;
+      if (!this.#made) return;
       const of = (name) => document.body?.getAttribute(name) ?? document.documentElement.getAttribute(name);
-      const md = of("data-md-color-scheme"),
-        jp = of("data-jp-theme-light");
+      const md = of("data-md-color-scheme"), jp = of("data-jp-theme-light");
       const [r, g, b] = (getComputedStyle(this).color.match(/[\d.]+/g) ?? [0, 0, 0]).map(Number);
       const dark = md ? md === "slate" : jp ? jp === "false" : 0.299 * r + 0.587 * g + 0.114 * b > 140;
-      this.#parts.fig.classList.toggle("dark", dark);
+      this.#made.fig.classList.toggle("dark", dark);
     }
-
     #resized() {
       const width = Math.round(this.clientWidth);
-      if (!this.#parts || !width || width === this.#width) return;
+      if (!this.#made || !width || width === this.#width) return;
       this.#layout();
       this.#show(false);
     }
-
-    // -- The parts: made once a story --
-
+    #layout() {
+      this.#width = Math.round(this.clientWidth) || 720;
+      this.#parts.picture.layout(this.#width);
+    }
+    // -- The parts: made once for a story --
     #open(keep = false) {
-      if (!keep || !this.#parts) this.#build();
-      this.#parts.range.max = this.#story.states.length - 1;
+      const story = this.#opened;
+      if (!keep || !this.#made) this.#build();
+      this.#parts.picture.story = story;
+      this.#parts.range.max = String(story.states.length - 1);
       this.#layout();
       this.#show(keep);
       this.#announce();
     }
-
     #build() {
-      const t = this.#words(),
-        p = (this.#parts = { t, cards: new Map(), rows: new Map(), cells: [], shelves: new Map() });
-      const button = (name, act) => {
-        const element = make("button", { type: "button", "aria-label": t[name], title: t[name] });
-        element.append(draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, draw("path", { d: ICONS[name] })));
-        element.addEventListener("click", () => element.getAttribute("aria-disabled") === "true" || act());
-        return (p[name] = element);
+      const p = this.#made = makeParts(this.#words(), this.#opened);
+      this.#told = [];
+      const acts = {
+        first: () => this.#go(0),
+        back: () => this.#go(this.#at - 1),
+        play: () => this.#toggle(),
+        forward: () => this.#forward(),
+        last: () => this.#go(Infinity)
       };
-      p.range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
+      for (
+        const name of
+        Object.keys(acts)
+      ) {
+        const button = p.buttons[name];
+        button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
+      }
       p.range.addEventListener("input", () => this.#go(+p.range.value));
-      p.count = make("span", { class: "count" });
-      p.bar = make(
-        "div",
-        { class: "bar" },
-        button("first", () => this.#go(0)),
-        button("back", () => this.#go(this.#at - 1)),
-        button("play", () => this.#toggle()),
-        button("forward", () => this.#forward()),
-        button("last", () => this.#go(Infinity)),
-        p.range,
-        p.count,
-      );
-      p.layers = ["back", "rows", "extra", "cards", "signs", "memory"].map((name) => (p[`${name}Layer`] = draw("g")));
-      p.svg = draw("svg", { role: "none" }, draw("defs", {}, hatch()), ...p.layers);
-      p.pic = make("div", { class: "pic", role: "listbox", tabindex: 0, "aria-label": t.blocks }, p.svg);
-      p.cap = make("div", { class: "cap", "aria-live": "polite" });
-      p.ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
-      p.panel = make("div", { class: "panel" });
-      p.wait = make("div", { class: "wait" });
-      p.index = make("div");
-      p.pre = make("pre", { tabindex: 0 });
-      p.textBox = make("details", { class: "text" }, make("summary", {}, t.text), p.pre);
       p.textBox.addEventListener("toggle", () => this.#showText());
-      p.how = make("details", { class: "how" }, make("summary", {}, t.how), this.#legend(t));
-      p.fig = make(
-        "div",
-        { class: "fig", role: "group", "aria-label": fill(t.figure, this.#story.title) },
-        make("div", { class: "title" }, this.#story.title),
-        p.wait,
-        p.pic,
-        p.bar,
-        p.cap,
-        p.ask,
-        p.panel,
-        (p.indexBox = make("details", { class: "index", open: "" }, make("summary", {}, t.index), p.index)),
-        p.how,
-        p.textBox,
-      );
       p.fig.addEventListener("keydown", (event) => this.#key(event));
-      p.pic.addEventListener("click", (event) => {
-        const id = this.#blockAt(event);
-        if (id !== undefined) this.#select(id === this.#selected ? null : id);
+      p.picture.element.addEventListener("click", (event) => {
+        const id = p.picture.blockAt(event);
+        if (id !== void 0) this.#select(id === this.#selected ? null : id);
       });
-      this.#swipes(p.pic);
+      this.#swipes(p.picture.element);
       this.#root.replaceChildren(make("style", {}, STYLE), p.fig);
       this.#theme();
       this.#width = 0;
     }
-
-    #legend(t) {
-      const signs = LOUDEST.filter((kind) => kind !== "illegal").map((kind) => {
-        const icon = draw("svg", { viewBox: "0 0 16 16", "aria-hidden": "true", class: "icon" }, sign(kind));
-        return make("span", { style: "white-space:nowrap;margin-inline-end:1em" }, icon, ` ${t.kinds[kind]}`);
-      });
-      return make("ul", {}, ...t.legend.map((line) => make("li", {}, line)), make("li", {}, ...signs));
-    }
-
-    #layout() {
-      const p = this.#parts,
-        before = p.m;
-      this.#width = Math.round(this.clientWidth) || 720;
-      p.m = metrics(this.#story, Math.min(this.#width, 960));
-      p.z = zones(this.#story, p.m);
-      if (p.m.dense) p.memory = Math.max(...this.#story.states.map((state) => zones(this.#story, p.m, [state]).memory));
-      p.svg.setAttribute("height", p.z.height + (p.m.dense ? p.memory - p.z.memory : 0));
-      p.fig.classList.toggle("narrow", this.#width < 480);
-      p.fig.classList.toggle("dense", p.m.dense);
-      this.#backdrop();
-      if (before?.w === p.m.w && before.h === p.m.h) return;
-      for (const map of [p.cards, p.rows, p.shelves]) {
-        for (const one of map.values()) (one.g ?? one).remove();
-        map.clear();
-      }
-    }
-
-    /** What is the same in every step: headings, and a cell of memory a block. */
-    #backdrop() {
-      const { t, m, z, backLayer, memoryLayer } = this.#parts,
-        story = this.#story;
-      const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
-      const parts = [head(z.tables, t.tables), head(z.free, t.free), head(z.memory, t.memory)];
-      if (z.stray) parts.push(head(z.stray, t.stray));
-      parts.push(
-        draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
-        draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" }),
-      );
-      backLayer.replaceChildren(...parts);
-      this.#parts.cells = m.dense
-        ? []
-        : story.states[0].ref.map((_, id) => {
-            const [x, y] = cellAt(z, id),
-              rect = draw("rect", { x, y, width: z.small, height: z.small, rx: 2 });
-            const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
-            return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
-          });
-      memoryLayer.replaceChildren(...this.#parts.cells.map((cell) => cell.g));
-    }
-
     // -- Drawing a step --
-
     #show(animate) {
-      const p = this.#parts,
-        story = this.#story,
-        state = story.states[this.#at];
-      if (p.m.dense) {
-        // nothing moves in a picture of very many blocks, so the queue may follow the tables closely
-        p.z = { ...zones(story, p.m, [state]), memory: p.memory };
-        this.#backdrop();
-      }
-      const at = places(story, state, p.m, p.z);
-      let moving = 0;
-      for (const [id, place] of at.cards) {
-        const card = p.cards.get(id);
-        if (card && (card.x !== place.x || card.y !== place.y)) moving++;
-      }
-      p.fig.classList.toggle("still", !animate || p.m.dense || moving > 200);
-      const signs = new Map(); // block id -> what happened to it
-      for (const { kind, id } of state.events) signs.set(id, [...(signs.get(id) ?? []), kind]);
-      this.#showRows(state, at);
-      this.#showCards(state, at, signs);
-      this.#showCells(state, signs);
-      this.#showTiers(state);
+      const { t, picture, indexBox, index, wait, panel } = this.#parts;
+      const { states, numBlocks } = this.#opened;
+      const state = states[this.#at], before = states[Math.max(0, this.#at - 1)], id = this.#selected;
+      picture.show(state, before, id, animate);
       this.#showWords(state);
       this.#showAsk();
-      this.#showIndex(state);
-      this.#showWaiting(state);
-      this.#showPanel(state);
+      indexBox.hidden = !states.some((one) => one.name.some(Boolean));
+      index.replaceChildren(indexList(t, state, before));
+      wait.hidden = !states.some((one) => one.waiting.length);
+      if (!wait.hidden) wait.replaceChildren(...waitingList(t, state));
+      panel.hidden = id === null || id >= numBlocks;
+      if (id !== null && !panel.hidden) panel.replaceChildren(...blockPanel(t, this.#opened, state, id, () => this.#leave()));
       this.#showText();
     }
-
     #announce() {
-      const key = this.#story.data.key;
-      if (key !== undefined) kept.set(key, { story: this.#story, at: this.#at, answers: this.#answers });
-      const detail = { step: this.#at, steps: this.#story.states.length - 1, asking: this.#asking };
+      const story = this.#opened, { asking, answers } = this.#questions;
+      if (story.data.key !== void 0) kept.set(story.data.key, { story, at: this.#at, answers });
+      const detail = { step: this.#at, steps: story.states.length - 1, asking };
       this.dispatchEvent(new CustomEvent("kv-step", { bubbles: true, composed: true, detail }));
     }
-
-    #showRows(state, at) {
-      const { m, z, rows, rowsLayer, extraLayer, t } = this.#parts;
-      const keys = new Set(at.rows.map((row) => row.key));
-      for (const [key, g] of rows)
-        if (!keys.has(key)) {
-          g.remove();
-          rows.delete(key);
-        }
-      for (const row of at.rows) {
-        let g = rows.get(row.key);
-        if (!g) {
-          const text = short(this.#story.numGroups > 1 ? `${row.request}.${row.group}` : row.request);
-          g = draw(
-            "g",
-            { class: "row", "aria-hidden": "true" },
-            draw("rect", { class: "rowbg", height: m.h, rx: 4 }),
-            draw("text", { class: "l", x: 4, y: m.dense ? 12 : m.h / 2 }, text),
-            draw("text", { class: "s", x: 4, y: m.h / 2 + 15 }),
-          );
-          rows.set(row.key, g);
-          rowsLayer.append(g);
-        }
-        g.firstChild.setAttribute("width", m.width);
-        const tokens = state.scheduled[row.request];
-        g.lastChild.textContent = tokens !== undefined && row.first && row.group === 0 && !m.dense ? `+${tokens}` : "";
-        move(g, 0, row.y);
-      }
-      const extra = at.heads.map((head) => draw("text", { class: "s", x: head.x, y: head.y }, head.text));
-      for (const { x, y } of at.nulls) extra.push(draw("rect", { class: "nul", x, y, width: m.w, height: m.h, rx: 4 }));
-      for (const { id, x, y } of at.ghosts) {
-        extra.push(
-          draw(
-            "g",
-            { class: "ghost", "data-id": id },
-            draw("rect", { x, y, width: m.w, height: m.h, rx: 5 }),
-            draw("text", { x: x + 5, y: y + 16 }, m.dense ? "" : `${id}`),
-          ),
-        );
-      }
-      if (!at.rows.length) extra.push(draw("text", { class: "s", x: m.label, y: z.tables + 14 }, t.nobody));
-      const end = state.free.length ? t.end : t.empty;
-      extra.push(draw("text", { class: "s", ...at.last }, end));
-      for (const element of extra) element.setAttribute("aria-hidden", "true");
-      extraLayer.replaceChildren(...extra);
-    }
-
-    #newCard(id) {
-      const { m, cardsLayer } = this.#parts,
-        [w, h] = [m.w, m.h];
-      const names = { class: "card", role: "option", id: `b${id}`, "data-id": id, "aria-selected": "false" };
-      if (m.dense) {
-        const rect = draw("rect", { ...names, width: w, rx: 2 });
-        cardsLayer.append(rect);
-        return { g: rect, look: "" };
-      }
-      const card = { g: draw("g", names), look: "" };
-      card.base = draw("rect", { class: "base", width: w, height: h, rx: 5 });
-      card.level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
-      card.tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
-      card.ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
-      card.tagText = draw("text", { class: "tagtext", x: w / 2 });
-      const number = draw("text", { class: "id", x: 5, y: 17 }, `${id}`);
-      card.g.append(card.base, card.level, card.tag, number, " ", card.ref, " ", card.tagText);
-      cardsLayer.append(card.g);
-      return card;
-    }
-
-    #showCards(state, at, signs) {
-      const { m, cards, t, signsLayer } = this.#parts,
-        above = [];
-      for (const [id, card] of cards)
-        if (!at.cards.has(id)) {
-          card.g.remove();
-          cards.delete(id);
-        }
-      for (const [id, place] of at.cards) {
-        let card = cards.get(id);
-        if (!card) cards.set(id, (card = this.#newCard(id)));
-        const ref = state.ref[id],
-          name = state.name[id],
-          kinds = inLife(signs.get(id) ?? []);
-        const tokens = ref > 0 ? tokensIn(this.#story, state, id) : 0;
-        if (card.x !== place.x || card.y !== place.y) {
-          [card.x, card.y] = [place.x, place.y];
-          if (m.dense) {
-            card.g.setAttribute("x", place.x);
-            card.g.setAttribute("y", place.y);
-          } else move(card.g, place.x, place.y);
-        }
-        if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9));
-        const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
-        if (look === card.look) continue;
-        card.look = look;
-        const filling = tokens < this.#story.blockSize ? "filling" : "";
-        card.g.setAttribute(
-          "class",
-          [
-            "card",
-            ref > 0 ? `held ${filling}` : "",
-            state.used[id] ? "" : "never",
-            id === this.#selected ? "sel" : "",
-          ].join(" "),
-        );
-        // The name begins with what is seen, so that a voice can say it.
-        const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
-        const what = [this.#stateWords(state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
-        card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
-        card.g.setAttribute("aria-selected", String(id === this.#selected));
-        if (m.dense) card.g.setAttribute("height", place.h);
-        else this.#showCard(card, place, { ref, name, kinds, tokens });
-      }
-      signsLayer.replaceChildren(...(m.dense ? this.#shapes(state, at, signs) : above)); // above all cards
-    }
-
-    /** What is inside a card of the full size, and the frame around it if this step changed it. */
-    #showCard(card, place, { ref, name, kinds, tokens }) {
-      const { m } = this.#parts,
-        out = 1.5;
-      card.base.style.height = `${place.h}px`;
-      card.level.style.height = `${place.h - 3}px`;
-      card.level.style.width = `${((m.w - 3) * tokens) / Math.max(1, this.#story.blockSize)}px`;
-      card.tag.style.y = `${place.h - 18}px`;
-      card.tag.style.display = name ? "" : "none";
-      card.ref.textContent = ref ? `\u00d7${ref}` : "";
-      card.tagText.textContent = name.slice(0, 4);
-      move(card.tagText, 0, place.h - 6);
-      card.ring?.remove();
-      card.ring = null;
-      if (!kinds.length) return;
-      card.ring = draw("rect", {
-        class: "ring",
-        x: -out,
-        y: -out,
-        width: m.w + 2 * out,
-        height: place.h + 2 * out,
-        rx: 6,
-      });
-      card.g.append(card.ring);
-    }
-
-    /** In a picture of very many blocks: all tags as one shape, and all frames as another. */
-    #shapes(state, at, signs) {
-      const { w } = this.#parts.m;
-      let tags = "",
-        rings = "";
-      for (const [id, { x, y, h }] of at.cards) {
-        if (state.name[id]) tags += `M${x + 3} ${y + h - 5}h${w - 6}v3h-${w - 6}z`;
-        if (signs.has(id)) rings += `M${x} ${y}h${w}v${h}h-${w}z`;
-      }
-      return [draw("path", { class: "tag through", d: tags }), draw("path", { class: "ring through", d: rings })];
-    }
-
-    /** The memory: a cell a block, or, if they are very many, all cells of one look as one shape. */
-    #showCells(state, signs) {
-      const { m, z, cells, memoryLayer } = this.#parts,
-        shapes = new Map();
-      state.ref.forEach((ref, id) => {
-        const kind =
-          id === 0
-            ? "null"
-            : `${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${state.name[id] ? "named" : ""}`;
-        const look = `cell ${kind} ${signs.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""}`;
-        if (m.dense) {
-          const [x, y] = cellAt(z, id);
-          shapes.set(look, `${shapes.get(look) ?? ""}M${x} ${y}h${z.small}v${z.small}h-${z.small}z`);
-        } else if (look !== cells[id].look) cells[id].g.setAttribute("class", (cells[id].look = look));
-      });
-      if (m.dense)
-        memoryLayer.replaceChildren(...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
-    }
-
-    /** Shelves below the queue. A content's tag comes from the block that carried it, and goes to the one that will. */
-    #showTiers(state) {
-      const { m, z, shelves, backLayer, cardsLayer, cards, t } = this.#parts;
-      backLayer.querySelectorAll(".tierhead").forEach((element) => element.remove());
-      const there = new Set(),
-        before = this.#story.states[Math.max(0, this.#at - 1)];
-      for (const tier of z.tiers) {
-        const names = state.tiers[tier.id] ?? [];
-        const title = fill(t.tier, tier.name ?? tier.id, names.length, tier.capacity ?? names.length);
-        backLayer.append(draw("text", { class: "h tierhead", x: 0, y: tier.y - 13, "aria-hidden": "true" }, title));
-        for (let i = 0; i < Math.min(tier.capacity ?? 0, 96); i++) {
-          backLayer.append(
-            draw("rect", {
-              class: "tierhead place",
-              x: m.label + (i % m.columns) * m.px,
-              y: tier.y + Math.floor(i / m.columns) * SHELF,
-              width: m.w,
-              height: 17,
-              rx: 4,
-            }),
-          );
-        }
-        names.forEach((name, i) => {
-          const key = `${tier.id} ${name}`,
-            x = m.label + (i % m.columns) * m.px,
-            y = tier.y + Math.floor(i / m.columns) * SHELF;
-          there.add(key);
-          let g = shelves.get(key);
-          if (!g) {
-            g = draw(
-              "g",
-              { class: "shelf", "aria-hidden": "true" },
-              draw("rect", { width: m.w, height: m.dense ? 6 : 17, rx: 4 }),
-            );
-            if (!m.dense) g.append(draw("text", { class: "tagtext", x: m.w / 2, y: 13 }, name.slice(0, 4)));
-            const from = cards.get(before.name.indexOf(name));
-            if (from) move(g, from.x, from.y);
-            shelves.set(key, g);
-            cardsLayer.append(g);
-            if (from) g.getBoundingClientRect(); // let the browser see where it starts
-          }
-          move(g, x, y);
-        });
-      }
-      if (before !== state) this.#promote(state, before);
-      for (const [key, g] of shelves)
-        if (!there.has(key)) {
-          g.remove();
-          shelves.delete(key);
-        }
-    }
-
-    /** A block that is cached under a name that a shelf had: the tag comes from there. */
-    #promote(state, before) {
-      const { fig, shelves, cards, signsLayer } = this.#parts;
-      if (fig.classList.contains("still") || matchMedia("(prefers-reduced-motion:reduce)").matches) return;
-      for (const { kind, id } of state.events) {
-        const tier = this.#parts.z.tiers.find((one) => before.tiers[one.id]?.includes(state.name[id]));
-        const g = tier && shelves.get(`${tier.id} ${state.name[id]}`),
-          card = cards.get(id);
-        if (kind !== "cached" || !g || !card) continue;
-        const tag = g.cloneNode(true),
-          to = `translate(${card.x}px,${card.y}px)`;
-        tag.setAttribute("class", "flying");
-        signsLayer.append(tag);
-        tag.animate([{ transform: g.style.transform }, { transform: to }, { transform: to, opacity: 0 }], {
-          duration: 600,
-          fill: "forwards",
-        });
-      }
-    }
-
     #showWords(state) {
-      const p = this.#parts,
-        { t } = p,
-        { step } = state,
-        end = this.#story.states.length - 1;
-      p.count.textContent = fill(t.at, this.#at, end);
-      p.range.value = this.#at;
-      p.range.setAttribute("aria-valuetext", p.count.textContent);
-      for (const name of ["first", "back"]) p[name].setAttribute("aria-disabled", String(this.#at === 0));
-      for (const name of ["forward", "last"]) p[name].setAttribute("aria-disabled", String(this.#at === end));
+      const { t, count, range, buttons, cap } = this.#parts, { asking, answers } = this.#questions, story = this.#opened, end = story.states.length - 1;
+      count.textContent = fill(t.at, this.#at, end);
+      range.value = String(this.#at);
+      range.setAttribute("aria-valuetext", count.textContent);
+      for (const button of [buttons.first, buttons.back]) button.setAttribute("aria-disabled", String(this.#at === 0));
+      for (const button of [buttons.forward, buttons.last]) button.setAttribute("aria-disabled", String(this.#at === end));
       this.#showPlaying();
-      const answer = this.#answers.get(this.#at),
-        told = [state, this.#asking, answer];
-      if (p.told?.every((one, i) => one === told[i])) return; // a live region must not say the same twice
-      p.told = told;
-      const parts = [];
-      if (answer)
-        parts.push(
-          make("p", { class: `note ${answer.right ? "right" : ""}` }, fill(answer.right ? t.yes : t.said, answer.text)),
-        );
-      if (this.#at === 0) parts.push(make("p", {}, this.#story.data.start?.say ?? t.start));
-      else {
-        if (step.do) parts.push(make("p", { class: "do" }, step.do));
-        if (step.say) parts.push(make("p", { class: "say" }, step.say));
-        if (step.lines?.length)
-          parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
-        const text = this.#story.data.invariants?.[step.invariant];
-        if (text) parts.push(make("p", { class: "inv" }, make("b", {}, step.invariant), ` ${text}`));
-      }
-      if (this.#at === end && this.#story.data.ending) parts.push(make("p", { class: "end" }, this.#story.data.ending));
-      if (this.#asking) parts.splice(0, parts.length, make("p", {}, this.#story.states[this.#at + 1].step.predict.ask));
-      p.cap.replaceChildren(...parts);
+      const told = [state, asking, answers.get(this.#at)];
+      if (told.every((one, i) => one === this.#told[i])) return;
+      this.#told = told;
+      const question = asking ? this.#prediction()?.ask : void 0;
+      if (question === void 0) cap.replaceChildren(...caption(t, story, state, answers.get(this.#at)));
+      else cap.replaceChildren(make("p", {}, question));
     }
-
     #showPlaying() {
-      const { play, t } = this.#parts,
-        name = this.#timer ? "pause" : "play";
-      play.setAttribute("aria-label", (play.title = t[name]));
-      play.querySelector("path").setAttribute("d", ICONS[name]);
+      const { buttons, t } = this.#parts, name = this.#timer ? "pause" : "play";
+      buttons.play.title = t[name];
+      buttons.play.setAttribute("aria-label", t[name]);
+      buttons.play.querySelector("path")?.setAttribute("d", ICONS[name]);
     }
-
+    #showText() {
+      const { textBox, pre } = this.#parts;
+      if (textBox.open) pre.textContent = drawText(this.#opened.states[this.#at]);
+    }
     // -- Prediction --
-
+    #prediction() {
+      return this.#opened.states[this.#at + 1]?.step.predict;
+    }
     #showAsk() {
-      const { ask, t } = this.#parts;
-      ask.hidden = !this.#asking;
-      this.#parts.fig.classList.toggle("asking", this.#asking);
-      if (!this.#asking) return;
-      const { predict } = this.#story.states[this.#at + 1].step;
-      const choices = predict.choices.map((choice, i) => {
-        const button = make("button", { type: "button" }, choice.text);
-        if (this.#tried.has(i)) {
-          button.className = "no";
-          button.setAttribute("aria-disabled", "true");
-        }
-        button.addEventListener("click", () => this.#answer(i));
-        return button;
-      });
-      const on = make("button", { type: "button" }, this.#tried.size ? t.look : t.skip);
-      on.addEventListener("click", () => this.#forward());
-      const parts = [make("p", { class: "note" }, t.predict), make("div", { class: "choices" }, ...choices)];
-      const last = [...this.#tried].pop();
-      const reply = make("div", { role: "status" });
-      if (last !== undefined) {
-        const { text, if_true: ifTrue } = predict.choices[last];
-        reply.append(make("p", {}, make("b", {}, fill(t.wrong, text)), ` ${ifTrue ?? "\u2026"}`));
-      }
-      ask.replaceChildren(...parts, reply, on);
+      const { ask, fig, t } = this.#parts, prediction = this.#prediction(), { asking } = this.#questions;
+      ask.hidden = !asking;
+      fig.classList.toggle("asking", asking);
+      if (!asking || !prediction) return;
+      this.#questions.show(
+        ask,
+        prediction,
+        t,
+        (i) => this.#answer(i),
+        () => this.#forward()
+      );
     }
-
     #answer(i) {
-      const { predict } = this.#story.states[this.#at + 1].step;
-      if (!predict.choices[i] || this.#tried.has(i)) return;
-      const right = i === predict.answer;
-      if (!this.#answers.has(this.#at + 1)) this.#answers.set(this.#at + 1, { text: predict.choices[i].text, right });
+      const { ask, buttons } = this.#parts, prediction = this.#prediction();
+      const right = prediction ? this.#questions.answer(this.#at + 1, prediction, i) : null;
       if (right) {
-        const inside = this.#parts.ask.contains(this.#root.activeElement);
+        const inside = ask.contains(this.#root.activeElement);
         this.#go(this.#at + 1);
-        if (inside) this.#parts.forward.focus();
-      } else {
-        this.#tried.add(i);
+        if (inside) buttons.forward.focus();
+      } else if (right === false) {
         this.#showAsk();
-        this.#parts.ask.querySelectorAll(".choices button")[i].focus();
+        const choices = ask.querySelectorAll(".choices button");
+        choices[i].focus();
       }
     }
-
     // -- Moving through the story --
-
     #forward() {
       const next = this.#story?.states[this.#at + 1];
       if (!next) return;
-      if (!this.#asking && next.step.predict && !this.#answers.has(this.#at + 1)) {
+      if (this.#questions.open(next.number, next.step)) {
         this.pause();
-        this.#asking = true;
-        this.#tried.clear();
         this.#show(true);
         this.#announce();
         return;
       }
-      const inside = this.#asking && this.#parts.ask.contains(this.#root.activeElement);
-      if (this.#asking && !this.#answers.has(this.#at + 1)) this.#answers.set(this.#at + 1, null);
-      this.#go(this.#at + 1, true);
-      if (inside) this.#parts.forward.focus();
+      const inside = this.#questions.asking && this.#parts.ask.contains(this.#root.activeElement);
+      this.#questions.skip(next.number);
+      this.#go(next.number, true);
+      if (inside) this.#parts.buttons.forward.focus();
     }
-
     #go(number, playing = false) {
       if (!this.#story) return;
       if (!playing) this.pause();
       const at = Math.max(0, Math.min(this.#story.states.length - 1, number));
       const next = Math.abs(at - this.#at) <= 1;
       this.#at = at;
-      this.#asking = false;
-      if (!this.#parts) return;
+      this.#questions.asking = false;
+      if (!this.#made) return;
       this.#show(next);
       this.#announce();
     }
-
     play() {
       const end = this.#story ? this.#story.states.length - 1 : 0;
       if (!end) return;
@@ -1368,49 +1415,45 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const tick = () => {
         this.#forward();
         if (this.#at === end) this.pause();
-        else if (this.#timer)
-          this.#timer = setTimeout(tick, 1500 + Math.min(7000, 30 * this.#parts.cap.textContent.length));
+        else if (this.#timer) {
+          const length = this.#parts.cap.textContent?.length ?? 0;
+          this.#timer = setTimeout(tick, 1500 + Math.min(7e3, 30 * length));
+        }
       };
       this.#timer = -1;
       tick();
     }
-
     pause() {
       const was = this.#timer !== 0;
       clearTimeout(this.#timer);
       this.#timer = 0;
-      if (was && this.#parts) this.#showPlaying();
+      if (was && this.#made) this.#showPlaying();
     }
-
     #toggle() {
       if (this.#timer) this.pause();
       else this.play();
     }
-
     #key(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const at = event.composedPath()[0],
-        range = at === this.#parts.range,
-        pic = at === this.#parts.pic;
+      const at = event.composedPath()[0], range = at === this.#parts.range, pic = at === this.#parts.picture.element, pressable = at instanceof Element && at.closest("button,summary") !== null;
       const keys = {
-        // a key, whether it is ours here, and what it does
         ArrowRight: [!range, () => this.#forward()],
         ArrowLeft: [!range, () => this.#go(this.#at - 1)],
         Home: [!range, () => this.#go(0)],
         End: [!range, () => this.#go(Infinity)],
-        " ": [!at.closest("button,summary"), () => this.#toggle()],
+        " ": [!pressable, () => this.#toggle()],
         Escape: [this.#selected !== null, () => this.#select(null)],
         ArrowUp: [pic, () => this.#choose(-1)],
-        ArrowDown: [pic, () => this.#choose(1)],
+        ArrowDown: [pic, () => this.#choose(1)]
       };
-      if (this.#asking && /^[1-9]$/.test(event.key)) keys[event.key] = [true, () => this.#answer(+event.key - 1)];
+      if (this.#questions.asking && /^[1-9]$/.test(event.key))
+        keys[event.key] = [true, () => this.#answer(+event.key - 1)];
       const [ours, act] = keys[event.key] ?? [false];
       if (!ours) return;
       act();
       event.preventDefault();
       event.stopPropagation();
     }
-
     #swipes(element) {
       let from = null;
       element.addEventListener(
@@ -1418,169 +1461,37 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         (event) => {
           from = event.touches.length === 1 ? event.touches[0] : null;
         },
-        { passive: true },
+        { passive: true }
       );
       element.addEventListener(
         "touchend",
         (event) => {
           const to = event.changedTouches[0];
-          const dx = from ? to.clientX - from.clientX : 0,
-            dy = from ? to.clientY - from.clientY : 0;
+          const dx = from ? to.clientX - from.clientX : 0, dy = from ? to.clientY - from.clientY : 0;
           if (Math.abs(dx) < 40 || Math.abs(dx) < 2 * Math.abs(dy)) return;
           if (dx < 0) this.#forward();
           else this.#go(this.#at - 1);
         },
-        { passive: true },
+        { passive: true }
       );
     }
-
     // -- One block, looked at --
-
-    #blockAt(event) {
-      const { m, z, svg } = this.#parts,
-        at = event.target.closest("[data-id]");
-      if (at) return +at.dataset.id;
-      const box = svg.getBoundingClientRect();
-      const column = Math.floor((event.clientX - box.x) / (z.small + 2)),
-        line = Math.floor((event.clientY - box.y - z.memory) / (z.small + 2));
-      const id = line * z.perLine + column; // very many cells of memory are one shape
-      return m.dense && line >= 0 && column < z.perLine && id < this.#story.numBlocks ? id : undefined;
-    }
-
     #choose(by) {
-      const n = this.#story.numBlocks;
+      const n = this.#opened.numBlocks;
       const to = (this.#selected ?? (by > 0 ? 0 : n)) + by;
-      if (n > 1) this.#select(to < 1 ? n - 1 : to >= n ? 1 : to); // all but the null block, round and round
+      if (n > 1) this.#select(to < 1 ? n - 1 : to >= n ? 1 : to);
     }
-
     #select(id) {
       this.#selected = id;
       this.#show(true);
-      if (id === null) this.#parts.pic.removeAttribute("aria-activedescendant");
-      else this.#parts.pic.setAttribute("aria-activedescendant", `b${id}`);
+      const { element } = this.#parts.picture;
+      if (id === null) element.removeAttribute("aria-activedescendant");
+      else element.setAttribute("aria-activedescendant", `b${id}`);
     }
-
-    #stateWords(state, id) {
-      const { t } = this.#parts;
-      if (id === 0) return t.null;
-      if (state.ref[id] > 0) {
-        const tokens = tokensIn(this.#story, state, id);
-        if (tokens < this.#story.blockSize) return fill(t.filling, tokens, this.#story.blockSize);
-        return state.name[id] ? t.heldNamed : t.held;
-      }
-      return state.name[id] ? t.freeNamed : state.used[id] ? t.freeNameless : t.never;
+    #leave() {
+      this.#select(null);
+      this.#parts.picture.element.focus();
     }
-
-    #showPanel(state) {
-      const { panel, t } = this.#parts,
-        id = this.#selected;
-      panel.hidden = id === null || id >= this.#story.numBlocks;
-      if (panel.hidden) return;
-      const facts = [this.#stateWords(state, id), fill(t.ref, state.ref[id])];
-      const holders = id === 0 ? [] : (state.holders.get(id) ?? []);
-      if (holders.length) {
-        facts.push(fill(t.by, holders.map((holder) => holder.request).join(", ")));
-        const tokens = tokensIn(this.#story, state, id),
-          first = holders[0].column * this.#story.blockSize;
-        if (tokens)
-          facts.push(
-            fill(
-              t.holds,
-              tokens > 1 ? `${first}..${first + tokens - 1}` : first,
-              holders.map((holder) => holder.request).join(", "),
-            ),
-          );
-      }
-      if (state.name[id]) {
-        facts.push(fill(t.name, state.name[id]));
-        const twins = state.name
-          .map((name, other) => (name === state.name[id] && other !== id ? other : -1))
-          .filter((other) => other >= 0);
-        if (twins.length) facts.push(fill(t.same, twins.join(" ")));
-      } else if (id > 0) facts.push(t.noName);
-      const place = state.free.indexOf(id);
-      if (place >= 0) facts.push(fill(t.place, place + 1, state.free.length));
-      const life = this.#story.states.slice(1, this.#at + 1).flatMap((one) => {
-        const kinds = inLife(one.events.filter((event) => event.id === id).map((event) => event.kind)).map(
-          (kind) => t.kinds[kind],
-        );
-        return kinds.length ? [make("li", {}, fill(t.stepN, one.number, kinds.join(", ")))] : [];
-      });
-      const close = make("button", { type: "button", "aria-label": t.close }, "\u00d7");
-      close.addEventListener("click", () => {
-        this.#select(null);
-        this.#parts.pic.focus();
-      });
-      panel.replaceChildren(
-        make("b", {}, fill(t.block, id)),
-        close,
-        make("ul", {}, ...facts.map((fact) => make("li", {}, fact))),
-        make("span", {}, `${t.bio}: ${life.length ? "" : t.unused}`),
-        make("ul", {}, ...life),
-      );
-    }
-
-    #showIndex(state) {
-      const { index, indexBox, t } = this.#parts,
-        before = this.#at ? this.#story.states[this.#at - 1] : state;
-      indexBox.hidden = !this.#story.states.some((one) => one.name.some(Boolean));
-      const entries = (one) => {
-        const map = new Map();
-        one.name.forEach((name, id) => name && map.set(name, [...(map.get(name) ?? []), id]));
-        return map;
-      };
-      const now = entries(state),
-        old = entries(before),
-        items = [];
-      const item = (name, list, look) => make("li", { class: look }, make("code", {}, name), ` ${list.join(" ")}`);
-      for (const [name, list] of old) if (!now.has(name)) items.push(item(name, list, "gone"));
-      for (const [name, list] of now)
-        items.push(item(name, list, (old.get(name) ?? []).join() === list.join() ? "" : "chg"));
-      items.sort((a, b) => (b.className !== "") - (a.className !== ""));
-      const most = 48,
-        rest = items.length - most;
-      if (rest > 0) items.splice(most, rest, make("li", {}, fill(t.more, rest)));
-      if (!items.length) items.push(make("li", {}, t.nameless));
-      index.replaceChildren(make("ul", {}, ...items));
-    }
-
-    #showWaiting(state) {
-      const { wait, t } = this.#parts;
-      wait.hidden = !this.#story.states.some((one) => one.waiting.length);
-      if (wait.hidden) return;
-      const items = state.waiting.map((one) => {
-        const [name, how] = Array.isArray(one) ? one : [one, ""];
-        return make(
-          "li",
-          { class: how },
-          how === "preempted" ? `${name} (${t.preempted})` : how ? `${name} (${how})` : name,
-        );
-      });
-      wait.replaceChildren(
-        make("span", { class: "do" }, t.waiting),
-        make("ul", {}, ...(items.length ? items : [make("li", {}, t.none)])),
-      );
-    }
-
-    #showText() {
-      if (this.#parts.textBox.open) this.#parts.pre.textContent = drawText(this.#story.states[this.#at]);
-    }
-  }
-
-  function hatch() {
-    const pattern = draw("pattern", {
-      id: "hatch",
-      width: 6,
-      height: 6,
-      patternUnits: "userSpaceOnUse",
-      patternTransform: "rotate(45)",
-    });
-    pattern.append(
-      draw("rect", { width: 6, height: 6, style: "fill:var(--card)" }),
-      draw("line", { y2: 6, style: "stroke:var(--soft);stroke-width:2" }),
-    );
-    return pattern;
-  }
-
+  };
   customElements.define("kv-story", KvStory);
 })();

@@ -332,7 +332,7 @@ def test_a_block_looked_at(show):
     shown.locator("#b7").click()
     assert shown.locator(".panel").inner_text().split("\n") == [
         "Block 7", "\u00d7", "held and cached: it can be found", "ref_cnt 2", "held by A, B", "tokens 24..27 of A, B",
-        "name 7569", "So far:", "step 1: allocated, cached", "step 2: shared",
+        "block hash 7569", "So far:", "step 1: allocated, cached", "step 2: shared",
     ]  # fmt: skip
     go(shown, 5)
     shown.locator(".pic").focus()
@@ -340,7 +340,7 @@ def test_a_block_looked_at(show):
         shown.keyboard.press("ArrowDown")
     assert shown.locator(".panel").inner_text().split("\n") == [
         "Block 10", "\u00d7", "held and cached: it can be found", "ref_cnt 1", "held by C", "tokens 0..3 of C",
-        "name 3847", "So far:", "step 5: allocated, cached",
+        "block hash 3847", "So far:", "step 5: allocated, cached",
     ]  # fmt: skip
     shown.keyboard.press("Escape")
     assert shown.locator(".panel").is_hidden()

@@ -1,0 +1,33 @@
+// Joins the sources of <kv-story>, mini_kv/viz/kv_story/*.js, into the one classic script that pages, notebooks and the
+// wheel carry. `npm run figure` writes it; `node join_figure.mjs FILE` writes it elsewhere, for the test that compares.
+
+import { writeFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const here = (path) => fileURLToPath(new URL(path, import.meta.url));
+const BANNER = `/* <kv-story>: the life of a KV cache as a picture to step through. Joined by \`npm run figure\` in book/ from the sources
+ * in mini_kv/viz/kv_story: change those.
+ *
+ * One classic script without dependencies; it asks for nothing. Give it a story in one of three ways:
+ *
+ *     a child of <kv-story>: a script element of type application/json (also when it comes later)
+ *     element.data = story                      a new story; a live one keeps its step, or follows its end
+ *     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
+ */
+if (typeof customElements !== "undefined" && !customElements.get("kv-story"))`;
+
+const joined = await build({
+  entryPoints: [here("../mini_kv/viz/kv_story/player.js")],
+  write: false,
+  absWorkingDir: here("../mini_kv/viz/kv_story"),
+  bundle: true,
+  format: "iife",
+  target: "es2022",
+  charset: "utf8",
+  banner: { js: BANNER },
+  logLevel: "warning",
+});
+// Types are for who reads the sources, and a page need not load them.
+const script = joined.outputFiles[0].text.replace(/^ *\/\*\*[^]*?\*\/\n/gm, "");
+writeFileSync(process.argv[2] ?? here("../mini_kv/viz/kv_story.js"), script);

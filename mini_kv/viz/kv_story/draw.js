@@ -1,0 +1,727 @@
+// The picture of one state: where everything stands, and the SVG that is there, moved from step to step.
+//
+// The notation. A block is one card, drawn once. Its place says who has it: in the tables' rows it is held, and as tall
+// as the rows that hold it; in the queue it is free, and the queue's order is the order of reuse. Its tag says that it
+// can be found. How far it is filled says how many of its tokens are there.
+
+import { tokensIn } from "./model.js";
+import { fill } from "./words.js";
+
+/**
+ * @typedef {import("./model.js").State} State
+ * @typedef {import("./model.js").Story} Story
+ * @typedef {import("./words.js").Words} Words
+ * @typedef {ReturnType<typeof metrics>} Metrics
+ * @typedef {{request: string, group: number, table: number[]}} Row
+ * @typedef {{group: number, from: number, rows: Row[], head: boolean}} Band
+ * @typedef {{id: string, name?: string, capacity?: number, y: number}} Shelf
+ * @typedef {{tables: number, free: number, stray: number | undefined, tiers: Shelf[], memory: number, small: number,
+ *   perLine: number, height: number}} Zones
+ * @typedef {{x: number, y: number, h: number, line?: number, group?: number, column?: number}} Place
+ * @typedef {ReturnType<typeof places>} Places
+ * @typedef {{g: SVGElement, look: string, x?: number, y?: number, inside?: Inside}} Card
+ * @typedef {{base: SVGElement, level: SVGElement, tag: SVGElement, ref: SVGElement, tagText: SVGElement,
+ *   ring: SVGElement | null}} Inside
+ * @typedef {Record<string, string | number>} Attributes
+ */
+
+// ---- Pieces ---------------------------------------------------------------------------------------------------------
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * An HTML element.
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {Attributes} attributes
+ * @param {...(Node | string)} children
+ */
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
+/**
+ * An SVG element.
+ * @template {keyof SVGElementTagNameMap} T
+ * @param {T} tag
+ * @param {Attributes} attributes
+ * @param {...(Node | string)} children
+ */
+export function draw(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
+/** @type {(element: SVGElement, x: number, y: number) => void} */
+const move = (element, x, y) => {
+  element.style.transform = `translate(${x}px,${y}px)`;
+};
+
+/**
+ * Signs in a box of 16, drawn as strokes: what happened to a block, told without colour.
+ * @type {Record<string, string>}
+ */
+const SIGNS = {
+  allocated: "M8 3v10M3 8h10",
+  revived: "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3",
+  shared: "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
+  unshared: "M3 8h5M9.5 6.2l2-1.4v6.6",
+  freed: "M8 3v9M4 8.5l4 4 4-4",
+  cached: "M4 4h5l4 4-4 4H4z",
+  evicted: "M4 4l8 8M12 4l-8 8",
+  uncached: "M4 4l8 8M12 4l-8 8",
+  illegal: "M8 3v6M8 12v1",
+};
+const IN_LIFE = ["uncached", "unshared", "freed", "evicted", "allocated", "revived", "shared", "cached", "illegal"];
+
+/**
+ * Kinds of events in the order in which they happen to a block.
+ * @param {string[]} kinds
+ */
+export const inLife = (kinds) => (kinds.length ? IN_LIFE.filter((kind) => kinds.includes(kind)) : kinds);
+export const LOUDEST = ["illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached"];
+
+/**
+ * The round sign of a kind of event.
+ * @param {string} kind
+ */
+export const sign = (kind, x = 0, y = 0) =>
+  draw(
+    "g",
+    { class: "sign", transform: `translate(${x} ${y})` },
+    draw("circle", { cx: 8, cy: 8, r: 8 }),
+    draw("path", { d: SIGNS[kind] ?? SIGNS.illegal }),
+  );
+
+/**
+ * The signs over a card: the two that say most.
+ * @param {string[]} kinds
+ * @param {number} middle
+ * @param {number} y
+ */
+function signsAbove(kinds, middle, y) {
+  const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
+  if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
+  return shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+}
+
+/**
+ * Text that fits where labels go.
+ * @param {string} text
+ */
+const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
+
+function hatch() {
+  const pattern = draw("pattern", {
+    id: "hatch",
+    width: 6,
+    height: 6,
+    patternUnits: "userSpaceOnUse",
+    patternTransform: "rotate(45)",
+  });
+  pattern.append(
+    draw("rect", { width: 6, height: 6, style: "fill:var(--card)" }),
+    draw("line", { y2: 6, style: "stroke:var(--soft);stroke-width:2" }),
+  );
+  return pattern;
+}
+
+/**
+ * What there is to say of a block, in words.
+ * @param {Words} t
+ * @param {Story} story
+ * @param {State} state
+ * @param {number} id
+ */
+export function stateWords(t, story, state, id) {
+  if (id === 0) return t.null;
+  if (state.ref[id] > 0) {
+    const tokens = tokensIn(story, state, id);
+    if (tokens < story.blockSize) return fill(t.filling, tokens, story.blockSize);
+    return state.name[id] ? t.heldCached : t.held;
+  }
+  return state.name[id] ? t.freeCached : state.used[id] ? t.freeNotCached : t.never;
+}
+
+// ---- Places: a state to coordinates ---------------------------------------------------------------------------------
+
+/**
+ * Sizes that depend on the story and the width alone.
+ * @param {Story} story
+ * @param {number} width
+ */
+function metrics(story, width) {
+  const dense = story.numBlocks > 150,
+    narrow = width < 480;
+  // A count that has no room beside the number goes under it.
+  const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
+  const [w, low, gap] = dense ? [14, 14, 2] : narrow ? [36, 44, 3] : [50, 46, 5];
+  const h = low + (under ? 10 : 0);
+  const names = story.states.flatMap((state) => state.order);
+  const suffix = story.numGroups > 1 ? 2 : 0;
+  const longest = Math.min(10, suffix + Math.max(1, ...names.map((name) => name.length)));
+  const label = Math.max(narrow ? 38 : 46, 9 * longest + 8);
+  return {
+    dense,
+    under,
+    w,
+    h,
+    gap,
+    label,
+    px: w + gap,
+    py: h + gap,
+    width,
+    columns: Math.max(1, Math.floor((width - label) / (w + gap))),
+  };
+}
+
+/**
+ * The lines of the tables: per group and band of columns, the rows that reach there.
+ * @param {Story} story
+ * @param {State} state
+ * @param {Metrics} m
+ */
+function bands(story, state, m) {
+  /** @type {Band[]} */
+  const out = [];
+  for (let group = 0; group < story.numGroups; group++) {
+    const rows = state.order.map((request) => ({ request, group, table: state.tables.get(request)?.[group] ?? [] }));
+    for (let from = 0, left = rows; left.length; from += m.columns) {
+      out.push({ group, from, rows: left, head: from === 0 && story.numGroups > 1 });
+      left = left.filter((row) => row.table.length > from + m.columns);
+    }
+  }
+  return out;
+}
+
+const HEAD = 28,
+  SHELF = 24;
+/** @type {(band: Band, m: Metrics) => number} */
+const bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
+/** @type {(count: number, m: Metrics) => number} */
+const lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
+
+/**
+ * Where a block's cell of memory is.
+ * @type {(z: Zones, id: number) => [number, number]}
+ */
+const cellAt = (z, id) => [
+  (id % z.perLine) * (z.small + 2) + 1,
+  z.memory + Math.floor(id / z.perLine) * (z.small + 2),
+];
+
+/**
+ * Blocks that stand in no table and not in the queue.
+ * @param {State} state
+ */
+function strays(state) {
+  const free = new Set(state.free);
+  return state.ref.map((_, id) => id).filter((id) => id > 0 && !state.holders.has(id) && !free.has(id));
+}
+
+/**
+ * Where each part of the picture begins: the same in every step, so that only what happens moves.
+ * @param {Story} story
+ * @param {Metrics} m
+ * @param {State[]} states
+ * @returns {Zones}
+ */
+function zones(story, m, states = story.states) {
+  /** @type {(height: (state: State) => number) => number} */
+  const most = (height) => Math.max(...states.map(height));
+  const tables = HEAD;
+  const inTables = most((state) => bands(story, state, m).reduce((sum, band) => sum + bandHeight(band, m), 0));
+  const free = tables + HEAD + Math.max(m.py, inTables);
+  let y = free + HEAD + most((state) => lines(state.free.length + 1, m));
+  const numStrays = most((state) => strays(state).length);
+  const stray = numStrays ? y + HEAD : undefined;
+  if (numStrays) y += HEAD + lines(numStrays, m);
+  const tiers = (story.data.tiers ?? []).map((tier) => {
+    const top = y + HEAD;
+    const room = Math.max(
+      tier.capacity ?? 0,
+      most((state) => (state.tiers[tier.id] ?? []).length),
+    );
+    y = top + Math.max(1, Math.ceil(room / m.columns)) * SHELF;
+    return { ...tier, y: top };
+  });
+  const memory = y + HEAD;
+  const small = m.dense ? 8 : 24;
+  const perLine = Math.max(1, Math.floor(m.width / (small + 2)));
+  const height = memory + Math.ceil(story.numBlocks / perLine) * (small + 2) + 4;
+  return { tables, free, stray, tiers, memory, small, perLine, height };
+}
+
+/**
+ * Coordinates of everything in one state. `cards`: by block id; a block's further places are `ghosts`.
+ * @param {Story} story
+ * @param {State} state
+ * @param {Metrics} m
+ * @param {Zones} z
+ */
+function places(story, state, m, z) {
+  /** @type {Map<number, Place>} */
+  const cards = new Map();
+  /** @type {{id: number, x: number, y: number}[]} */
+  const ghosts = [];
+  /** @type {{x: number, y: number}[]} */
+  const nulls = [];
+  /** @type {{key: string, request: string, group: number, y: number, first: boolean}[]} */
+  const rows = [];
+  /** @type {{x: number, y: number, text: string}[]} */
+  const heads = [];
+  let y = z.tables;
+  for (const band of bands(story, state, m)) {
+    if (band.head) heads.push({ x: 0, y: (y += 18) - 6, text: story.data.groups?.[band.group] ?? `${band.group}` });
+    band.rows.forEach(({ request, group, table }, line) => {
+      rows.push({ key: `${request} ${group} ${band.from}`, request, group, y, first: band.from === 0 });
+      table.slice(band.from, band.from + m.columns).forEach((id, i) => {
+        const x = m.label + i * m.px,
+          card = cards.get(id);
+        if (id === 0) nulls.push({ x, y });
+        else if (!card) cards.set(id, { x, y, h: m.h, line, group, column: band.from + i });
+        else if (card.group === group && card.column === band.from + i && card.line === line - 1) {
+          card.h += m.py;
+          card.line = line;
+        } else ghosts.push({ id, x, y });
+      });
+      y += m.py;
+    });
+    y += 4;
+  }
+  /** @type {(list: number[], top: number) => void} */
+  const row = (list, top) =>
+    list.forEach((id, i) => {
+      const at = { x: m.label + (i % m.columns) * m.px, y: top + Math.floor(i / m.columns) * m.py, h: m.h };
+      if (cards.has(id)) ghosts.push({ id, ...at });
+      else cards.set(id, at);
+    });
+  row(state.free, z.free);
+  row(strays(state), z.stray ?? 0);
+  const end = state.free.length,
+    full = end > 0 && end % m.columns === 0; // then its label goes under the last card
+  const last = {
+    x: m.label + ((full ? end - 1 : end) % m.columns) * m.px + 2,
+    y: z.free + Math.floor(end / m.columns) * m.py + (full ? 10 : m.h / 2 + 4),
+  };
+  return { cards, ghosts, nulls, rows, heads, last };
+}
+
+// ---- The picture ----------------------------------------------------------------------------------------------------
+
+/** The tables, the queue, the tiers and the memory of a story, step by step. */
+export class Picture {
+  /** The step that is shown. @type {State} */
+  #state;
+  /** The block that is looked at. @type {number | null} */
+  #selected = null;
+  /** What happened to each block in this step. @type {Map<number, string[]>} */
+  #kinds = new Map();
+  /** @type {Map<number, Card>} */
+  #cards = new Map();
+  /** @type {Map<string, SVGElement>} */
+  #rows = new Map();
+  /** @type {{g: SVGElement, look: string}[]} */
+  #cells = [];
+  /** @type {Map<string, SVGElement>} */
+  #shelves = new Map();
+  #memory = 0;
+  backLayer = draw("g");
+  rowsLayer = draw("g");
+  extraLayer = draw("g");
+  cardsLayer = draw("g");
+  signsLayer = draw("g");
+  memoryLayer = draw("g");
+
+  /**
+   * @param {Words} t
+   * @param {Story} story
+   * @param {HTMLElement} fig what carries the classes of the whole figure
+   */
+  constructor(t, story, fig) {
+    this.t = t;
+    this.story = story;
+    this.fig = fig;
+    this.#state = story.states[0];
+    const layers = [this.backLayer, this.rowsLayer, this.extraLayer, this.cardsLayer, this.signsLayer, this.memoryLayer];
+    this.svg = draw("svg", { role: "none" }, draw("defs", {}, hatch()), ...layers);
+    this.element = make("div", { class: "pic", role: "listbox", tabindex: 0, "aria-label": t.blocks }, this.svg);
+    this.m = metrics(story, 720);
+    this.z = zones(story, this.m);
+  }
+
+  /**
+   * Make room for the story in this width.
+   * @param {number} width
+   */
+  layout(width) {
+    const before = this.m;
+    const m = (this.m = metrics(this.story, Math.min(width, 960)));
+    this.z = zones(this.story, m);
+    if (m.dense) this.#memory = Math.max(...this.story.states.map((state) => zones(this.story, m, [state]).memory));
+    this.svg.setAttribute("height", String(this.z.height + (m.dense ? this.#memory - this.z.memory : 0)));
+    this.fig.classList.toggle("narrow", width < 480);
+    this.fig.classList.toggle("dense", m.dense);
+    this.#backdrop();
+    if (before.w === m.w && before.h === m.h) return;
+    for (const { g } of this.#cards.values()) g.remove();
+    for (const g of [...this.#rows.values(), ...this.#shelves.values()]) g.remove();
+    for (const map of [this.#cards, this.#rows, this.#shelves]) map.clear();
+  }
+
+  /** What is the same in every step: headings, and a cell of memory per block. */
+  #backdrop() {
+    const { t, m, z, story, backLayer, memoryLayer } = this;
+    /** @type {(y: number, text: string) => SVGElement} */
+    const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
+    /** @type {SVGElement[]} */
+    const parts = [head(z.tables, t.tables), head(z.free, t.free), head(z.memory, t.memory)];
+    if (z.stray) parts.push(head(z.stray, t.stray));
+    parts.push(
+      draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
+      draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" }),
+    );
+    backLayer.replaceChildren(...parts);
+    this.#cells = m.dense
+      ? []
+      : story.states[0].ref.map((_, id) => {
+          const [x, y] = cellAt(z, id),
+            rect = draw("rect", { x, y, width: z.small, height: z.small, rx: 2 });
+          const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
+          return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
+        });
+    memoryLayer.replaceChildren(...this.#cells.map((cell) => cell.g));
+  }
+
+  /**
+   * Show a step.
+   * @param {State} state
+   * @param {State} before the step before it
+   * @param {number | null} selected
+   * @param {boolean} animate
+   */
+  show(state, before, selected, animate) {
+    this.#state = state;
+    this.#selected = selected;
+    this.#kinds = new Map();
+    for (const { kind, id } of state.events) this.#kinds.set(id, [...(this.#kinds.get(id) ?? []), kind]);
+    if (this.m.dense) {
+      // nothing moves in a picture of very many blocks, so the queue may follow the tables closely
+      this.z = { ...zones(this.story, this.m, [state]), memory: this.#memory };
+      this.#backdrop();
+    }
+    const at = places(this.story, state, this.m, this.z);
+    let moving = 0;
+    for (const [id, place] of at.cards) {
+      const card = this.#cards.get(id);
+      if (card && (card.x !== place.x || card.y !== place.y)) moving++;
+    }
+    this.fig.classList.toggle("still", !animate || this.m.dense || moving > 200);
+    this.#showRows(at);
+    this.#showCards(at);
+    this.#showCells();
+    this.#showTiers(before);
+  }
+
+  /** @param {Places} at */
+  #showRows(at) {
+    const { m, z, rowsLayer, extraLayer, t } = this;
+    const state = this.#state,
+      rows = this.#rows;
+    const keys = new Set(at.rows.map((row) => row.key));
+    for (const [key, g] of rows)
+      if (!keys.has(key)) {
+        g.remove();
+        rows.delete(key);
+      }
+    for (const row of at.rows) {
+      let g = rows.get(row.key);
+      if (!g) {
+        const text = short(this.story.numGroups > 1 ? `${row.request}.${row.group}` : row.request);
+        g = draw(
+          "g",
+          { class: "row", "aria-hidden": "true" },
+          draw("rect", { class: "rowbg", height: m.h, rx: 4 }),
+          draw("text", { class: "l", x: 4, y: m.dense ? 12 : m.h / 2 }, text),
+          draw("text", { class: "s", x: 4, y: m.h / 2 + 15 }),
+        );
+        rows.set(row.key, g);
+        rowsLayer.append(g);
+      }
+      g.children[0].setAttribute("width", String(m.width));
+      const tokens = state.scheduled[row.request];
+      g.children[2].textContent = tokens !== undefined && row.first && row.group === 0 && !m.dense ? `+${tokens}` : "";
+      move(g, 0, row.y);
+    }
+    /** @type {SVGElement[]} */
+    const extra = at.heads.map((head) => draw("text", { class: "s", x: head.x, y: head.y }, head.text));
+    for (const { x, y } of at.nulls) extra.push(draw("rect", { class: "nul", x, y, width: m.w, height: m.h, rx: 4 }));
+    for (const { id, x, y } of at.ghosts) {
+      extra.push(
+        draw(
+          "g",
+          { class: "ghost", "data-id": id },
+          draw("rect", { x, y, width: m.w, height: m.h, rx: 5 }),
+          draw("text", { x: x + 5, y: y + 16 }, m.dense ? "" : `${id}`),
+        ),
+      );
+    }
+    if (!at.rows.length) extra.push(draw("text", { class: "s", x: m.label, y: z.tables + 14 }, t.noTables));
+    const end = state.free.length ? t.end : t.empty;
+    extra.push(draw("text", { class: "s", ...at.last }, end));
+    for (const element of extra) element.setAttribute("aria-hidden", "true");
+    extraLayer.replaceChildren(...extra);
+  }
+
+  /**
+   * @param {number} id
+   * @returns {Card}
+   */
+  #newCard(id) {
+    const { m, cardsLayer } = this,
+      [w, h] = [m.w, m.h];
+    const names = { class: "card", role: "option", id: `b${id}`, "data-id": id, "aria-selected": "false" };
+    if (m.dense) {
+      const rect = draw("rect", { ...names, width: w, rx: 2 });
+      cardsLayer.append(rect);
+      return { g: rect, look: "" };
+    }
+    const base = draw("rect", { class: "base", width: w, height: h, rx: 5 });
+    const level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
+    const tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
+    const ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
+    const tagText = draw("text", { class: "tagtext", x: w / 2 });
+    const number = draw("text", { class: "id", x: 5, y: 17 }, `${id}`);
+    const g = draw("g", names, base, level, tag, number, " ", ref, " ", tagText);
+    cardsLayer.append(g);
+    return { g, look: "", inside: { base, level, tag, ref, tagText, ring: null } };
+  }
+
+  /** @param {Places} at */
+  #showCards(at) {
+    const { m, t, story, signsLayer } = this;
+    const state = this.#state,
+      cards = this.#cards;
+    /** @type {SVGElement[]} */
+    const above = [];
+    for (const [id, card] of cards)
+      if (!at.cards.has(id)) {
+        card.g.remove();
+        cards.delete(id);
+      }
+    for (const [id, place] of at.cards) {
+      const card = cards.get(id) ?? this.#newCard(id);
+      cards.set(id, card);
+      const ref = state.ref[id],
+        name = state.name[id],
+        kinds = inLife(this.#kinds.get(id) ?? []);
+      const tokens = ref > 0 ? tokensIn(story, state, id) : 0;
+      this.#put(card, place);
+      if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9));
+      const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
+      if (look === card.look) continue;
+      card.look = look;
+      const filling = tokens < story.blockSize ? "filling" : "";
+      card.g.setAttribute(
+        "class",
+        [
+          "card",
+          ref > 0 ? `held ${filling}` : "",
+          state.used[id] ? "" : "never",
+          id === this.#selected ? "sel" : "",
+        ].join(" "),
+      );
+      // The label begins with what is seen, so that a voice can say it.
+      const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
+      const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
+      card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
+      card.g.setAttribute("aria-selected", String(id === this.#selected));
+      if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens });
+      else card.g.setAttribute("height", String(place.h));
+    }
+    signsLayer.replaceChildren(...(m.dense ? this.#shapes(at) : above)); // above all cards
+  }
+
+  /**
+   * Move a card to its place.
+   * @param {Card} card
+   * @param {Place} place
+   */
+  #put(card, { x, y }) {
+    if (card.x === x && card.y === y) return;
+    [card.x, card.y] = [x, y];
+    if (this.m.dense) {
+      card.g.setAttribute("x", String(x));
+      card.g.setAttribute("y", String(y));
+    } else move(card.g, x, y);
+  }
+
+  /**
+   * What is inside a card of the full size, and the frame around it if this step changed it.
+   * @param {Card} card
+   * @param {Inside} inside
+   * @param {Place} place
+   * @param {{ref: number, name: string, kinds: string[], tokens: number}} shown
+   */
+  #showInside(card, inside, place, { ref, name, kinds, tokens }) {
+    const { m, story } = this,
+      out = 1.5;
+    inside.base.style.height = `${place.h}px`;
+    inside.level.style.height = `${place.h - 3}px`;
+    inside.level.style.width = `${((m.w - 3) * tokens) / Math.max(1, story.blockSize)}px`;
+    inside.tag.style.setProperty("y", `${place.h - 18}px`);
+    inside.tag.style.display = name ? "" : "none";
+    inside.ref.textContent = ref ? `\u00d7${ref}` : "";
+    inside.tagText.textContent = name.slice(0, 4);
+    move(inside.tagText, 0, place.h - 6);
+    inside.ring?.remove();
+    inside.ring = null;
+    if (!kinds.length) return;
+    inside.ring = draw("rect", {
+      class: "ring",
+      x: -out,
+      y: -out,
+      width: m.w + 2 * out,
+      height: place.h + 2 * out,
+      rx: 6,
+    });
+    card.g.append(inside.ring);
+  }
+
+  /**
+   * In a picture of very many blocks: all tags as one shape, and all frames as another.
+   * @param {Places} at
+   */
+  #shapes(at) {
+    const { w } = this.m;
+    let tags = "",
+      rings = "";
+    for (const [id, { x, y, h }] of at.cards) {
+      if (this.#state.name[id]) tags += `M${x + 3} ${y + h - 5}h${w - 6}v3h-${w - 6}z`;
+      if (this.#kinds.has(id)) rings += `M${x} ${y}h${w}v${h}h-${w}z`;
+    }
+    return [draw("path", { class: "tag through", d: tags }), draw("path", { class: "ring through", d: rings })];
+  }
+
+  /** The memory: a cell per block, or, if they are very many, all cells of one look as one shape. */
+  #showCells() {
+    const { m, z, memoryLayer } = this,
+      state = this.#state;
+    /** @type {Map<string, string>} */
+    const shapes = new Map();
+    state.ref.forEach((ref, id) => {
+      const kind =
+        id === 0
+          ? "null"
+          : `${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${state.name[id] ? "named" : ""}`;
+      const look = `cell ${kind} ${this.#kinds.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""}`;
+      const cell = this.#cells[id];
+      if (m.dense) {
+        const [x, y] = cellAt(z, id);
+        shapes.set(look, `${shapes.get(look) ?? ""}M${x} ${y}h${z.small}v${z.small}h-${z.small}z`);
+      } else if (look !== cell.look) cell.g.setAttribute("class", (cell.look = look));
+    });
+    if (m.dense)
+      memoryLayer.replaceChildren(...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
+  }
+
+  /**
+   * Shelves below the queue. A content's tag comes from the block that carried it, and goes to the one that will.
+   * @param {State} before
+   */
+  #showTiers(before) {
+    const { m, z, backLayer, cardsLayer, t } = this;
+    const state = this.#state,
+      shelves = this.#shelves;
+    backLayer.querySelectorAll(".tierhead").forEach((element) => element.remove());
+    const there = new Set();
+    for (const tier of z.tiers) {
+      const names = state.tiers[tier.id] ?? [];
+      const title = fill(t.tier, tier.name ?? tier.id, names.length, tier.capacity ?? names.length);
+      backLayer.append(draw("text", { class: "h tierhead", x: 0, y: tier.y - 13, "aria-hidden": "true" }, title));
+      for (let i = 0; i < Math.min(tier.capacity ?? 0, 96); i++) {
+        backLayer.append(
+          draw("rect", {
+            class: "tierhead place",
+            x: m.label + (i % m.columns) * m.px,
+            y: tier.y + Math.floor(i / m.columns) * SHELF,
+            width: m.w,
+            height: 17,
+            rx: 4,
+          }),
+        );
+      }
+      names.forEach((name, i) => {
+        const key = `${tier.id} ${name}`,
+          x = m.label + (i % m.columns) * m.px,
+          y = tier.y + Math.floor(i / m.columns) * SHELF;
+        there.add(key);
+        let g = shelves.get(key);
+        if (!g) {
+          g = draw(
+            "g",
+            { class: "shelf", "aria-hidden": "true" },
+            draw("rect", { width: m.w, height: m.dense ? 6 : 17, rx: 4 }),
+          );
+          if (!m.dense) g.append(draw("text", { class: "tagtext", x: m.w / 2, y: 13 }, name.slice(0, 4)));
+          const from = this.#cards.get(before.name.indexOf(name));
+          if (from) move(g, from.x ?? 0, from.y ?? 0);
+          shelves.set(key, g);
+          cardsLayer.append(g);
+          if (from) g.getBoundingClientRect(); // let the browser see where it starts
+        }
+        move(g, x, y);
+      });
+    }
+    if (before !== state) this.#promote(before);
+    for (const [key, g] of shelves)
+      if (!there.has(key)) {
+        g.remove();
+        shelves.delete(key);
+      }
+  }
+
+  /**
+   * A block gets the hash of a content that a shelf had: the tag comes from there.
+   * @param {State} before
+   */
+  #promote(before) {
+    const { fig, signsLayer } = this,
+      state = this.#state;
+    if (fig.classList.contains("still") || matchMedia("(prefers-reduced-motion:reduce)").matches) return;
+    for (const { kind, id } of state.events) {
+      const tier = this.z.tiers.find((one) => before.tiers[one.id]?.includes(state.name[id]));
+      const g = tier && this.#shelves.get(`${tier.id} ${state.name[id]}`),
+        card = this.#cards.get(id);
+      if (kind !== "cached" || !g || !card) continue;
+      const tag = /** @type {SVGElement} */ (g.cloneNode(true)),
+        to = `translate(${card.x}px,${card.y}px)`;
+      tag.setAttribute("class", "flying");
+      signsLayer.append(tag);
+      tag.animate([{ transform: g.style.transform }, { transform: to }, { transform: to, opacity: 0 }], {
+        duration: 600,
+        fill: "forwards",
+      });
+    }
+  }
+
+  /**
+   * The block under the pointer, if there is one.
+   * @param {MouseEvent} event
+   */
+  blockAt(event) {
+    const { m, z, svg } = this,
+      at = event.target instanceof Element ? event.target.closest("[data-id]") : null;
+    if (at) return Number(at.getAttribute("data-id"));
+    const box = svg.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.x) / (z.small + 2)),
+      line = Math.floor((event.clientY - box.y - z.memory) / (z.small + 2));
+    const id = line * z.perLine + column; // very many cells of memory are one shape
+    return m.dense && line >= 0 && column < z.perLine && id < this.story.numBlocks ? id : undefined;
+  }
+}

@@ -1,0 +1,360 @@
+// The story: from JSON to a list of states, one per step. The JSON's form is written down in mini_kv/viz/story_json.py.
+
+/**
+ * @typedef {{text: string, if_true?: string}} Choice
+ * @typedef {{ask: string, choices: Choice[], answer: number}} Prediction
+ * @typedef {{id: string, name?: string, capacity?: number}} Tier
+ * @typedef {string | (string | number)[]} Ids block ids: "1..3 9 7..5", or an array
+ *
+ * @typedef {object} Step what a step says; all that it leaves out stays as it was
+ * @property {string} [do]
+ * @property {string} [say]
+ * @property {string[]} [lines]
+ * @property {Prediction} [predict]
+ * @property {string} [invariant]
+ * @property {string} [events]
+ * @property {string | string[]} [names]
+ * @property {Record<string, Ids>} [ref]
+ * @property {Record<string, string | null>} [name]
+ * @property {Record<string, Ids[] | null>} [tables]
+ * @property {Ids} [free]
+ * @property {Record<string, number>} [tok]
+ * @property {Record<string, string | string[]>} [tiers]
+ * @property {Waiting[]} [waiting]
+ * @property {Record<string, number>} [scheduled]
+ *
+ * @typedef {string | [string, string]} Waiting a request that waits, and how: "preempted"
+ *
+ * @typedef {object} StoryData
+ * @property {number} version
+ * @property {string} [title]
+ * @property {number} num_blocks
+ * @property {number} block_size
+ * @property {Step[]} steps
+ * @property {Step} [start]
+ * @property {string[]} [groups]
+ * @property {Tier[]} [tiers]
+ * @property {Record<string, string>} [invariants]
+ * @property {string} [ending]
+ * @property {string} [lang]
+ * @property {string} [key]
+ * @property {number} [at]
+ *
+ * @typedef {{kind: string, id: number}} Event
+ * @typedef {{request: string, group: number, column: number}} Holder
+ *
+ * @typedef {object} State everything that is drawn of one step
+ * @property {Step} step
+ * @property {number} number
+ * @property {Event[]} events
+ * @property {number[]} ref by block id
+ * @property {string[]} name the block's hash, by block id; "" for a block that is not cached
+ * @property {boolean[]} used whether anything has happened to the block, by block id
+ * @property {Map<string, number[][]>} tables by request: block ids per group
+ * @property {string[]} order the requests, as their rows stand
+ * @property {Map<number, Holder[]>} holders by block id
+ * @property {number[]} free
+ * @property {Record<string, number>} tok tokens per request
+ * @property {Record<string, string[]>} tiers block hashes per tier
+ * @property {Waiting[]} waiting
+ * @property {Record<string, number>} scheduled tokens per request
+ *
+ * @typedef {object} Story
+ * @property {StoryData} data
+ * @property {State[]} states
+ * @property {string} title
+ * @property {number} blockSize
+ * @property {number} numBlocks
+ * @property {number} numGroups
+ */
+
+/** Something in the data that no figure can be drawn of: a key of the words, and what to fill in. */
+export class StoryError extends Error {
+  /**
+   * @param {"badField" | "badBlock" | "notStory" | "version"} word
+   * @param {...unknown} values
+   */
+  constructor(word, ...values) {
+    super(word);
+    this.word = word;
+    this.values = values;
+  }
+}
+
+/**
+ * Block ids as numbers.
+ * @param {Ids | undefined} value
+ */
+function ids(value) {
+  if (Array.isArray(value)) return value.map(Number);
+  /** @type {number[]} */
+  const out = [];
+  for (const part of String(value ?? "").split(" ")) {
+    if (!part) continue;
+    const [from, to = from] = part.split("..").map(Number);
+    if (!Number.isInteger(from) || !Number.isInteger(to)) throw new StoryError("badField", "ids", value);
+    for (let id = from; id !== to; id += Math.sign(to - from)) out.push(id);
+    out.push(to);
+  }
+  return out;
+}
+
+/** @param {string | string[]} value */
+const words = (value) => (Array.isArray(value) ? value : String(value).split(" ").filter(Boolean));
+
+/**
+ * What changed between two states, in the words of the events; for stories that do not say it themselves.
+ * @param {State} before
+ * @param {State} after
+ */
+function difference(before, after) {
+  /** @type {Event[]} */
+  const events = [];
+  /** @type {(kind: string, id: number) => void} */
+  const add = (kind, id) => void events.push({ kind, id });
+  for (let id = 0; id < after.ref.length; id++) {
+    const [r0, r1] = [before.ref[id], after.ref[id]];
+    const [n0, n1] = [before.name[id], after.name[id]];
+    if (n0 && n0 !== n1) add(r0 > 0 ? "uncached" : "evicted", id);
+    if (r1 > r0) add(r0 > 0 ? "shared" : n0 && n0 === n1 ? "revived" : "allocated", id);
+    if (r1 < r0) add(r1 > 0 ? "unshared" : "freed", id);
+    if (n1 && n0 !== n1) add("cached", id);
+  }
+  return events;
+}
+
+/**
+ * @param {string} text
+ * @returns {Event[]}
+ */
+function eventsOf(text) {
+  return text
+    .split(", ")
+    .filter(Boolean)
+    .flatMap((part) => {
+      const space = part.indexOf(" ");
+      return ids(part.slice(space + 1)).map((id) => ({ kind: part.slice(0, space), id }));
+    });
+}
+
+/**
+ * How many leading blocks two requests have in common, in the group where it is most.
+ * @param {number[][]} a
+ * @param {number[][]} b
+ */
+function common(a, b) {
+  let most = 0;
+  a.forEach((table, g) => {
+    let n = 0,
+      real = 0;
+    while (n < table.length && b[g] && table[n] === b[g][n]) real = Math.max(real, table[n++]);
+    if (real) most = Math.max(most, n);
+  });
+  return most;
+}
+
+/**
+ * Rows keep their order; a new one goes beside the one that it shares most with, so that a shared block is one piece.
+ * @param {string[]} before
+ * @param {Map<string, number[][]>} tables
+ */
+function rowOrder(before, tables) {
+  const order = before.filter((name) => tables.has(name));
+  for (const [name, table] of tables) {
+    if (order.includes(name)) continue;
+    const shared = order.map((other) => common(table, tables.get(other) ?? []));
+    const most = Math.max(0, ...shared);
+    order.splice(most ? shared.lastIndexOf(most) + 1 : order.length, 0, name);
+  }
+  return order;
+}
+
+/**
+ * Where each block stands in the tables.
+ * @param {string[]} order
+ * @param {Map<string, number[][]>} tables
+ */
+function holdersIn(order, tables) {
+  /** @type {Map<number, Holder[]>} */
+  const holders = new Map();
+  for (const request of order) {
+    (tables.get(request) ?? []).forEach((table, group) =>
+      table.forEach((id, column) => {
+        const found = holders.get(id) ?? [];
+        holders.set(id, found);
+        found.push({ request, group, column });
+      }),
+    );
+  }
+  return holders;
+}
+
+/**
+ * What an event adds to the reference count.
+ * @type {Record<string, number>}
+ */
+const COUNTS = { allocated: 1, revived: 1, shared: 1, unshared: -1, freed: -1 };
+
+/**
+ * The state after a step: the state before, and what the step says is different.
+ * @param {State} before
+ * @param {Step} step
+ * @param {number} number
+ * @returns {State}
+ */
+function apply(before, step, number) {
+  /** @type {State} */
+  const next = {
+    ...before,
+    step,
+    number,
+    ref: before.ref.slice(),
+    name: before.name.slice(),
+    used: before.used.slice(),
+    tables: new Map(before.tables),
+    tok: { ...before.tok, ...step.tok },
+    tiers: { ...before.tiers },
+    waiting: step.waiting ?? before.waiting,
+    scheduled: step.scheduled ?? {},
+    events: eventsOf(step.events ?? ""),
+  };
+  /** @type {(list: number[]) => number[]} */
+  const known = (list) => {
+    for (const id of list)
+      if (!(id >= 0 && id < next.ref.length)) throw new StoryError("badBlock", number, id, next.ref.length);
+    return list;
+  };
+  known(next.events.map((event) => event.id));
+  const names = words(step.names ?? "").slice();
+  for (const { kind, id } of next.events) {
+    next.ref[id] += COUNTS[kind] ?? 0;
+    if (kind === "cached") next.name[id] = names.shift() ?? next.name[id];
+    if (kind === "evicted" || kind === "uncached") next.name[id] = "";
+  }
+  for (const [count, which] of Object.entries(step.ref ?? {}))
+    for (const id of known(ids(which))) next.ref[id] = +count;
+  for (const [id, text] of Object.entries(step.name ?? {})) next.name[known([+id])[0]] = text ?? "";
+  for (const [request, groups] of Object.entries(step.tables ?? {})) {
+    if (groups === null) next.tables.delete(request);
+    else
+      next.tables.set(
+        request,
+        groups.map((group) => known(ids(group))),
+      );
+  }
+  for (const [tier, hashes] of Object.entries(step.tiers ?? {})) next.tiers[tier] = words(hashes);
+  if (step.free !== undefined) next.free = known(ids(step.free));
+  if (step.events === undefined) next.events = difference(before, next);
+  for (const { id } of next.events) next.used[id] = true;
+  next.order = rowOrder(before.order, next.tables);
+  next.holders = holdersIn(next.order, next.tables);
+  return next;
+}
+
+/**
+ * Raise unless the data has the form of a story, as far as a mistake would stay unseen.
+ * @param {any} data
+ */
+function check(data) {
+  if (typeof data !== "object" || data === null || Array.isArray(data)) throw new StoryError("notStory");
+  if (data.version !== 1) throw new StoryError("version", data.version);
+  for (const key of ["num_blocks", "block_size"]) {
+    if (!Number.isInteger(data[key]) || data[key] < 0) throw new StoryError("badField", key, data[key]);
+  }
+  if (!Array.isArray(data.steps)) throw new StoryError("badField", "steps", data.steps);
+  data.steps.forEach((/** @type {any} */ step, /** @type {number} */ i) => {
+    const bad =
+      typeof step !== "object" ||
+      step === null ||
+      (step.lines && !Array.isArray(step.lines)) ||
+      (step.predict && !(Array.isArray(step.predict.choices) && step.predict.choices[step.predict.answer]));
+    if (bad) throw new StoryError("badField", `steps[${i}]`, JSON.stringify(step).slice(0, 60));
+  });
+}
+
+/**
+ * The story that the data tells; raises a StoryError where it tells none.
+ * @param {any} anything
+ * @returns {Story}
+ */
+export function decode(anything) {
+  check(anything);
+  /** @type {StoryData} */
+  const data = anything;
+  const n = data.num_blocks;
+  /** @type {State} */
+  const blank = {
+    step: {},
+    number: 0,
+    events: [],
+    ref: Array(n).fill(0),
+    name: Array(n).fill(""),
+    used: Array(n).fill(false),
+    tables: new Map(),
+    order: [],
+    holders: new Map(),
+    free: Array.from({ length: Math.max(0, n - 1) }, (_, i) => i + 1),
+    tok: {},
+    tiers: {},
+    waiting: [],
+    scheduled: {},
+  };
+  const states = [apply(blank, { ...data.start, events: "" }, 0)];
+  for (const step of data.steps) states.push(apply(states[states.length - 1], step, states.length));
+  return {
+    data,
+    states,
+    title: String(data.title ?? ""),
+    blockSize: data.block_size,
+    numBlocks: n,
+    numGroups: Math.max(1, ...states.flatMap((state) => [...state.tables.values()].map((table) => table.length))),
+  };
+}
+
+/**
+ * Tokens in a block: as many as its first holder has there; a cached block is full.
+ * @param {Story} story
+ * @param {State} state
+ * @param {number} id
+ */
+export function tokensIn(story, state, id) {
+  const holder = state.holders.get(id)?.[0];
+  if (!holder) return state.name[id] ? story.blockSize : 0;
+  const total = state.tok[holder.request];
+  if (total === undefined || state.name[id]) return story.blockSize;
+  return Math.max(0, Math.min(story.blockSize, total - holder.column * story.blockSize));
+}
+
+/**
+ * @param {string[]} cells
+ * @param {number} most
+ */
+function elide(cells, most) {
+  if (cells.length <= most) return cells;
+  const side = Math.floor((most - 1) / 2);
+  return [...cells.slice(0, side), `..${cells.length - 2 * side} more..`, ...cells.slice(-side)];
+}
+
+/**
+ * The text drawing, as mini_kv.viz.text makes it.
+ * @param {State} state
+ */
+export function drawText(state) {
+  /** @type {[string, string[]][]} */
+  const rows = [];
+  /** @type {(id: number, none: string) => string} */
+  const mark = (id, none) => (state.name[id] ? "#" : none);
+  for (const [request, groups] of state.tables) {
+    groups.forEach((table, g) => {
+      const cells = table.map((id) => (id === 0 ? "[null]" : `[${id}x${state.ref[id]}${mark(id, " ")}]`));
+      rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(cells, 10)]);
+    });
+  }
+  const free = elide(
+    state.free.map((id) => id + mark(id, "")),
+    12,
+  );
+  rows.push(["free", ["next->", ...free, "<-last"]]);
+  const width = Math.max(...rows.map(([name]) => name.length));
+  return rows.map(([name, cells]) => `${name.padEnd(width)}  ${cells.join(" ")}`.trimEnd()).join("\n");
+}

@@ -1,0 +1,514 @@
+// The element <kv-story>: a story in, the reader's steps through it.
+
+import { draw, make, Picture } from "./draw.js";
+import { decode, drawText, StoryError } from "./model.js";
+import { blockPanel, caption, indexList, legend, waitingList } from "./panels.js";
+import { Questions } from "./questions.js";
+import { STYLE } from "./style.js";
+import { fill, WORDS } from "./words.js";
+
+/**
+ * @typedef {import("./model.js").State} State
+ * @typedef {import("./model.js").Story} Story
+ * @typedef {import("./questions.js").Answer} Answer
+ * @typedef {import("./words.js").Words} Words
+ * @typedef {ReturnType<typeof makeParts>} Parts
+ */
+
+const ICONS = {
+  first: "M6 5h2v14H6zM20 5v14l-10-7z",
+  back: "M17 5v14L7 12z",
+  play: "M7 4v16l13-8z",
+  pause: "M6 5h4v14H6zM14 5h4v14h-4z",
+  forward: "M7 5v14l10-7z",
+  last: "M16 5h2v14h-2zM4 5v14l10-7z",
+};
+
+/**
+ * Where the reader of a figure stood, by the key of its story.
+ * @type {Map<string, {story: Story, at: number, answers: Map<number, Answer>}>}
+ */
+const kept = new Map();
+
+/**
+ * The elements of a figure.
+ * @param {Words} t
+ * @param {Story} story
+ */
+function makeParts(t, story) {
+  /** @type {(name: keyof typeof ICONS) => HTMLButtonElement} */
+  const button = (name) => {
+    const icon = draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, draw("path", { d: ICONS[name] }));
+    return make("button", { type: "button", "aria-label": t[name], title: t[name] }, icon);
+  };
+  const fig = make("div", { class: "fig", role: "group", "aria-label": fill(t.figure, story.title) });
+  const picture = new Picture(t, story, fig);
+  const buttons = {
+    first: button("first"),
+    back: button("back"),
+    play: button("play"),
+    forward: button("forward"),
+    last: button("last"),
+  };
+  const range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
+  const count = make("span", { class: "count" });
+  const bar = make("div", { class: "bar" }, ...Object.values(buttons), range, count);
+  const cap = make("div", { class: "cap", "aria-live": "polite" });
+  const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
+  const panel = make("div", { class: "panel" });
+  const wait = make("div", { class: "wait" });
+  const index = make("div");
+  const indexBox = make("details", { class: "index", open: "" }, make("summary", {}, t.index), index);
+  const how = make("details", { class: "how" }, make("summary", {}, t.how), legend(t));
+  const pre = make("pre", { tabindex: 0 });
+  const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
+  const title = make("div", { class: "title" }, story.title);
+  fig.append(title, wait, picture.element, bar, cap, ask, panel, indexBox, how, textBox);
+  return { t, fig, picture, buttons, range, count, cap, ask, panel, wait, index, indexBox, pre, textBox };
+}
+
+class KvStory extends HTMLElement {
+  #root = this.attachShadow({ mode: "open" });
+  /** @type {Story | null} */
+  #story = null;
+  /** @type {Parts | null} */
+  #made = null;
+  #at = 0;
+  #questions = new Questions();
+  /** @type {number | null} */
+  #selected = null;
+  #timer = 0;
+  #width = 0;
+  /** What the caption tells. @type {unknown[]} */
+  #told = [];
+  /** @type {(() => void)[]} */
+  #cleanup = [];
+  /** @type {string | null} */
+  #source = null;
+
+  // -- Life --
+
+  connectedCallback() {
+    if (Object.hasOwn(this, "data")) {
+      const { data } = this; // set before the script was there
+      Reflect.deleteProperty(this, "data");
+      this.data = data;
+    }
+    const resized = new ResizeObserver(() => this.#resized());
+    resized.observe(this);
+    const child = new MutationObserver(() => this.#readChild());
+    child.observe(this, { childList: true, subtree: true, characterData: true });
+    const theme = new MutationObserver(() => {
+      this.#theme();
+      setTimeout(() => this.#theme(), 400);
+    });
+    for (const element of [document.documentElement, document.body]) {
+      if (element)
+        theme.observe(element, {
+          attributes: true,
+          attributeFilter: ["class", "style", "data-md-color-scheme", "data-jp-theme-light", "data-theme"],
+        });
+    }
+    const dark = matchMedia("(prefers-color-scheme: dark)"),
+      themed = () => this.#theme();
+    dark.addEventListener("change", themed);
+    this.#cleanup.push(() => dark.removeEventListener("change", themed));
+    for (const observer of [resized, child, theme]) this.#cleanup.push(() => observer.disconnect());
+    if (this.#story) this.#open();
+    else this.#readChild();
+  }
+
+  disconnectedCallback() {
+    this.pause();
+    for (const undo of this.#cleanup.splice(0)) undo();
+  }
+
+  /** The story, as JSON would give it. @type {any} */
+  get data() {
+    return this.#story?.data ?? null;
+  }
+
+  set data(data) {
+    let story;
+    try {
+      story = decode(data);
+    } catch (error) {
+      this.#fail(error);
+      return;
+    }
+    const before = kept.get(data.key);
+    if (!this.#story && this.isConnected && before) this.#goOn(before);
+    const old = this.#story;
+    this.#story = story;
+    const end = story.states.length - 1;
+    const same = old !== null && old.title === story.title && old.numBlocks === story.numBlocks;
+    let at = data.at ?? 0;
+    if (!same) {
+      this.#questions.answers.clear();
+      this.#selected = null;
+    } else if (data.at === undefined) at = this.#at === old.states.length - 1 ? end : this.#at;
+    this.#at = Math.max(0, Math.min(end, at < 0 ? end + 1 + at : at));
+    this.#questions.asking = false;
+    if (this.isConnected) this.#open(same);
+  }
+
+  /**
+   * Begin as the figure of the same key that this one replaces, as notebooks do: blocks move from there.
+   * @param {{story: Story, at: number, answers: Map<number, Answer>}} before
+   */
+  #goOn({ story, at, answers }) {
+    [this.#story, this.#at, this.#questions.answers] = [story, at, answers];
+    this.#open();
+    this.#parts.picture.svg.getBoundingClientRect(); // let the browser see where the cards start
+  }
+
+  /** The step that is shown; 0 is the state before the first. */
+  get step() {
+    return this.#at;
+  }
+
+  set step(number) {
+    this.#go(number);
+  }
+
+  #readChild() {
+    const text = this.querySelector('script[type="application/json"]')?.textContent ?? "";
+    if (!text.trim() || text === this.#source) return;
+    try {
+      const data = JSON.parse(text);
+      this.#source = text;
+      this.data = data;
+    } catch (error) {
+      if (document.readyState !== "loading") this.#fail(error);
+      else document.addEventListener("DOMContentLoaded", () => this.#readChild(), { once: true }); // half is here
+    }
+  }
+
+  /** @param {any} error */
+  #fail(error) {
+    this.pause();
+    this.#story = this.#made = null;
+    const t = this.#words();
+    const why = error instanceof StoryError ? fill(t[error.word], ...error.values) : String(error.message ?? error);
+    const box = make("div", { class: "fig" }, make("p", { class: "error", role: "alert" }, fill(t.wentWrong, why)));
+    this.#root.replaceChildren(make("style", {}, STYLE), box);
+  }
+
+  /** The parts of a figure that is open. */
+  get #parts() {
+    if (!this.#made) throw new Error("the figure is not open");
+    return this.#made;
+  }
+
+  /** The story of a figure that has one. */
+  get #opened() {
+    if (!this.#story) throw new Error("the figure has no story");
+    return this.#story;
+  }
+
+  #words() {
+    const lang = this.#story?.data.lang ?? this.closest("[lang]")?.getAttribute("lang") ?? "en";
+    return WORDS[String(lang).slice(0, 2)] ?? WORDS.en;
+  }
+
+  #theme() {
+    if (!this.#made) return;
+    /** @type {(name: string) => string | null} */
+    const of = (name) => document.body?.getAttribute(name) ?? document.documentElement.getAttribute(name);
+    const md = of("data-md-color-scheme"),
+      jp = of("data-jp-theme-light");
+    const [r, g, b] = (getComputedStyle(this).color.match(/[\d.]+/g) ?? [0, 0, 0]).map(Number);
+    const dark = md ? md === "slate" : jp ? jp === "false" : 0.299 * r + 0.587 * g + 0.114 * b > 140;
+    this.#made.fig.classList.toggle("dark", dark);
+  }
+
+  #resized() {
+    const width = Math.round(this.clientWidth);
+    if (!this.#made || !width || width === this.#width) return;
+    this.#layout();
+    this.#show(false);
+  }
+
+  #layout() {
+    this.#width = Math.round(this.clientWidth) || 720;
+    this.#parts.picture.layout(this.#width);
+  }
+
+  // -- The parts: made once for a story --
+
+  #open(keep = false) {
+    const story = this.#opened;
+    if (!keep || !this.#made) this.#build();
+    this.#parts.picture.story = story;
+    this.#parts.range.max = String(story.states.length - 1);
+    this.#layout();
+    this.#show(keep);
+    this.#announce();
+  }
+
+  #build() {
+    const p = (this.#made = makeParts(this.#words(), this.#opened));
+    this.#told = [];
+    const acts = {
+      first: () => this.#go(0),
+      back: () => this.#go(this.#at - 1),
+      play: () => this.#toggle(),
+      forward: () => this.#forward(),
+      last: () => this.#go(Infinity),
+    };
+    for (const name of /** @type {(keyof typeof acts)[]} */ (Object.keys(acts))) {
+      const button = p.buttons[name];
+      button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
+    }
+    p.range.addEventListener("input", () => this.#go(+p.range.value));
+    p.textBox.addEventListener("toggle", () => this.#showText());
+    p.fig.addEventListener("keydown", (event) => this.#key(event));
+    p.picture.element.addEventListener("click", (event) => {
+      const id = p.picture.blockAt(event);
+      if (id !== undefined) this.#select(id === this.#selected ? null : id);
+    });
+    this.#swipes(p.picture.element);
+    this.#root.replaceChildren(make("style", {}, STYLE), p.fig);
+    this.#theme();
+    this.#width = 0;
+  }
+
+  // -- Drawing a step --
+
+  /** @param {boolean} animate */
+  #show(animate) {
+    const { t, picture, indexBox, index, wait, panel } = this.#parts;
+    const { states, numBlocks } = this.#opened;
+    const state = states[this.#at],
+      before = states[Math.max(0, this.#at - 1)],
+      id = this.#selected;
+    picture.show(state, before, id, animate);
+    this.#showWords(state);
+    this.#showAsk();
+    indexBox.hidden = !states.some((one) => one.name.some(Boolean));
+    index.replaceChildren(indexList(t, state, before));
+    wait.hidden = !states.some((one) => one.waiting.length);
+    if (!wait.hidden) wait.replaceChildren(...waitingList(t, state));
+    panel.hidden = id === null || id >= numBlocks;
+    if (id !== null && !panel.hidden) panel.replaceChildren(...blockPanel(t, this.#opened, state, id, () => this.#leave()));
+    this.#showText();
+  }
+
+  #announce() {
+    const story = this.#opened,
+      { asking, answers } = this.#questions;
+    if (story.data.key !== undefined) kept.set(story.data.key, { story, at: this.#at, answers });
+    const detail = { step: this.#at, steps: story.states.length - 1, asking };
+    this.dispatchEvent(new CustomEvent("kv-step", { bubbles: true, composed: true, detail }));
+  }
+
+  /** @param {State} state */
+  #showWords(state) {
+    const { t, count, range, buttons, cap } = this.#parts,
+      { asking, answers } = this.#questions,
+      story = this.#opened,
+      end = story.states.length - 1;
+    count.textContent = fill(t.at, this.#at, end);
+    range.value = String(this.#at);
+    range.setAttribute("aria-valuetext", count.textContent);
+    for (const button of [buttons.first, buttons.back]) button.setAttribute("aria-disabled", String(this.#at === 0));
+    for (const button of [buttons.forward, buttons.last]) button.setAttribute("aria-disabled", String(this.#at === end));
+    this.#showPlaying();
+    const told = [state, asking, answers.get(this.#at)];
+    if (told.every((one, i) => one === this.#told[i])) return; // a live region must not say the same twice
+    this.#told = told;
+    const question = asking ? this.#prediction()?.ask : undefined;
+    if (question === undefined) cap.replaceChildren(...caption(t, story, state, answers.get(this.#at)));
+    else cap.replaceChildren(make("p", {}, question));
+  }
+
+  #showPlaying() {
+    const { buttons, t } = this.#parts,
+      name = this.#timer ? "pause" : "play";
+    buttons.play.title = t[name];
+    buttons.play.setAttribute("aria-label", t[name]);
+    buttons.play.querySelector("path")?.setAttribute("d", ICONS[name]);
+  }
+
+  #showText() {
+    const { textBox, pre } = this.#parts;
+    if (textBox.open) pre.textContent = drawText(this.#opened.states[this.#at]);
+  }
+
+  // -- Prediction --
+
+  #prediction() {
+    return this.#opened.states[this.#at + 1]?.step.predict;
+  }
+
+  #showAsk() {
+    const { ask, fig, t } = this.#parts,
+      prediction = this.#prediction(),
+      { asking } = this.#questions;
+    ask.hidden = !asking;
+    fig.classList.toggle("asking", asking);
+    if (!asking || !prediction) return;
+    this.#questions.show(
+      ask,
+      prediction,
+      t,
+      (i) => this.#answer(i),
+      () => this.#forward(),
+    );
+  }
+
+  /** @param {number} i */
+  #answer(i) {
+    const { ask, buttons } = this.#parts,
+      prediction = this.#prediction();
+    const right = prediction ? this.#questions.answer(this.#at + 1, prediction, i) : null;
+    if (right) {
+      const inside = ask.contains(this.#root.activeElement);
+      this.#go(this.#at + 1);
+      if (inside) buttons.forward.focus();
+    } else if (right === false) {
+      this.#showAsk();
+      /** @type {NodeListOf<HTMLElement>} */
+      const choices = ask.querySelectorAll(".choices button");
+      choices[i].focus();
+    }
+  }
+
+  // -- Moving through the story --
+
+  #forward() {
+    const next = this.#story?.states[this.#at + 1];
+    if (!next) return;
+    if (this.#questions.open(next.number, next.step)) {
+      this.pause();
+      this.#show(true);
+      this.#announce();
+      return;
+    }
+    const inside = this.#questions.asking && this.#parts.ask.contains(this.#root.activeElement);
+    this.#questions.skip(next.number);
+    this.#go(next.number, true);
+    if (inside) this.#parts.buttons.forward.focus();
+  }
+
+  /** @param {number} number */
+  #go(number, playing = false) {
+    if (!this.#story) return;
+    if (!playing) this.pause();
+    const at = Math.max(0, Math.min(this.#story.states.length - 1, number));
+    const next = Math.abs(at - this.#at) <= 1;
+    this.#at = at;
+    this.#questions.asking = false;
+    if (!this.#made) return;
+    this.#show(next);
+    this.#announce();
+  }
+
+  play() {
+    const end = this.#story ? this.#story.states.length - 1 : 0;
+    if (!end) return;
+    if (this.#at === end) this.#go(0);
+    const tick = () => {
+      this.#forward();
+      if (this.#at === end) this.pause();
+      else if (this.#timer) {
+        const length = this.#parts.cap.textContent?.length ?? 0;
+        this.#timer = setTimeout(tick, 1500 + Math.min(7000, 30 * length));
+      }
+    };
+    this.#timer = -1;
+    tick();
+  }
+
+  pause() {
+    const was = this.#timer !== 0;
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    if (was && this.#made) this.#showPlaying();
+  }
+
+  #toggle() {
+    if (this.#timer) this.pause();
+    else this.play();
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = event.composedPath()[0],
+      range = at === this.#parts.range,
+      pic = at === this.#parts.picture.element,
+      pressable = at instanceof Element && at.closest("button,summary") !== null;
+    /**
+     * By key: whether it is ours here, and what it does.
+     * @type {Record<string, [boolean, () => void]>}
+     */
+    const keys = {
+      ArrowRight: [!range, () => this.#forward()],
+      ArrowLeft: [!range, () => this.#go(this.#at - 1)],
+      Home: [!range, () => this.#go(0)],
+      End: [!range, () => this.#go(Infinity)],
+      " ": [!pressable, () => this.#toggle()],
+      Escape: [this.#selected !== null, () => this.#select(null)],
+      ArrowUp: [pic, () => this.#choose(-1)],
+      ArrowDown: [pic, () => this.#choose(1)],
+    };
+    if (this.#questions.asking && /^[1-9]$/.test(event.key))
+      keys[event.key] = [true, () => this.#answer(+event.key - 1)];
+    const [ours, act] = keys[event.key] ?? [false];
+    if (!ours) return;
+    act();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** @param {HTMLElement} element */
+  #swipes(element) {
+    /** @type {Touch | null} */
+    let from = null;
+    element.addEventListener(
+      "touchstart",
+      (event) => {
+        from = event.touches.length === 1 ? event.touches[0] : null;
+      },
+      { passive: true },
+    );
+    element.addEventListener(
+      "touchend",
+      (event) => {
+        const to = event.changedTouches[0];
+        const dx = from ? to.clientX - from.clientX : 0,
+          dy = from ? to.clientY - from.clientY : 0;
+        if (Math.abs(dx) < 40 || Math.abs(dx) < 2 * Math.abs(dy)) return;
+        if (dx < 0) this.#forward();
+        else this.#go(this.#at - 1);
+      },
+      { passive: true },
+    );
+  }
+
+  // -- One block, looked at --
+
+  /** @param {1 | -1} by */
+  #choose(by) {
+    const n = this.#opened.numBlocks;
+    const to = (this.#selected ?? (by > 0 ? 0 : n)) + by;
+    if (n > 1) this.#select(to < 1 ? n - 1 : to >= n ? 1 : to); // all but the null block, round and round
+  }
+
+  /** @param {number | null} id */
+  #select(id) {
+    this.#selected = id;
+    this.#show(true);
+    const { element } = this.#parts.picture;
+    if (id === null) element.removeAttribute("aria-activedescendant");
+    else element.setAttribute("aria-activedescendant", `b${id}`);
+  }
+
+  #leave() {
+    this.#select(null);
+    this.#parts.picture.element.focus();
+  }
+}
+
+customElements.define("kv-story", KvStory);

@@ -1,0 +1,100 @@
+export const STYLE = `
+:host{display:block;margin:1em 0;color:var(--md-default-fg-color,var(--jp-content-font-color1,inherit))}
+:host([hidden]){display:none}
+*{box-sizing:border-box}
+.fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#e69f00;--new:#b64500;
+ --ok:#00694c;--btn:#f2f2f2;
+ font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:960px}
+.fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
+ --new:#ffa25c;--ok:#3fd6a8;
+ --btn:#333}
+.title{font-weight:650;margin:0 0 .4em}
+.pic{touch-action:pan-y;outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
+.pic:focus-visible,button:focus-visible,input:focus-visible,summary:focus-visible{outline:3px solid var(--line)}
+svg{display:block;width:100%;overflow:visible}
+svg text{fill:var(--ink);font-size:12px}
+svg .h{font-size:12px;fill:currentColor;opacity:.8;font-weight:600}
+svg .l{fill:currentColor;font-size:14px;font-weight:650}
+svg .s{fill:currentColor;font-size:11px}
+.rowbg{fill:var(--rule)}
+.card,.row,.shelf{transition:transform .3s ease-in-out,opacity .3s}
+.card{cursor:pointer}
+.card rect{transition:height .3s ease-in-out,y .3s ease-in-out,width .3s}
+.pic .sign{animation:late .2s .25s both;pointer-events:none}
+@keyframes late{from{opacity:0}}
+.still *{transition:none!important;animation:none!important}
+@media (prefers-reduced-motion:reduce){.fig *{transition:none!important;animation:none!important}}
+.base{fill:var(--card);stroke:var(--soft);stroke-width:1.2}
+.never .base{stroke-dasharray:3 3}
+.held .base{stroke:var(--line);stroke-width:2}
+rect.card{fill:var(--card);stroke:var(--soft)}
+rect.card.never{stroke-dasharray:2 2}
+rect.card.held{fill:var(--held);stroke:var(--line);stroke-width:1.5}
+rect.card.filling{fill:var(--card)}
+rect.card.sel{stroke:currentColor;stroke-width:3}
+.through{pointer-events:none}
+.dense .ring{stroke-width:2}
+.lvl{fill:var(--held)}
+.tag{fill:var(--tag)}
+svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;
+ fill:#111;transition:transform .3s ease-in-out}
+svg .id{font-size:14px;font-weight:700}
+svg .ref{font-size:12px;text-anchor:end}
+.ring{fill:none;stroke:var(--new);stroke-width:2.5}
+.sign circle{fill:var(--new)}
+.sign path{fill:none;stroke:var(--card);stroke-width:1.8;stroke-linecap:round;stroke-linejoin:round}
+.icon{display:inline;width:16px;height:16px;vertical-align:-3px}
+.sel>.base{stroke:currentColor;stroke-width:3.5}
+.cell{cursor:pointer}
+.cell>:first-child{stroke:var(--soft);stroke-width:1;fill:var(--card)}
+svg .cell text{font-size:11px;text-anchor:middle}
+.cell.named>:first-child{fill:var(--tag)}
+svg .cell.named text{fill:#111}
+.cell.held>:first-child{fill:var(--held);stroke:var(--line)}
+svg .cell.held text{fill:var(--ink)}
+.cell.never>:first-child{stroke-dasharray:2 2}
+.cell.null>:first-child{fill:url(#hatch)}
+.cell.chg>:first-child{stroke:var(--new);stroke-width:2}
+.cell.sel>:first-child{stroke:currentColor;stroke-width:3}
+.nul{fill:url(#hatch);stroke:var(--soft);stroke-dasharray:2 2}
+.ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
+.shelf rect,.flying rect{fill:var(--tag)}
+.place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
+.bar{display:flex;flex-wrap:wrap;align-items:center;gap:4px;margin:.6em 0}
+button{font:inherit;color:inherit;background:var(--btn);border:1px solid var(--soft);border-radius:6px;cursor:pointer;
+ min-height:40px;min-width:40px;padding:4px 8px}
+button:hover{border-color:var(--line)}
+button[aria-disabled=true]{opacity:.45;cursor:default}
+.bar button svg{width:22px;height:22px;fill:currentColor;margin:auto}
+.bar input{flex:1 1 110px;min-width:90px;height:32px;accent-color:var(--line);margin:0 4px}
+.count{font-variant-numeric:tabular-nums;min-width:6.5em}
+.cap{min-height:6em}
+.asking .cap{min-height:0;font-weight:600}
+.cap p,.ask p{margin:.2em 0 .5em}
+.do{font-weight:650}
+.lines{margin:.2em 0 .5em;padding:0;list-style:none;
+ font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
+.inv{border-inline-start:3px solid var(--line);padding-inline-start:.6em;font-size:14px}
+.note{font-weight:600}
+.end{white-space:pre-wrap}
+.note.right{color:var(--ok)}
+.ask{border:2px solid var(--line);border-radius:8px;padding:.6em .8em;margin:.4em 0}
+.ask[hidden],.panel[hidden],.wait[hidden]{display:none}
+.choices{display:flex;flex-wrap:wrap;gap:6px;margin:.4em 0}
+.choices .no{text-decoration:line-through}
+.panel{border:1px solid var(--soft);border-radius:8px;padding:.5em .8em;margin:.5em 0;position:relative}
+.panel ul,.how ul{margin:.2em 0;padding-inline-start:1.2em}
+.panel button{position:absolute;top:4px;inset-inline-end:4px}
+.index ul,.wait ul{display:flex;flex-wrap:wrap;gap:4px 6px;list-style:none;margin:.3em 0;padding:0}
+.index li,.wait li{border:1px solid var(--soft);border-radius:5px;padding:0 6px;font-size:13px;
+ font-variant-numeric:tabular-nums}
+.index code{font:600 12px ui-monospace,Menlo,Consolas,monospace;background:var(--tag);color:#111;
+ border-radius:3px;padding:1px 4px}
+.index li.chg{border:2px solid var(--new);padding:0 5px}
+.index li.gone{border:2px dashed var(--new);text-decoration:line-through}
+.wait li.preempted{border:2px dashed var(--new)}
+summary{cursor:pointer;font-size:14px;padding:.25em 0}
+pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
+.error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
+@media print{.bar,.ask,details:not([open]){display:none}}
+.narrow .bar input{flex-basis:100%;order:1}`;
