@@ -27,13 +27,11 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.labkit import LabTodo, points
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager, in_debug_mode
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
 from mini_kv.labkit.shrink import shrink
-from mini_kv.trace.frame import frame_of
-from mini_kv.trace.recorder import Recorder
 
 SKIP = "SlidingWindowManager.get_num_skipped_tokens"
 REMOVE = "SlidingWindowManager.remove_skipped_blocks"
@@ -831,13 +829,8 @@ def make_pool(lab: LabUnderTest, function: str, spec: KVCacheSpec, num_blocks: i
 def make_kv(lab: LabUnderTest, function: str, num_blocks: int, *specs: KVCacheSpec) -> WatchedKVCacheManager:
     """Return a cache of one group a spec, which checks its ledger after every call."""
     groups = tuple(KVCacheGroupSpec((f"layers of group {number}",), spec) for number, spec in enumerate(specs))
-    recorder = Recorder()
-    with mock.patch.object(coordinators, "SlidingWindowManager", assembled(lab, function)):
-        manager = in_debug_mode(KVCacheManager)(KVCacheConfig(num_blocks, groups), new_block=recorder.new_block)
-    kv = WatchedKVCacheManager(manager, recorder)
-    lab.kvs.append(kv)
-    lab.drawing = lambda: frame_of(kv.manager)
-    return kv
+    managers_by_spec = {**coordinators.MANAGER_CLASSES, SlidingWindowSpec: assembled(lab, function)}
+    return lab.make_kv_of(KVCacheConfig(num_blocks, groups), parts=KVCacheParts(manager_classes=managers_by_spec))
 
 
 def enter(pool: BlockPool, group_id: int, ids: Mapping[int, int], names: Sequence[BlockHash] = NAMES) -> None:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from mini_kv.core.errors import ConfigError
 
-
 SlotMapping = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """A function that is called as `compute_slot_mapping` is."""
 

@@ -31,7 +31,6 @@ from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
 from mini_kv.core.sched.output import CachedRequestData, SchedulerOutput
 from mini_kv.engine.interface import Attend, CausalLM
 
-
 Layers = Sequence[tuple[PagedKVCache, int]]
 """The KV memory of each layer, and the group of the layer."""
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -298,7 +299,12 @@ def engine_bug(mutant: Mutant) -> dict[str, Any]:
         file = Path(folder) / f"{mutant.id.replace('-', '_')}.py"
         file.write_text(text, encoding="utf-8")
         changed = load_file(file)
-    return {name: value for name, value in vars(changed).items() if getattr(value, "__module__", "") == changed.__name__}
+    return {name: value for name, value in vars(changed).items() if _is_defined_in(changed, value)}
+
+
+def _is_defined_in(module: ModuleType, value: object) -> bool:
+    """Return whether this is a class or function of the module, and not one that it imports."""
+    return getattr(value, "__module__", None) == module.__name__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

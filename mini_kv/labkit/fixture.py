@@ -17,12 +17,11 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.labkit.implementation import Implementation, LoadError, get_class, get_function
-from mini_kv.trace.debug import DebugKVCacheManager
+from mini_kv.trace.debug import in_debug_mode
 from mini_kv.trace.frame import Frame, frame_of, frame_of_pool
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager
-
 
 Part = TypeVar("Part")
 
@@ -59,11 +58,6 @@ class WatchedKVCacheManager(TracedKVCacheManager):
         if prefill(self, request) is None:
             raise ValueError(f"the test has no room for {request_id}")
         return request
-
-
-def in_debug_mode(manager_class: type[KVCacheManager]) -> type[KVCacheManager]:
-    """Return the class with debug mode in front: every call is checked, then made as the class makes it."""
-    return type(f"Debug{manager_class.__name__}", (DebugKVCacheManager, manager_class), {})
 
 
 class LabUnderTest:
@@ -129,12 +123,13 @@ class LabUnderTest:
     ) -> WatchedKVCacheManager:
         """Return a new cache of these groups. Arguments as in `make_kv`."""
         recorder = Recorder()
-        manager = in_debug_mode(manager_class or self.engine(KVCacheManager))(
+        make_manager = manager_class or self.engine(KVCacheManager)
+        manager = make_manager(
             kv_cache_config,
             enable_caching=enable_caching,
             parts=replace(parts or self._engine_parts(), new_block=recorder.new_block),
         )
-        kv = WatchedKVCacheManager(manager, recorder)
+        kv = WatchedKVCacheManager(in_debug_mode(manager), recorder)
         self.kvs.append(kv)
         self.drawing = lambda: frame_of(kv.manager)
         return kv

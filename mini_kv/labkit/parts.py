@@ -1,7 +1,7 @@
 """The places in the engine where a learner's part can stand.
 
-A `lab.toml` says of each part where it goes, by the name of a field below. `own_engine.assembly` hands what stands in the
-fields to the constructors of the engine: `KVCacheParts`, `RunnerParts`, and the manager's and scheduler's own.
+A `lab.toml` says of each part where it goes, by the name of a field below. `own_engine.assembly` hands what stands in
+the fields to the constructors of the engine: `KVCacheParts`, `RunnerParts`, and the manager's and scheduler's own.
 """
 
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
-from mini_kv.trace.debug import DebugKVCacheManager
+from mini_kv.trace.debug import in_debug_mode
 
 Op: TypeAlias = tuple[Any, ...]
 """Name of the operation, then its arguments: the arguments of the method of `World` with that name."""
@@ -72,7 +72,7 @@ class Config:
     num_namespaces: int = 2
     enable_caching: bool = True
     debug: bool = False
-    """Whether to drive the `DebugKVCacheManager`."""
+    """Whether to drive a manager in debug mode."""
     forks: bool = True
     drafts: bool = True
     lookahead: bool = True
@@ -89,11 +89,11 @@ class Config:
 
     def make(self, *, retention_interval: int | None = None, **options: Any) -> KVCacheManager:
         """Return a new cache; the options are the manager's. The reference knows no retention interval."""
-        manager = DebugKVCacheManager if self.debug else KVCacheManager
         specs = [spec_of(group) for group in self.all_groups()]
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
         config = KVCacheConfig(self.num_blocks, groups, retention_interval)
-        return manager(config, enable_caching=self.enable_caching, **options)
+        manager = KVCacheManager(config, enable_caching=self.enable_caching, **options)
+        return in_debug_mode(manager) if self.debug else manager
 
 
 def spec_of(group: Group) -> KVCacheSpec:

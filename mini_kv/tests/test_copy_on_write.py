@@ -14,11 +14,11 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.trace.debug import DebugKVCacheManager
+from mini_kv.trace.debug import in_debug_mode
 
 
 def make_kv(num_blocks: int = 12) -> KVCacheManager:
-    return DebugKVCacheManager.for_full_attention(num_blocks, 4)
+    return in_debug_mode(KVCacheManager.for_full_attention(num_blocks, 4))
 
 
 def hold(kv: KVCacheManager, name: str, num_tokens: int) -> Request:
@@ -147,7 +147,7 @@ def test_every_group_copies_its_own_half_filled_block():
         KVCacheGroupSpec(("full",), FullAttentionSpec(4)),
         KVCacheGroupSpec(("window",), SlidingWindowSpec(2, sliding_window=3)),
     )
-    kv = DebugKVCacheManager(KVCacheConfig(20, groups))
+    kv = in_debug_mode(KVCacheManager(KVCacheConfig(20, groups)))
     a = hold(kv, "A", 5)
     assert kv.get_block_ids("A") == ([1, 2], [3, 4, 5])
     b = fork(kv, a, "B")

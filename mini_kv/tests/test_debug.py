@@ -10,11 +10,11 @@ from mini_kv.core.invariants import InvariantViolationError
 from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
-from mini_kv.trace.debug import DebugKVCacheManager, leak_report, manager_state
+from mini_kv.trace.debug import in_debug_mode, leak_report, manager_state
 
 
-def make() -> DebugKVCacheManager:
-    return DebugKVCacheManager.for_full_attention(num_blocks=6, block_size=2)
+def make() -> KVCacheManager:
+    return in_debug_mode(KVCacheManager.for_full_attention(num_blocks=6, block_size=2))
 
 
 def admit(kv: KVCacheManager, name: str, *token_ids: int) -> Request:
@@ -88,7 +88,7 @@ def test_errors_pass_through_and_the_history_says_so() -> None:
     ]
 
 
-def violated(kv: DebugKVCacheManager, request: Request, call: str, *arguments: Any) -> tuple[str, str]:
+def violated(kv: KVCacheManager, request: Request, call: str, *arguments: Any) -> tuple[str, str]:
     """Return the number of the invariant that the call breaks, and what is said."""
     with pytest.raises(InvariantViolationError) as error:
         getattr(kv, call)(request, *arguments)

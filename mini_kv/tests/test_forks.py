@@ -8,7 +8,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.tests.strict_worker import StrictWorker, alone, next_token
-from mini_kv.trace.debug import DebugKVCacheManager
+from mini_kv.trace.debug import in_debug_mode
 
 
 class Engine:
@@ -17,7 +17,7 @@ class Engine:
     def __init__(self, *block_sizes: int, num_blocks: int = 40, max_num_seqs: int = 4) -> None:
         specs = [FullAttentionSpec(block_size) for block_size in block_sizes]
         groups = tuple(KVCacheGroupSpec((f"blocks of {spec.block_size}",), spec) for spec in specs)
-        self.kv = DebugKVCacheManager(KVCacheConfig(num_blocks, groups))
+        self.kv = in_debug_mode(KVCacheManager(KVCacheConfig(num_blocks, groups)))
         self.scheduler = Scheduler(self.kv, SchedulerConfig(max_num_seqs=max_num_seqs))
         self.worker = StrictWorker(specs, num_blocks, max_num_seqs)
         self.said: dict[str, list[int]] = {}

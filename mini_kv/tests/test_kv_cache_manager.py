@@ -18,7 +18,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.trace.debug import DebugKVCacheManager, manager_state
+from mini_kv.trace.debug import in_debug_mode, manager_state
 
 
 def make(num_blocks: int = 10, block_size: int = 4, *, enable_caching: bool = True) -> KVCacheManager:
@@ -618,7 +618,7 @@ def test_bytes_of_a_block() -> None:
 
 def test_withdrawing_spares_the_hit_in_either_order():
     """A request that is aborted before its passed hit was counted takes back its own promises, not its hosts' keys."""
-    kv = DebugKVCacheManager.for_full_attention(num_blocks=10, block_size=4)
+    kv = in_debug_mode(KVCacheManager.for_full_attention(num_blocks=10, block_size=4))
     a = kv.new_request("A", range(12))
     kv.allocate_slots(a, 12)
     a.num_computed_tokens = 12
@@ -632,7 +632,7 @@ def test_withdrawing_spares_the_hit_in_either_order():
 
 def test_a_running_request_cannot_fall_back_into_its_hit():
     """Counting fewer tokens than were adopted would give out slots in blocks that somebody else wrote."""
-    kv = DebugKVCacheManager.for_full_attention(num_blocks=10, block_size=4)
+    kv = in_debug_mode(KVCacheManager.for_full_attention(num_blocks=10, block_size=4))
     a = kv.new_request("A", range(12))
     kv.allocate_slots(a, 12)
     a.num_computed_tokens = 12

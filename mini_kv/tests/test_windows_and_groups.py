@@ -22,7 +22,7 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.trace.debug import DebugKVCacheManager, manager_state
+from mini_kv.trace.debug import in_debug_mode, manager_state
 
 
 def state_spec(block_size: int) -> MambaSpec:
@@ -30,13 +30,13 @@ def state_spec(block_size: int) -> MambaSpec:
     return MambaSpec(block_size, shapes=((4, 8), (3,)), dtypes_bytes=(4, 2))
 
 
-def make(num_blocks: int, *specs: KVCacheSpec, **options: Any) -> DebugKVCacheManager:
+def make(num_blocks: int, *specs: KVCacheSpec, **options: Any) -> KVCacheManager:
     """Return a cache of one group a spec, which checks its ledger after every call."""
     groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
-    return DebugKVCacheManager(KVCacheConfig(num_blocks, groups), **options)
+    return in_debug_mode(KVCacheManager(KVCacheConfig(num_blocks, groups), **options))
 
 
-def seed_cache(num_blocks: int = 60, **options: Any) -> DebugKVCacheManager:
+def seed_cache(num_blocks: int = 60, **options: Any) -> KVCacheManager:
     """Return the design note's: 10 full and 20 window layers are three groups; window 32, blocks of 16."""
     return make(
         num_blocks, FullAttentionSpec(16), *[SlidingWindowSpec(16, sliding_window=32) for _ in range(2)], **options

@@ -1,19 +1,18 @@
 """Debug mode: the same manager, suspicious of itself.
 
-Use `DebugKVCacheManager` in place of `KVCacheManager`. After every public call it checks the ledger, that tables only
-grew, that a refusal or an exception changed nothing, and, when the last request is gone, that nothing leaked. Costs
-O(pool) a call.
+Use `in_debug_mode(manager)` in place of `manager`. After every public call it checks the ledger, that tables only grew,
+that a refusal or an exception changed nothing, and, when the last request is gone, that nothing leaked. Costs O(pool)
+per call.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import InvariantViolationError, Violation, check_invariants
-from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 
@@ -52,22 +51,31 @@ class _Call:
     unchanged: bool = False
 
 
-class DebugKVCacheManager(KVCacheManager):
-    """A `KVCacheManager` that raises `InvariantViolationError` as soon as its own state is wrong."""
+def in_debug_mode(manager: KVCacheManager) -> KVCacheManager:
+    """Return a `DebugKVCacheManager` around the manager, typed as what it stands in for."""
+    return cast(KVCacheManager, DebugKVCacheManager(manager))
+
+
+class DebugKVCacheManager:
+    """Stands in for the manager that it wraps; raises `InvariantViolationError` as soon as its state is wrong."""
 
     HISTORY = 5
     """How many past calls an error shows."""
 
-    def __init__(self, kv_cache_config: KVCacheConfig, **options: Any) -> None:
-        """Build the manager; the options are those of `KVCacheManager`."""
-        super().__init__(kv_cache_config, **options)
+    def __init__(self, manager: KVCacheManager) -> None:
+        """Wrap `manager`: the engine's, or any other that has its calls."""
+        self.manager = manager
         self._history: deque[str] = deque(maxlen=self.HISTORY)
         self._taken_in: dict[int, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the manager has: all but the calls below."""
+        return getattr(self.manager, name)
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
         """Look up as usual; check that nothing changed and that the hit keeps to the cap (I7)."""
         with self._watched(f"get_computed_blocks({request.request_id})") as call:
-            blocks, num_tokens = super().get_computed_blocks(request)
+            blocks, num_tokens = self.manager.get_computed_blocks(request)
             call.unchanged = True
         if num_tokens > request.num_tokens - 1 or num_tokens % self.block_size:
             message = f"the hit of {request.request_id} covers {num_tokens} of its {request.num_tokens} tokens"
@@ -77,7 +85,7 @@ class DebugKVCacheManager(KVCacheManager):
     def allocate_slots(self, request: Request, num_new_tokens: int, *rest: Any, **options: Any) -> KVCacheBlocks | None:
         """Allocate as usual; check that a refusal changed nothing."""
         with self._watched(f"allocate_slots({request.request_id}, {num_new_tokens})") as call:
-            new_blocks = super().allocate_slots(request, num_new_tokens, *rest, **options)
+            new_blocks = self.manager.allocate_slots(request, num_new_tokens, *rest, **options)
             call.unchanged = new_blocks is None
             if new_blocks is not None:
                 self._taken_in |= {block_id: call.text for ids in new_blocks.get_block_ids() for block_id in ids}
@@ -86,40 +94,40 @@ class DebugKVCacheManager(KVCacheManager):
     def free(self, request: Request) -> None:
         """Free as usual; when the last request is gone, check that no block is held (I14)."""
         with self._watched(f"free({request.request_id})"):
-            super().free(request)
+            self.manager.free(request)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Fork as usual."""
         with self._watched(f"fork({parent.request_id}, {child.request_id})"):
-            super().fork(parent, child)
+            self.manager.fork(parent, child)
 
     def finish_kv_cache_block_copies(self) -> None:
         """Let go as usual."""
         with self._watched("finish_kv_cache_block_copies()"):
-            super().finish_kv_cache_block_copies()
+            self.manager.finish_kv_cache_block_copies()
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Withdraw as usual."""
         with self._watched(f"withdraw_promises({request.request_id})"):
-            return super().withdraw_promises(request)
+            return self.manager.withdraw_promises(request)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Evict as usual."""
         block_ids = list(block_ids)
         with self._watched(f"evict_blocks({block_ids})"):
-            super().evict_blocks(block_ids)
+            self.manager.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
         """Reset as usual; check that a refusal changed nothing."""
         with self._watched("reset_prefix_cache()") as call:
-            done = super().reset_prefix_cache()
+            done = self.manager.reset_prefix_cache()
             call.unchanged = not done
         return done
 
     @contextmanager
     def _watched(self, text: str) -> Iterator[_Call]:
         """Check the state before against the state after, and the state after against the ledger."""
-        before = manager_state(self)
+        before = manager_state(self.manager)
         call = _Call(text)
         try:
             yield call
@@ -131,13 +139,13 @@ class DebugKVCacheManager(KVCacheManager):
         if call.unchanged:
             self._check_unchanged(before)
         self._check_append_only(before["tables"])
-        leak = leak_report(self, self._taken_in)
+        leak = leak_report(self.manager, self._taken_in)
         if leak:
             self._fail(Violation("I14", f"no request is left, but these are held: {leak}"))
-        check_invariants(self, list(self._history))
+        check_invariants(self.manager, list(self._history))
 
     def _check_unchanged(self, before: dict[str, Any]) -> None:
-        after = manager_state(self)
+        after = manager_state(self.manager)
         changed = [what for what in before if before[what] != after[what]]
         if changed:
             message = f"{self._history[-1]} should have changed nothing, but it changed the {' and the '.join(changed)}"

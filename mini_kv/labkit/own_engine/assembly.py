@@ -184,7 +184,7 @@ class AdmittingManager:
 
 
 class AbortsFirst:
-    """Stands in for the learner's scheduler: requests that were aborted in mid-step are forgotten before its results."""
+    """Stands in for the learner's scheduler: requests aborted in mid-step are forgotten before results."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler

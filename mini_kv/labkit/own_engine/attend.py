@@ -34,9 +34,7 @@ class OwnAttend:
     a piece of a prompt in it, through lab-08 and lab-09.
     """
 
-    def __init__(
-        self, own: OwnParts, layers: Layers, metadata: Sequence[AttentionMetadata], backend: str
-    ) -> None:
+    def __init__(self, own: OwnParts, layers: Layers, metadata: Sequence[AttentionMetadata], backend: str) -> None:
         """Take the learner's parts, and what the engine's own `PagedAttend` takes."""
         self._own = own
         self._layers = layers

@@ -79,9 +79,7 @@ def table(found: Sequence[Found], learner: str) -> list[str]:
     return lines
 
 
-def verdict(
-    trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usable: int
-) -> tuple[list[str], bool]:
+def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usable: int) -> tuple[list[str], bool]:
     """Return what is to be said of the run, and whether it was right."""
     if trial.error is not None:
         return what_broke(trial, parts), False

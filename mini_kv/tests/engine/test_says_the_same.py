@@ -12,7 +12,7 @@ from mini_kv.engine.contiguous import ContiguousCache, generate_alone
 from mini_kv.engine.llm_engine import EngineConfig, LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
-from mini_kv.trace.debug import DebugKVCacheManager
+from mini_kv.trace.debug import in_debug_mode
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 
@@ -50,7 +50,9 @@ def engine(model_name: str, config_name: str) -> LLMEngine:
     model, config = MODELS[model_name], CONFIGS[config_name]
     num_groups = len(get_kv_cache_groups(model.get_kv_cache_spec(config.block_size)))
     config = replace(config, num_blocks=num_groups * (config.num_blocks or 0), debug_poison=True)
-    return LLMEngine(model, config=config, make_manager=DebugKVCacheManager)
+    return LLMEngine(
+        model, config=config, make_manager=lambda *args, **options: in_debug_mode(KVCacheManager(*args, **options))
+    )
 
 
 @pytest.mark.parametrize("model_name", MODELS)

@@ -6,11 +6,11 @@ from mini_kv.core.errors import RepeatedRequestError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.lessons.helpers import allocate_together, held
-from mini_kv.trace.debug import DebugKVCacheManager, manager_state
+from mini_kv.trace.debug import in_debug_mode, manager_state
 
 
 def make_kv(num_blocks: int) -> KVCacheManager:
-    return DebugKVCacheManager.for_full_attention(num_blocks, 4)
+    return in_debug_mode(KVCacheManager.for_full_attention(num_blocks, 4))
 
 
 def prompts(kv: KVCacheManager, **tokens: range) -> list[Request]:
