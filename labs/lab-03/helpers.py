@@ -157,7 +157,7 @@ class CountedBlock(KVCacheBlock):
         return super().__getattribute__(name)
 
 
-def compare_random_lives(lab: LabUnderTest, play: Callable[[Desk, list[Step]], None], learners: str) -> None:
+def compare_lives(lab: LabUnderTest, play: Callable[[Desk, list[Step]], None], learners: str) -> None:
     """Play forty lives; of the first that fails, play the shortest part that still fails, and say what happened."""
     for seed in seeds(40):
         life = random_life(random.Random(seed))

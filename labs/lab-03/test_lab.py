@@ -8,7 +8,7 @@ from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.naive import NaiveTables
 
-from .helpers import Desk, Step, compare_random_lives
+from .helpers import Desk, Step, compare_lives
 
 # The biography ------------------------------------------------------------------------------------------------------
 
@@ -243,13 +243,13 @@ def test_pulling_one_block_costs_the_same_in_any_queue(lab: LabUnderTest) -> Non
 @points(1, "BlockPool.get_new_blocks", stage="property", why="all or nothing, from the front, each with one reference")
 def test_random_lives_of_get_new_blocks(lab: LabUnderTest) -> None:
     """Forty random lives of a small pool, each compared step by step with a model made of plain lists."""
-    compare_random_lives(lab, play, "get_new_blocks")
+    compare_lives(lab, play, "get_new_blocks")
 
 
 @points(1, "BlockPool.touch", stage="property", why="one reference more for each; if it was in the queue, out of it")
 def test_random_lives_of_touch(lab: LabUnderTest) -> None:
     """The same, with your `touch`."""
-    compare_random_lives(lab, play, "touch")
+    compare_lives(lab, play, "touch")
 
 
 @points(
@@ -260,7 +260,7 @@ def test_random_lives_of_touch(lab: LabUnderTest) -> None:
 )
 def test_random_lives_of_free_blocks(lab: LabUnderTest) -> None:
     """The same, with your `free_blocks`."""
-    compare_random_lives(lab, play, "free_blocks")
+    compare_lives(lab, play, "free_blocks")
 
 
 def play(desk: Desk, life: list[Step]) -> None:
