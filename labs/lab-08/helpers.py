@@ -185,7 +185,7 @@ def live_at_random(lab: LabUnderTest, torch: Any, about: str) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A batch: how many tokens each request computes. A new name is a request that comes now, perhaps sharing a beginning."""
+    """A batch: how many tokens each request computes. A new name comes now, and may share a beginning."""
 
     tokens: tuple[tuple[str, int], ...]
     like: tuple[tuple[str, str], ...] = ()
