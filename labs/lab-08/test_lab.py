@@ -1,30 +1,46 @@
 """lab-08: from block table to slot. Read the numbered tests in order: they follow a token from position to slot.
 
 Tokens are called by request and position: A0 is A's first. Where a drawing of the cache shows blocks, `A4 A5 - -` is a
-block with two of A's tokens and two slots that nobody has written. In the keys' cache a value shows as `v:A4`, and the
-other way round as `k:A4`; what is neither shows as `?`.
+block with two of A's tokens and two slots that have not been written. In the keys' cache a value shows as `v:A4`, and
+the other way round as `k:A4`; what is neither shows as `?`.
 
 Only the function that a test is about is yours; plain Python stands in for the others. PyTorch comes in as an argument,
 so that this file can be read without it.
 """
 
-import os
-import random
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.labkit import LabTodo, points
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.labkit.shrink import shrink
+from mini_kv.labkit import points
+from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.lives import refuses
 
-ADD, APPEND = "BlockTable.add_row", "BlockTable.append_row"
-SLOTS, WRITE, GATHER = "compute_slot_mapping", "reshape_and_cache", "gather_kv"
+from .helpers import (
+    ADD,
+    APPEND,
+    GATHER,
+    SLOTS,
+    WRITE,
+    accepts,
+    as_list,
+    drawn,
+    fill,
+    gather,
+    ints,
+    live_at_random,
+    longs,
+    make_caches,
+    make_planes,
+    make_table,
+    put,
+    rows,
+    slots,
+    write,
+)
 
-EMPTY = 10_000.0
-"""Stands in every slot that nobody has written."""
-STALE = 5
-"""Stands behind a request's last block in its row: some other request's block."""
+TOO_LATE = "refuse before anything is written; PyTorch's own complaint comes too late and names no row"
+MODEL = "NaiveCache, in helpers.py, keeps a list of slots per request"
 
 
 # The biography ------------------------------------------------------------------------------------------------------
@@ -128,7 +144,7 @@ def test_8_keys_and_values_are_written_to_their_slots(lab: LabUnderTest, torch: 
     lab.expect("values in the cache, block by block", want, drawn(v_cache, "v"))
 
 
-@points(3, WRITE, why="-1 is no slot; but as an index it is the last one, and the last one is somebody's")
+@points(3, WRITE, why="-1 is no slot; but as an index it is the last one, and the last one is B's")
 def test_9_padding_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     """A step of three tokens, padded to five. In the last slot of the cache is a token of B's."""
     k_cache, v_cache = make_caches(torch, 4, 4)
@@ -139,7 +155,7 @@ def test_9_padding_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     lab.expect("values in the cache, block by block (P0 and P1 are padding)", want, drawn(v_cache, "v"))
 
 
-@points(3, WRITE, why="the caches are written in place: whatever reshaping copies, nobody else ever sees")
+@points(3, WRITE, why="the caches are written in place: a copy made by reshaping is seen by no other")
 def test_10_keys_and_values_share_one_memory(lab: LabUnderTest, torch: Any) -> None:
     """As in the engine: block after block in one tensor, each with its keys, then its values. In either layout."""
     for heads_first in (False, True):
@@ -173,7 +189,7 @@ def test_12_the_last_block_is_not_full(lab: LabUnderTest, torch: Any) -> None:
         lab.expect(f"A's keys, row 3 1, {num_tokens} tokens", names, got)
 
 
-@points(2, SLOTS, why="B's own tokens begin behind what it shares: what two read, nobody writes")
+@points(2, SLOTS, why="B's own tokens begin behind what it shares: what two read, neither writes")
 def test_13_a_shared_block_is_not_written(lab: LabUnderTest, torch: Any) -> None:
     """B begins like A and shares its first block, 7. Its step computes tokens 4 to 6 only. Does A still read A?"""
     k_cache, v_cache = make_caches(torch, 8, 4)
@@ -191,46 +207,37 @@ def test_13_a_shared_block_is_not_written(lab: LabUnderTest, torch: Any) -> None
 def test_blocks_that_do_not_fit_are_refused(lab: LabUnderTest, torch: Any) -> None:
     """The row is 4 wide and has three. One more fits, two do not. Five fit into no row at all."""
     empty = make_table(lab, APPEND, 2, 4)
-    refuses(lab, "append_row of five blocks to an empty row, 4 wide", lambda: empty.append_row([1, 2, 4, 5, 6], 0))
+    five = partial(empty.append_row, [1, 2, 4, 5, 6], 0)
+    refuses(lab, "append_row of five blocks to an empty row, 4 wide", ConfigError, five, TOO_LATE)
     for row in (0, 1):  # the last row, too: there is no next one to run over into
         table = make_table(lab, APPEND, 2, 4)
         fill(table, torch, row, [7, 3, 9])
         before = table.block_table.tolist()
-        refuses(
-            lab,
-            "append_row of two blocks to a row of 3 that is 4 wide",
-            lambda table=table, row=row: table.append_row([5, 6], row),
-        )
+        what = "append_row of two blocks to a row of 3 that is 4 wide"
+        refuses(lab, what, ConfigError, partial(table.append_row, [5, 6], row), TOO_LATE)
         lab.expect("the whole tensor after the refusal", before, table.block_table.tolist())
         lab.expect("blocks of the row after the refusal", 3, table.num_blocks_per_row[row])
-        accepts(
-            lab,
-            "append_row of one block to a row of 3 that is 4 wide",
-            lambda table=table, row=row: table.append_row([5], row),
-            why="four columns hold four blocks: a row may be full",
-        )
+        what, why = "append_row of one block to a row of 3 that is 4 wide", "four columns hold four: a row may be full"
+        accepts(lab, what, partial(table.append_row, [5], row), why)
         lab.expect("the row, when it has got 5", [7, 3, 9, 5], rows(table)[row])
 
 
 @points(1, ADD, stage="adversary", why="a request that is not let in must not cost the one that is there its blocks")
 def test_a_request_that_is_too_long_for_its_row(lab: LabUnderTest, torch: Any) -> None:
-    """Five blocks for a row that is 4 wide: refused, and whoever has the row still has it. Four blocks fit."""
+    """Five blocks for a row that is 4 wide: refused, and the row's request keeps it. Four blocks fit."""
     table = make_table(lab, ADD, 2, 4)
     fill(table, torch, 0, [7, 3, 9])
-    refuses(lab, "add_row of five blocks to a row that is 4 wide", lambda: table.add_row([1, 2, 4, 5, 6], 0))
+    five = partial(table.add_row, [1, 2, 4, 5, 6], 0)
+    refuses(lab, "add_row of five blocks to a row that is 4 wide", ConfigError, five, TOO_LATE)
     lab.expect("the row after the refusal", [7, 3, 9], rows(table)[0])
-    accepts(
-        lab,
-        "add_row of four blocks to a row that is 4 wide",
-        lambda: table.add_row([1, 2, 4, 5], 0),
-        why="only the new blocks must fit: four columns hold four, and what the row had before counts no more",
-    )
+    why = "only the new blocks must fit: four columns hold four, and what the row had before counts no more"
+    accepts(lab, "add_row of four blocks to a row that is 4 wide", partial(table.add_row, [1, 2, 4, 5], 0), why)
     lab.expect("the row after four blocks", [1, 2, 4, 5], rows(table)[0])
 
 
 @points(1, APPEND, stage="adversary", why="a kernel was given this tensor once, and reads 32-bit ids from its address")
 def test_the_memory_is_allocated_once(lab: LabUnderTest, torch: Any) -> None:
-    """Whoever got the tensor when the table was made sees every block that comes later."""
+    """A kernel that got the tensor when the table was made sees every block that comes later."""
     table = make_table(lab, APPEND, 2, 4)
     seen_by_others = table.block_table
     table.append_row([7, 3], 0)
@@ -267,7 +274,7 @@ def test_a_large_cache(lab: LabUnderTest, torch: Any) -> None:
     """A block whose slots need more than 32 bits. The table has room for its id, and the slot must not wrap around."""
     mapping = lab.compute_slot_mapping(ints(torch, [0, 1]), longs(torch, [0]), ints(torch, [[1]]), 16)
     as_list(lab, torch, "what compute_slot_mapping returned", mapping, [1])
-    lab.expect("dtype of the slots", "torch.int64", str(mapping.dtype), why="whoever multiplies it needs the bits")
+    lab.expect("dtype of the slots", "torch.int64", str(mapping.dtype), why="it is multiplied, and then needs the bits")
     got = slots(lab, torch, [2], [14, 15], [[200_000_000]], 16)
     lab.expect("slots of tokens 14 and 15 in block 200,000,000, blocks of 16", [3_200_000_014, 3_200_000_015], got)
 
@@ -292,7 +299,7 @@ def test_padding_in_between(lab: LabUnderTest, torch: Any) -> None:
     1,
     WRITE,
     stage="adversary",
-    why="a block comes back from somebody else: what is written replaces, nothing else changes",
+    why="a block comes back from another request: what is written replaces, nothing else changes",
 )
 def test_a_slot_is_used_again(lab: LabUnderTest, torch: Any) -> None:
     """C has got A's old block, and writes two tokens over A's; the other two it will write later."""
@@ -328,327 +335,19 @@ def test_what_is_behind_the_last_block_is_not_looked_at(lab: LabUnderTest, torch
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, SLOTS, stage="property", after="test_5_two_requests_in_one_step")
+@points(1, SLOTS, stage="property", after="test_5_two_requests_in_one_step", why=MODEL)
 def test_random_lives_slots(lab: LabUnderTest, torch: Any) -> None:
     """Forty random lives of a small cache, each step's slots compared with a model made of plain lists."""
-    run_lives(lab, torch, SLOTS)
+    live_at_random(lab, torch, SLOTS)
 
 
-@points(1, WRITE, stage="property", after="test_8_keys_and_values_are_written_to_their_slots")
+@points(1, WRITE, stage="property", after="test_8_keys_and_values_are_written_to_their_slots", why=MODEL)
 def test_random_lives_writes(lab: LabUnderTest, torch: Any) -> None:
     """The same lives, and after each step the whole cache is compared."""
-    run_lives(lab, torch, WRITE)
+    live_at_random(lab, torch, WRITE)
 
 
-@points(1, GATHER, stage="property", after="test_11_a_request_is_read_back")
+@points(1, GATHER, stage="property", after="test_11_a_request_is_read_back", why=MODEL)
 def test_random_lives_reads(lab: LabUnderTest, torch: Any) -> None:
     """The same lives, and after each step every request of it is read back."""
-    run_lives(lab, torch, GATHER)
-
-
-def run_lives(lab: LabUnderTest, torch: Any, about: str) -> None:
-    """Play random lives with the learner's function; of one that goes wrong, show the shortest part that still does."""
-    for seed in seeds(40):
-        life = random_life(random.Random(seed))
-        if play(lab, torch, life, about) is None:
-            continue
-        shortest = shrink(life, lambda shorter: play(lab, torch, shorter, about) is not None)
-        failure = play(lab, torch, shortest, about)
-        told = "; ".join(str(step) for step in shortest)
-        if failure is not None:
-            what = f"{failure.what}, in the life of seed {seed}, blocks of 3, shortened to: {told}"
-            lab.fail(what, failure.want, failure.got, why="see NaiveCache in test_lab.py")
-
-
-def seeds(count: int) -> list[int]:
-    """Return the seeds to try; LAB_SEED=n in the environment starts somewhere else."""
-    first = int(os.environ.get("LAB_SEED", "0"))
-    return list(range(first, first + count))
-
-
-@dataclass(frozen=True)
-class Step:
-    """Some requests compute so many tokens each; who is not there yet comes now, perhaps sharing a beginning."""
-
-    tokens: tuple[tuple[str, int], ...]
-    like: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        shared = dict(self.like)
-        parts = [
-            f"{name} +{n}" + (f" (begins like {shared[name]}, if there)" if name in shared else "")
-            for name, n in self.tokens
-        ]
-        return "step " + ", ".join(parts)
-
-
-@dataclass(frozen=True)
-class Leave:
-    """A request is over; nothing happens if it is not there."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} leaves"
-
-
-def random_life(rng: random.Random) -> list[Step | Leave]:
-    """Return steps of up to three requests, some of which share a beginning, and departures."""
-    life: list[Step | Leave] = []
-    alive: list[str] = []
-    for _ in range(8):
-        if len(alive) > 2:
-            life.append(Leave(alive.pop(rng.randrange(len(alive)))))
-        like: tuple[tuple[str, str], ...] = ()
-        if len(alive) < 3:
-            new = next(name for name in "ABCD" if name not in alive)
-            if alive and rng.random() < 0.5:
-                like = ((new, rng.choice(alive)),)
-            alive.append(new)
-        order = rng.sample(alive, len(alive))
-        life.append(Step(tuple((name, rng.randint(0 if name != order[0] else 1, 4)) for name in order), like))
-    return life
-
-
-def play(lab: LabUnderTest, torch: Any, life: list[Step | Leave], about: str) -> LabFailure | None:
-    """Play the life on the learner's function and on the model; return the first difference."""
-    model = NaiveCache(num_blocks=40, block_size=3)
-    k_cache, v_cache = make_planes(torch, 40, 3, heads_first=False)
-    for step in life:
-        if isinstance(step, Leave):
-            model.leave(step.name)
-            continue
-        names, want = model.step(step)
-        lens = [n for _, n in step.tokens]
-        order = [name for name, _ in step.tokens]
-        tables = [model.tables[name] for name in order]
-        told = ", ".join(f"{name} has {' '.join(map(str, model.tables[name]))}" for name in order)
-        try:
-            if about == SLOTS:
-                positions = [int(name[1:]) for name in names]
-                got = slots(lab, torch, lens, positions, tables, 3)
-                lab.expect(f"slots of {' '.join(names)} ({told})", want, got)
-            if about == WRITE:
-                write(lab, torch, [*names, "P0"], [*want, -1], k_cache, v_cache)
-                lab.expect(f"keys in the cache after {step} ({told})", model.drawn(), drawn(k_cache, "k"))
-                lab.expect(f"values in the cache after {step} ({told})", model.drawn(), drawn(v_cache, "v"))
-            else:
-                put(torch, k_cache, v_cache, dict(zip(want, names, strict=True)))
-            if about == GATHER:
-                for name, row in zip(order, tables, strict=True):
-                    read = gather(lab, torch, k_cache, [*row, STALE], model.lengths[name], "k")
-                    lab.expect(f"{name}'s keys ({told})", model.read(name), read)
-        except LabFailure as failure:
-            return failure
-    return None
-
-
-class NaiveCache:
-    """The same cache as a list of names, in which each request has the list of its slots."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.block_size = block_size
-        self.memory = ["-"] * (num_blocks * block_size)
-        self.free = [(7 * n) % num_blocks for n in range(num_blocks)]
-        self.tables: dict[str, list[int]] = {}
-        self.lengths: dict[str, int] = {}
-
-    def step(self, step: Step) -> tuple[list[str], list[int]]:
-        """Write the step's tokens; return their names and their slots, in the order of the batch."""
-        names, written = [], []
-        for name, other in step.like:
-            if other in self.tables:
-                num_shared = self.lengths[other] // self.block_size  # full blocks only
-                self.tables[name] = self.tables[other][:num_shared]
-                self.lengths[name] = num_shared * self.block_size
-        for name, num_new in step.tokens:
-            table, start = self.tables.setdefault(name, []), self.lengths.get(name, 0)
-            while len(table) * self.block_size < start + num_new:
-                table.append(self.free.pop(0))
-            places = [block * self.block_size + n for block in table for n in range(self.block_size)]
-            for position in range(start, start + num_new):
-                self.memory[places[position]] = f"{name}{position}"
-                names.append(f"{name}{position}")
-                written.append(places[position])
-            self.lengths[name] = start + num_new
-        return names, written
-
-    def leave(self, name: str) -> None:
-        """Let the request go; its blocks keep what is in them, and come back last."""
-        if name in self.tables:
-            held = {block for other, table in self.tables.items() if other != name for block in table}
-            self.free += [block for block in self.tables.pop(name) if block not in held]
-            del self.lengths[name]
-
-    def read(self, name: str) -> list[str]:
-        """Return what is in the request's slots."""
-        places = [block * self.block_size + n for block in self.tables[name] for n in range(self.block_size)]
-        return [self.memory[place] for place in places[: self.lengths[name]]]
-
-    def drawn(self) -> list[str]:
-        """Return the cache block by block."""
-        size = self.block_size
-        return [drawn_block(self.memory[first : first + size]) for first in range(0, len(self.memory), size)]
-
-
-# What the tests above stand on --------------------------------------------------------------------------------------
-
-
-def make_table(lab: LabUnderTest, learners: str, num_rows: int, width: int) -> Any:
-    """Return a table of which the method `learners` is the learner's, and the other one is not."""
-    stand_ins = {APPEND: plain_append_row, ADD: plain_add_row}
-    others = {name.partition(".")[2]: method for name, method in stand_ins.items() if name != learners}
-    return type("BlockTable", (lab.BlockTable,), others)(num_rows, width, 4)
-
-
-def plain_append_row(table: Any, block_ids: list[int], row: int) -> None:
-    """Stands in for the learner's `append_row`."""
-    start, width = table.num_blocks_per_row[row], table.block_table.shape[1]
-    if start + len(block_ids) > width:
-        raise ConfigError(f"{start + len(block_ids)} blocks in a row of {width}")
-    for column, block_id in enumerate(block_ids, start=start):
-        table.block_table[row, column] = block_id
-    table.num_blocks_per_row[row] = start + len(block_ids)
-
-
-def plain_add_row(table: Any, block_ids: list[int], row: int) -> None:
-    """Stands in for the learner's `add_row`."""
-    table.num_blocks_per_row[row] = 0
-    plain_append_row(table, block_ids, row)
-
-
-def fill(table: Any, torch: Any, row: int, block_ids: list[int]) -> None:
-    """Put the blocks into the row without any of the learner's methods."""
-    table.block_table[row, : len(block_ids)] = ints(torch, block_ids)
-    table.num_blocks_per_row[row] = len(block_ids)
-
-
-def rows(table: Any) -> list[list[int]]:
-    """Return the blocks of each row, as far as they count."""
-    return [row[:count] for row, count in zip(table.block_table.tolist(), table.num_blocks_per_row, strict=True)]
-
-
-def refuses(lab: LabUnderTest, what: str, call: Any) -> None:
-    """Make a call that must raise ConfigError."""
-    try:
-        call()
-    except ConfigError:
-        return
-    except LabTodo:
-        raise
-    except (RuntimeError, IndexError, ValueError) as other:
-        why = "PyTorch's own complaint comes too late: something may have changed, and it names no row"
-        lab.fail(what, "ConfigError raised", other, why)
-    lab.fail(what, "ConfigError raised", "nothing raised")
-
-
-def accepts(lab: LabUnderTest, what: str, call: Any, why: str) -> None:
-    """Make a call that must not raise ConfigError."""
-    try:
-        call()
-    except ConfigError as refusal:
-        lab.fail(what, "no error", refusal, why)
-
-
-def ints(torch: Any, values: list[Any]) -> Any:
-    """Return a tensor of 32-bit numbers."""
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def longs(torch: Any, values: list[Any]) -> Any:
-    """Return a tensor of 64-bit numbers."""
-    return torch.tensor(values, dtype=torch.int64)
-
-
-def slots(
-    lab: LabUnderTest, torch: Any, lens: list[int], positions: list[int], tables: list[list[int]], block_size: int
-) -> list[int]:
-    """Call compute_slot_mapping and return the slots. What is behind a request's last block is another one's block."""
-    starts = [sum(lens[:n]) for n in range(len(lens) + 1)]
-    width = max(map(len, tables)) + 1
-    table = ints(torch, [row + [STALE] * (width - len(row)) for row in tables])
-    given = (ints(torch, starts), longs(torch, positions), table)
-    before = [tensor.tolist() for tensor in given]
-    got = lab.compute_slot_mapping(*given, block_size)
-    lab.expect("what it was given, afterwards", before, [tensor.tolist() for tensor in given], why="it only answers")
-    found: list[int] = as_list(lab, torch, "what compute_slot_mapping returned", got, [len(positions)])
-    return found
-
-
-def write(lab: LabUnderTest, torch: Any, names: list[str], where: list[int], k_cache: Any, v_cache: Any) -> None:
-    """Call reshape_and_cache for tokens of these names. Key and value are views, as when a projection is split."""
-    together = torch.stack([vectors(torch, names, "k"), vectors(torch, names, "v")], dim=1)
-    lab.reshape_and_cache(together[:, 0], together[:, 1], k_cache, v_cache, longs(torch, where))
-
-
-def gather(lab: LabUnderTest, torch: Any, cache: Any, row: list[int], num_tokens: int, plane: str) -> list[str]:
-    """Call gather_kv and return the names of the tokens that it read."""
-    got = lab.gather_kv(cache, ints(torch, row), num_tokens)
-    shape = [num_tokens, cache.shape[2], cache.shape[3]]
-    return [name_of(token, plane) for token in as_list(lab, torch, "what gather_kv returned", got, shape)]
-
-
-def as_list(lab: LabUnderTest, torch: Any, what: str, got: Any, shape: list[int]) -> Any:
-    """Return the tensor as plain lists; fail if it is none, or of another shape."""
-    if not isinstance(got, torch.Tensor):
-        lab.fail(what, f"a tensor of shape {shape}", got, why="what comes next computes with it, and wants a tensor")
-    lab.expect(f"shape of {what}", shape, list(got.shape))
-    return got.tolist()
-
-
-def make_caches(torch: Any, num_blocks: int, block_size: int) -> tuple[Any, Any]:
-    """Return two empty caches, two heads of two numbers a token."""
-    shape = (num_blocks, block_size, 2, 2)
-    return torch.full(shape, EMPTY), torch.full(shape, EMPTY)
-
-
-def make_planes(torch: Any, num_blocks: int, block_size: int, *, heads_first: bool) -> tuple[Any, Any]:
-    """Return two empty caches that are views of one memory, as the engine allocates it."""
-    if heads_first:
-        data = torch.full((num_blocks, 2, 2, block_size, 2), EMPTY).transpose(2, 3)
-    else:
-        data = torch.full((num_blocks, 2, block_size, 2, 2), EMPTY)
-    return data[:, 0], data[:, 1]
-
-
-def put(torch: Any, k_cache: Any, v_cache: Any, tokens: dict[int, str]) -> None:
-    """Write tokens to slots without any of the learner's functions."""
-    size = k_cache.shape[1]
-    for slot, name in tokens.items():
-        k_cache[slot // size, slot % size] = vectors(torch, [name], "k")[0]
-        v_cache[slot // size, slot % size] = vectors(torch, [name], "v")[0]
-
-
-def vectors(torch: Any, names: list[str], plane: str) -> Any:
-    """Return keys or values of tokens, two heads of two numbers, each token's different from all others."""
-    return torch.tensor([numbers_of(name, plane) for name in names], dtype=torch.float32).view(len(names), 2, 2)
-
-
-def numbers_of(name: str, plane: str) -> list[float]:
-    """Return the four numbers of a token's key or value; of both heads, so that exchanged heads show."""
-    first = 1 + 100 * (ord(name[0]) - ord("A")) + int(name[1:])
-    sign = 1 if plane == "k" else -1
-    return [sign * (first + part / 8) for part in range(4)]
-
-
-def name_of(token: list[list[float]], plane: str) -> str:
-    """Return the name of the token with this key or value, as the drawings show it."""
-    numbers = [number for head in token for number in head]
-    if numbers == [EMPTY] * 4:
-        return "-"
-    first = int(abs(numbers[0])) - 1 if abs(numbers[0]) < EMPTY else 0  # NaN is not below anything
-    name = f"{chr(ord('A') + first // 100)}{first % 100}"
-    for found in ("k", "v"):
-        if numbers == numbers_of(name, found):
-            return name if found == plane else f"{found}:{name}"
-    return "?"
-
-
-def drawn(cache: Any, plane: str) -> list[str]:
-    """Return the cache as text, block by block."""
-    return [drawn_block([name_of(token, plane) for token in block]) for block in cache.tolist()]
-
-
-def drawn_block(names: list[str]) -> str:
-    """Return a block as text; an empty one is a single dash."""
-    return "-" if set(names) == {"-"} else " ".join(names)
+    live_at_random(lab, torch, GATHER)
