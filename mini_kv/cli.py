@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from mini_kv import __version__
 from mini_kv.engine.generate_command import add_generate_arguments, run_generate
@@ -15,10 +16,11 @@ from mini_kv.labkit.lab import UnknownLabError, all_labs, did_you_mean, find_che
 from mini_kv.labkit.own_engine.command import add_labs_argument, run_with_labs
 from mini_kv.labkit.state import read_state
 from mini_kv.planning.plan_command import add_plan_arguments, run_plan
-from mini_kv.trace.scenario import ScenarioError, load_scenario, scenario_names
+from mini_kv.trace.events_file import EventsHeader, dump_events, load_events
+from mini_kv.trace.scenario import ScenarioError, ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.traces.replay_command import add_replay_arguments, run_replay
 from mini_kv.viz.figure import page, story_data
-from mini_kv.viz.terminal import play_in_terminal
+from mini_kv.viz.terminal import play_in_terminal, play_spans
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,11 +62,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     story = verbs.add_parser("story", help="play a scenario, or a lab's test, step by step")
     story.add_argument(
-        "name", metavar="NAME", nargs="?", help=f"one of: {', '.join(scenario_names())}; or a lab's number"
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help=f"one of: {', '.join(scenario_names())}; or a lab's number; or a file of --events",
     )
     story.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
     story.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
-    story.add_argument("--html", metavar="FILE", help="write a page to step through instead")
+    instead = story.add_mutually_exclusive_group()
+    instead.add_argument("--html", metavar="FILE", help="write a page to step through instead")
+    instead.add_argument("--events", metavar="FILE", help="write the calls and what they change as JSON lines instead")
     story.set_defaults(run=run_story)
 
     generate = verbs.add_parser("generate", help="let a model write, and watch the blocks fill")
@@ -121,8 +128,12 @@ def run_story(args: argparse.Namespace) -> int:
         return 0
     of_a_lab = args.test is not None or args.name.removeprefix("lab-").isdigit()
     try:
-        if args.html is not None:
+        if args.name.endswith(".jsonl"):
+            play_events(args, keys)
+        elif args.html is not None:
             write_story_page(args, of_a_lab)
+        elif args.events is not None:
+            write_events(args, of_a_lab)
         elif of_a_lab:
             learner.tell_test(find_lab(args.name, Path.cwd()), args.test or "", sys.stdout, keys)
         else:
@@ -141,6 +152,32 @@ def story_titles() -> list[str]:
     return ["type  mini-kv story NAME  with one of these, or with a lab's number and a test", *titles]
 
 
+def write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
+    """Play a scenario and write its calls with what they changed. Raises `ValueError` if that cannot be done."""
+    if of_a_lab:
+        raise ValueError("--events writes a scenario; a lab's test is told in the terminal or as a page (--html)")
+    player = ScenarioPlayer(load_scenario(args.name))
+    for _ in player.play():
+        pass
+    write_file(args.events, dump_events(EventsHeader.of(player.kv.manager), player.kv.spans))
+    print(f"play it:  mini-kv story {args.events}")
+
+
+def play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
+    """Play recorded calls from a file. Raises `ValueError` if it cannot be read or the calls have no states."""
+    if args.html is not None or args.events is not None or args.test is not None:
+        raise ValueError("a file of events is played in the terminal, without --html, --events or TEST")
+    try:
+        header, spans = load_events(Path(args.name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{shown(args.name)} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{shown(args.name)} is no file of events: {error}") from error
+    if any(span.tables is None or span.free_order is None for span in spans):
+        raise ValueError(f"{shown(args.name)} has calls without tables and free_order: there is no state to draw")
+    play_spans(spans, header.num_blocks, sys.stdout, keys)
+
+
 def write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
     """Write the story as a page. Raises `ValueError` if it cannot be told, or the file not be written."""
     if of_a_lab:
@@ -152,11 +189,16 @@ def write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
 
 def write_page(file: str, text: str) -> None:
     """Write a page and say so. Raises `ValueError`, naming the file, if that cannot be done."""
+    write_file(file, text)
+    print(f"open {file} in a browser")
+
+
+def write_file(file: str, text: str) -> None:
+    """Write a file. Raises `ValueError`, naming it, if that cannot be done."""
     try:
         Path(file).write_text(text, encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:
         raise ValueError(f"{shown(file)} cannot be written: {getattr(error, 'strerror', error)}") from error
-    print(f"open {file} in a browser")
 
 
 def run_status(args: argparse.Namespace) -> int:

@@ -12,9 +12,11 @@ import pytest
 
 from mini_kv import __version__, cli
 from mini_kv.cli import main
-from mini_kv.trace.scenario import load_scenario, scenario_names
+from mini_kv.labkit.lab import shown
+from mini_kv.trace.events_file import EventsHeader, load_events
+from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
-from mini_kv.viz.terminal import play_in_terminal
+from mini_kv.viz.terminal import play_in_terminal, play_spans
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,6 +101,48 @@ def test_a_story_as_a_page(capsys, tmp_path):
     assert capsys.readouterr().out == f"open {file} in a browser\n"
     assert main(["story", "sharing", "--html", str(tmp_path / "none" / "story.html")]) == 2
     assert capsys.readouterr().err.startswith("mini-kv story: ")
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_story_as_a_file_of_events(name, capsys, tmp_path):
+    """What was written plays as the scenario itself does."""
+    file = tmp_path / "story.jsonl"
+    assert main(["story", name, "--events", str(file)]) == 0
+    assert capsys.readouterr().out == f"play it:  mini-kv story {file}\n"
+    header, spans = load_events(file.read_text(encoding="utf-8"))
+    played = ScenarioPlayer(load_scenario(name))
+    steps = list(played.play())
+    assert len(steps) <= len(spans)
+    assert (header, spans) == (EventsHeader.of(played.kv.manager), played.kv.spans)
+
+    assert main(["story", str(file)]) == 0
+    told = io.StringIO()
+    play_spans(spans, header.num_blocks, told)
+    assert capsys.readouterr().out == told.getvalue()
+    assert len(told.getvalue().splitlines()) > len(spans)
+
+
+def test_a_file_of_events_that_cannot_be_played(capsys, tmp_path):
+    """One line that names the file and what is wrong with it, status 2."""
+    header = '{"version": 1, "num_blocks": 5, "block_size": 2, "enable_caching": true}\n'
+    for content, said in [
+        (None, "cannot be read: No such file or directory"),
+        (b"\xff", "is no file of events: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b"no json", "is no file of events: line 1: "),
+        (header.encode() + b'{"call": "free", "request_id": "A"}', "has calls without tables and free_order"),
+    ]:
+        file = tmp_path / "calls.jsonl"
+        if content is not None:
+            file.write_bytes(content)
+        assert main(["story", str(file)]) == 2
+        assert capsys.readouterr().err.startswith(f"mini-kv story: {shown(str(file))} {said}")
+    for argv in (
+        ["calls.jsonl", "--html", "page.html"],
+        ["calls.jsonl", "--events", "more.jsonl"],
+        ["05", "--events", "e"],
+    ):
+        assert main(["story", *argv]) == 2
+        assert "--events" in capsys.readouterr().err
 
 
 def test_a_labs_test_as_a_page(tmp_path):
