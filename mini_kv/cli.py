@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_replay_arguments(replay)
     replay.set_defaults(run=run_replay)
 
-    plan = verbs.add_parser("plan", help="groups, blocks and concurrency of a model in so much memory")
+    plan = verbs.add_parser("plan", help="groups, blocks and concurrency of a model in a given memory")
     add_plan_arguments(plan)
     plan.set_defaults(run=run_plan)
 
@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     for verb, about in (
         ("hint", "a hint for a function of a lab; the next time, a plainer one"),
         ("predict", "a lab's questions, to be answered before you run it"),
-        ("watch", "run a lab again whenever you save your file"),
+        ("watch", "test a lab again whenever you save your file"),
         ("reset", "put a lab's starter back as it was; your file is kept"),
     ):
         parser_of_verb = verbs.add_parser(verb, help=about)
