@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import __version__, cli
+from mini_kv import __version__
 from mini_kv.cli import main
 from mini_kv.labkit.lab import shown
 from mini_kv.trace.events_file import EventsHeader, load_events
@@ -72,13 +72,37 @@ def test_a_story(capsys, name):
     assert captured.err == ""
 
 
-def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch):
-    """Both ends must be a terminal: who pipes the output or the input gets all of it."""
-    given = []
-    monkeypatch.setattr(cli, "play_in_terminal", lambda scenario, out, keys: given.append(keys is not None))
+@pytest.mark.parametrize("verb", ["status", "hint", "predict", "watch", "reset", "doctor"])
+def test_a_verb_waits_for_no_other(verb):
+    """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
+    code = (
+        f"import sys; from mini_kv.cli import build_parser; build_parser({verb!r});"
+        " print([name for name in sys.modules if name.startswith('mini_kv.')"
+        " and not name.startswith(('mini_kv.labkit', 'mini_kv.cli'))],"
+        " sorted({'asyncio', 'unittest', 'torch'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, check=True, stdout=subprocess.PIPE)
+    assert done.stdout == "[] []\n"
 
-    terminal, pipe = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+
+class WaitsForAKeyError(Exception):
+    """Raised where a key would be read."""
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal, at which no key will be pressed."""
+
+    def isatty(self):
+        return True
+
+    def fileno(self):
+        raise WaitsForAKeyError
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reads keys from the console, whatever standard input is")
+def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch):
+    """Both ends must be a terminal: with the output or the input in a pipe, all of it is printed."""
+    terminal, pipe = Terminal(), io.StringIO()
     ends: list[tuple[io.StringIO, io.StringIO, list[str]]] = [
         (terminal, terminal, []),
         (terminal, terminal, ["--plain"]),
@@ -86,11 +110,16 @@ def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch)
         (terminal, pipe, []),
         (pipe, pipe, []),
     ]
+    waited = []
     for stdin, stdout, argv in ends:
         monkeypatch.setattr(sys, "stdin", stdin)
         monkeypatch.setattr(sys, "stdout", stdout)
-        assert main(["story", "share-and-evict", *argv]) == 0
-    assert given == [True, False, False, False, False]
+        try:
+            assert main(["story", "share-and-evict", *argv]) == 0
+            waited.append(False)
+        except WaitsForAKeyError:
+            waited.append(True)
+    assert waited == [True, False, False, False, False]
 
 
 def test_a_story_as_a_page(capsys, tmp_path):
@@ -201,10 +230,11 @@ def test_a_wrong_command_line(capsys, argv):
 def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     """Ctrl-C ends with 130, as the shell expects, and in silence."""
 
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+    class Interrupted(io.StringIO):
+        def write(self, text):
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "play_in_terminal", interrupted)
+    monkeypatch.setattr(sys, "stdout", Interrupted())
     assert main(["story", "share-and-evict"]) == 130
     assert capsys.readouterr() == ("", "")
 
