@@ -1,8 +1,8 @@
-"""The learner's verbs of `mini-kv`, one per file: `story`, `status`, `hint`, `predict`, `watch`, `reset`, `doctor`.
+"""The learner's verbs of mini-kv, one per file.
 
-Each has `add_arguments`, which says what the verb takes, and `run`, which returns the exit status. `mini-kv` loads the
-file of the verb that was typed, and no other, so that none waits for what it does not use; `on_lab` is what those about
-one lab have in common.
+In the order of the course: `story`, `status`, `predict`, `hint`, `watch`, `reset`, `generate`, `doctor`. Each file says
+in add_arguments what the verb takes, and does it in run, which returns the exit status. mini-kv loads the file of the
+verb that was typed and no other, so that no verb waits for what it does not use.
 """
 
 import argparse

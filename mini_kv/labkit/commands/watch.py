@@ -1,4 +1,4 @@
-"""`mini-kv watch LAB`: run a lab again whenever the learner's file is saved."""
+"""`mini-kv watch LAB`: run the lab again whenever the learner's file is saved."""
 
 import argparse
 import os
