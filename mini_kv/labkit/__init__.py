@@ -3,7 +3,7 @@
 What a lab's files need is here: `todo` for the starter, `points` for the tests. The rest, in reading order: `lab` (what
 a lab is), `implementation` (LAB_IMPL: whose code runs), `fixture` (what a test gets in hand), `failure` (the message),
 `scoreboard`, `misconception` (naming the idea behind a wrong answer), `state`, `progress` and `export` (results kept
-and passed on), `plugin` (pytest's hooks), `learner` and `doctor` (the commands), `shrink` (the shortest failing trace),
+and passed on), `plugin` (pytest's hooks), `learner` and `doctor` (the commands), `shrink` (the fewest steps that fail),
 `audit` (are the tests any good?), `kernels` (what a lab about Triton needs), `own_engine` (the engine with a learner's
 parts).
 """

@@ -87,7 +87,7 @@ def load_mutants(lab: Lab) -> list[Mutant]:
 
 
 def audit_lab(folder: Path, *, write: bool = False) -> Audit:
-    """Run everything; return what was found. Costs about a quarter of a second a mutant.
+    """Run everything; return what was found. Costs about a quarter of a second per mutant.
 
     `write` stores the pristine starter and the fingerprints, which are otherwise compared with what is stored.
     """

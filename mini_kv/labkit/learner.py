@@ -27,7 +27,7 @@ def pristine_starter(lab: Lab) -> Path:
 
 
 def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
-    """Return one line a lab: best points, what is to do, where to go on."""
+    """Return one line per lab: best points, what is to do, where to go on."""
     lines = []
     for lab in labs:
         entry = progress.get(lab.lab_id, {"best": 0, "score": 0, "tests": {}})

@@ -90,7 +90,7 @@ def small_trace() -> list[TraceRequest]:
 def waste_over_block_sizes(lengths: Sequence[int], block_sizes: Iterable[int]) -> list[Waste]:
     """Return what is wasted when requests of these lengths hold their blocks at once, for each block size.
 
-    A block size as long as the longest request that may come is the world before paging: one block a request.
+    A block size as long as the longest request that may come is memory before paging: one block per request.
     """
     result = []
     for block_size in block_sizes:
@@ -176,7 +176,7 @@ def shared_tokens(trace: Sequence[TraceRequest]) -> list[int]:
 def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
     """Return the requests in five groups by the share of their prompt that an earlier one had.
 
-    The first are the cold ones, that share nothing; the others are warm, a quarter of the prompt a group.
+    The first are the cold ones, that share nothing; the others are warm, a quarter of the prompt per group.
     """
     groups: list[list[FollowedRequest]] = [[] for _ in OVERLAP_LABELS]
     for request in requests:

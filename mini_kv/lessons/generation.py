@@ -35,8 +35,8 @@ from mini_kv.trace.predict import right_choice
 from mini_kv.trace.scenario import PlayedStep, Scenario, Step
 
 TEXTS = (
-    "A block is free when nobody holds it, and it keeps its name until the memory is needed for something else.",
-    " and whoever comes second finds what the first has computed, and pays only for the words that are different.",
+    "A block is free when no request holds it, and it stays cached until the memory is needed for something else.",
+    " and the request that comes second finds what the first has computed, and pays only for what is different.",
     "The scheduler counts tokens and blocks. It never sees a key or a value, and it does not know what is said.",
 )
 """Where the words of a scenario come from: its token `100 * k + i` is the i-th token of the k-th text."""
@@ -303,7 +303,7 @@ def time_of_words(num_words: int) -> dict[str, list[float]]:
 
 
 def time_of_batches(batches: Sequence[int], num_words: int = 16) -> list[float]:
-    """Return the words a second that the engine says on this machine when so many ask at once; the best of three."""
+    """Return the words per second that the engine generates here, by the number of requests at once; best of three."""
     model, tokenizer = tiny()
     prompt = tokenizer.encode(TEXTS[0])[:16]
     params = SamplingParams(max_tokens=num_words, temperature=0, ignore_eos=True)

@@ -44,7 +44,7 @@ def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[i
 
 @contextmanager
 def held(kv: KVCacheManager, request: Request) -> Iterator[Request]:
-    """Free the request's blocks at the end of the `with` block, whatever happens in it; names of unwritten ones go too.
+    """Free the request's blocks at the end of the `with` block, whatever happens in it; keys of unwritten ones go too.
 
     Nothing happens at the end if it holds no blocks by then: never admitted, or freed already.
     """

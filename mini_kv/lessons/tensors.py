@@ -39,9 +39,9 @@ class Memory:
     """A cache after some steps. A token is called by its request and position, as in "b7"; padding is "pad"."""
 
     blocks: list[list[str]]
-    """By block and place, who was written last; empty: nobody."""
+    """By block and place, the token that was written last; empty: none."""
     overwritten: list[tuple[str, str]]
-    """Who lay there, and who was written over it, in order."""
+    """Each token that lay in a slot, and the token that was written over it, in order."""
     reads: dict[str, list[str]]
     """What each request finds when it reads its tokens in order."""
 
@@ -80,7 +80,7 @@ def write_steps(mistake: str = "none") -> Memory:
 
 
 def _names_in(kv_cache: PagedKVCache, names: Sequence[str]) -> list[list[str]]:
-    """Return who is in each slot, by block."""
+    """Return the token in each slot, by block."""
     return [[names[int(number)] for number in block] for block in kv_cache.k_cache.flatten(1).tolist()]
 
 

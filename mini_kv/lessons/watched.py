@@ -1,4 +1,4 @@
-"""An engine on the small model that can be looked at while it works: batches, slots, words, and its cache's doings.
+"""An engine on the small model that keeps what it did: batches, slots, words, and its cache's calls.
 
 For chapters and notebooks; `lessons` tells stories with it.
 """
@@ -97,7 +97,7 @@ class WatchedStep:
     preempted: list[str]
 
     def __str__(self) -> str:
-        """Return the batch, a token a line, and who is asked what comes next."""
+        """Return the batch, one token per line, and which tokens' logits are asked for."""
         return "\n".join(
             f"{token.request_id}  {token.text!r:<13} position {token.position:>2}  slot {token.slot:>2}"
             + "   what comes next?" * token.is_asked

@@ -1,4 +1,4 @@
-"""A trace as JSON lines: the pool in the first line, then a line a call with its edges.
+"""Recorded calls as JSON lines: the pool in the first line, then one line per call with its edges.
 
 {"version": 1, "num_blocks": 10, "block_size": 4, "enable_caching": true}
 {"call": "allocate_slots", "request_id": "A", ..., "edges": [["allocated", 1, 1, null], ...]}
@@ -17,12 +17,12 @@ VERSION = 1
 
 
 class TraceFormatError(ValueError):
-    """A line of a trace file is not what the format says; the message names the line."""
+    """A line of a file of recorded calls is not what the format says; the message names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """The pool that a trace was recorded on."""
+    """The pool that the calls were recorded on."""
 
     num_blocks: int
     block_size: int
@@ -30,12 +30,12 @@ class TraceHeader:
 
     @classmethod
     def of(cls, kv: KVCacheManager) -> "TraceHeader":
-        """Return the header for this manager's trace."""
+        """Return the header for the calls that this manager recorded."""
         return cls(kv.kv_cache_config.num_blocks, kv.block_size, kv.enable_caching)
 
 
 def dump_trace(header: TraceHeader, spans: Iterable[Span]) -> str:
-    """Return the trace as text, a JSON object a line. What a span does not have is left out."""
+    """Return recorded calls as text, one JSON object per line. What a span does not have is left out."""
     lines = [json.dumps({"version": VERSION, **asdict(header)})]
     for span in spans:
         values = {name: value for name, value in asdict(span).items() if value is not None}

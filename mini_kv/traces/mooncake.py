@@ -1,4 +1,4 @@
-"""The trace format of Mooncake: who asked when, with a prompt of which blocks, and nothing of what it said.
+"""The trace format of Mooncake: when each request came and which blocks its prompt has, without any text.
 
 A request is one line of JSON:
 
@@ -27,7 +27,7 @@ from mini_kv import strict_json
 from mini_kv.core.block import BlockHash
 
 BLOCK_SIZE = 512
-"""Tokens a block, fixed by the format."""
+"""Tokens per block, fixed by the format."""
 MAX_LINE_BYTES = 1 << 20
 """A line has a few bytes per block; this is enough for a prompt of 50 million tokens."""
 MAX_NUMBER = 10**15

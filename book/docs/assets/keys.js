@@ -1,5 +1,5 @@
 // The book's keys beside the theme's own: left and right turn the page, ? lists the keys.
-// One classic script; nothing is drawn before somebody asks for it.
+// One classic script; nothing is drawn before the reader asks for it.
 (() => {
   "use strict";
 

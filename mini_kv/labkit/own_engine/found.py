@@ -1,4 +1,4 @@
-"""What the learner's files have of the parts that the labs declare: there and finished, or why not."""
+"""Finds the parts that the labs declare in the learner's files: finished ones, and why others cannot be used."""
 
 import ast
 import traceback

@@ -32,7 +32,7 @@ class TookTooLongError(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLongError` in what runs inside after so many seconds, again every second until it gives in.
+    """Raise `TookTooLongError` in the code that runs inside after `seconds` seconds, then every second until it ends.
 
     For the main thread, which is where Python delivers interrupts; on every system. Ctrl-C still works.
     """
@@ -118,7 +118,7 @@ class Trial:
             yield delta
 
     def agrees_with(self, reference: "Trial") -> bool:
-        """Run it up to the first token, or the first logits, that are others; return whether there are none."""
+        """Run until a token or its logits differ from the other run's; return whether none differ."""
         if self.prepare() is None:
             return False
         for delta in self.deltas():
