@@ -1,6 +1,7 @@
 """The two calls of a layer: write keys and values, then attend. The backend is named, or chosen with a reason.
 
 reference     one query and head at a time, float64          the oracle
+plain         one request at a time, float64                 the slow twin of torch, in 60 lines
 torch         CPU, or wherever torch runs
 triton        CUDA; on a CPU under TRITON_INTERPRET=1
 flashinfer    CUDA, where the package is installed
@@ -26,6 +27,7 @@ PACKAGES = {"triton": "triton", "flashinfer": "flashinfer", "flash_attn": "flash
 """What a backend needs beside torch."""
 MODULES = {
     "reference": "reference",
+    "plain": "plain",
     "torch": "torch_backend",
     "triton": "triton_backend",
     "flashinfer": "flashinfer_backend",

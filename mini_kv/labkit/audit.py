@@ -30,7 +30,6 @@ import pytest
 from mini_kv.labkit.failure import MAX_LINES
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import Lab, load_lab
-from mini_kv.labkit.learner import pristine_starter
 from mini_kv.labkit.misconception import fingerprint, fingerprint_file
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
@@ -97,8 +96,8 @@ def audit_lab(folder: Path, *, write: bool = False) -> Audit:
         return audit
     had_torch = "torch" in sys.modules  # from the audit of another lab
     if write:
-        shutil.copyfile(audit.lab.starter, pristine_starter(audit.lab))
-    elif not pristine_starter(audit.lab).is_file():
+        shutil.copyfile(audit.lab.starter, audit.lab.pristine_starter)
+    elif not audit.lab.pristine_starter.is_file():
         audit.findings.append("no pristine starter yet: call this with --write")
         return audit
     _audit_right_code(audit)
@@ -133,7 +132,7 @@ def _audit_right_code(audit: Audit) -> None:
 
 
 def _audit_starter(audit: Audit) -> None:
-    text = pristine_starter(audit.lab).read_text(encoding="utf-8")
+    text = audit.lab.pristine_starter.read_text(encoding="utf-8")
     results = _run_text(audit.lab, "starter", text)
     _note_score(audit, "starter", results)
     other = [result.test for result in results if result.state is not State.TODO]
@@ -151,7 +150,7 @@ def _audit_starter(audit: Audit) -> None:
 
 def _audit_signatures(audit: Audit) -> None:
     """Compare every file's functions with the starter's: names, arguments, types."""
-    want = _signatures(pristine_starter(audit.lab))
+    want = _signatures(audit.lab.pristine_starter)
     for function in audit.lab.functions:
         if function.name not in want:
             audit.findings.append(f"starter: {function.name} is missing")

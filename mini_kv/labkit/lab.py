@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -122,6 +123,19 @@ class Lab:
         return self.folder / "starter.py"
 
     @property
+    def pristine_starter(self) -> Path:
+        """The starter as the course gives it, whatever the learner has made of `starter.py`."""
+        return Path(__file__).parent / "starters" / f"{self.lab_id}.txt"
+
+    def course_file(self, name: str) -> dict[str, Any]:
+        """Return what one of the lab's TOML files says. Raises `ValueError` that names the file."""
+        file = self.folder / name
+        try:
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file}: {error}") from error
+
+    @property
     def solutions(self) -> Path:
         """Folder of the reference solution; absent in a student edition."""
         return self.root / "solutions" / self.lab_id
@@ -194,6 +208,12 @@ def did_you_mean(word: str, words: Sequence[str]) -> str:
     """Return a question after a word that looks like the one typed, or nothing."""
     near = difflib.get_close_matches(word[:60], words, n=1)
     return f"did you mean {near[0]}? " if near else ""
+
+
+def run_command(lab: Lab) -> str:
+    """Return the command that runs the learner's own file, as this machine's shell wants it."""
+    folder = os.path.relpath(lab.folder)
+    return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
 
 
 def is_lab_test(path: Path) -> bool:

@@ -9,7 +9,7 @@ from enum import StrEnum, unique
 from pathlib import Path
 
 from mini_kv.labkit.implementation import Implementation
-from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.lab import Lab, run_command
 
 
 @unique
@@ -130,12 +130,6 @@ def _lesson(lab: Lab) -> list[str]:
     symbols = [f"    {lab.short_name(function.name)}: {function.vllm}" for function in lab.functions]
     told = textwrap.wrap(lab.lesson, 96, initial_indent="  ", subsequent_indent="  ")
     return ["", *told, "", "  In vLLM 0.33:", *symbols]
-
-
-def run_command(lab: Lab) -> str:
-    """Return the command that runs the learner's own file, as this machine's shell wants it."""
-    folder = _relative(str(lab.folder))
-    return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
 
 
 def _definition(source: str, function: str) -> str:

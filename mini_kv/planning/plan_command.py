@@ -29,8 +29,8 @@ LARGEST = 1_000_000_000
 """The largest number that any option takes: GiB, tokens."""
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_plan` reads."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
     parser.add_argument("model", metavar="MODEL", help=f"one of: {', '.join(model_names())}")
     parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory for the cache (default: 16)")
     parser.add_argument("--max-len", type=int, metavar="N", help="tokens of the longest request (default: the model's)")
@@ -44,7 +44,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_plan(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print the plan; return 0, or 2 with one line on stderr if no plan is possible."""
     try:
         for name, value in (("block-size", args.block_size), ("max-len", args.max_len), ("step", args.step)):

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import __version__, cli
+from mini_kv import __version__
 from mini_kv.cli import main
-from mini_kv.trace.scenario import load_scenario, scenario_names
+from mini_kv.labkit.lab import shown
+from mini_kv.trace.events_file import EventsHeader, load_events
+from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
-from mini_kv.viz.terminal import play_in_terminal
+from mini_kv.viz.terminal import play_in_terminal, play_spans
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,13 +72,37 @@ def test_a_story(capsys, name):
     assert captured.err == ""
 
 
-def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch):
-    """Both ends must be a terminal: who pipes the output or the input gets all of it."""
-    given = []
-    monkeypatch.setattr(cli, "play_in_terminal", lambda scenario, out, keys: given.append(keys is not None))
+@pytest.mark.parametrize("verb", ["status", "hint", "predict", "watch", "reset", "doctor"])
+def test_a_verb_waits_for_no_other(verb):
+    """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
+    code = (
+        f"import sys; from mini_kv.cli import build_parser; build_parser({verb!r});"
+        " print([name for name in sys.modules if name.startswith('mini_kv.')"
+        " and not name.startswith(('mini_kv.labkit', 'mini_kv.cli'))],"
+        " sorted({'asyncio', 'unittest', 'torch'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, check=True, stdout=subprocess.PIPE)
+    assert done.stdout == "[] []\n"
 
-    terminal, pipe = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+
+class WaitsForAKeyError(Exception):
+    """Raised where a key would be read."""
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal, at which no key will be pressed."""
+
+    def isatty(self):
+        return True
+
+    def fileno(self):
+        raise WaitsForAKeyError
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reads keys from the console, whatever standard input is")
+def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch):
+    """Both ends must be a terminal: with the output or the input in a pipe, all of it is printed."""
+    terminal, pipe = Terminal(), io.StringIO()
     ends: list[tuple[io.StringIO, io.StringIO, list[str]]] = [
         (terminal, terminal, []),
         (terminal, terminal, ["--plain"]),
@@ -84,11 +110,16 @@ def test_a_story_at_a_terminal_waits_for_keys_unless_told_otherwise(monkeypatch)
         (terminal, pipe, []),
         (pipe, pipe, []),
     ]
+    waited = []
     for stdin, stdout, argv in ends:
         monkeypatch.setattr(sys, "stdin", stdin)
         monkeypatch.setattr(sys, "stdout", stdout)
-        assert main(["story", "share-and-evict", *argv]) == 0
-    assert given == [True, False, False, False, False]
+        try:
+            assert main(["story", "share-and-evict", *argv]) == 0
+            waited.append(False)
+        except WaitsForAKeyError:
+            waited.append(True)
+    assert waited == [True, False, False, False, False]
 
 
 def test_a_story_as_a_page(capsys, tmp_path):
@@ -99,6 +130,48 @@ def test_a_story_as_a_page(capsys, tmp_path):
     assert capsys.readouterr().out == f"open {file} in a browser\n"
     assert main(["story", "sharing", "--html", str(tmp_path / "none" / "story.html")]) == 2
     assert capsys.readouterr().err.startswith("mini-kv story: ")
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_story_as_a_file_of_events(name, capsys, tmp_path):
+    """What was written plays as the scenario itself does."""
+    file = tmp_path / "story.jsonl"
+    assert main(["story", name, "--events", str(file)]) == 0
+    assert capsys.readouterr().out == f"play it:  mini-kv story {file}\n"
+    header, spans = load_events(file.read_text(encoding="utf-8"))
+    played = ScenarioPlayer(load_scenario(name))
+    steps = list(played.play())
+    assert len(steps) <= len(spans)
+    assert (header, spans) == (EventsHeader.of(played.kv.manager), played.kv.spans)
+
+    assert main(["story", str(file)]) == 0
+    told = io.StringIO()
+    play_spans(spans, header.num_blocks, told)
+    assert capsys.readouterr().out == told.getvalue()
+    assert len(told.getvalue().splitlines()) > len(spans)
+
+
+def test_a_file_of_events_that_cannot_be_played(capsys, tmp_path):
+    """One line that names the file and what is wrong with it, status 2."""
+    header = '{"version": 1, "num_blocks": 5, "block_size": 2, "enable_caching": true}\n'
+    for content, said in [
+        (None, "cannot be read: No such file or directory"),
+        (b"\xff", "is no file of events: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b"no json", "is no file of events: line 1: "),
+        (header.encode() + b'{"call": "free", "request_id": "A"}', "has calls without tables and free_order"),
+    ]:
+        file = tmp_path / "calls.jsonl"
+        if content is not None:
+            file.write_bytes(content)
+        assert main(["story", str(file)]) == 2
+        assert capsys.readouterr().err.startswith(f"mini-kv story: {shown(str(file))} {said}")
+    for argv in (
+        ["calls.jsonl", "--html", "page.html"],
+        ["calls.jsonl", "--events", "more.jsonl"],
+        ["05", "--events", "e"],
+    ):
+        assert main(["story", *argv]) == 2
+        assert "--events" in capsys.readouterr().err
 
 
 def test_a_labs_test_as_a_page(tmp_path):
@@ -157,10 +230,11 @@ def test_a_wrong_command_line(capsys, argv):
 def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     """Ctrl-C ends with 130, as the shell expects, and in silence."""
 
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+    class Interrupted(io.StringIO):
+        def write(self, text):
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "play_in_terminal", interrupted)
+    monkeypatch.setattr(sys, "stdout", Interrupted())
     assert main(["story", "share-and-evict"]) == 130
     assert capsys.readouterr() == ("", "")
 

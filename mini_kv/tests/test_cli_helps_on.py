@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.labkit import learner
-from mini_kv.labkit.doctor import EXTRAS, doctor_lines
+from mini_kv.labkit.commands.doctor import EXTRAS, doctor_lines
 from mini_kv.labkit.export import progress_page
 from mini_kv.labkit.lab import load_lab
 from mini_kv.tests.throwaway_lab import LAB_TOML
@@ -34,7 +33,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "labs/lab-05", tmp_path / "labs/lab-05", ignore=shutil.ignore_patterns("__pycache__"))
     lab = load_lab(tmp_path / "labs/lab-05")
-    shutil.copy(learner.pristine_starter(lab), lab.starter)
+    shutil.copy(lab.pristine_starter, lab.starter)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -6,6 +6,7 @@ import pytest
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.errors import BlockStateError, KVCacheError
+from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.invariants import (
     LEDGER,
     InvariantViolationError,
@@ -16,14 +17,34 @@ from mini_kv.core.invariants import (
     holders_of,
     tables_of,
 )
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 
 SomeKey = BlockHashWithGroupId(b"k" * 36)
 
 
+class LyingQueue(FreeKVCacheBlockQueue):
+    """Says that its blocks are `walk`, once that is set; raises it if it is an error."""
+
+    walk: list[KVCacheBlock] | KVCacheError | None = None
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        if isinstance(self.walk, KVCacheError):
+            raise self.walk
+        return super().get_all_free_blocks() if self.walk is None else self.walk
+
+
+def queue_of(kv: KVCacheManager) -> LyingQueue:
+    queue = kv.block_pool.free_block_queue
+    assert isinstance(queue, LyingQueue)
+    return queue
+
+
 def sound_cache() -> KVCacheManager:
     """A holds blocks 1 2 3, B holds 1 4; 5 is cached-free, 6 to 8 are free and empty."""
-    kv = KVCacheManager.for_full_attention(num_blocks=9, block_size=2)
+    config = KVCacheConfig(9, (KVCacheGroupSpec(("layers",), FullAttentionSpec(2)),))
+    kv = KVCacheManager(config, parts=KVCacheParts(make_queue=LyingQueue))
     for name, token_ids in (("A", [1, 1, 2, 2, 3]), ("B", [1, 1, 7]), ("C", [9, 9])):
         request = kv.new_request(name, token_ids)
         blocks, num_hit = kv.get_computed_blocks(request)
@@ -92,23 +113,18 @@ def loop_in_the_queue(kv: KVCacheManager) -> None:
 
 
 def walk_that_names_a_block(kv: KVCacheManager) -> None:
-    def walk() -> list[KVCacheBlock]:
-        raise BlockStateError("the walk ends at block 7", [7])
-
-    kv.block_pool.free_block_queue.get_all_free_blocks = walk  # type: ignore[method-assign]
+    queue_of(kv).walk = BlockStateError("the walk ends at block 7", [7])
 
 
 def twice_in_the_queue(kv: KVCacheManager) -> None:
     # 6 7 8 5 becomes 6 7 8 6: as long as before, so that only counting finds it
-    walk = [block(kv, block_id) for block_id in (6, 7, 8, 6)]
-    kv.block_pool.free_block_queue.get_all_free_blocks = lambda: walk  # type: ignore[method-assign]
+    queue_of(kv).walk = [block(kv, block_id) for block_id in (6, 7, 8, 6)]
 
 
 def wrong_count(kv: KVCacheManager) -> None:
-    count = kv.block_pool.free_block_queue.num_free_blocks
-    queue = kv.block_pool.free_block_queue.get_all_free_blocks()
-    kv.block_pool.free_block_queue.get_all_free_blocks = lambda: queue  # type: ignore[method-assign]
-    kv.block_pool.free_block_queue.num_free_blocks = count + 1
+    queue = queue_of(kv)
+    queue.walk = queue.get_all_free_blocks()
+    queue.num_free_blocks += 1
 
 
 def key_dropped_in_the_block_only(kv: KVCacheManager) -> None:

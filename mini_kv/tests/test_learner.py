@@ -14,7 +14,11 @@ from types import ModuleType
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.labkit import learner
+from mini_kv.labkit.commands.hint import give_hint
+from mini_kv.labkit.commands.predict import ask_predictions
+from mini_kv.labkit.commands.reset import reset_starter
+from mini_kv.labkit.commands.status import status_lines
+from mini_kv.labkit.commands.story import find_test
 from mini_kv.labkit.export import as_csv, as_gradescope, as_json, progress_page
 from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.lab import Lab, UnknownLabError, find_lab, load_lab
@@ -30,7 +34,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """A repository with lab-05 alone, its starter as the course gives it."""
     shutil.copytree(ROOT / "labs/lab-05", tmp_path / "labs/lab-05", ignore=shutil.ignore_patterns("__pycache__"))
     copied = load_lab(tmp_path / "labs/lab-05")
-    shutil.copy(learner.pristine_starter(copied), copied.starter)
+    shutil.copy(copied.pristine_starter, copied.starter)
     monkeypatch.chdir(tmp_path)
     return copied
 
@@ -44,7 +48,7 @@ def test_hints_come_one_at_a_time(lab: Lab) -> None:
     told = []
     for _ in range(4):
         out = io.StringIO()
-        assert learner.give_hint(lab, "prefill", out) == 0
+        assert give_hint(lab, "prefill", out) == 0
         told.append([line[:2] for line in out.getvalue().splitlines()])
     assert told == [["1.", "(t"], ["1.", "2.", "(t"], ["1.", "2.", "3."], ["1.", "2.", "3."]]
 
@@ -66,7 +70,7 @@ def test_two_methods_of_one_name_are_told_apart() -> None:
         "HybridKVCacheCoordinator.find_longest_cache_hit",
         "group_layers",
     ]
-    starter = learner.pristine_starter(lab_12)
+    starter = lab_12.pristine_starter
     above = []
     for function in lab_12.functions[2:4]:
         to_do = LabResult(lab_12, "test_1", 50, function.name, "biography", None, State.TODO)
@@ -80,7 +84,7 @@ def test_two_methods_of_one_name_are_told_apart() -> None:
 def test_predictions_are_answered(lab: Lab) -> None:
     """A right answer in other words is right; a wrong one hears what would have had to be true; silence ends it."""
     out = io.StringIO()
-    assert learner.ask_predictions(lab, out, io.StringIO("32\n1 block\n[8, 9]\n")) == 0
+    assert ask_predictions(lab, out, io.StringIO("32\n1 block\n[8, 9]\n")) == 0
     lines = [line.removeprefix("> ") for line in out.getvalue().splitlines() if not line.startswith("[")]
     lines = [line for line in lines if line]
     assert [line.split()[0] for line in lines] == ["No.", "It", "Yes:", "Yes:"]
@@ -95,10 +99,10 @@ def test_predictions_are_answered(lab: Lab) -> None:
 
 def test_reset_keeps_the_learners_file(lab: Lab) -> None:
     """Twice within a second: two backups, and the starter as it was."""
-    pristine = learner.pristine_starter(lab).read_text(encoding="utf-8")
+    pristine = lab.pristine_starter.read_text(encoding="utf-8")
     for text in ("my first try", "my second try"):
         lab.starter.write_text(text, encoding="utf-8")
-        assert learner.reset_starter(lab, io.StringIO()) == 0
+        assert reset_starter(lab, io.StringIO()) == 0
         assert lab.starter.read_text(encoding="utf-8") == pristine
     kept = sorted(path.read_text(encoding="utf-8") for path in (lab.root / ".mini_kv/backup").iterdir())
     assert kept == ["my first try", "my second try"]
@@ -107,10 +111,10 @@ def test_reset_keeps_the_learners_file(lab: Lab) -> None:
 def test_status_says_how_far_and_what_next(lab: Lab) -> None:
     """The best score stays, the present one is told beside it."""
     progress = {"lab-05": {"best": 20, "score": 12, "tests": {}, "when": "2027-01-01 10:00"}}
-    lines = learner.status_lines([lab], progress)
+    lines = status_lines([lab], progress)
     assert lines[0].startswith("lab-05  [########............]  20/50   now 12")
     assert lines[-1] == "next: read labs/lab-05/README.md, then type  LAB_IMPL=starter pytest labs/lab-05"
-    assert len(learner.status_lines([lab], {"lab-05": {**progress["lab-05"], "best": 50}})) == 1
+    assert len(status_lines([lab], {"lab-05": {**progress["lab-05"], "best": 50}})) == 1
 
 
 def test_the_page_loads_nothing(lab: Lab) -> None:
@@ -146,13 +150,13 @@ def test_labs_and_tests_are_found_by_what_one_types(lab: Lab) -> None:
     assert {find_lab(name, lab.root / "labs").lab_id for name in ("5", "05", "lab-05")} == {"lab-05"}
     with pytest.raises(UnknownLabError):
         find_lab("77", lab.root)
-    assert learner.find_test(lab, "test_2") == "test_2_identical_prompt_shares_all_but_the_tail_block"
-    assert learner.find_test(lab, "scrambled") == "test_scrambled_frees_leave_a_queue_that_you_can_predict"
+    assert find_test(lab, "test_2") == "test_2_identical_prompt_shares_all_but_the_tail_block"
+    assert find_test(lab, "scrambled") == "test_scrambled_frees_leave_a_queue_that_you_can_predict"
     lab_01 = load_lab(ROOT / "labs/lab-01")
-    assert learner.find_test(lab_01, "test_1") == "test_1_what_the_cache_saves"  # there is a test_10, too
+    assert find_test(lab_01, "test_1") == "test_1_what_the_cache_saves"  # there is a test_10, too
     for beginning in ("test_9", "block", ""):
         with pytest.raises(ValueError):
-            learner.find_test(lab, beginning)
+            find_test(lab, beginning)
 
 
 def test_doctor_lists_what_is_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +169,7 @@ def test_doctor_lists_what_is_there(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_only_ones_own_whole_run_is_recorded(lab: Lab) -> None:
-    """A run of the reference, or of half the tests, says nothing about the learner."""
+    """A run of the reference, or of half the tests, says nothing about the"""
     from mini_kv.labkit.implementation import resolve
 
     whole = [result(lab, "test_1", State.PASS, 30), result(lab, "test_2", State.FAIL, 20)]

@@ -1,7 +1,8 @@
 """Nothing is patched from outside: parts are passed in through arguments.
 
-Looks for the ways in which Python lets a program change another object behind its back. Two things are let be: tests
-that take a package or a terminal away from the process, and Triton's interpreter, which takes no observer.
+Looks for the ways in which Python lets a program change another object behind its back. Three things are let be: tests
+that take a package or a terminal away from the process, Triton's interpreter, which takes no observer, and tests that
+are about what no argument can bring about, each with its reason.
 """
 
 import ast
@@ -15,6 +16,13 @@ TRITON = ROOT / "mini_kv" / "labkit" / "kernels" / "interpreter.py"
 FOLDERS = ("mini_kv", "labs", "solutions", "book/mini_kv_book")
 FILES = [ROOT / "conftest.py", *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
 OWN = "mini_kv", "labs", "solutions"
+TESTS_THAT_MUST = {
+    "mini_kv/tests/test_fail_at_every_call.py": (2, "an exception inside of every call, wherever it may come from"),
+    "mini_kv/tests/attention/test_backends.py": (2, "the choice on a GPU, on a machine without one"),
+    "mini_kv/tests/attention/test_triton.py": (1, "Triton without its interpreter, on a machine without a GPU"),
+    "mini_kv/tests/attention/test_torch_backend.py": (4, "pieces so small that little tensors make many"),
+}
+"""How often a test patches, and what it is about that nothing could be passed in for."""
 
 
 def patchings(source: str, *, is_test: bool = False) -> list[tuple[int, str]]:
@@ -38,27 +46,35 @@ def _foreign_names(node: ast.AST) -> list[str]:
 
 
 def _patching(node: ast.AST, functions: set[str], foreign: set[str], is_test: bool) -> Iterator[str]:
+    """Yield what a node changes behind its back: by an import, an attribute, a call or an assignment."""
     match node:
-        case ast.Import(names=names) if any(name.name.startswith("unittest.mock") for name in names):
+        case ast.Import() | ast.ImportFrom() if _imports_mock(node):
             yield "mock"
-        case ast.ImportFrom(module="unittest", names=names) if any(name.name == "mock" for name in names):
-            yield "mock"
-        case ast.ImportFrom(module="unittest.mock"):
-            yield "mock"
+        case ast.Attribute(attr="__dict__" | "__code__", ctx=ast.Store()):
+            yield "an object's inside replaced"
+        case ast.Attribute(attr="co_name") if not is_test:
+            yield "names of functions in tracebacks"
+        case ast.Call():
+            yield from _called(node, foreign)
+        case ast.Assign(targets=targets, value=value):
+            yield from _assigned(targets, value, functions, is_test)
+
+
+def _imports_mock(node: ast.Import | ast.ImportFrom) -> bool:
+    module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    return any(f"{module}{name.name}".startswith("unittest.mock") for name in node.names)
+
+
+def _called(call: ast.Call, foreign: set[str]) -> Iterator[str]:
+    match call:
         case ast.Call(func=ast.Name("type"), args=[_, _, _]) | ast.Call(func=ast.Attribute(attr="new_class")):
             yield "a class made by a call"
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name("vars")), attr="update" | "setdefault")):
             yield "vars() changed"
-        case ast.Attribute(attr="__dict__" | "__code__", ctx=ast.Store()):
-            yield "an object's inside replaced"
-        case ast.Attribute(attr="co_name"):
-            yield "names of functions in tracebacks"
         case ast.Call(func=ast.Attribute(attr="setattr"), args=[target, *_]) if not _is_foreign(target, foreign):
             yield "an attribute of this project replaced"
         case ast.Call(func=ast.Name("setattr"), args=[_, name, *_]) if not _is_public(name):
             yield "an attribute set by its name"
-        case ast.Assign(targets=targets, value=value):
-            yield from _assigned(targets, value, functions, is_test)
 
 
 def _assigned(targets: list[ast.expr], value: ast.expr, functions: set[str], is_test: bool) -> Iterator[str]:
@@ -132,7 +148,9 @@ def test_parts_are_passed_in_and_nothing_is_patched() -> None:
         for file in FILES
         if (lines := patchings(file.read_text(encoding="utf-8"), is_test="tests" in file.parts)) and file != TRITON
     }
-    assert found == {}
+    allowed = {file: number for file, (number, _) in TESTS_THAT_MUST.items()}
+    assert {file: lines for file, lines in found.items() if file not in allowed} == {}
+    assert {file: len(lines) for file, lines in found.items() if file in allowed} == allowed
 
 
 def test_the_one_file_that_patches_says_why() -> None:

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from mini_kv.traces import mooncake
-from mini_kv.traces.replay_command import ProgressBar, add_replay_arguments, run_replay
+from mini_kv.traces.replay_command import ProgressBar, add_arguments
+from mini_kv.traces.replay_command import run as run_replay
 
 SMALL = str(Path(mooncake.__file__).with_name("small.jsonl"))
 
 
 def run(*argv):
     parser = argparse.ArgumentParser()
-    add_replay_arguments(parser)
+    add_arguments(parser)
     return run_replay(parser.parse_args(argv))
 
 

@@ -17,7 +17,7 @@ from mini_kv.trace.edge import Edge, EdgeKind, block_hash_edge, ref_cnt_edge
 from mini_kv.trace.frame import BlockView, Frame, frame_of, frames
 from mini_kv.trace.recorder import Recorder, TracedBlock
 from mini_kv.trace.scenario import prefill
-from mini_kv.trace.traced_manager import Span, edges_of, free_order_of
+from mini_kv.trace.traced_manager import Span, TracedKVCacheManager, edges_of, free_order_of
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY, OTHER_KEY = BlockHashWithGroupId(b"a key"), BlockHashWithGroupId(b"another key")
@@ -329,25 +329,26 @@ def test_an_exception_is_noted_and_raised_again():
     assert kv.spans[-1] == Span("free", "A", error="UnknownRequestError", tables={}, free_order=[2, 3, 4, 1])
 
 
-def test_the_edges_of_a_call_that_breaks_in_the_middle_are_kept(monkeypatch):
+class BreaksInTheMiddle(KVCacheManager):
+    """Drops one reference and fails."""
+
+    def free(self, request):
+        self.block_pool.blocks[2].ref_cnt -= 1
+        raise ZeroDivisionError
+
+
+def test_the_edges_of_a_call_that_breaks_in_the_middle_are_kept():
     """What happened up to the guilty line is in the span that raised."""
-    kv = traced_kv(num_blocks=5, block_size=2)
+    recorder = Recorder()
+    manager = BreaksInTheMiddle.for_full_attention(5, 2, new_block=recorder.new_block)
+    kv = TracedKVCacheManager(manager, recorder)
     a = _admitted(kv, "A", [1, 2, 3])
     kv.block_pool.blocks[1].ref_cnt += 1  # somebody meddles, between two calls: this edge belongs to none
     kv.recorder.strict = False
-    monkeypatch.setattr(kv.manager.coordinator, "free", _broken_free(kv))
     with pytest.raises(ZeroDivisionError):
         kv.free(a)
     assert [(edge.kind, edge.block_id) for edge in kv.spans[-1].edges] == [("freed", 2)]
     assert kv.spans[-1].error == "ZeroDivisionError"
-
-
-def _broken_free(kv):
-    def free(request_id):
-        kv.block_pool.blocks[2].ref_cnt -= 1
-        raise ZeroDivisionError
-
-    return free
 
 
 def test_everything_else_is_passed_through():

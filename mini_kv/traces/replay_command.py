@@ -10,8 +10,8 @@ from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, read_trace
 from mini_kv.traces.replay import ReplayReport, replay
 
 
-def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_replay` reads."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
     parser.add_argument("trace", help="a trace in Mooncake's format, one JSON object per line")
     parser.add_argument(
         "--num-blocks",
@@ -29,7 +29,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
 
-def run_replay(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Replay the trace and print the report; return the exit status.
 
     0: done. 2: the trace or an argument is wrong, said in one line on stderr, and nothing was replayed.

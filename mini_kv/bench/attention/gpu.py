@@ -103,6 +103,9 @@ def rows(quick: bool) -> list[Row]:
     ]
 
 
+MeasureRow = Callable[[Row, int, torch.device, Clock, str], Result]
+
+
 def run(
     seed: int,
     *,
@@ -111,6 +114,7 @@ def run(
     device: torch.device | str = "cuda",
     clock: Clock = gpu_seconds,
     backend: str = "triton",
+    measure_row: MeasureRow | None = None,
 ) -> dict[str, Any]:
     """Measure and print all rows; return them as plain values. On another device with another clock: for tests."""
     device = torch.device(device)
@@ -125,7 +129,7 @@ def run(
         if only and not any(part in row.name for part in only):
             continue
         try:
-            result = measure(row, seed, device, clock, backend)
+            result = (measure_row or measure)(row, seed, device, clock, backend)
         except Exception as error:  # a row that cannot be measured must not cost the others their ten minutes
             print(f"{row.name:<36} failed: {type(error).__name__}: {str(error)[:200]}", flush=True)
             found.append({"row": row.name, "failed": f"{type(error).__name__}: {error}"})

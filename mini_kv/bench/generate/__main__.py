@@ -39,15 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for shape in args.shape or shapes[part]:
             if shape not in setups:
                 setups[shape] = make_setup(shape, device, quick=args.quick, repeats=args.repeats, seed=args.seed)
-            report["parts"].append(measure(part, setups[shape]))
+            report["parts"].append(measure(part, PARTS[part], setups[shape]))
     if args.json:
         Path(args.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
-def measure(part: str, setup: Setup) -> dict[str, Any]:
+def measure(part: str, module: Any, setup: Setup) -> dict[str, Any]:
     """Run one part on one model, and print it. What fails there does not cost the other parts their figures."""
-    module, begin = PARTS[part], load()
+    begin = load()
     print(f"\n{module.TITLE}\nmodel {setup.shape}: {describe(setup)}", flush=True)
     found: dict[str, Any] = {"part": part, "title": module.TITLE, "shape": setup.shape}
     try:

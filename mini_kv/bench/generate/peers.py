@@ -32,12 +32,14 @@ MOST_ALONE = 16
 Tokens = list[list[int]]
 Once = Callable[[Sequence[list[int]]], tuple[float, Tokens]]
 """Answers all prompts; returns the seconds and the answers."""
+FindPeers = Callable[[Setup], tuple[dict[str, Once], dict[str, str]]]
+"""Returns the ways that are there, and why the others are not."""
 
 
-def run(setup: Setup) -> list[dict[str, Any]]:
-    """Return one row per workload."""
+def run(setup: Setup, find_peers: FindPeers | None = None) -> list[dict[str, Any]]:
+    """Return one row per workload, beside what `find_peers` finds: transformers, unless another is passed."""
     with quiet_transformers():
-        peers, missing = transformers_peers(setup)
+        peers, missing = (find_peers or transformers_peers)(setup)
         return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
 
 

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum, unique
 from typing import Protocol, Self
 
@@ -75,8 +75,9 @@ class FCFSRequestQueue(deque[Request]):
 class PriorityRequestQueue:
     """The smallest `(priority, arrival)` first; a request that was sent back keeps both, and so its place."""
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Request]] = []
+    def __init__(self, requests: Iterable[Request] = ()) -> None:
+        self._heap = [(request.priority, request.arrival, request) for request in requests]
+        heapq.heapify(self._heap)
 
     def add_request(self, request: Request) -> None:
         """Put a request where its priority and arrival say."""
@@ -101,9 +102,7 @@ class PriorityRequestQueue:
 
     def copy(self) -> "PriorityRequestQueue":
         """Return a line of the same requests in the same order."""
-        other = PriorityRequestQueue()
-        other._heap = list(self._heap)
-        return other
+        return PriorityRequestQueue(request for _, _, request in self._heap)
 
     def __len__(self) -> int:
         return len(self._heap)

@@ -17,16 +17,6 @@ from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, TookTooLong
 from mini_kv.labkit.parts import OwnParts
 
 
-def add_labs_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that `run_with_labs` is about."""
-    parser.add_argument(
-        "--labs",
-        metavar="PATH",
-        help="run on the parts that your labs provide, and say whose each part is; PATH is the word starter, the word"
-        " solution, or a folder with lab-NN.py or lab-NN/starter.py",
-    )
-
-
 def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = STEP_LIMIT_S) -> int:
     """Write the table of parts, what the learner's engine says, and the verdict; return the exit status.
 

@@ -6,7 +6,7 @@ the oracle. That the documentation is right shows on a GPU alone (`python -m min
 
 import math
 import sys
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,9 +70,7 @@ def varlen(query, keys, values, starts, key_starts, max_query_len, max_seq_len, 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("package", ["flashinfer", "flash_attn"])
 def test_the_adapter_hands_over_the_batch_and_hands_back_the_result(monkeypatch, package, layout, options):
-    stand_in: Any = ModuleType(package)
-    stand_in.BatchPrefillWithPagedKVCacheWrapper = Wrapper
-    stand_in.flash_attn_varlen_func = varlen
+    stand_in = SimpleNamespace(BatchPrefillWithPagedKVCacheWrapper=Wrapper, flash_attn_varlen_func=varlen)
     monkeypatch.setitem(sys.modules, package, stand_in)
     adapter = flashinfer_backend if package == "flashinfer" else flash_attn_backend
     problem = make_problem([7, 1, 3], [7, 13, 20], layout=layout, options=options)

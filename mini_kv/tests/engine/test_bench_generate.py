@@ -1,14 +1,16 @@
 """The benchmark of generation: its rows are whole and do the work that they claim. Time is never asserted."""
 
+import importlib.util
 import io
 import json
 from contextlib import redirect_stdout
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from mini_kv.bench.generate import batch, cache, peers, prefix
-from mini_kv.bench.generate.__main__ import main
+from mini_kv.bench.generate.__main__ import main, measure
 from mini_kv.bench.generate.setup import QUICK, SHAPES, Setup, clock_of, make_setup
 from mini_kv.engine.contiguous import NoCache
 from mini_kv.engine.model import TinyLlama
@@ -79,18 +81,17 @@ def test_a_step_reads_the_weights_once_and_the_kv_of_everybody(setup):
 
 
 def test_without_transformers_ours_is_measured_and_the_table_says_who_is_missing(setup, monkeypatch):
-    monkeypatch.setattr(peers, "has_package", lambda name: False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     row = peers.run(setup)[0]
     assert list(row["seconds"]) == ["mini_kv"]
     assert peers.lines([row])[-1] == "transformers: the package transformers is not installed"
 
 
-def test_a_ratio_reaches_its_target_or_misses_it(setup, monkeypatch):
+def test_a_ratio_reaches_its_target_or_misses_it(setup):
     def peer(prompts):
         return 1.0, [[0]] * len(prompts)
 
-    monkeypatch.setattr(peers, "transformers_peers", lambda setup: ({peers.CONTINUOUS: peer}, {}))
-    row = peers.run(setup)[0]
+    row = peers.run(setup, lambda _: ({peers.CONTINUOUS: peer}, {}))[0]
     assert row["must"] is None  # of tiny sizes nothing is asked
     row["must"] = peers.MUST
     for seconds, verdict in ((0.4, "2.50x"), (0.6, "1.67x")):
@@ -100,12 +101,11 @@ def test_a_ratio_reaches_its_target_or_misses_it(setup, monkeypatch):
         assert line.endswith("must 2x: reached" if seconds < 0.5 else "must 2x: missed")
 
 
-def test_a_peer_that_fails_says_why_and_costs_the_others_nothing(setup, monkeypatch):
+def test_a_peer_that_fails_says_why_and_costs_the_others_nothing(setup):
     def broken(prompts):
         raise RuntimeError("no room\nand much more text")
 
-    monkeypatch.setattr(peers, "transformers_peers", lambda setup: ({"one batch": broken}, {}))
-    row = peers.run(setup)[0]
+    row = peers.run(setup, lambda _: ({"one batch": broken}, {}))[0]
     assert list(row["seconds"]) == ["mini_kv"]
     assert peers.lines([row])[-1] == "one batch: RuntimeError: no room"
 
@@ -137,18 +137,17 @@ def test_the_command_prints_and_writes_its_parts(tmp_path):
         assert text in out.getvalue()
 
 
-def test_a_part_that_runs_out_of_memory_does_not_cost_the_others(monkeypatch, tmp_path):
+def test_a_part_that_runs_out_of_memory_says_so_and_raises_nothing(setup):
+    """So that the parts after it are measured."""
+
     def broken(setup):
         raise RuntimeError("out of memory\nmore")
 
-    monkeypatch.setattr(cache, "run", broken)
-    path = tmp_path / "report.json"
-    with redirect_stdout(io.StringIO()):
-        options = ["--device", "cpu", "--quick", "--repeats", "1", "--parts", "cache", "prefix", "--shape", "tiny"]
-        main([*options, "--json", str(path)])
-    failed, whole = json.loads(path.read_text(encoding="utf-8"))["parts"]
-    assert failed["failed"] == "out of memory"
-    assert len(whole["rows"]) == 3
+    out = io.StringIO()
+    with redirect_stdout(out):
+        found = measure("cache", SimpleNamespace(TITLE="more than there is", run=broken), setup)
+    assert found == {"part": "cache", "title": "more than there is", "shape": setup.shape, "failed": "out of memory"}
+    assert out.getvalue().endswith("failed: out of memory\n")
 
 
 def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):

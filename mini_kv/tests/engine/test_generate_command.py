@@ -117,7 +117,7 @@ def test_on_a_terminal_texts_grow_and_blocks_fill(monkeypatch):
     monkeypatch.setenv("LINES", "20")
     prompt = "A block is free and cached"
     argv = ["generate", prompt, prompt, "--temperature", "0", "--max-tokens", "8", "--block-size", "4"]
-    args = build_parser().parse_args([*argv, "--num-blocks", "13"])
+    args = build_parser("generate").parse_args([*argv, "--num-blocks", "13"])
     engine, out = make_engine(args), Terminal()
     assert engine.tokenizer is not None
     num_prompt_tokens = len(engine.tokenizer.encode(prompt))

@@ -33,7 +33,7 @@ def in_the_repository(monkeypatch):
 def generate(capsys, labs, *prompts, status, max_tokens=12, more=(), limit=STEP_LIMIT_S):
     """Run the command; return its table as {part: (owner, remark)}, and what comes below."""
     argv = ["generate", *(prompts or [PROMPT]), "--temperature", "0", "--max-tokens", str(max_tokens), *more]
-    args = build_parser().parse_args([*argv, "--labs", str(labs)])
+    args = build_parser("generate").parse_args([*argv, "--labs", str(labs)])
     assert run_with_labs(args, REPOSITORY, limit) == status
     lines = capsys.readouterr().out.splitlines()
     end = lines.index("")
@@ -86,7 +86,7 @@ def test_with_little_memory_and_much_in_common_it_still_says_the_same_words(caps
 
 
 def test_these_prompts_are_hits_and_preemptions():
-    args = build_parser().parse_args(
+    args = build_parser("generate").parse_args(
         ["generate", *MANY_PROMPTS, "--temperature", "0", "--max-tokens", "12", *LITTLE_MEMORY]
     )
     engine = make_engine(args)

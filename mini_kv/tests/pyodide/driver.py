@@ -140,17 +140,20 @@ def write_mutant(name: str) -> str:
 
 def helps() -> dict[str, list[str]]:
     """Return what the learner's commands say after these runs: progress, hints, questions, the story of a test."""
-    from mini_kv.labkit import learner
+    from mini_kv.labkit.commands.hint import give_hint
+    from mini_kv.labkit.commands.predict import ask_predictions
+    from mini_kv.labkit.commands.status import status_lines
+    from mini_kv.labkit.commands.story import tell_test
     from mini_kv.labkit.lab import load_lab
     from mini_kv.labkit.state import read_state
 
     lab_05 = load_lab(LAB.resolve())
     out = {name: io.StringIO() for name in ("hint", "predict", "story")}
-    learner.give_hint(lab_05, lab_05.functions[0].name, out["hint"])
-    learner.ask_predictions(lab_05, out["predict"], io.StringIO("28\n" * 20))  # right for some, wrong for most
+    give_hint(lab_05, lab_05.functions[0].name, out["hint"])
+    ask_predictions(lab_05, out["predict"], io.StringIO("28\n" * 20))  # right for some, wrong for most
     os.environ["LAB_IMPL"] = f"{WRONG[0]}.py"
-    learner.tell_test(lab_05, "test_2", out["story"], None)
-    status = learner.status_lines([lab_05], read_state(lab_05.state, "progress"))
+    tell_test(lab_05, "test_2", out["story"], None)
+    status = status_lines([lab_05], read_state(lab_05.state, "progress"))
     return {"status": status} | {name: text.getvalue().splitlines() for name, text in out.items()}
 
 

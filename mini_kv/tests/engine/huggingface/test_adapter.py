@@ -190,8 +190,15 @@ def test_the_attend_of_one_forward_is_forgotten_by_the_next(made):
     assert [len(second.keys[layer]) for layer in range(3)] == [3, 3, 3]
 
 
+class LooksBackAtNothing(torch.nn.Module):
+    """An attention layer that hands on what came in."""
+
+    def forward(self, hidden_states, **_):
+        return hidden_states, None
+
+
 def test_a_layer_that_keeps_something_else_is_found_out(made):
     theirs = checkpoints.load_reference(made("llama").folder)
-    theirs.model.layers[1].self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
+    theirs.model.layers[1].self_attn = LooksBackAtNothing()
     with pytest.raises(ConfigError, match=r"3 layers, and \[0, 2\] looked back"):
         HuggingFaceModel(theirs)

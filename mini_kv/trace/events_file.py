@@ -16,26 +16,26 @@ from mini_kv.trace.traced_manager import Span
 VERSION = 1
 
 
-class TraceFormatError(ValueError):
-    """A line of a file of recorded calls is not what the format says; the message names the line."""
+class EventsError(ValueError):
+    """A line of a file of events is not what the format says; the message gives its number."""
 
 
 @dataclass(frozen=True, slots=True)
-class TraceHeader:
-    """The pool that the calls were recorded on."""
+class EventsHeader:
+    """The pool on which the calls were recorded."""
 
     num_blocks: int
     block_size: int
     enable_caching: bool
 
     @classmethod
-    def of(cls, kv: KVCacheManager) -> "TraceHeader":
-        """Return the header for the calls that this manager recorded."""
+    def of(cls, kv: KVCacheManager) -> "EventsHeader":
+        """Return the header for calls of this manager."""
         return cls(kv.kv_cache_config.num_blocks, kv.block_size, kv.enable_caching)
 
 
-def dump_trace(header: TraceHeader, spans: Iterable[Span]) -> str:
-    """Return recorded calls as text, one JSON object per line. What a span does not have is left out."""
+def dump_events(header: EventsHeader, spans: Iterable[Span]) -> str:
+    """Return the calls as text, one JSON object per line. What a span does not have is left out."""
     lines = [json.dumps({"version": VERSION, **asdict(header)})]
     for span in spans:
         values = {name: value for name, value in asdict(span).items() if value is not None}
@@ -46,8 +46,8 @@ def dump_trace(header: TraceHeader, spans: Iterable[Span]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def load_trace(text: str) -> tuple[TraceHeader, list[Span]]:
-    """Return header and spans. Raises `TraceFormatError` with the number of the first line that is wrong."""
+def load_events(text: str) -> tuple[EventsHeader, list[Span]]:
+    """Return header and spans. Raises `EventsError` with the number of the first line that is wrong."""
     header, spans = None, []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -57,17 +57,17 @@ def load_trace(text: str) -> tuple[TraceHeader, list[Span]]:
             else:
                 spans.append(_span(values))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise TraceFormatError(f"line {number}: {error!r} in {line[:80]!r}") from error
+            raise EventsError(f"line {number}: {error!r} in {line[:80]!r}") from error
     if header is None:
-        raise TraceFormatError("line 1: the file is empty, the header is missing")
+        raise EventsError("line 1: the file is empty, the header is missing")
     return header, spans
 
 
-def _header(values: dict[str, Any]) -> TraceHeader:
+def _header(values: dict[str, Any]) -> EventsHeader:
     version = values.pop("version", None)
     if version != VERSION:
         raise ValueError(f"version is {version}, this reads version {VERSION}")
-    return TraceHeader(**values)
+    return EventsHeader(**values)
 
 
 def _span(values: dict[str, Any]) -> Span:

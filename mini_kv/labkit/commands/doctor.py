@@ -1,5 +1,6 @@
 """`mini-kv doctor`: what the course may need, what of it is here, and what to type for the rest."""
 
+import argparse
 import importlib.util
 import shutil
 import sys
@@ -29,6 +30,17 @@ EXTRAS = {
     "notebooks": Extra(("jupyterlab", "ipywidgets", "matplotlib"), "the notebooks", "make notebooks"),
 }
 """Every extra of pyproject.toml; a test compares them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: the verb takes no arguments."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is there and what is missing; return 1 if something needed is, else 0."""
+    lines, healthy = doctor_lines(Path.cwd())
+    print("\n".join(lines))
+    return 0 if healthy else 1
 
 
 def doctor_lines(start: Path) -> tuple[list[str], bool]:
