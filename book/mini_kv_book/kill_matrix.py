@@ -31,7 +31,7 @@ class Kill(TypedDict):
 
 
 def load() -> dict[str, dict[str, Kill]]:
-    """Return the matrix as it was recorded: lab, mutant, what is believed and who refutes it."""
+    """Return the matrix as it was recorded: lab, mutant, the wrong belief and the tests that refute it."""
     matrix: dict[str, dict[str, Kill]] = json.loads(RECORDING.read_text(encoding="utf-8"))
     return matrix
 

@@ -35,7 +35,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """Whose code runs in one lab."""
+    """The code that runs in one lab: the learner's, the solution's or the engine's."""
 
     lab: Lab
     choice: str

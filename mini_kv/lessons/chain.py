@@ -19,7 +19,7 @@ from mini_kv.core.block_hash import get_request_block_hasher
 from mini_kv.core.request import Request
 
 TOKENS = ("characters", "bytes", "words")
-"""What a token can be."""
+"""The kinds of tokens: see above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Chain:
 
     @property
     def sentence(self) -> str:
-        """What there is to see, in words."""
+        """A sentence that says how many full blocks the prompts share."""
         full = [sum(block.name is not None for block in row) for row in self.rows]
         size = f"{self.block_size} {self.tokens}"
         if not all(full):

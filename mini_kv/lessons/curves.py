@@ -53,11 +53,11 @@ class FollowedRequest:
 
     num_tokens: int
     num_shared_tokens: int
-    """What it could have found: full blocks from its beginning that an earlier request had, never all its tokens."""
+    """Tokens in full blocks, from the first on, that an earlier request had too, but never all of the request's."""
     num_hit_tokens: int
-    """What it found."""
+    """Tokens that were found in the cache."""
     memory: MemoryUse
-    """Where the blocks of the pool are, now that it has its own."""
+    """Used, cached and empty blocks of the pool after the request was admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class OverlapGroup:
 
     @property
     def lost_share(self) -> float:
-        """What was forgotten too early, as a share of the tokens."""
+        """Tokens that were shared but had been evicted, as a share of the tokens."""
         return (self.num_shared_tokens - self.num_hit_tokens) / self.num_tokens if self.num_tokens else 0.0
 
 
@@ -195,4 +195,4 @@ def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
 
 
 OVERLAP_LABELS = ("nothing", "to 1/4", "to 2/4", "to 3/4", "more")
-"""What a request shared with an earlier one, as a part of its prompt."""
+"""Labels of the five groups: the part of a prompt that an earlier request had too."""

@@ -118,10 +118,10 @@ class PromptsRun:
     """The pool; its steps are in `played`."""
     played: list[PlayedStep]
     texts: dict[str, str]
-    """What stands there in the end: prompt and answer."""
+    """Prompt and answer of each request, by its id."""
     num_prompt_tokens: int
     num_computed_tokens: int
-    """All that went through the model."""
+    """Tokens that went through the model, prompts and answers."""
     num_steps: int
 
 
@@ -260,7 +260,7 @@ class Asked:
     num_tokens: int
     num_cached_tokens: int
     line: str
-    """What the engine logs when it is done."""
+    """The line that the engine logs when the request is done."""
 
 
 def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, num_blocks: int = 257) -> list[Asked]:

@@ -1,4 +1,4 @@
-"""For callers without a scheduler: several requests at once, and a request that is freed whatever happens."""
+"""Helpers for callers without a scheduler: admit several requests at once, and free a request whatever happens."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

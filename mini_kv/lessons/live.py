@@ -26,7 +26,7 @@ MAX_PROMPT_TOKENS = 400
 
 
 class LiveCache:
-    """A traced pool, its running requests, and a letter for the next one."""
+    """A cache whose calls are recorded, its running requests, and a letter for the next one."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         """Build the pool; `num_blocks` counts the null block."""
@@ -53,7 +53,7 @@ class LiveCache:
 
     @property
     def memory(self) -> MemoryUse:
-        """Where the blocks are now."""
+        """Used, cached and empty blocks of the pool now."""
         batches = [span.edges for span in self.spans]
         return memory_over_time(batches, self.num_blocks)[-1] if batches else MemoryUse(0, 0, self.num_blocks - 1)
 

@@ -1,6 +1,6 @@
 """The figure in a notebook: a story to step through, and a cache under the reader's hands.
 
-    Story("share-and-evict")        a scenario, or any traced manager: self-contained HTML, alive in an exported page
+    Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, alive in an exported page
     LivePlayer()                    the engine behind buttons; needs ipywidgets and a running kernel
     PromptPlayer(run, prompts)      an engine with a model behind a field for prompts; the same
     ChainExplorer()                 two prompts and their block hashes; the same
@@ -224,7 +224,7 @@ class ChainExplorer:
 
     @property
     def chain(self) -> Chain:
-        """What the controls describe now."""
+        """The two prompts in the fields, cut and hashed as the controls say."""
         return chain(self.first.value, self.second.value, self.block_size.value, self.tokens.value)
 
     def _take_preset(self) -> None:

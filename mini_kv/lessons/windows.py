@@ -20,14 +20,14 @@ from mini_kv.core.request import Request
 from mini_kv.trace.scenario import parse_group
 
 NEW_TOKEN = 1_000_000
-"""What a request says when its prompt is through: none of the prompts here has it."""
+"""The output token of every request here; no prompt has it."""
 NUM_TOKENS = 8192
 """Length of a conversation, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a request holds when one of its steps has got its blocks."""
+    """The blocks that a request holds in one of its steps."""
 
     num_tokens: int
     """Tokens computed when the step is over."""
@@ -37,7 +37,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is found of a prompt."""
+    """The hit of a prompt."""
 
     num_tokens: int
     table: tuple[tuple[int, ...], ...]

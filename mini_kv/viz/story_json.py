@@ -87,7 +87,7 @@ class StoryWriter:
 
 
 def _changed_blocks(before: Sequence[BlockView], after: Sequence[BlockView], spans: Sequence[Span]) -> Data:
-    """Return the events, and beside them the counts and names that do not follow from them."""
+    """Return the events, and the counts and hashes that do not follow from them."""
     by_kind: dict[EdgeKind, list[Edge]] = {}
     for span in spans:
         for edge in span.edges:
@@ -132,7 +132,7 @@ def _keys(step: Data) -> list[str]:
 
 
 def _shortened(step: Data, short: Mapping[str, str]) -> Data:
-    """Return the step with short names instead of keys."""
+    """Return the step with shortened hashes instead of keys."""
     step = dict(step)
     if "names" in step:
         step["names"] = " ".join(short[key] for key in step["names"])
@@ -166,7 +166,7 @@ def _tokens(spans: Sequence[Span]) -> Data:
 
 
 def _short_names(keys: set[str]) -> dict[str, str]:
-    """Return a short name for each key: the start of its digest, and its group unless that is group 0."""
+    """Return a short hash for each key: the start of its digest, and its group unless that is group 0."""
     digests = {key: key[:-GROUP_DIGITS] or key for key in keys}
     digits = 4
     while len({digest[:digits] for digest in digests.values()}) < len(set(digests.values())):

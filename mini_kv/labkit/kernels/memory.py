@@ -62,9 +62,9 @@ class Access:
     is_load: bool
     program: tuple[int, ...]
     region: Region
-    """Where most of its lanes are."""
+    """The tensor in which most of the lanes are."""
     indices: list[Any]
-    """For each dimension of that tensor, the index of each active lane."""
+    """The index of each active lane, per dimension of that tensor."""
 
     @property
     def num_lanes(self) -> int:
