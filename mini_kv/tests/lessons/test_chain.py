@@ -18,7 +18,7 @@ def shared(first, second, block_size, tokens="characters"):
 
 
 def test_two_greetings():
-    """Blocks of 4: one name in common, a second block of its own, a rest without a name."""
+    """Blocks of 4: one hash in common, then a block of its own each, and a rest that is not hashed."""
     hello = chain("Hello world", "Hello everyone", 4)
     assert [texts(row) for row in hello.rows] == [["Hell", "o wo", "rld"], ["Hell", "o ev", "eryo", "ne"]]
     assert [block.shared for block in hello.rows[0]] == [True, False, False]
