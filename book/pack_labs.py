@@ -28,20 +28,31 @@ Files = dict[str, bytes]
 
 def course() -> Files:
     """Return the course's files: those of mini_kv, and of every lab that needs nothing but Python and pytest."""
-    paths = [Path(part) for part in PARTS]
+    paths = [REPO / part for part in PARTS]
     for package in PACKAGES:
-        paths += [path.relative_to(REPO) for path in (REPO / "mini_kv" / package).rglob("*.py")]
-    for toml in REPO.glob("labs/lab-*/lab.toml"):
-        if tomllib.loads(toml.read_text(encoding="utf-8"))["needs"] == "C":
-            paths += [toml.relative_to(REPO).with_name(name) for name in OF_A_LAB]
-            paths += [helpers.relative_to(REPO) for helpers in toml.parent.glob("helpers.py")]
-    files = {str(path): (REPO / path).read_bytes() for path in paths}
+        paths += (REPO / "mini_kv" / package).rglob("*.py")
+    for folder in REPO.glob("labs/lab-*"):
+        paths += of_a_lab(folder)
+    files = {str(path.relative_to(REPO)): path.read_bytes() for path in paths}
     for name in PYTHON_OF_THE_PAGE:
         files[name] = (REPO / "book/mini_kv_book/assets" / name).read_bytes()
-    for name in [name for name in files if name.endswith(".py")]:
-        cached = Path(importlib.util.cache_from_source(name))
-        files[str(cached)] = bytecode(files[name], "/course/" + name)
-    return files
+    return files | bytecode_beside(files)
+
+
+def of_a_lab(folder: Path) -> list[Path]:
+    """Return the files that a lab brings; none if it needs more than Python and pytest."""
+    if tomllib.loads((folder / "lab.toml").read_text(encoding="utf-8"))["needs"] != "C":
+        return []
+    return [*(folder / name for name in OF_A_LAB), *folder.glob("helpers.py")]
+
+
+def bytecode_beside(files: Files) -> Files:
+    """Return the bytecode of the Python files, at the paths where Python looks for it."""
+    return {
+        importlib.util.cache_from_source(name): bytecode(source, "/course/" + name)
+        for name, source in files.items()
+        if name.endswith(".py")
+    }
 
 
 def wheels() -> Files:

@@ -21,11 +21,11 @@ VERBS = {
     "story": Verb("play a scenario, or a lab's test, step by step", "mini_kv.labkit.commands.story"),
     "generate": Verb("let a model write, and watch the blocks fill", "mini_kv.labkit.commands.generate"),
     "replay": Verb("run a production trace through the cache and report the hit rate", "mini_kv.traces.replay_command"),
-    "plan": Verb("groups, blocks and concurrency of a model in a memory of GiB", "mini_kv.planning.plan_command"),
+    "plan": Verb("groups, blocks and concurrency of a model in a given memory", "mini_kv.planning.plan_command"),
     "status": Verb("how far you are in every lab", "mini_kv.labkit.commands.status"),
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "mini_kv.labkit.commands.hint"),
     "predict": Verb("a lab's questions, to be answered before you run it", "mini_kv.labkit.commands.predict"),
-    "watch": Verb("run a lab again whenever you save your file", "mini_kv.labkit.commands.watch"),
+    "watch": Verb("test a lab again whenever you save your file", "mini_kv.labkit.commands.watch"),
     "reset": Verb("put a lab's starter back as it was; your file is kept", "mini_kv.labkit.commands.reset"),
     "doctor": Verb("what this machine has and lacks", "mini_kv.labkit.commands.doctor"),
 }

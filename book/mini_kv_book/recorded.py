@@ -29,7 +29,7 @@ COLUMNS = {
     },
     "batch": {
         "requests in a step": ("requests", "{:,}"),
-        "a step": ("ms a step", "{:,.1f} ms"),
+        "a step": ("ms per step", "{:,.1f} ms"),
         "tokens a second": ("tokens/s", "{:,.0f}"),
         "a step at the least": ("floor ms", "{:,.1f} ms"),
     },

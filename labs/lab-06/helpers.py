@@ -45,6 +45,83 @@ OPTIONS: dict[str, Any] = {
 """What the steps of random lives are made of: see `random_life`."""
 
 
+class SilencedGroup(FullAttentionManager):
+    """The engine's group, whose `cache_blocks` does nothing while it is silent."""
+
+    is_silent = False
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Cache the full blocks among the first `num_tokens` tokens, unless silent."""
+        if not self.is_silent:
+            super().cache_blocks(request, num_tokens)
+
+
+class EnginesNeed(KVCacheManager):
+    """Stands in for the learner's `get_num_blocks_to_allocate`."""
+
+    def get_num_blocks_to_allocate(
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
+    ) -> Any:
+        """Return the engine's count."""
+        return self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens, [new_computed_blocks])
+
+
+class EnginesAllocate(KVCacheManager):
+    """Stands in for the learner's `allocate_slots`."""
+
+    hashes_are_asked_for = False
+    """Whether `allocate` below calls the learner's `cache_blocks`, so that a mistake shows where it is made."""
+
+    def allocate_slots(self, *args: Any, **options: Any) -> Any:
+        """Return the engine's new blocks, with full ones cached unless that is the learner's task."""
+        group: Any = self.coordinator.single_type_managers[0]
+        group.is_silent = self.hashes_are_asked_for
+        try:
+            return KVCacheManager.allocate_slots(self, *args, **options)
+        finally:
+            group.is_silent = False
+
+
+class EnginesCache(KVCacheManager):
+    """Stands in for the learner's `cache_blocks`."""
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Cache the full blocks of a table, which the learner's `allocate_slots` may have left too short."""
+        num_slots = self.block_size * len(self.get_block_ids(request.request_id)[0])
+        self.coordinator.cache_blocks(request, min(num_computed_tokens, num_slots))
+
+
+class EnginesFree(KVCacheManager):
+    """Stands in for the learner's `free`."""
+
+    def free(self, request: Request) -> None:
+        """Free the request's blocks."""
+        if self.requests.get(request.request_id) is not request:
+            raise UnknownRequestError(request.request_id)
+        del self.requests[request.request_id]
+        self.coordinator.free(request.request_id)
+
+
+STAND_INS: dict[str, type[KVCacheManager]] = {
+    NEED: EnginesNeed,
+    ALLOCATE: EnginesAllocate,
+    CACHE: EnginesCache,
+    FREE: EnginesFree,
+}
+
+
+class NewBlocksChecked(KVCacheManager):
+    """Checks what the next class's `allocate_slots` returns, before the recorder has to live with it."""
+
+    def allocate_slots(self, *args: Any, **options: Any) -> Any:
+        """Return the new blocks or `None`; anything else fails the test."""
+        blocks: object = super().allocate_slots(*args, **options)
+        if blocks is not None and not _are_new_blocks(blocks):
+            want = "None, or KVCacheBlocks(([block, ...],)): a list for the one group"
+            raise LabFailure("what allocate_slots returned", want, blocks)
+        return blocks
+
+
 def make_kv(
     lab: LabUnderTest, learners: str, num_blocks: int, block_size: int, *, enable_caching: bool = True
 ) -> WatchedKVCacheManager:
@@ -53,60 +130,14 @@ def make_kv(
     So a mistake in one method does not fail the tests of another.
     """
     own: type[Any] = lab.KVCacheManager
+    stand_ins = [stand_in for method, stand_in in STAND_INS.items() if method != learners]
 
-    class Group(FullAttentionManager):
-        """The engine's group, which leaves it to the learner's `cache_blocks` to cache what a step fills."""
-
-        is_silent = False
-
-        def cache_blocks(self, request: Request, num_tokens: int) -> None:
-            if not self.is_silent:
-                super().cache_blocks(request, num_tokens)
-
-    class Manager(own):  # type: ignore[misc]  # a class that is known when the test runs
-        """The learner's manager; the engine's methods stand in, under the names of this lab, for three of the four."""
+    class Manager(NewBlocksChecked, *stand_ins, own):  # type: ignore[misc]  # classes that are known when the test runs
+        """The learner's manager, with stand-ins before it for three of its four methods."""
 
         hashes_are_asked_for = learners == CACHE
-        """Whether `allocate` below calls `cache_blocks`, so that a mistake shows where it is made."""
 
-        def get_num_blocks_to_allocate(
-            self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
-        ) -> Any:
-            if learners == NEED:
-                return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks)
-            return self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens, [new_computed_blocks])
-
-        def allocate_slots(self, *args: Any) -> Any:
-            if learners != ALLOCATE:
-                (group,) = self.coordinator.single_type_managers
-                group.is_silent = learners == CACHE
-                try:
-                    return KVCacheManager.allocate_slots(self, *args)
-                finally:
-                    group.is_silent = False
-            blocks = super().allocate_slots(*args)
-            if blocks is not None and not _are_new_blocks(blocks):
-                want = "None, or KVCacheBlocks(([block, ...],)): a list for the one group"
-                raise LabFailure("what allocate_slots returned", want, blocks)
-            return blocks
-
-        def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-            if learners == CACHE:
-                super().cache_blocks(request, num_computed_tokens)
-            else:  # a table that is too short shows soon enough
-                num_slots = self.block_size * len(self.get_block_ids(request.request_id)[0])
-                self.coordinator.cache_blocks(request, min(num_computed_tokens, num_slots))
-
-        def free(self, request: Request) -> None:
-            if learners == FREE:
-                super().free(request)
-            else:
-                if self.requests.get(request.request_id) is not request:
-                    raise UnknownRequestError(request.request_id)
-                del self.requests[request.request_id]
-                self.coordinator.free(request.request_id)
-
-    parts = KVCacheParts(manager_classes={FullAttentionSpec: Group})
+    parts = KVCacheParts(manager_classes={FullAttentionSpec: SilencedGroup})
     return lab.make_kv(num_blocks, block_size, enable_caching=enable_caching, manager_class=Manager, parts=parts)
 
 

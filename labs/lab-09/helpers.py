@@ -106,13 +106,19 @@ def caches(torch: Any, requests: list[Request], block_size: int) -> tuple[Any, A
         for index, block in enumerate(request.row):
             tokens = request.tokens[index * block_size : (index + 1) * block_size]
             if tokens:
-                k_cache[block], v_cache[block] = 1e4, 1e4
-                k_cache[block, : len(tokens)] = torch.tensor([key for key, _ in tokens])
-                v_cache[block, : len(tokens)] = torch.tensor([value for _, value in tokens])
+                keys, values = zip(*tokens, strict=True)
+                fill_block(torch, k_cache[block], keys)
+                fill_block(torch, v_cache[block], values)
     width = max(len(request.row) for request in requests) + 1
     table = [request.row + [0] * (width - len(request.row)) for request in requests]
     lens = [len(request.tokens) for request in requests]
     return k_cache, v_cache, torch.tensor(table, dtype=torch.int32), torch.tensor(lens, dtype=torch.int32)
+
+
+def fill_block(torch: Any, block: Any, vectors: Sequence[list[Vector]]) -> None:
+    """Write a block of one of the caches: these tokens' vectors from its first slot on, 1e4 behind them."""
+    block[:] = 1e4
+    block[: len(vectors)] = torch.tensor(vectors)
 
 
 def attention(

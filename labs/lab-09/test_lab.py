@@ -13,6 +13,7 @@ most a few dozen terms in a sum: right code is off by 1e-6 at worst, and the mil
 
 import math
 import random
+from functools import partial
 from typing import Any
 
 from mini_kv.labkit import points
@@ -368,16 +369,25 @@ def test_random_cuts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
         cuts = sorted(rng.choices(range(len(tokens) + 1), k=3))  # parts may be empty
         parts = [tokens[a:b] for a, b in zip([0, *cuts], [*cuts, len(tokens)], strict=True)]
         rng.shuffle(parts)
+        check_all(partial(check_parts, lab, torch, seed), [parts])
 
-        def check(parts: list[list[tuple[float, Vector]]], seed: int = seed) -> None:
-            whole: tuple[Vector, float] = ([0.0, 0.0], -INFINITY)
-            for part in parts:
-                whole = merge(lab, torch, whole, attend_scores([s for s, _ in part], [v for _, v in part], size=2))
-            tokens = [token for part in parts for token in part]
-            want, lse = attend_scores([s for s, _ in tokens], [v for _, v in tokens], size=2)
-            told = " | ".join(" ".join(f"{score:.0f}" for score, _ in part) or "no key" for part in parts)
-            what = f"result, seed {seed}, merged into nothing: parts with the scores {told}"
-            expect_numbers(lab, what, want, whole[0])
-            expect_numbers(lab, f"log-sum-exp, seed {seed}, parts with the scores {told}", [lse], [whole[1]])
 
-        check_all(check, [parts])
+ScoredValues = list[tuple[float, Vector]]
+"""The scores and values of some tokens."""
+
+
+def check_parts(lab: LabUnderTest, torch: Any, seed: int, parts: list[ScoredValues]) -> None:
+    """Merge the parts one after the other into nothing, and compare with attention over all of their tokens at once."""
+    whole: tuple[Vector, float] = ([0.0, 0.0], -INFINITY)
+    for part in parts:
+        whole = merge(lab, torch, whole, attend_tokens(part))
+    want, lse = attend_tokens([token for part in parts for token in part])
+    told = " | ".join(" ".join(f"{score:.0f}" for score, _ in part) or "no key" for part in parts)
+    what = f"result, seed {seed}, merged into nothing: parts with the scores {told}"
+    expect_numbers(lab, what, want, whole[0])
+    expect_numbers(lab, f"log-sum-exp, seed {seed}, parts with the scores {told}", [lse], [whole[1]])
+
+
+def attend_tokens(tokens: ScoredValues) -> tuple[Vector, float]:
+    """Return what is right for tokens with values of 2 numbers: result and log-sum-exp."""
+    return attend_scores([score for score, _ in tokens], [value for _, value in tokens], size=2)

@@ -18,7 +18,7 @@ OURS = MiniKV.name
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Under which circumstances the figures came about: without these they say nothing."""
+    """The circumstances of a measurement: machine, versions, method, seed, command."""
 
     machine: str
     python: str
@@ -101,7 +101,7 @@ def header_lines(header: Header) -> list[str]:
         f"method    {header.method}",
         f"seed      {header.seed}",
         f"command   {header.command}",
-        "ratio     how many times better than the peer; targets: at least so many times vLLM, or at most that value",
+        "ratio     how many times better than the peer; targets: at least this multiple of vLLM, or at most this value",
     ]
 
 

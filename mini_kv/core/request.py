@@ -99,7 +99,7 @@ class Request:
         self.priority = 0
         self.arrival = 0
         self.max_slots = 0
-        """How many of its tokens will ever be computed."""
+        """The most tokens of this request that will ever be computed."""
         self.stop_token_ids: frozenset[int] = frozenset()
         self.spec_token_ids: list[int] = []
         """Drafts: tokens that were proposed as the next ones."""

@@ -37,7 +37,7 @@ def num_blocks_to_revive(new_computed_blocks: Sequence[KVCacheBlock]) -> int:
 
 
 class SingleTypeKVCacheManager(ABC):
-    """The tables of one group: looked up, grown, slid, published, freed. Subclasses say what is skipped.
+    """The block tables of one group: lookup, growth, freeing. Subclasses say which tokens no later token reads.
 
     Source: vLLM `SingleTypeKVCacheManager` (v1/core/single_type_kv_cache_manager.py).
     """
@@ -155,7 +155,7 @@ class SingleTypeKVCacheManager(ABC):
         return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
-        """Return how many new blocks a table of `num_held` needs for `num_tokens` tokens; not above 0: none."""
+        """Return how many blocks are missing in a table of `num_held` for `num_tokens` tokens; 0 or less: none."""
         return cdiv(num_tokens, self.block_size) - num_held
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
@@ -366,7 +366,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
 
     @property
     def num_blocks_of_hit(self) -> int:
-        """The blocks of the window of the token behind the hit."""
+        """How many blocks before its end a hit needs: those in the window of the first token after it."""
         return cdiv(self.sliding_window - 1, self.block_size)
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:

@@ -4,7 +4,7 @@
     norm, projections, RoPE   ------------------------->   keeps k and v, looks back
     feed-forward, logits      <-------------------------   what each query found
 
-The layers of transformers look their attention up by name, in a registry to which anybody may add. We add one name, for
+The layers of transformers look their attention up by name, in a registry that takes additions. We add one name, for
 a function that computes nothing: it hands queries, keys and values to the `Attend` of the step. Source: transformers
 `AttentionInterface` (modeling_utils.py), 5.17 and 5.23.
 

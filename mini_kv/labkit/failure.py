@@ -48,24 +48,32 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
     what = _what(error, at)
     if what is None:
         return None
-    if isinstance(error, LabFailure):
-        why = error.why or why
-        if isinstance(error.got, BaseException):
-            at = _where(error.got.__traceback__, source)  # another exception than expected, or one too many
-        elif error.got is not None and not error.picture:
-            at = ""  # the code ran through; what it returned is what counts
-    elif not isinstance(error, KVCacheError):
-        why = ""  # code that breaks down says nothing about the idea of the test
-        if isinstance(error, LoadError | SyntaxError):
-            at = ""
-    tail = [f"why: {line}" if index == 0 else f"     {line}" for index, line in enumerate(_wrapped(why))]
-    if at:
-        tail.append(f"at:  {at}")
+    tail = textwrap.wrap(_why(error, why), WIDTH, initial_indent="why: ", subsequent_indent="     ")
+    tail += _at(error, at, source)
     tail += _help(result, steps=lab is not None and len(lab.kvs) > 0)
     head = [f"{result.lab.lab_id}  {result.test}", *what]
     if lab is None or isinstance(error, LoadError | SyntaxError):
         return "\n".join([*head, *tail])
     return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
+
+
+def _why(error: BaseException, why: str) -> str:
+    """Return the reason to show: the failure's own, else the test's; none for code that broke down."""
+    if isinstance(error, LabFailure):
+        return error.why or why
+    return why if isinstance(error, KVCacheError) else ""
+
+
+def _at(error: BaseException, at: str, source: str) -> list[str]:
+    """Return the line that shows where the learner's code stands, if one of its lines is to blame."""
+    if isinstance(error, LoadError | SyntaxError):
+        return []  # the message says where
+    if isinstance(error, LabFailure):
+        if isinstance(error.got, BaseException):
+            at = _where(error.got.__traceback__, source)  # another exception than expected, or one too many
+        elif error.got is not None and not error.picture:
+            return []  # the code ran through; what it returned is what counts
+    return [f"at:  {at}"] if at else []
 
 
 def _help(result: LabResult, *, steps: bool) -> list[str]:
@@ -166,10 +174,6 @@ def _state(lab: LabUnderTest, room: int) -> list[str]:
     calls = story(lab.kvs[-1].spans[-num_calls:]) if lab.kvs and num_calls > 0 else []
     lines = [f"   {'calls' if index == 0 else '':<9} {call}"[:WIDTH] for index, call in enumerate(calls)]
     return [*lines, *drawing]
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH - 5)
 
 
 def _where(tb: TracebackType | None, source: str) -> str:

@@ -203,3 +203,10 @@ def same(want: object, got: object) -> bool:
     if isinstance(want, list | tuple) and isinstance(got, list | tuple):
         return len(want) == len(got) and all(map(same, want, got))
     return want == got
+
+
+class InWords(str):
+    """What came or should have come, in words: a failure shows it without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__

@@ -110,7 +110,7 @@ def check_life(lab: LabUnderTest, play: Callable[[list[Item]], object], life: li
     try:
         play(shortest)
     except LabFailure as failure:
-        lab.fail(f"{failure.what}, {told}", failure.want, failure.got, failure.why)
+        lab.fail(f"{failure.what}, {told}", failure.want, failure.got, failure.why, failure.picture)
     except InvariantViolationError as error:
         violation = error.violation
         raise InvariantViolationError(Violation(violation.invariant_id, f"{violation.message}, {told}")) from None

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
+from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import RepeatedRequestError
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
@@ -19,19 +21,8 @@ def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[i
     for request_id in ids:
         if request_id in kv.requests or ids.count(request_id) > 1:
             raise RepeatedRequestError(request_id)
-    num_needed = 0
-    revived: set[int] = set()
-    for request in requests:
-        hit, num_hit = kv.get_computed_blocks(request)
-        num_blocks = kv.coordinator.get_num_blocks_to_allocate(request.request_id, request.num_tokens, hit.blocks)
-        if num_blocks is None:
-            return None
-        num_needed += num_blocks
-        # A block that two of them would revive leaves the free queue once.
-        idle = {block.block_id for blocks in hit.blocks for block in blocks if not block.is_null and block.ref_cnt == 0}
-        num_needed -= len(idle & revived)
-        revived |= idle
-    if num_needed > kv.block_pool.num_free_blocks:
+    num_needed = _num_blocks_to_allocate(kv, requests)
+    if num_needed is None or num_needed > kv.block_pool.num_free_blocks:
         return None
     hits = []
     for request in requests:
@@ -40,6 +31,25 @@ def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[i
         request.num_computed_tokens = num_hit  # the caller's step computes the rest
         hits.append(num_hit)
     return hits
+
+
+def _num_blocks_to_allocate(kv: KVCacheManager, requests: Sequence[Request]) -> int | None:
+    """Return how many free blocks the requests need together; `None` if one of them is refused at any number."""
+    num_needed = 0
+    revived: set[KVCacheBlock] = set()
+    for request in requests:
+        hit, _ = kv.get_computed_blocks(request)
+        num_blocks = kv.coordinator.get_num_blocks_to_allocate(request.request_id, request.num_tokens, hit.blocks)
+        if num_blocks is None:
+            return None
+        num_needed += num_blocks
+        for block in chain.from_iterable(hit.blocks):
+            if block.is_null or block.ref_cnt > 0:
+                continue
+            if block in revived:
+                num_needed -= 1  # a block that two of them would revive leaves the free queue once
+            revived.add(block)
+    return num_needed
 
 
 @contextmanager

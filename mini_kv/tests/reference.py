@@ -172,48 +172,70 @@ class ReferenceCache:
     ) -> Tables | None:
         """Give slots for the next tokens, after a hit that counts as computed; return the new blocks or `None`."""
         num_computed = request.num_computed + num_hit_tokens
-        num_slots = num_computed + num_new_tokens + num_lookahead
         tables = [list(table) for table in self.tables.get(request.name, hit)]
-        left_behind = [
-            self._left_behind(group, table, num_computed) for group, table in zip(self.groups, tables, strict=True)
-        ]
-        others = {block_id for name, held in self.tables.items() if name != request.name for block_id in _real(held)}
+        others = self._held_by_others(request)
         copied = self._shared_and_half_filled(request, num_computed, others)
-        others |= set(self.pinned)
-        num_left_alone = sum(block_id not in others for block_id in _real(left_behind))
-        wanted = [
-            max(0, (num_slots + group.block_size - 1) // group.block_size - len(table))
-            for group, table in zip(self.groups, tables, strict=True)
-        ]
-        gaps = [max(0, n - 1) if group.kind == "state" else 0 for group, n in zip(self.groups, wanted, strict=True)]
+        dropped = self._dropped(tables, num_computed, others | set(self.pinned))
+        missing = self._missing(tables, num_computed + num_new_tokens + num_lookahead)
         revived = [block_id for block_id in _real(hit) if block_id in self.free_queue]
-        num_needed = sum(wanted) - sum(gaps) + len(revived) + len(copied)
-        if num_needed > len(self.free_queue) + num_left_alone or self.is_promised_state(hit):
+        num_needed = sum(num_new for _, num_new in missing) + len(revived) + len(copied)
+        if num_needed > len(self.free_queue) + sum(map(len, dropped)) or self.is_promised_state(hit):
             return None
-        for blocks in left_behind:
-            self._make_free(block_id for block_id in blocks if block_id not in others)
+        for blocks in dropped:
+            self._make_free(blocks)
         for block_id in revived:
             self.free_queue.remove(block_id)
-        for group_id, index in copied:
-            copy = (tables[group_id][index], self.free_queue.pop(0))
-            self.key_of.pop(copy[1], None)
-            tables[group_id][index] = copy[1]
-            self.pinned += copy
-            self.copies.append(copy)
-        new_blocks = [
-            [0] * gap + [self.free_queue.pop(0) for _ in range(n - gap)] for n, gap in zip(wanted, gaps, strict=True)
-        ]
-        for block_id in _real(new_blocks):
-            self.key_of.pop(block_id, None)
+        self._copy(tables, copied)
+        new_blocks = [[0] * num_null + self._take(num_new) for num_null, num_new in missing]
         for table, blocks in zip(tables, new_blocks, strict=True):
             table += blocks
         if request.name not in self.tables:
-            self.requests[request.name] = request
-            self.num_published[request.name] = [len(table) for table in hit]
-            self._count_first_admission(request, num_hit_tokens)
+            self._admit(request, hit, num_hit_tokens)
         self.tables[request.name] = tables
         self._publish(request, min(num_computed + num_new_tokens, len(request.token_ids)))
         return new_blocks
+
+    def _held_by_others(self, request: ReferenceRequest) -> set[int]:
+        """Return the blocks in the tables of all other requests."""
+        return {block_id for name, held in self.tables.items() if name != request.name for block_id in _real(held)}
+
+    def _dropped(self, tables: Tables, num_computed: int, others: set[int]) -> Tables:
+        """Take out of each table what no token will read any more; return, per group, the blocks that become free."""
+        dropped = []
+        for group, table in zip(self.groups, tables, strict=True):
+            left_behind = self._left_behind(group, table, num_computed)
+            dropped.append([block_id for block_id in left_behind if block_id not in others])
+        return dropped
+
+    def _missing(self, tables: Tables, num_slots: int) -> list[tuple[int, int]]:
+        """Return how many null blocks and new blocks each table lacks for these slots; states are kept in the last."""
+        missing = []
+        for group, table in zip(self.groups, tables, strict=True):
+            num_missing = max(0, (num_slots + group.block_size - 1) // group.block_size - len(table))
+            num_new = min(1, num_missing) if group.kind == "state" else num_missing
+            missing.append((num_missing - num_new, num_new))
+        return missing
+
+    def _take(self, num_blocks: int) -> list[int]:
+        """Take blocks from the front of the free queue; they are cached no longer."""
+        taken, self.free_queue = self.free_queue[:num_blocks], self.free_queue[num_blocks:]
+        self.evict(taken)
+        return taken
+
+    def _copy(self, tables: Tables, places: list[tuple[int, int]]) -> None:
+        """Put a new block at each of these places of the tables, and pin it and the old one until the copy has run."""
+        for group_id, index in places:
+            (target,) = self._take(1)
+            copy = (tables[group_id][index], target)
+            tables[group_id][index] = target
+            self.pinned += copy
+            self.copies.append(copy)
+
+    def _admit(self, request: ReferenceRequest, hit: Tables, num_hit_tokens: int) -> None:
+        """Enter a request whose tables begin with this hit."""
+        self.requests[request.name] = request
+        self.num_published[request.name] = [len(table) for table in hit]
+        self._count_first_admission(request, num_hit_tokens)
 
     def fork(self, parent: ReferenceRequest, child: ReferenceRequest) -> None:
         """Start the child's tables with the blocks that the parent has computed."""

@@ -46,27 +46,35 @@ def _foreign_names(node: ast.AST) -> list[str]:
 
 
 def _patching(node: ast.AST, functions: set[str], foreign: set[str], is_test: bool) -> Iterator[str]:
+    """Yield what a node changes behind its back: by an import, an attribute, a call or an assignment."""
     match node:
-        case ast.Import(names=names) if any(name.name.startswith("unittest.mock") for name in names):
+        case ast.Import() | ast.ImportFrom() if _imports_mock(node):
             yield "mock"
-        case ast.ImportFrom(module="unittest", names=names) if any(name.name == "mock" for name in names):
-            yield "mock"
-        case ast.ImportFrom(module="unittest.mock"):
-            yield "mock"
-        case ast.Call(func=ast.Name("type"), args=[_, _, _]) | ast.Call(func=ast.Attribute(attr="new_class")):
-            yield "a class made by a call"
-        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name("vars")), attr="update" | "setdefault")):
-            yield "vars() changed"
         case ast.Attribute(attr="__dict__" | "__code__", ctx=ast.Store()):
             yield "an object's inside replaced"
         case ast.Attribute(attr="co_name") if not is_test:
             yield "names of functions in tracebacks"
+        case ast.Call():
+            yield from _called(node, foreign)
+        case ast.Assign(targets=targets, value=value):
+            yield from _assigned(targets, value, functions, is_test)
+
+
+def _imports_mock(node: ast.Import | ast.ImportFrom) -> bool:
+    module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    return any(f"{module}{name.name}".startswith("unittest.mock") for name in node.names)
+
+
+def _called(call: ast.Call, foreign: set[str]) -> Iterator[str]:
+    match call:
+        case ast.Call(func=ast.Name("type"), args=[_, _, _]) | ast.Call(func=ast.Attribute(attr="new_class")):
+            yield "a class made by a call"
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name("vars")), attr="update" | "setdefault")):
+            yield "vars() changed"
         case ast.Call(func=ast.Attribute(attr="setattr"), args=[target, *_]) if not _is_foreign(target, foreign):
             yield "an attribute of this project replaced"
         case ast.Call(func=ast.Name("setattr"), args=[_, name, *_]) if not _is_public(name):
             yield "an attribute set by its name"
-        case ast.Assign(targets=targets, value=value):
-            yield from _assigned(targets, value, functions, is_test)
 
 
 def _assigned(targets: list[ast.expr], value: ast.expr, functions: set[str], is_test: bool) -> Iterator[str]:

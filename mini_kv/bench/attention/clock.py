@@ -10,7 +10,7 @@ Calls = Sequence[Callable[[], object]]
 
 
 def cpu_seconds(calls: Calls) -> float:
-    """Return the CPU time of this thread a call. One thread: set torch's number before."""
+    """Return the CPU time of this thread per call. One thread: set torch's number before."""
     start = time.thread_time()
     for call in calls:
         call()
