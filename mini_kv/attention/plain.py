@@ -24,22 +24,22 @@ def attend(
         for request, seq_len in enumerate(metadata.seq_lens.tolist()):
             new = slice(starts[request], starts[request + 1])
             if new.start < new.stop:
-                q, block_ids = query[new], metadata.block_tables[request]
-                out[new], lse[new] = attend_to_request(q, kv_cache, block_ids, seq_len, options)
+                q, table = query[new], metadata.block_tables[request]
+                out[new], lse[new] = attend_to_request(q, kv_cache, table, seq_len, options)
     return lse
 
 
 def attend_to_request(
-    q: Tensor, cache: PagedKVCache, block_ids: Tensor, seq_len: int, options: AttentionOptions
+    q: Tensor, cache: PagedKVCache, table: Tensor, seq_len: int, options: AttentionOptions
 ) -> tuple[Tensor, Tensor]:
     """Return result and log-sum-exp of a request's queries `[new, num_heads, head_size]`."""
     new, num_heads, head_size = q.shape
-    queries_at = torch.arange(seq_len - new, seq_len)  # [new]: positions of the queries
-    first_seen = torch.tensor([options.first_visible(p) for p in queries_at.tolist()])  # [new]
-    keys_at = torch.arange(int(first_seen[0]), seq_len)  # [seen]: positions that they see
+    q_at = torch.arange(seq_len - new, seq_len)  # [new]: positions of the queries
+    first_seen = torch.tensor([options.first_visible(p) for p in q_at.tolist()])  # [new]
+    k_at = torch.arange(int(first_seen[0]), seq_len)  # [seen]: positions of the keys
 
-    blocks = block_ids[keys_at // cache.block_size].long()  # [seen]: the table has the block,
-    offsets = keys_at % cache.block_size  # [seen]: what is left, the slot
+    blocks = table[k_at // cache.block_size].long()  # [seen]: the table has the block,
+    offsets = k_at % cache.block_size  # [seen]: what is left, the slot
     keys, values = dequantize_rows(cache, blocks, offsets)  # [seen, num_kv_heads, head_size]
     group = num_heads // cache.num_kv_heads
     keys = keys.repeat_interleave(group, dim=1)  # [seen, num_heads, head_size]
@@ -49,7 +49,7 @@ def attend_to_request(
     scores = scores * options.scale_for(head_size)
     if options.logits_soft_cap is not None:
         scores = options.logits_soft_cap * torch.tanh(scores / options.logits_soft_cap)
-    hidden = (keys_at < first_seen[:, None]) | (keys_at > queries_at[:, None])  # [new, seen]
+    hidden = (k_at < first_seen[:, None]) | (k_at > q_at[:, None])  # [new, seen]
     scores = scores.masked_fill(hidden, -torch.inf)
     if options.sinks is not None:
         sinks = options.sinks[:, None, None].expand(-1, new, 1)  # [num_heads, new, 1]
