@@ -70,8 +70,8 @@ def code_lines(source: str) -> set[int]:
     return lines
 
 
-def span(node: ast.stmt) -> set[int]:
-    """Return the numbers of the lines from the first to the last of a statement."""
+def span(node: ast.stmt | ast.expr) -> set[int]:
+    """Return the numbers of the lines from the first to the last of a statement or an expression."""
     return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
