@@ -23,7 +23,7 @@ AIR = 1.05
 """What `--set` leaves to grow."""
 
 WHAT_NOW = (
-    "size: over budget. Look for what the change makes unnecessary; else a [[rise]] with a reason, in .ci/budgets.toml"
+    "Over budget: look for what the change makes unnecessary, or add a [[rise]] with its reason to .ci/budgets.toml."
 )
 
 _FREE = {
@@ -224,7 +224,7 @@ def main(arguments: list[str]) -> int:
         return 0
     show(reports, budgets)
     problems = over_budget(reports, budgets)
-    print("\n".join(["", *problems, "", WHAT_NOW]) if problems else "\nsize: within budget")
+    print("\n".join(["", WHAT_NOW, "", *problems]) if problems else "\nsize: within budget")
     return bool(problems)
 
 
