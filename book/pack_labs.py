@@ -43,7 +43,7 @@ def of_a_lab(folder: Path) -> list[Path]:
     """Return the files that a lab brings; none if it needs more than Python and pytest."""
     if tomllib.loads((folder / "lab.toml").read_text(encoding="utf-8"))["needs"] != "C":
         return []
-    return [*(folder / name for name in OF_A_LAB), *folder.glob("helpers.py")]
+    return [*(folder / name for name in OF_A_LAB), *folder.glob("helpers.py"), *folder.glob("chance.py")]
 
 
 def bytecode_beside(files: Files) -> Files:
