@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
-from mini_kv.core.request import Request
 from mini_kv.core.sched import scheduler as engine
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
@@ -69,8 +68,7 @@ class Play:
     def arrive(self, name: str, tokens: int | Sequence[int], max_tokens: int = 4, stop: Sequence[int] = ()) -> None:
         """Put a new request in the line; a number of tokens stands for as many that no other request has."""
         if isinstance(tokens, int):
-            first = 100 * (ord(name) - ord("A"))
-            tokens = range(first, first + tokens)
+            tokens = [100 * (ord(name) - ord("A")) + number for number in range(tokens)]
         self.scheduler.add_request(self.kv.new_request(name, tokens), max_tokens=max_tokens, stop_token_ids=stop)
 
     def abort(self, name: str) -> None:
@@ -78,11 +76,9 @@ class Play:
         with self._blame(f"finish_requests([{name}]), the engine's"):
             self.scheduler.finish_requests([name])
 
-    def preempt(self, name: str) -> Request:
+    def preempt(self, name: str) -> None:
         """Preempt a request, between two steps."""
-        request = self.scheduler.requests[name]
-        self.scheduler._preempt_request(request)
-        return request
+        self.scheduler._preempt_request(self.scheduler.requests[name])
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step and look at it from outside."""
@@ -228,6 +224,7 @@ def make_scheduler(lab: LabUnderTest, learners: str, *args: Any, **options: Any)
 # Random lives -------------------------------------------------------------------------------------------------------
 
 RUNS, ABORTED = "step", "is aborted"
+SHARES = {COMES: 0.35, ABORTED: 0.07, RUNS: 0.58}
 OPTIONS = {COMES: {"wants": (1, 2, 3, 5, 8), "ends at": (0, 3)}}
 """How many tokens a request may say, and which token ends it; 0: none."""
 
@@ -243,11 +240,11 @@ def compare_lives(lab: LabUnderTest, learners: str) -> None:
             "block_size": rng.choice((1, 3, 4)),
             "reserved_blocks": rng.choice((0, 0, 1, 3)),
         }
-        life = random_life(rng, 20, {COMES: 0.35, ABORTED: 0.07, RUNS: 0.58}, of_cache=[RUNS], options=OPTIONS)
-        engine_is = ", ".join(f"{name} {value}" for name, value in setup.items())
-        check_life(
-            lab, partial(play_life, lab, learners, setup), life, f"in the life of seed {seed}, {engine_is}, to the end"
-        )
+        stem = tuple(rng.choices((1, 2), k=setup["num_blocks"] * setup["block_size"] * 2 // 3))
+        life = random_life(rng, 20, SHARES, stems=[stem], of_cache=[RUNS], options=OPTIONS)
+        limits = ", ".join(f"{name} {value}" for name, value in setup.items())
+        where = f"in the life of seed {seed}, {limits}, to the end"
+        check_life(lab, partial(play_life, lab, learners, setup), life, where)
 
 
 def play_life(lab: LabUnderTest, learners: str, setup: dict[str, Any], life: list[Step]) -> None:

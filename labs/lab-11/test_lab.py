@@ -75,7 +75,8 @@ def test_5_a_preempted_request_loses_its_blocks_and_keeps_its_tokens(lab: LabUnd
     play = the_figure(lab, PREEMPT)
     play.steps(3)
     play.arrive("C", 3, max_tokens=2)
-    b = play.preempt("B")
+    b = play.scheduler.requests["B"]
+    play.preempt("B")
     lab.expect("free queue without B", [6, 5, 4], free_queue(play.kv))
     lab.expect("those who run", ["A"], play.running)
     lab.expect("those who wait", ["B", "C"], play.waiting, why="B came before all that wait")
@@ -252,11 +253,11 @@ def test_exactly_enough_blocks_are_enough(lab: LabUnderTest) -> None:
 
 @points(1, f"Scheduler.{SCHEDULE}", stage="adversary", why="one by one from the end; who is gone is not asked again")
 def test_two_give_way_in_one_step_and_keep_their_order(lab: LabUnderTest) -> None:
-    """A and B both need a third block; C and D, who came last, hold one each, and that is all there is."""
-    play = Play(lab, SCHEDULE, 7)
-    for name, num_tokens in (("A", 8), ("B", 8), ("C", 1), ("D", 1)):
+    """A needs a second block and B a third; C and D, who came last, hold one each, and that is all there is."""
+    play = Play(lab, SCHEDULE, 6)
+    for name, num_tokens in (("A", 4), ("B", 8), ("C", 1), ("D", 1)):
         play.arrive(name, num_tokens, max_tokens=3)
-    lab.expect("the first step", "A 8, B 8, C 1, D 1", play.step())
+    lab.expect("the first step", "A 4, B 8, C 1, D 1", play.step())
     play.arrive("E", 1, max_tokens=3)
     step = play.schedule()
     lab.expect("the second step", "A 1, B 1", told(step))
