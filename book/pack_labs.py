@@ -17,7 +17,7 @@ from pathlib import Path
 REPO = Path("/repo")
 PYTHON_OF_THE_PAGE = ("lab_page.py",)
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/tests/skips.py")
-PACKAGES = ("core", "trace", "viz", "labkit")
+PACKAGES = ("core", "policy", "trace", "viz", "labkit")
 OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")

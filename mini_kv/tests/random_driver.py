@@ -68,7 +68,7 @@ class Config:
     block_size: int = 4
     num_blocks: int = 10
     num_documents: int = 3
-    """Prompts start like one of so many texts: the fewer, the more is shared."""
+    """How many texts the prompts are beginnings of: the fewer, the more blocks are shared."""
     num_namespaces: int = 2
     enable_caching: bool = True
     debug: bool = False
@@ -204,7 +204,7 @@ class World:
     """Requests that may share a half-filled block."""
     prefix_of_key: dict[BlockHashWithGroupId, tuple[int, Prefix]] = field(default_factory=dict)
     key_of_prefix: dict[tuple[int, Prefix], BlockHashWithGroupId] = field(default_factory=dict)
-    """Every key ever seen and the prefix it stood for: one to one, or tenants share (I13) or nobody does (I12)."""
+    """Every key ever seen and its prefix: one to one, else tenants share (I13) or equal prefixes do not (I12)."""
 
     def __post_init__(self) -> None:
         config = self.config
@@ -458,7 +458,7 @@ class World:
             all_tokens = [*ref.token_ids, *drafts]
             first = len(ref.token_ids) + 1
             contents += [ref.namespace.prefix(all_tokens[:end]) for end in range(first, len(all_tokens) + 1)]
-        # Whoever is still to run in this step has read nothing yet: its promised blocks are being written now.
+        # A request that is still to run in this step has read nothing yet: its promised blocks are being written now.
         readers = [
             block_id
             for name in self.kv.requests
@@ -479,14 +479,14 @@ class World:
         live.drafts = drafts
 
     def _stop(self, name: str) -> None:
-        """Free a running request, and with it everybody who built on KV that it will not write now."""
+        """Free a running request, and with it the requests that rely on KV which it will not write now."""
         live = self.live[name]
         dependants: list[str] = []
         if name in self.scheduled:
             del self.scheduled[name]
             dependants = self.kv.withdraw_promises(live.request)
             self._same("holders of withdrawn promises", dependants, self.ref.withdraw(live.ref))
-            self._same("of these, who has run", [d for d in dependants if d not in self.scheduled], [])
+            self._same("of these, requests that have run", [d for d in dependants if d not in self.scheduled], [])
         self.kv.free(live.request)
         self.ref.release(live.ref)
         live.request.num_computed_tokens = live.ref.num_computed = 0

@@ -380,7 +380,7 @@ def test_a_digest_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_digest_that_can_be_forged_is_for_one_tenant() -> None:
-    """Whoever can make a collision of xxh3 could read another tenant's cache: no salt with it, at any level."""
+    """A tenant who can make xxh3 collide could read another's cache: it is refused together with a salt."""
     kv = KVCacheManager.for_full_attention(num_blocks=4, block_size=2, hash_name="xxh3_128")
     assert [len(name) for name in kv.new_request("A", [1, 2]).block_hashes] == [16]
     with pytest.raises(ConfigError, match="xxh3_128 is for a single tenant"):

@@ -82,7 +82,7 @@ def test_b02_full_hit_leaves_a_token_to_compute() -> None:
 
 
 def test_b02_a_hit_from_elsewhere_is_capped_too() -> None:
-    """LMCache #3322: the cap held in the engine's own lookup only; whoever brings a hit, it is checked on entry."""
+    """LMCache #3322: the cap held in the engine's own lookup only; a hit from elsewhere is checked as well."""
     kv = KVCacheManager.for_full_attention(num_blocks=10, block_size=4)
     kv.free(prefill(kv, "A", *range(8)))
     longer, num_hit = kv.get_computed_blocks(kv.new_request("longer", range(9)))

@@ -1,4 +1,4 @@
-"""The trace format: what is read, what is refused and with which words, how blocks get their names."""
+"""The trace format: what is read, what is refused and with which words, how its ids become block hashes."""
 
 import json
 from pathlib import Path

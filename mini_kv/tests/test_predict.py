@@ -64,7 +64,7 @@ def test_measures_of_sharing_and_freeing_and_of_a_refusal():
 
 
 def test_a_queue_that_is_empty_has_no_ends():
-    """0 stands for nobody: the null block is never in the queue."""
+    """0 stands for no block: the null block is never in the queue."""
     (full,) = ScenarioPlayer(parse_scenario("full", one_prefill("1..4"))).play()
     assert measure_step("next_free", full.spans, full.frame) == measure_step("last_free", full.spans, full.frame) == 0
 

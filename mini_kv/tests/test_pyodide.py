@@ -213,7 +213,7 @@ def test_the_learners_commands_say_the_same(browser: Answers, here: Answers, com
 
 
 def test_the_lock_pins_versions_and_names_no_registry() -> None:
-    """Whoever installs it asks the registry of their own settings; checksums say that the files are the same."""
+    """An installation asks the registry of the user's settings; checksums say that the files are the same."""
     text = (BOOK / "package-lock.json").read_text(encoding="utf-8")
     lock = json.loads(text)
     package = json.loads((BOOK / "package.json").read_text(encoding="utf-8"))

@@ -231,13 +231,13 @@ def test_the_oracle_sees_a_salt_that_both_forget() -> None:
     ("name", "table", "readers", "says"),
     [
         ("B", [1], [], "which A took"),
-        ("A", [2], [], "which nobody took"),
-        ("A", [1], [1], "which somebody else holds"),
+        ("A", [2], [], "which no request took"),
+        ("A", [1], [1], "which another request holds"),
         ("A", [1], [], "already"),
     ],
 )
 def test_each_rule_of_writing_can_be_broken(name: str, table: list[int], readers: list[int], says: str) -> None:
-    """I6: another's block, nobody's block, a block that others read, a slot that is written already."""
+    """I6: no write to another's block, a block that no request took, a block that others read, or a slot twice."""
     memory, pairs = ContentOracle(num_blocks=3, block_size=2), Group("full", 2)
     memory.take("A", [1])
     content = Namespace().prefix([7])
@@ -247,7 +247,7 @@ def test_each_rule_of_writing_can_be_broken(name: str, table: list[int], readers
 
 
 def test_reading_wants_exactly_the_own_prefix() -> None:
-    """I9: right tokens under another salt, a slot that nobody wrote, and a block that was given to somebody else."""
+    """I9: no read of right tokens under another salt, of a slot that no request wrote, of a block given to another."""
     memory, pairs = ContentOracle(num_blocks=3, block_size=2), Group("full", 2)
     memory.take("A", [1])
     own = [Namespace().prefix([7]), Namespace().prefix([7, 8])]

@@ -46,8 +46,8 @@ def test_output_is_added_at_the_end() -> None:
     assert prompt == [1, 2]
 
 
-def test_blocks_are_named_as_they_fill() -> None:
-    """A block gets its name with its last token, and keeps it."""
+def test_blocks_are_hashed_as_they_fill() -> None:
+    """A block's hash is there with its last token, and stays."""
     request = KVCacheManager.for_full_attention(num_blocks=4, block_size=2).new_request("A", [1])
     counts, names = [len(request.block_hashes)], []
     for token in (2, 3, 4, 5):

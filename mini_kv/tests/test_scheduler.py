@@ -267,7 +267,7 @@ def test_an_abort_leaves_nothing_behind_at_any_moment(moment: str):
     if moment == "preempted":
         engine.step()
         assert engine.line == ["B"]
-    engine.scheduler.finish_requests(["A", "B", "nobody"])
+    engine.scheduler.finish_requests(["A", "B", "unknown"])
     if moment == "in the step":
         engine.scheduler.update_from_output(output, {"A": [7], "B": [7]})
     assert not engine.scheduler.has_unfinished_requests

@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(press, monkeypatch):
 
 @needs_pty
 def test_the_end_of_input_stops(press, monkeypatch):
-    """Nobody will ever press a key: it does not wait for one, and does not run on by itself."""
+    """Where no key can ever be pressed, the player waits for none, and does not run on by itself."""
     keyboard = press(b"")
     monkeypatch.setattr(os, "read", lambda *_: b"")
     assert played(keyboard) == STEP_1 + PROMPT + GONE
@@ -291,7 +291,7 @@ def test_the_command_on_a_real_terminal(ending):
 
     environment = {**os.environ, "COLUMNS": "80"}
     # The first terminal that a new session opens is its own: only then does Ctrl-C reach it as an interrupt.
-    # And whoever runs the tests in the background has told us, and so the player, to ignore interrupts.
+    # And tests that run in the background are told, and so is the player, to ignore interrupts.
     code = (
         "import os, signal; os.open(os.ttyname(0), os.O_RDWR);"
         " signal.signal(signal.SIGINT, signal.default_int_handler);"

@@ -243,7 +243,7 @@ def test_a_pool_that_forgets_to_drop_the_key_revives_where_it_should_allocate():
     assert told == {BlockPool: [("evicted", 1), ("allocated", 1)], ForgetfulPool: [("revived", 1)]}
 
 
-# Nobody listens, nobody pays -----------------------------------------------------------------------------------------
+# Without a recorder, no cost ------------------------------------------------------------------------------------------
 
 
 def test_an_untraced_cache_is_made_of_plain_blocks():
@@ -343,7 +343,7 @@ def test_the_edges_of_a_call_that_breaks_in_the_middle_are_kept():
     manager = BreaksInTheMiddle.for_full_attention(5, 2, new_block=recorder.new_block)
     kv = TracedKVCacheManager(manager, recorder)
     a = _admitted(kv, "A", [1, 2, 3])
-    kv.block_pool.blocks[1].ref_cnt += 1  # somebody meddles, between two calls: this edge belongs to none
+    kv.block_pool.blocks[1].ref_cnt += 1  # changed from outside, between two calls: this edge belongs to none
     kv.recorder.strict = False
     with pytest.raises(ZeroDivisionError):
         kv.free(a)

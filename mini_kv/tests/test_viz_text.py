@@ -31,7 +31,7 @@ def drawn(frame, *args, **options):
 
 
 def test_tables_and_queue():
-    """A row a table, names in one column, then the queue from next to last."""
+    """One row per table, requests in one column, then the queue from next to last."""
     assert drawn(SHARED) == ("A          [1x2#] [2x1 ]\nrequest-B  [1x2#] [3x1#]\nfree       next-> 5 4# <-last")
 
 

@@ -170,7 +170,7 @@ def test_a_neighbours_block_slides_out_of_one_table_only() -> None:
 
 
 def test_a_request_cannot_go_back_behind_its_window() -> None:
-    """Rejected drafts take tokens back; not those that nobody was to read again: their block is gone."""
+    """Rejected drafts take tokens back, but not behind the window: those tokens' block is gone."""
     kv = make(20, SlidingWindowSpec(2, sliding_window=3))
     request = prefill(kv, "A", range(8))
     grow(kv, request, 1)
@@ -231,7 +231,7 @@ def test_no_drafts_with_states() -> None:
 
 
 def test_promises_of_all_groups_are_withdrawn() -> None:
-    """And the null blocks that all tables share make nobody a dependant."""
+    """The null blocks that all tables share do not make a request depend on another."""
     kv = make(30, FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=3))
     c = prefill(kv, "C", range(60, 69), 8)
     grow(kv, c, 1)
@@ -300,13 +300,13 @@ def test_the_gate_counts_what_the_hit_brings() -> None:
         assert (num_hit, [sum(i > 0 for i in ids) for ids in blocks.get_block_ids()]) == (96, [6, 2, 2])
         hit = {block for group in blocks.blocks for block in group}
         others = [block for block in kv.block_pool.blocks[1:] if block not in hit]
-        kv.block_pool.touch(others[: 29 - num_free])  # somebody else holds them
+        kv.block_pool.touch(others[: 29 - num_free])  # another request holds them
         got = KVCacheManager.allocate_slots(kv, request, 16, num_hit, blocks, full_sequence_must_fit=True)
         assert (got is not None) == admitted
 
 
 def test_reserved_blocks_and_the_watermark() -> None:
-    """A reserve is kept from everybody, the watermark from newcomers while others run."""
+    """A reserve is kept from all requests, the watermark from newcomers while others run."""
     kv = make(11, FullAttentionSpec(4), watermark=0.3)  # 3 blocks
     a = kv.new_request("A", range(32))
     assert kv.allocate_slots(a, 32) is None  # 8 of 10, 3 kept
@@ -362,7 +362,7 @@ def test_a_scheduler_runs_over_any_groups(num_blocks: int, specs: list[KVCacheSp
 
 
 def test_a_hit_that_is_none() -> None:
-    """Groups that end at different places, blocks where nobody reads, another group's: refused, nothing changed."""
+    """Groups that end at different places, blocks where no token reads, another group's: refused, nothing changed."""
     kv = make(30, FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=3))
     prefill(kv, "A", range(9))
     request = kv.new_request("B", range(9))

@@ -1,4 +1,4 @@
-"""Every backend against dense attention in float64: shapes, layouts, masks, dtypes; poison where nobody may read."""
+"""Every backend against dense attention in float64: shapes, layouts, masks, dtypes; poison where no kernel may read."""
 
 import importlib.util
 import sys

@@ -365,7 +365,7 @@ def test_a_story_without_names_has_no_index(show):
 
 
 def test_windows_tiers_and_a_scheduler_in_the_same_notation(show):
-    """A row a group, null blocks hatched, who waits and why, a shelf."""
+    """One row per group, null blocks hatched, the waiting requests with their reasons, the blocks of a CPU tier."""
     shown = show(EVERYTHING)
     go(shown, 2)
     labels = shown.locator(".row .l").all_text_contents()

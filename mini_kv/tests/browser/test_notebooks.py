@@ -66,7 +66,7 @@ def executed(nbconvert):
 
 @pytest.fixture(scope="session")
 def exported(nbconvert, executed):
-    """The folder of the executed notebooks as pages that ask nobody for anything."""
+    """The folder of the executed notebooks as pages that load nothing from elsewhere."""
     return nbconvert("--to=html", OFFLINE, *sorted(executed.glob("*.ipynb")))
 
 
@@ -86,7 +86,7 @@ def test_every_notebook_runs(executed, name):
 
 
 def test_every_chart_is_told_in_words(executed):
-    """Each chart has its text for a screen reader, and the same sentence for everybody below it."""
+    """Each chart has its text for a screen reader, and the same sentence in sight below it."""
     charts = re.findall(r'aria-label="([^"]+)"[^>]*xmlns.*?<figcaption>([^<]+)<', html_of(executed), flags=re.DOTALL)
     assert len(charts) == sum(path.read_text(encoding="utf-8").count("_chart(") for path in NOTEBOOKS) >= 6
     for label, sentence in charts:
@@ -137,7 +137,7 @@ def assert_every_caption(captions):
 
 
 def test_an_exported_page_is_alive_without_a_network(open_page, exported):
-    """The whole story, in a page that asks nobody for anything."""
+    """The whole story can be played in a page that loads nothing from elsewhere."""
     page = open_page((exported / "02-sharing.html").as_uri())
     assert_every_caption(read_the_story(page.locator("kv-story").first))
 

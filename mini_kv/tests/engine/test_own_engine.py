@@ -19,7 +19,7 @@ from mini_kv.tests.engine.test_generate_command import without_torch
 
 REPOSITORY = Path(__file__).parents[3]
 SOLUTIONS = REPOSITORY / "solutions"
-PROMPT = "A block is free when nobody holds it"
+PROMPT = "A block is free when no table holds it"
 LABS = all_labs(REPOSITORY)
 USABLE = [str(part) for lab in LABS for part in lab.parts if part.goes_to]
 NEEDS_TRITON = next(lab for lab in LABS if lab.needs == "K").missing
@@ -166,7 +166,7 @@ def test_who_is_aborted_while_the_worker_has_the_step_is_no_news_to_lab_11():
 
 def test_untouched_starters_leave_the_engine_its_own(capsys):
     table, below = generate(capsys, SOLUTIONS.parent / "labs", status=0)
-    if not used(table):  # whoever solves the labs here runs this test on their own work
+    if not used(table):  # a learner's checkout: the starters are solved here
         assert below.endswith("No part is yours yet: these are mini_kv's words.")
 
 

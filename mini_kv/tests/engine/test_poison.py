@@ -29,7 +29,7 @@ class ReadsTooFar(ModelRunner):
 
 
 class KeepsStaleRows(ModelRunner):
-    """Leaves in a row the first block of whoever had the row before."""
+    """Leaves the first block of the row's previous request in it."""
 
     def _update_states(self, output: SchedulerOutput) -> None:
         before = [table.block_table.clone() for table in self.block_tables]

@@ -1,6 +1,6 @@
 """The engine says what transformers' own `generate` says: whatever is cached, cut, preempted or forked on the way.
 
-Twenty prompts for each architecture, greedily, in float64 (see `checkpoints`); memory that nobody may read is NaN.
+Twenty prompts for each architecture, greedily, in float64 (see `checkpoints`); memory that no request may read is NaN.
 """
 
 from collections.abc import Sequence
