@@ -127,8 +127,9 @@ def _audit_right_code(audit: Audit) -> None:
             wrong = [result.test for result in results if result.state is not State.PASS]
             if wrong:
                 audit.findings.append(f"{name}, LAB_SEED={seed}: not passed: {', '.join(wrong)}")
-        if sum(result.points for result in results) != audit.lab.points:
-            audit.findings.append(f"lab.toml says {audit.lab.points} points, the tests are worth something else")
+    worth = sum(result.points for result in results)
+    if worth != audit.lab.points:
+        audit.findings.append(f"lab.toml says {audit.lab.points} points, the tests are worth {worth}")
 
 
 def _audit_starter(audit: Audit) -> None:

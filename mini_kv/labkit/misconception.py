@@ -1,4 +1,4 @@
-"""Names the idea behind a wrong answer, if the learner's failures match a known mutant's exactly.
+"""Names the idea behind a wrong answer if the learner's failures are exactly those of a wrong version that is known.
 
 Every mutant of a lab is a plausible wrong version with the belief that leads to it. The audit runs each and stores its
 fingerprint: which tests fail, and what each of them saw. A learner's run with the same fingerprint, to the letter, gets
