@@ -35,8 +35,8 @@ from mini_kv.trace.predict import right_choice
 from mini_kv.trace.scenario import PlayedStep, Scenario, Step
 
 TEXTS = (
-    "A block is free when no request holds it, and it stays cached until the memory is needed for something else.",
-    " and the request that comes second finds what the first has computed, and pays only for what is different.",
+    "A block that no request holds is free, and it stays cached until the memory is needed for something else.",
+    " and the next request finds what the first has computed, and pays only for the words that are different.",
     "The scheduler counts tokens and blocks. It never sees a key or a value, and it does not know what is said.",
 )
 """Where the words of a scenario come from: its token `100 * k + i` is the i-th token of the k-th text."""
