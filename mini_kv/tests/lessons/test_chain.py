@@ -1,4 +1,4 @@
-"""Two prompts and their names: where the chains part, and how it is drawn."""
+"""Two prompts and their block hashes: where the chains part, and how it is drawn."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_two_greetings():
     assert hello.sentence == "2 and 3 full blocks of 4 characters. 1 name in common, then the chains part for good."
 
 
-def test_the_names_are_the_engine_s():
+def test_the_hashes_are_the_engine_s():
     """What is drawn as shared is what the manager would find."""
     first, second = (list(map(ord, preset)) for preset in (PRESETS[2].first, PRESETS[2].second))
     kv = KVCacheManager.for_full_attention(100, 4)
