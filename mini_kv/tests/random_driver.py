@@ -700,11 +700,11 @@ class Generator:
 
 
 class DriverFailure(AssertionError):
-    """A difference was found. The message is a full report; `trace` is the shortest failing run that was found."""
+    """A difference was found. The message is a full report; `ops` is the shortest failing run that was found."""
 
-    def __init__(self, report: str, trace: list[Op]) -> None:
+    def __init__(self, report: str, ops: list[Op]) -> None:
         super().__init__(report)
-        self.trace = trace
+        self.ops = ops
 
 
 def replay(ops: Sequence[Op], config: Config) -> Exception | None:
@@ -737,7 +737,7 @@ def shrink(ops: Sequence[Op], config: Config, seconds: float = 20.0) -> list[Op]
 
 
 def run_episode(config: Config, seed: int, num_ops: int = OPS_PER_EPISODE, shrink_s: float = 20.0) -> None:
-    """Do random operations on a new cache; raises `DriverFailure` with a shrunk trace at the first difference."""
+    """Do random operations on a new cache; raises `DriverFailure`, shrunk, at the first difference."""
     world = config.make_world()
     generator = Generator(world, seed)
     ops: list[Op] = []
@@ -760,22 +760,22 @@ def run(configs: Sequence[Config], seed: int, num_ops: int, shrink_s: float = 20
 
 
 def _report(config: Config, seed: int, ops: list[Op], error: Exception, shrink_s: float) -> tuple[str, list[Op]]:
-    trace = shrink(ops, config, shrink_s)
-    final = replay(trace, config) or error
+    shortest = shrink(ops, config, shrink_s)
+    final = replay(shortest, config) or error
     values = {name: repr(value) if name == "groups" else int(value) for name, value in asdict(config).items()}
     options = "".join(f" {_flag(name)} {value}" for name, value in values.items())
     lines = [
         f"seed {seed}, operation {len(ops)}: {type(error).__name__}: {error}",
         f"again: python -m mini_kv.tests.random_driver --seed {seed} --ops {OPS_PER_EPISODE}{options}",
-        f"the shortest failing run found, {len(trace)} operations, ends with {type(final).__name__}: {final}",
+        f"the shortest failing run found, {len(shortest)} operations, ends with {type(final).__name__}: {final}",
         "replay(",
         "    [",
-        *(f"        {op!r}," for op in trace),
+        *(f"        {op!r}," for op in shortest),
         "    ],",
         f"    {config},",
         ")",
     ]
-    return "\n".join(lines), trace
+    return "\n".join(lines), shortest
 
 
 def _flag(name: str) -> str:

@@ -118,7 +118,7 @@ def test_a_copy_costs_a_block_and_is_refused_where_there_is_none():
     assert decode(kv, b) == []  # no other request reads it now
 
 
-def test_a_copied_block_gets_its_own_name_when_it_is_full():
+def test_a_copied_block_gets_its_own_hash_when_it_is_full():
     kv = make_kv()
     a = hold(kv, "A", 7)
     b = fork(kv, a, "B", 70)

@@ -204,7 +204,7 @@ def test_namespaces_do_not_share() -> None:
 
 
 def test_models_and_epochs_do_not_share() -> None:
-    """One prompt, four caches, as before and after a change of weights: four names (I13)."""
+    """One prompt, four caches, as before and after a change of weights: four hashes (I13)."""
     config = make().kv_cache_config
     caches = [
         KVCacheManager(config, model_fingerprint=model, weights_epoch=epoch) for model in ("", "m") for epoch in (0, 1)
@@ -331,7 +331,7 @@ def test_what_is_computed_is_no_promise() -> None:
     assert keyed(kv) == [1, 2, 3]
 
 
-def test_whoever_adopted_a_promise_is_told() -> None:
+def test_withdrawing_names_the_requests_that_adopted_a_promise() -> None:
     """B built on A's promise and C on B's: A's abort names both; D shares only what was computed, and stays."""
     kv = make(num_blocks=20)
     kv.free(prefill(kv, "old", range(4)))
@@ -478,7 +478,7 @@ def test_a_stale_hit() -> None:
 
 
 def test_anothers_hit() -> None:
-    """Blocks of another prompt, or more blocks than the prompt has names for, are no hit of this request."""
+    """Blocks of another prompt, or more blocks than the prompt has hashes for, are no hit of this request."""
     kv = make()
     kv.free(prefill(kv, "A", range(12)))
     blocks, num_hit = kv.get_computed_blocks(kv.new_request("longer", range(13)))
@@ -494,7 +494,7 @@ def test_anothers_hit() -> None:
 
 @pytest.mark.parametrize(("busy", "found"), [(1, [2, 3]), (8, [9, 10]), (12, [13, 14])])
 def test_another_caches_hit(busy: int, found: list[int]) -> None:
-    """Two replicas name a prefix alike: what one has found the other must not adopt, whatever the blocks' numbers."""
+    """Two replicas hash a prefix alike: what one has found the other must not adopt, whatever the blocks' numbers."""
     here, there = make(num_blocks=10), make(num_blocks=20)
     prefill(here, "A", range(12))
     prefill(there, "X", range(100, 100 + 4 * busy))
@@ -520,7 +520,7 @@ def test_a_bad_token_names_itself() -> None:
 
 
 def test_caching_off() -> None:
-    """No names, no keys, no hits, no statistics; everything else is the same, and all frees go to the front."""
+    """No hashes, no keys, no hits, no statistics; everything else is the same, and all frees go to the front."""
     kv = make(enable_caching=False)
     a = prefill(kv, "A", range(9))
     b = prefill(kv, "B", range(9))
@@ -574,7 +574,7 @@ def test_a_group_publishes_under_its_own_number() -> None:
 
 
 def test_a_request_without_tokens() -> None:
-    """A trace knows names and lengths only; it goes the same way and finds the same prefixes."""
+    """A trace knows hashes and lengths only; it goes the same way and finds the same prefixes."""
     kv = make()
     kv.free(prefill(kv, "A", range(9)))
     names = kv.new_request("names", range(9)).block_hashes

@@ -11,7 +11,7 @@ LAB_05 = Path(__file__).parents[2] / "labs" / "lab-05"
 
 
 def results(lab: Lab, *states: State, observed: str = "got 0") -> list[LabResult]:
-    """Return one result a state; together they are worth the whole lab."""
+    """Return one result per state; together they are worth the whole lab."""
     share = lab.points // len(states)
     points = [share] * (len(states) - 1) + [lab.points - share * (len(states) - 1)]
     return [

@@ -85,7 +85,7 @@ def test_a_failure_in_the_middle(lab):
     assert run.states == dict(zip(TESTS, ["PASS 3/3", "FAIL 0/2", "WAIT 0/1", "PASS 4/4"], strict=True))
 
 
-def test_todo_makes_nobody_wait(lab):
+def test_a_todo_holds_up_no_other_test(lab):
     """TODO is no failure: who writes the second step first sees what it does."""
     lab.write(
         "labs/lab-77/test_lab.py",

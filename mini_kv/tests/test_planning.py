@@ -143,7 +143,7 @@ def test_off_keeps_everything_in_full() -> None:
 
 
 def test_memory_to_blocks() -> None:
-    """10 layers of 64 KiB a block: 1 GiB holds 1,638 blocks and a rest; less than two blocks hold nothing."""
+    """10 layers of 64 KiB per block: 1 GiB holds 1,638 blocks and a rest; less than two blocks hold nothing."""
     groups = get_kv_cache_groups(layers(full=(10, FULL), window=(20, WINDOW)))
     assert bytes_per_block(groups) == 655_360
     assert get_kv_cache_config(groups, 2**30).num_blocks == 1638

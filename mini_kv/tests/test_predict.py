@@ -29,7 +29,7 @@ def test_examples_in_docstrings():
 
 
 def test_every_measure_on_a_step_that_revives_and_evicts():
-    """D finds 16 of its 20 tokens, takes block 7 from its old name, and leaves 6 at the front of the queue."""
+    """D finds 16 of its 20 tokens, takes block 7 from its old prefix, and leaves 6 at the front of the queue."""
     step = played("share-and-evict")[6]
     assert {name: measure_step(name, step.spans, step.frame) for name in MEASURES} == {
         "new_blocks": 1,

@@ -125,18 +125,18 @@ def test_a_failure_is_short_and_can_be_played_again(capsys: pytest.CaptureFixtur
     """The report has the seed, the command and a run of a few operations that fails on the bug and on nothing else."""
     with pytest.raises(DriverFailure) as failure:
         run([NoDequeueConfig()], 0, 20_000)
-    trace = failure.value.trace
+    ops = failure.value.ops
     report = str(failure.value)
-    assert isinstance(replay(trace, NoDequeueConfig()), AssertionError)
+    assert isinstance(replay(ops, NoDequeueConfig()), AssertionError)
     assert main(["--ops", "20000"], NoDequeueConfig) == 1
     assert capsys.readouterr().out == f"{report}\n"
-    assert replay(trace, Config()) is None
-    assert len(trace) <= 8  # publish a block, free it, find it again
+    assert replay(ops, Config()) is None
+    assert len(ops) <= 8  # publish a block, free it, find it again
     first_lines = report.splitlines()[:3]
     assert first_lines[0].startswith("seed ")
     assert first_lines[1].startswith("again: python -m mini_kv.tests.random_driver --seed ")
-    assert f"{len(trace)} operations" in first_lines[2]
-    assert all(f"        {op!r}," in report.splitlines() for op in trace)
+    assert f"{len(ops)} operations" in first_lines[2]
+    assert all(f"        {op!r}," in report.splitlines() for op in ops)
 
 
 def test_shrinking_keeps_only_what_matters() -> None:
@@ -188,7 +188,7 @@ def test_the_oracle_sees_what_both_get_wrong() -> None:
         run([ForgetfulConfig(num_documents=1, num_namespaces=1)], 0, 20_000)
     assert isinstance(failure.value.__cause__, ContentError)
     assert "I9: " in str(failure.value)
-    assert [op[0] for op in failure.value.trace][-1] == "step"
+    assert [op[0] for op in failure.value.ops][-1] == "step"
 
 
 class SaltlessManager(KVCacheManager):

@@ -1,4 +1,4 @@
-"""A trace as lines of text: one a call, ids in runs, and the place where two stories part."""
+"""A story as lines of text: one per call, ids in runs, and the place where two stories part."""
 
 import doctest
 import random

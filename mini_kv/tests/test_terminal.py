@@ -1,4 +1,4 @@
-"""The terminal player: one key a step, and the terminal afterwards as it was before."""
+"""The terminal player: one key per step, and the terminal afterwards as it was before."""
 
 import io
 import os
@@ -222,7 +222,7 @@ def test_a_question_before_the_first_step_waits(press):
 
 
 @needs_pty
-def test_one_key_a_step(press):
+def test_one_key_per_step(press):
     """After each step but the last it waits; the prompt goes away before the next step comes."""
     import termios
 
@@ -350,7 +350,7 @@ def test_no_colour_where_it_is_not_wanted(monkeypatch, name, value):
     assert out.getvalue() == STEP_1 + STEP_2 + STEP_3 + ENDING
 
 
-def test_plain_where_nobody_looks():
+def test_plain_output_where_there_is_no_terminal():
     """A file or a pipe gets plain characters."""
     out = io.StringIO()
     play_in_terminal(SCENARIO, out)

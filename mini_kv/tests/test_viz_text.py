@@ -52,7 +52,7 @@ def test_a_full_cache():
     assert drawn(frame_of(kv)) == "A     [1x1#] [2x1 ]\nfree  next-> <-last"
 
 
-def test_a_row_a_group_if_there_are_several():
+def test_one_row_per_group_if_there_are_several():
     """The table of each group by its number; one group needs none."""
     groups = tuple(KVCacheGroupSpec((f"layers {n}",), FullAttentionSpec(2)) for n in range(2))
     kv = KVCacheManager(KVCacheConfig(9, groups), enable_caching=False)

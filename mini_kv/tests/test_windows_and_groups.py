@@ -31,7 +31,7 @@ def state_spec(block_size: int) -> MambaSpec:
 
 
 def make(num_blocks: int, *specs: KVCacheSpec, **options: Any) -> DebugKVCacheManager:
-    """Return a cache of one group a spec, which checks its ledger after every call."""
+    """Return a cache of one group per spec, which checks its ledger after every call."""
     groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
     return DebugKVCacheManager(KVCacheManager(KVCacheConfig(num_blocks, groups), **options))
 
@@ -103,7 +103,7 @@ def test_what_a_prefill_of_112_holds_on_the_way(chunk: int, story: list[list[int
     assert [grow(kv, request, step) for step in [*steps, 1]] == story
 
 
-def test_nobody_ever_holds_more_than_the_formula_says() -> None:
+def test_no_request_ever_holds_more_than_the_formula_says() -> None:
     """Windows, chunks, states; steps of every length: the bound holds at each step, and some reach it."""
     reached = set()
     for block_size, reach, step in product((2, 4), range(1, 14), range(1, 12)):
@@ -250,7 +250,7 @@ def test_promises_of_all_groups_are_withdrawn() -> None:
 
 
 def test_blocks_of_different_sizes_end_together() -> None:
-    """16 and 24 tokens: names for every 8, hits at every 48."""
+    """16 and 24 tokens: hashes for every 8, hits at every 48."""
     kv = make(60, FullAttentionSpec(16), SlidingWindowSpec(24, sliding_window=30))
     assert (kv.coordinator.hash_block_size, kv.coordinator.scheduler_block_size, kv.block_size) == (8, 48, 48)
     a = prefill(kv, "A", range(100))
@@ -264,7 +264,7 @@ def test_blocks_of_different_sizes_end_together() -> None:
 
 
 def test_who_took_promises_back_and_goes_on_publishes_each_block_once() -> None:
-    """Withdrawn within a boundary: the block that keeps its key is not named a second time."""
+    """Withdrawn within a boundary: the block that keeps its key is not cached a second time."""
     kv = make(60, FullAttentionSpec(8), SlidingWindowSpec(2, sliding_window=30))
     request = kv.new_request("A", range(20))
     assert kv.allocate_slots(request, 8) is not None

@@ -23,8 +23,8 @@ _UNIT = (
     "block|token|group|step|request|layer|slot|row|head|tensor|page|sequence|table|tile|line|part|lab|module|workload"
 )
 BANNED = {
-    "who acts": r"\b(?<!\bhello )(?:no|some|every|any)(?:body|one)\b|\bwho(?:m)?ever\b",
-    "how many": r"\bso[- ]manieth\b|\b(?<!not )so many\b|\bso much of each\b",
+    "who acts": r"(?<!hello )(?<![a-z])(?:(?:no|some|every|any)(?:body|one)|who(?:m)?ever)(?![a-z])",
+    "how many": r"(?<![a-z])(?<!not )so[-_ ](?:manieth|many|much of each)(?![a-z])",
     "per": rf"\b(?:{_COUNTED}) an? (?:{_UNIT})\b(?! (?:has|have|is|gets|holds|lost|may|needs)\b)",
     "block hash": r"\bblocks?'s? names?\b|\bnames? of (?:(?:the|its|their|a|one|all) )?(?:full )?blocks?\b"
     r"|\b(?:has|have|had|without|with) (?:a|no) name\b|\bnameless\b|\bnamed blocks?\b"
@@ -56,6 +56,7 @@ def banned_in(text: str) -> list[str]:
     [
         "walk the blocks that nobody holds",
         "whoever asks first is served",
+        "def test_nobody_waits():",
         "every so-manieth of them",
         "return the tables, a list a group",
         "tokens a block",

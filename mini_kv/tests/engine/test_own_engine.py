@@ -119,7 +119,7 @@ def held(kv, name, tokens):
     return request
 
 
-def test_blocks_of_lab_03_lose_their_names_when_they_are_handed_out():
+def test_cached_blocks_that_lab_03_hands_out_are_evicted():
     kv = manager_with("lab-03 BlockPool", num_blocks=3)
     kv.free(held(kv, "A", [1, 2, 3, 4, 5, 6, 7, 8]))
     assert [block.block_hash is None for block in kv.block_pool.blocks[1:]] == [False, False]
@@ -129,7 +129,7 @@ def test_blocks_of_lab_03_lose_their_names_when_they_are_handed_out():
     assert len(kv.block_pool.cached_block_hash_to_block) == 1
 
 
-def test_blocks_with_names_are_reused_last_whatever_lab_03_thinks():
+def test_cached_blocks_are_reused_last_in_an_engine_with_lab_03s_pool():
     kv = manager_with("lab-03 BlockPool", num_blocks=5)
     kv.free(held(kv, "A", [1, 2, 3, 4, 5]))
     assert [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()] == [2, 3, 4, 1]

@@ -1,4 +1,4 @@
-"""Two prompts and their names: where the chains part, and how it is drawn."""
+"""Two prompts and their block hashes: where the chains part, and how it is drawn."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_two_greetings():
     )
 
 
-def test_the_names_are_the_engine_s():
+def test_the_hashes_are_the_engine_s():
     """What is drawn as shared is what the manager would find."""
     first, second = (list(map(ord, preset)) for preset in (PRESETS[2].first, PRESETS[2].second))
     kv = KVCacheManager.for_full_attention(100, 4)
