@@ -15,7 +15,7 @@ Model = NaiveTables[int]
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "BlockPool.num_free_blocks", why="free is a block that nobody holds; the null block is not there to be held")
+@points(3, "BlockPool.num_free_blocks", why="a block is free if no table holds it; the null block can never be held")
 def test_1_a_new_pool(lab: LabUnderTest) -> None:
     """Ten blocks, nine of them free; a block that two tables hold is still one block."""
     desk = Desk(lab, 10)
@@ -67,7 +67,11 @@ def test_4_a_second_holder(lab: LabUnderTest) -> None:
     lab.expect("free queue", [4, 5, 6, 7, 8, 9], desk.free_queue(), why="a block that is held already costs nothing")
 
 
-@points(5, "BlockPool.free_blocks", why="who leaves takes one reference away; only the last one out frees the block")
+@points(
+    5,
+    "BlockPool.free_blocks",
+    why="each request that leaves takes one reference away; only the last one frees the block",
+)
 def test_5_two_holders_one_leaves(lab: LabUnderTest) -> None:
     """A leaves, and B goes on reading what they shared; when B leaves too, the blocks are free."""
     desk = Desk(lab, 10, "free_blocks")
@@ -86,9 +90,9 @@ def test_5_two_holders_one_leaves(lab: LabUnderTest) -> None:
     )
 
 
-@points(4, "BlockPool.touch", why="a block that somebody holds must not wait in the queue to be handed out")
+@points(4, "BlockPool.touch", why="a block that a table holds must not wait in the queue to be handed out")
 def test_6_a_free_block_is_pulled_out_of_the_middle(lab: LabUnderTest) -> None:
-    """Nobody holds 5, but what A wrote is still in it; B wants it back, from the middle of the queue."""
+    """No table holds 1 to 5, but what A wrote is still in them; B and C want some back, from anywhere in the queue."""
     desk = Desk(lab, 10, "touch")
     desk.takes("A", 5)
     desk.leaves("A")
@@ -100,7 +104,9 @@ def test_6_a_free_block_is_pulled_out_of_the_middle(lab: LabUnderTest) -> None:
     lab.expect("free queue when C holds 1 and 2", [5, 4, 6, 7, 8, 9], desk.free_queue())
 
 
-@points(4, "BlockPool.get_new_blocks", why="all or nothing: who was refused holds no block and never gives one back")
+@points(
+    4, "BlockPool.get_new_blocks", why="all or nothing: a refused request holds no block and will never give one back"
+)
 def test_7_one_block_too_few(lab: LabUnderTest) -> None:
     """B needs 4 blocks. With 4 or 5 free it gets them; with 3 it gets an exception, and the 3 stay where they are."""
     for num_free, want in ((5, [3, 4, 5, 6]), (4, [3, 4, 5, 6])):
@@ -114,7 +120,11 @@ def test_7_one_block_too_few(lab: LabUnderTest) -> None:
     desk.refuses(OutOfBlocksError, "get_new_blocks", 1)
 
 
-@points(4, "BlockPool.free_blocks", why="a second free is somebody's bug; kept quiet, it becomes somebody else's")
+@points(
+    4,
+    "BlockPool.free_blocks",
+    why="a second free is a bug of the caller; unreported, it takes the block from its next holder",
+)
 def test_8_freed_twice(lab: LabUnderTest) -> None:
     """A's blocks are freed, then freed again by mistake: an exception, and nothing has changed."""
     desk = Desk(lab, 10, "free_blocks")
@@ -125,7 +135,7 @@ def test_8_freed_twice(lab: LabUnderTest) -> None:
 
 
 @points(2, "BlockPool.free_blocks", why="the null block fills gaps in tables; never taken, it cannot come home")
-def test_9_nobody_frees_the_null_block(lab: LabUnderTest) -> None:
+def test_9_the_null_block_is_never_freed(lab: LabUnderTest) -> None:
     """A sliding window has put the null block in place of A's first two blocks; then A leaves."""
     desk = Desk(lab, 6, "free_blocks")
     desk.takes("A", 2)
@@ -170,13 +180,13 @@ def test_touching_the_null_block(lab: LabUnderTest) -> None:
     desk.takes("A", 2)
     desk.shares("B", [0, 0, 1, 2])
     lab.expect("references of blocks 1, 2", [2, 2], desk.references([1, 2]))
-    lab.expect("references of the null block", [0], desk.references([0]), why="nobody counts them: it is nobody's")
+    lab.expect("references of the null block", [0], desk.references([0]), why="not counted: no request ever holds it")
     lab.expect("free queue", [3, 4, 5], desk.free_queue())
 
 
 @points(2, "BlockPool.free_blocks", stage="adversary", why="look at the whole list before changing the first block")
 def test_one_wrong_block_spoils_the_call(lab: LabUnderTest) -> None:
-    """A block that nobody holds stands among A's: at the end, in the middle, in front. Nothing may be freed."""
+    """A block that no table holds stands among A's: at the end, in the middle, in front. Nothing may be freed."""
     for place in (2, 1, 0):
         desk = Desk(lab, 8, "free_blocks")
         desk.takes("A", 2)
@@ -227,7 +237,7 @@ def test_asking_costs_nothing(lab: LabUnderTest) -> None:
 
 @points(1, "BlockPool.touch", stage="adversary", why="a queue that can be pulled from the middle need not be walked")
 def test_pulling_one_block_costs_the_same_in_any_queue(lab: LabUnderTest) -> None:
-    """One block out of the middle of 999: its neighbours know each other afterwards, and nobody else was asked."""
+    """One block out of the middle of 999: its neighbours are linked afterwards, and no other block was read."""
     desk = Desk(lab, 1000, "touch")
     desk.count_reads()
     desk.pool.touch([desk.pool.blocks[500]])
