@@ -56,7 +56,7 @@ def bytecode_beside(files: Files) -> Files:
 
 
 def wheels() -> Files:
-    """Return what pip downloaded, without sources: nobody reads pytest in a page."""
+    """Return what pip downloaded, without sources: a page shows no text of pytest."""
     files: Files = {}
     for wheel in (REPO / "book/node_modules/.wheels").glob("*-none-any.whl"):
         files |= {f"packages/{name}": data for name, data in unpacked(wheel) if not OF_NO_USE.search(name)}
@@ -82,7 +82,7 @@ def library() -> Files:
     lab_page = importlib.import_module("lab_page")
     answer = json.loads(lab_page.run("lab-05", "", lambda test, state: None))
     if not answer["lines"]:
-        raise SystemExit(f"what was packed cannot run a lab:\n{answer['report']}")
+        raise SystemExit(f"the packed files cannot run lab-05:\n{answer['report']}")
     archive = "/lib/python314.zip/"
     origins = [module.__spec__.origin or "" for module in sys.modules.values() if module.__spec__ is not None]
     used = {origin.removeprefix(archive) for origin in origins if origin.startswith(archive)}
