@@ -32,7 +32,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block, given the name of the block before it."""
+    """Return the block hash of a full block, given the block hash before it."""
     packed = struct.pack(f">{len(curr_block_token_ids)}Q", *curr_block_token_ids)
     return _name(hash_function, parent_block_hash, packed, extra_keys)
 

@@ -28,7 +28,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block: its tokens in words, behind one line of JSON and the parent in hex.
+    """Return the hash of a full block: its tokens in words, behind one line of JSON and the parent in hex.
 
     No JSON text has a line break in it, and no hexadecimal number a blank: so the three parts are told apart.
     """

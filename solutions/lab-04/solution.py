@@ -36,7 +36,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block, given the name of the block before it."""
+    """Return the block hash of a full block, given the block hash before it."""
     tokens = b"".join(token.to_bytes(4, "little") for token in curr_block_token_ids)
     extras = encode_extra_keys(extra_keys)
     return BlockHash(hash_function(frame(parent_block_hash, extras, tokens)))
@@ -73,7 +73,7 @@ def get_request_block_hasher(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> Callable[[Request], list[BlockHash]]:
-    """Return a function that names those full blocks of a request that have no name yet."""
+    """Return a function that hashes those full blocks of a request that are not hashed yet."""
 
     def request_block_hasher(request: Request) -> list[BlockHash]:
         num_named = len(request.block_hashes)
