@@ -11,7 +11,10 @@ from mini_kv import __version__
 
 
 class Verb(NamedTuple):
-    """What a verb does, in a line, and the module of it: `add_arguments(parser)` and `run(args) -> exit status`."""
+    """What a verb does, in a line, and the module of it: `add_arguments(parser)` and `run(args) -> exit status`.
+
+    A verb for learners lives in `labkit.commands`, another one in the room whose work it does.
+    """
 
     about: str
     module: str
@@ -21,11 +24,11 @@ VERBS = {
     "story": Verb("play a scenario, or a lab's test, step by step", "mini_kv.labkit.commands.story"),
     "generate": Verb("let a model write, and watch the blocks fill", "mini_kv.labkit.commands.generate"),
     "replay": Verb("run a production trace through the cache and report the hit rate", "mini_kv.traces.replay_command"),
-    "plan": Verb("groups, blocks and concurrency of a model in a memory of GiB", "mini_kv.planning.plan_command"),
+    "plan": Verb("groups, blocks and concurrency of a model in a given memory", "mini_kv.planning.plan_command"),
     "status": Verb("how far you are in every lab", "mini_kv.labkit.commands.status"),
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "mini_kv.labkit.commands.hint"),
     "predict": Verb("a lab's questions, to be answered before you run it", "mini_kv.labkit.commands.predict"),
-    "watch": Verb("run a lab again whenever you save your file", "mini_kv.labkit.commands.watch"),
+    "watch": Verb("test a lab again whenever you save your file", "mini_kv.labkit.commands.watch"),
     "reset": Verb("put a lab's starter back as it was; your file is kept", "mini_kv.labkit.commands.reset"),
     "doctor": Verb("what this machine has and lacks", "mini_kv.labkit.commands.doctor"),
 }
@@ -44,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mini_kv.labkit.lab import did_you_mean, shown
 
         parser.error(f"there is no verb {shown(verb)}; {did_you_mean(verb, list(VERBS))}there are: {', '.join(VERBS)}")
-    args = parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        (parser if args.command is None else args.parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.command is None:
         parser.print_help()
         return 0
@@ -73,7 +78,7 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
         if name == verb:
             module = import_module(module_name)
             module.add_arguments(parser_of_verb)
-            parser_of_verb.set_defaults(run=module.run)
+            parser_of_verb.set_defaults(run=module.run, parser=parser_of_verb)
     return parser
 
 

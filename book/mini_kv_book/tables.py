@@ -15,7 +15,7 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.tests.golden import conformance
-from mini_kv_book import coverage, deviations, kill_matrix, licences, names, recorded, serving
+from mini_kv_book import coverage, deviations, kill_matrix, licences, names, recorded, serving, spine
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -29,6 +29,9 @@ TABLES: dict[str, Callable[..., str]] = {
     "names": names.as_markdown,
     "recorded": recorded.as_markdown,
     "serving": serving.as_markdown,
+    "spine": spine.stop_as_markdown,
+    "spine-picture": spine.picture,
+    "spine-total": spine.total,
 }
 """What a page may ask for; words after the name are passed on."""
 

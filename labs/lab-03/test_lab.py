@@ -6,11 +6,8 @@ A pool of 10 is block 0, the null block, and 1 to 9. A table is the list of the 
 from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.naive import NaiveTables
 
-from .helpers import Desk, Step, compare_lives
-
-Model = NaiveTables[int]
+from .helpers import Desk, compare_lives
 
 # The biography ------------------------------------------------------------------------------------------------------
 
@@ -255,13 +252,13 @@ def test_pulling_one_block_costs_the_same_in_any_queue(lab: LabUnderTest) -> Non
 @points(1, "BlockPool.get_new_blocks", stage="property", why="all or nothing, from the front, each with one reference")
 def test_random_lives_of_get_new_blocks(lab: LabUnderTest) -> None:
     """Forty random lives of a small pool, each compared step by step with a model made of plain lists."""
-    compare_lives(lab, play, "get_new_blocks")
+    compare_lives(lab, "get_new_blocks")
 
 
 @points(1, "BlockPool.touch", stage="property", why="one reference more for each; if it was in the queue, out of it")
 def test_random_lives_of_touch(lab: LabUnderTest) -> None:
     """The same, with your `touch`."""
-    compare_lives(lab, play, "touch")
+    compare_lives(lab, "touch")
 
 
 @points(
@@ -272,68 +269,4 @@ def test_random_lives_of_touch(lab: LabUnderTest) -> None:
 )
 def test_random_lives_of_free_blocks(lab: LabUnderTest) -> None:
     """The same, with your `free_blocks`."""
-    compare_lives(lab, play, "free_blocks")
-
-
-def play(desk: Desk, life: list[Step]) -> None:
-    """Play the steps on the learner's pool and on the model; a step that means nothing now is left out."""
-    model: Model = NaiveTables(9)
-    plays = {"take": take, "share": share, "revive": revive, "leave": leave, "wrong": free_wrongly}
-    for verb, name, number in life:
-        plays[verb](desk, model, name, number)
-        desk.lab.expect(f"free queue, after {desk.told()}", model.free_queue, desk.free_queue())
-
-
-def take(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let `name` take up to 4 new blocks; more than are free must be refused."""
-    num_blocks = number % 5
-    if num_blocks > len(model.free_queue):
-        desk.refuses(OutOfBlocksError, "get_new_blocks", num_blocks)
-        return
-    model.tables[name] = model.take(num_blocks)
-    got = desk.takes(name, num_blocks)
-    desk.lab.expect(f"{name}'s blocks, after {desk.told()}", model.tables[name], got)
-
-
-def share(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let `name` share the first blocks of another table."""
-    if model.tables:
-        touch(desk, model, name, model.tables[a_holder(model, number)][: 1 + number // 12])
-
-
-def revive(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let `name` touch up to two blocks that are free, somewhere in the queue."""
-    if model.free_queue:
-        touch(desk, model, name, free_from(model, number)[:2])
-
-
-def touch(desk: Desk, model: Model, name: str, ids: list[int]) -> None:
-    """Make these blocks the table of `name`."""
-    model.tables[name] = ids
-    model.revive(ids)
-    desk.shares(name, ids)
-
-
-def leave(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Let a request that holds blocks leave; `name` has no part in it."""
-    if model.tables:
-        holder = a_holder(model, number)
-        desk.leaves(holder)
-        model.leave(holder)
-
-
-def free_wrongly(desk: Desk, model: Model, name: str, number: int) -> None:
-    """Free a table together with a block that is free already, which must be refused; `name` has no part in it."""
-    if model.tables and model.free_queue:
-        wrong = [*model.tables[a_holder(model, number)], free_from(model, number)[0]]
-        desk.refuses(BlockStateError, "free_blocks", [desk.pool.blocks[block_id] for block_id in wrong])
-
-
-def a_holder(model: Model, number: int) -> str:
-    """Return one of the requests that have tables."""
-    return sorted(model.tables)[number % len(model.tables)]
-
-
-def free_from(model: Model, number: int) -> list[int]:
-    """Return the end of the free queue, from any of its blocks on."""
-    return model.free_queue[number % len(model.free_queue) :]
+    compare_lives(lab, "free_blocks")

@@ -48,7 +48,7 @@ def reshape_and_cache_kernel(
     BLOCK_H: tl.constexpr,  # NUM_KV_HEADS, rounded up to a power of two
     BLOCK_D: tl.constexpr,  # HEAD_SIZE, rounded up to a power of two
 ):
-    """Write one token's keys and values to its slot. One program a token.
+    """Write one token's keys and values to its slot. One program per token.
 
     1. Which token, and which slot is it to go to? A negative slot is padding: `return`, and nothing is read or written.
     2. The tile of the token's numbers has BLOCK_H rows, one for each head, and BLOCK_D columns. Which of its lanes are
@@ -57,14 +57,14 @@ def reshape_and_cache_kernel(
     4. Where they go: slot 11 in blocks of 4 is block 2, place 3. Steps for the block, the place in it, the head.
     5. Load and store the keys, then the values, each number once.
 
-    Example, 4 tokens a block, `slot_mapping` 11 -1 4: program 0 writes to block 2, place 3; program 1 returns; program
-    2 writes to block 1, place 0.
+    Example, blocks of 4 tokens, `slot_mapping` 11 -1 4: program 0 writes to block 2, place 3; program 1 returns;
+    program 2 writes to block 1, place 0.
     """
     todo("lab-10", "reshape_and_cache_kernel", "step 1, the token's slot")
 
 
 def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Start `reshape_and_cache_kernel`, one program a token. Given; this is what a launcher looks like."""
+    """Start `reshape_and_cache_kernel`, one program per token. Given; this is what a launcher looks like."""
     num_tokens, num_kv_heads, head_size = key.shape
     reshape_and_cache_kernel[(num_tokens,)](  # in the brackets: the grid
         key,
@@ -123,7 +123,7 @@ def paged_attention_decode_kernel(
 
     Ids are int32, and id times stride may be more than that: widen the id before you multiply.
 
-    Example, 4 tokens a block, a request of 6 tokens with the row 7 3: the program reads all of block 7, the first two
+    Example, blocks of 4 tokens, a request of 6 tokens with the row 7 3: the program reads all of block 7, the first two
     places of block 3, and nothing else of the cache.
     """
     todo("lab-10", "paged_attention_decode_kernel", "step 1, the request and its length")

@@ -38,7 +38,7 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
         todo("lab-12", "SlidingWindowManager.get_num_skipped_tokens", "which tokens does the next one read?")
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """Give back the blocks that nobody reads any more, and put the null block in their places.
+        """Give back the blocks that no token reads any more, and put the null block in their places.
 
             before      [ null  b1   b2   b3 ]          blocks of 2, window 4, 7 tokens computed: 4 are skipped
             after       [ null null  b2   b3 ]          b1 is given back; the table is as long as before
@@ -47,7 +47,7 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
         2. Those that went in earlier calls are null blocks by now, in one row from the head of the table. They stay.
         3. Put `self.block_pool.null_block` in the place of each that goes, and give the blocks to
            `self.block_pool.free_blocks`, all in one call, the last one first. References, names and the free queue are
-           its business; null blocks are nobody's, so give it none.
+           its business; no request holds null blocks, so give it none.
 
         A request that is not admitted yet has no table: then there is nothing to do.
 
@@ -61,7 +61,7 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
 
             names     a   b   c   d   e         window 4, blocks of 2: the token behind a block's end reads the last
             cached    a   -   c   d   -         3 tokens before it, so the last 2 blocks
-            hit      null null c   d            8 tokens; b is missing, and nobody asks for it
+            hit      null null c   d            8 tokens; b is missing, and the next token does not read it
 
         1. Whole blocks only: not more than `max_length` has room for, nor more than have names.
         2. A hit that ends behind a block is good when every block is cached of which the next token reads something.
@@ -81,7 +81,7 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
 class HybridKVCacheCoordinator(kv_cache_coordinator.HybridKVCacheCoordinator):
     """The engine's coordinator of several groups; what a hit of all of them is, is yours.
 
-    You need `self.single_type_managers` (one a group, in the groups' order), `self.full_attention_first` (the same
+    You need `self.single_type_managers` (one per group, in the groups' order), `self.full_attention_first` (the same
     managers, those of full attention in front), `self.skipping_managers` (all but those of full attention), and
     `self.scheduler_block_size`, here the block size of every group. A manager knows its `kv_cache_group_id`.
     """
@@ -89,16 +89,16 @@ class HybridKVCacheCoordinator(kv_cache_coordinator.HybridKVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the longest hit that is one for every group: their blocks, a list a group, and its length in tokens.
+        """Return the longest hit that is one for every group: blocks, one list per group, and its length in tokens.
 
         1. `manager.find_longest_cache_hit(block_hashes, max_length)` returns the longest hit of this group alone, of at
            most `max_length` tokens. Start with all whole blocks that `max_cache_hit_length` has room for.
-        2. Whoever answers with less shortens the hit for all. Then the others must say whether it is a hit for them at
-           that length, and may shorten it further; until nobody does.
+        2. A group that answers with less shortens the hit for all. Then the others must say whether it is a hit for
+           them at that length, and may shorten it further; until none does.
         3. Any beginning of a hit of full attention is a hit, so these need to be asked only once, and their answers can
            be cut. No other group's can: at another end another window is read.
-        4. In the end each list has as many blocks as the length has. They stand in the order of the groups. Nobody
-           agrees on anything: empty lists and 0. Changes nothing.
+        4. In the end each list has as many blocks as the length has. They stand in the order of the groups. If the
+           groups agree on nothing: empty lists and 0. Changes nothing.
 
         Example, blocks of 2, group 0 a window of 3, group 1 full attention, max_cache_hit_length 9. Full attention has
         blocks 1 2 3 4, so 8 tokens. The window lacks its fourth block but has its third, 7: together 6 tokens,

@@ -1,17 +1,17 @@
-"""The data path: from a block table to slots, from slots to attention. Needs torch; triton is used where there is one.
+"""The data path: from a block table to slots, from slots to attention. Needs torch; triton is used if installed.
 
-    kv_cache = allocate_kv_cache(num_blocks, block_size, num_kv_heads, head_size)          once a layer
-    metadata = build_metadata(query_lens, seq_lens, block_tables, block_size)              once a step
+    kv_cache = allocate_kv_cache(num_blocks, block_size, num_kv_heads, head_size)          a layer's, by itself
+    metadata = build_metadata(query_lens, seq_lens, block_tables, block_size)              once per step
     write_kv(key, value, kv_cache, metadata.slot_mapping)                                  each layer: first write,
     out, lse = paged_attention(query, kv_cache, metadata, AttentionOptions())              then read
 
 In reading order: `block_table` (which blocks a request has, and which slot a token gets), `kv_cache` (where keys and
 values lie; writing, gathering and copying them), `quantized` (the same in 8 bits), `metadata` (what a step tells every
-layer), `options` (who sees whom), `reference` (attention over blocks, the obvious way), `merge` (two parts of one
-attention put together), `torch_reader`, `torch_plan` and `torch_backend` (fast on a CPU), `triton_kernels` and
-`triton_backend` (fast on a GPU), `flashinfer_backend` and `flash_attn_backend` (other people's kernels, where they are
-installed), `checks` (what cannot work is refused), `backends` (the two calls above: which of all these to use, and
-why).
+layer), `options` (who sees whom), `reference` (attention over blocks, the obvious way), `plain` (the same in 60 lines
+of torch), `merge` (two parts of one attention put together), `torch_reader`, `torch_plan` and `torch_backend` (fast on
+a CPU), `triton_kernels` and `triton_backend` (fast on a GPU), `flashinfer_backend` and `flash_attn_backend` (other
+people's kernels, where they are installed), `checks` (what cannot work is refused), `backends` (the two calls above:
+which of all these to use, and why).
 
 Nothing here knows requests, hashes or reference counts: block ids come in, and never go back.
 """

@@ -1,6 +1,7 @@
-"""The two calls of a layer: write keys and values, then attend. Who does it is named, or chosen for a reason.
+"""The two calls of a layer: write keys and values, then attend. The backend is named, or chosen with a reason.
 
 reference     one query and head at a time, float64          the oracle
+plain         one request at a time, float64                 the slow twin of torch, in 60 lines
 torch         CPU, or wherever torch runs
 triton        CUDA; on a CPU under TRITON_INTERPRET=1
 flashinfer    CUDA, where the package is installed
@@ -26,6 +27,7 @@ PACKAGES = {"triton": "triton", "flashinfer": "flashinfer", "flash_attn": "flash
 """What a backend needs beside torch."""
 MODULES = {
     "reference": "reference",
+    "plain": "plain",
     "torch": "torch_backend",
     "triton": "triton_backend",
     "flashinfer": "flashinfer_backend",
@@ -62,7 +64,7 @@ def paged_attention(
     backend: str = "auto",
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return what each query makes of the keys and values that it sees, and its log-sum-exp.
+    """Return each query's attention over the keys and values that it sees, and its log-sum-exp.
 
     Reads the visible tokens' slots; what lies in other blocks, or behind the end of a half-filled one, changes nothing.
 

@@ -71,7 +71,7 @@ def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table
         query_start_loc: `[num_reqs + 1]`, int32: the tokens of request i are `[start_loc[i], start_loc[i + 1])`.
         positions: `[num_tokens]`: each token's place in its own request.
         block_table: `[num_reqs, max_num_blocks]`, int32.
-        block_size: tokens a block.
+        block_size: tokens per block.
 
     Returns:
         `[num_tokens]`, int64: a cache of 4 GB has more slots times elements than 32 bits can count.

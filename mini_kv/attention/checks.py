@@ -72,7 +72,7 @@ def check_write(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping
     if key.shape != value.shape or key.shape[1:] != row or slot_mapping.shape != key.shape[:1]:
         raise ConfigError(
             f"key {list(key.shape)}, value {list(value.shape)} and slot_mapping {list(slot_mapping.shape)} do not fit "
-            f"together: the cache takes [num_tokens, {row[0]}, {row[1]}], and a slot a token"
+            f"together: the cache takes [num_tokens, {row[0]}, {row[1]}], and one slot per token"
         )
     if slot_mapping.dtype != torch.int64:
         raise ConfigError(f"slot_mapping is {slot_mapping.dtype}; a slot is int64")

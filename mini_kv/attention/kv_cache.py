@@ -29,9 +29,9 @@ class PagedKVCache:
     data: Tensor
     """`[num_blocks, 2, block_size, num_kv_heads, head_size]`, logically."""
     scales: Tensor | None = None
-    """`[num_blocks, 2, block_size, num_kv_heads]`, float32: one a token and head, if `data` is int8."""
+    """`[num_blocks, 2, block_size, num_kv_heads]`, float32: one per token and head, if `data` is int8."""
     tensor_scales: tuple[float, float] = (1.0, 1.0)
-    """Of all keys and of all values, if `data` is fp8."""
+    """The scale of all keys and the scale of all values, if `data` is fp8."""
 
     @property
     def num_blocks(self) -> int:
@@ -40,7 +40,7 @@ class PagedKVCache:
 
     @property
     def block_size(self) -> int:
-        """Tokens a block."""
+        """Tokens per block."""
         return self.data.shape[2]
 
     @property
@@ -50,7 +50,7 @@ class PagedKVCache:
 
     @property
     def head_size(self) -> int:
-        """Elements a head."""
+        """Elements per head."""
         return self.data.shape[4]
 
     @property

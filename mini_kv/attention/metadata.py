@@ -1,4 +1,4 @@
-"""What a step tells every layer: whose tokens these are, where their keys and values go, how far each may look."""
+"""What a step tells every layer: which request has which tokens, where keys and values go, how far a token looks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,9 +33,9 @@ class AttentionMetadata:
     """`[num_reqs + 1]`, int32."""
     max_query_len: int
     max_seq_len: int
-    """On the host, so that planning a kernel needs no answer from the device."""
+    """The largest of `seq_lens`, as a number on the host, so that planning a kernel does not wait for the device."""
     plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What a backend has worked out for its first layer and keeps for the others; so none of the above may change."""
+    """What a backend computed for its first layer and reuses for the others; so none of the fields above may change."""
 
     @property
     def num_reqs(self) -> int:

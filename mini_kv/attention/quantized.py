@@ -20,7 +20,7 @@ def quantize_per_token_head(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return `x` in int8 and the scales that undo it; `x` is within half a scale of what comes back.
 
     Args:
-        x: `[..., head_size]`; one scale a row.
+        x: `[..., head_size]`; one scale per row.
 
     Returns:
         int8 of the same shape, -127 to 127 (-128 has no opposite, so it is not used); float32 scales `[...]`, 0.0 for a
@@ -52,7 +52,7 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
         slot_mapping: `[num_tokens]`, int64.
     """
     written = slot_mapping >= 0
-    if not written.all():  # to ask is cheaper than to leave out nobody
+    if not written.all():  # this check is cheaper than indexing with a mask that is all True
         key, value, slot_mapping = key[written], value[written], slot_mapping[written]
     blocks, offsets = slot_mapping // kv_cache.block_size, slot_mapping % kv_cache.block_size
     for plane, x in enumerate((key, value)):

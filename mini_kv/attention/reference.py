@@ -1,4 +1,4 @@
-"""Attention over blocks, the obvious way: one request, one query, one head at a time. The oracle of all the others."""
+"""Attention over blocks, one request, one query, one head at a time. Tests compare every other backend with it."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
 def attend(
     query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
 ) -> Tensor:
-    """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp. In float64.
+    """Write each query's attention over the keys and values that it sees to `out`; return the log-sum-exp. In float64.
 
     Reads exactly the visible slots and nothing else, so whatever lies in other blocks, or behind the end of a
     half-filled one, may be anything. Arguments as in `paged_attention`. Costs O(num_tokens * num_heads) Python steps.

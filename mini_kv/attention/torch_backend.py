@@ -1,10 +1,10 @@
-"""Attention over blocks with plain torch operations, fast on a CPU.
+"""Attention over blocks with torch operations, fast on a CPU. What it computes, `plain` says in 60 lines.
 
 What makes it fast, in order: no large allocation inside a call; keys and values copied out of their blocks in pieces
 that stay in the processor's cache; few operations, for each costs microseconds; the heads that share a key as rows of
 one matrix. Three ways from there:
 
-    decode     one query a request: torch's own fused attention, a piece at a time, put together by the log-sum-exp
+    decode     one query per request: torch's own fused attention, a piece at a time, put together by the log-sum-exp
     prompt     many queries: the same, over what came before them and over themselves
     scores     all scores of a few queries at once, then one softmax: any mask, soft cap, any form of the cache
 
@@ -29,7 +29,7 @@ QUERIES_AT_ONCE = 16
 _fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. A private operation of torch: it may go."""
 _FUSED_SHARES_HEADS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
-"""Whether it reads one head of keys for a group of heads; what older ones do was not looked at."""
+"""Whether that operation lets a group of heads share one head of keys; only versions of torch that were tried count."""
 _Part = tuple[Tensor, Tensor]
 """Result `[..., head_size]` and log-sum-exp `[...]`."""
 
@@ -66,16 +66,16 @@ def attend(
 
 
 class _Plan(NamedTuple):
-    """What is the same in all layers of one kind: made by the first, kept with the step's metadata for the others."""
+    """The plan that all layers of one kind share: the first makes it, the step's metadata keeps it for the others."""
 
     num_tokens: int
     others: list[tuple[int, slice, int]]
-    """Requests that do not decode: which, where its queries stand, how long it is."""
+    """The requests that do not decode, each as (index of the request, rows of its queries, its length)."""
     decode: DecodePlan | None
 
 
 def _plan_of(query: Tensor, reader: BlockReader, metadata: AttentionMetadata, options: AttentionOptions) -> _Plan:
-    """Return the plan for layers like this one; made if it is not there."""
+    """Return the plan for layers of this kind, making it if the metadata has none."""
     data = reader.kv_cache.data
     kind = (options.sliding_window, options.chunk_size, options.logits_soft_cap, query.dtype, data.dtype)
     key = ("torch", *kind, data.shape[1:], data.is_contiguous())
@@ -99,7 +99,7 @@ def _make_plan(query: Tensor, reader: BlockReader, metadata: AttentionMetadata, 
 
 
 def _way(query_len: int, seq_len: int, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> Any:
-    """Return which of the three ways is the fastest that can do this request."""
+    """Return the fastest of the three ways that can compute this request."""
     if _fused is None or options.logits_soft_cap is not None or query.device.type != "cpu":
         return _scores
     if query_len == 1:
@@ -135,7 +135,7 @@ def _attend_to_pieces(q: Tensor, kv: Tensor, batch: Batch, scale: float) -> _Par
         kv = kv[:, :, :, batch.visible]
     else:
         pieces, places = batch.hidden
-        kv[pieces, :, :, places] = 0  # a weight of zero is not enough: zero times what nobody has written may be NaN
+        kv[pieces, :, :, places] = 0  # a weight of zero is not enough: unwritten memory may be NaN, and 0 * NaN is NaN
         mask = batch.mask.expand(-1, -1, q.shape[2], -1)
     keys, values = kv.unbind(1)
     out, lse = _fused(q, keys, values, attn_mask=mask, scale=scale)
@@ -147,8 +147,8 @@ def _attend_to_full_pieces(
 ) -> list[_Part]:
     """Return attention over pieces as large as one may be, each by the query that `index` says.
 
-    Where the time goes with long requests. Each piece drives the interpreter out of the processor's cache, so that
-    two calls a piece are all that this loop makes.
+    With long requests, most of the time is spent here. Each piece drives the interpreter out of the processor's cache,
+    so this loop makes only two calls per piece.
     """
     buffer, kv = reader.buffer(row_ids[:1].shape)
     keys, values = kv.unbind(1)
@@ -235,7 +235,7 @@ def _scores_of_a_few(q: Tensor, reader: BlockReader, request: int, position: int
     if num_queries > 1:
         hidden = _hidden(range(position, end), first, options).to(scores.device)
         scores.view(num_kv_heads, group, num_queries, -1).masked_fill_(hidden, -torch.inf)
-    largest = scores.amax(dim=-1, keepdim=True)  # finite: everybody sees at least itself
+    largest = scores.amax(dim=-1, keepdim=True)  # finite: every token sees at least itself
     weights = scores.sub_(largest).exp_()
     total = weights.sum(dim=-1, keepdim=True)
     out = torch.zeros_like(rows)
@@ -267,7 +267,7 @@ def _combine(outs: Sequence[Tensor] | Tensor, lses: Sequence[Tensor] | Tensor) -
 
 
 def _add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> None:
-    """Make it the same attention with one more score in each softmax, which stands for no token."""
+    """Add to each softmax one more score, which stands for no token."""
     with_sinks = torch.logaddexp(lse, sinks.to(lse))
     out.mul_(torch.exp(lse - with_sinks).unsqueeze(-1))
     lse.copy_(with_sinks)

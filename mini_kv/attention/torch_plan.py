@@ -1,4 +1,4 @@
-"""What a decode on a CPU has to know of its batch before it begins; the same in all layers of one kind.
+"""Plans a decode on a CPU: which pieces of which requests are copied and computed together. Once per kind of layer.
 
     request     0                              1     2          blocks of 4 tokens, of which 4 are copied at a time
     tokens      ....|....|....|....||....|.    ..    ....|..
@@ -26,7 +26,7 @@ class Piece(NamedTuple):
     """Blocks of one request, few enough to be copied at once, and which of their tokens its query sees."""
 
     which: int
-    """Of the request, among those that decode."""
+    """Index of the request, among those that decode."""
     first_block: int
     num_blocks: int
     begin: int
@@ -38,24 +38,24 @@ class Batch(NamedTuple):
     """Pieces that are copied together, and padded to the longest."""
 
     which: Tensor
-    """Whose query each is for."""
+    """The request, by its index, whose query each piece is for."""
     row_ids: Tensor
     visible: slice
     """Tokens that all queries see, if all see the same."""
     hidden: tuple[Tensor, Tensor] | None
-    """If not: of each token that its query does not see, the piece and the place in it."""
+    """If not: for each token that its query does not see, the piece and the place in it."""
     mask: Tensor | None
-    """And what is added to the scores, `[n, 1, 1, tokens]`: minus infinity for those."""
+    """What is added to the scores, `[n, 1, 1, tokens]`: minus infinity for the tokens that are hidden."""
 
 
 class DecodePlan(NamedTuple):
-    """Where the queries and the keys and values of all requests that decode are."""
+    """Where the queries, keys and values of all requests that decode lie."""
 
     rows: Tensor | slice
-    """Of the queries."""
+    """Rows of the queries."""
     batches: list[Batch]
     full_row_ids: Tensor
-    """Of pieces as large as one may be."""
+    """Row ids of the pieces of full size."""
     full_which: list[int]
     table: Tensor
     """`[most pieces of a request, num_requests]`: its parts, in the order in which they are computed."""
@@ -91,7 +91,7 @@ def plan_decode(
 
 
 def _pieces(seq_lens: Sequence[int], kv_cache: PagedKVCache, options: AttentionOptions) -> list[Piece]:
-    """Return what each request's last token sees, in pieces, the small ones first."""
+    """Return the tokens that each request's last token sees, in pieces, the small ones first."""
     found = []
     block_size, most = kv_cache.block_size, blocks_at_once(kv_cache)
     for index, seq_len in enumerate(seq_lens):
@@ -111,14 +111,14 @@ def blocks_at_once(kv_cache: PagedKVCache) -> int:
 
 
 def _count_full(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> int:
-    """Return how many pieces at the end are as large as one may be, and visible from first to last."""
+    """Return how many pieces at the end have full size and only visible tokens."""
     most = blocks_at_once(kv_cache)
     full = (most, 0, most * kv_cache.block_size)
     return sum(1 for _ in takewhile(lambda p: (p.num_blocks, p.begin, p.end) == full, reversed(pieces)))
 
 
 def _batches(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> Iterator[tuple[int, int]]:
-    """Yield which pieces to copy together, as (begin, end): padded to the last, they are no more than one may be."""
+    """Yield which pieces to copy together, as (begin, end): padded to the last one, they have at most full size."""
     most, begin = blocks_at_once(kv_cache), 0
     for end in range(1, len(pieces) + 1):
         if end == len(pieces) or (end + 1 - begin) * pieces[end].num_blocks > most:
@@ -127,7 +127,7 @@ def _batches(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> Iterator[tuple[
 
 
 def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Tensor) -> Tensor:
-    """Return where the pieces lie; a piece with fewer blocks than the largest repeats its last one."""
+    """Return the row ids of the pieces; a piece with fewer blocks than the largest repeats its last one."""
     first = torch.tensor([piece.first_block for piece in pieces])
     last = first + torch.tensor([piece.num_blocks - 1 for piece in pieces])
     columns = first.unsqueeze(1) + torch.arange(pieces[-1].num_blocks)
@@ -138,7 +138,7 @@ def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Tensor) -> 
 def _hidden(
     pieces: Sequence[Piece], num_tokens: int, query: Tensor
 ) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
-    """Return `Batch.hidden` and `Batch.mask` of pieces that are padded to so many tokens."""
+    """Return `Batch.hidden` and `Batch.mask` of pieces that are padded to `num_tokens` tokens."""
     if len({(piece.begin, piece.end) for piece in pieces}) == 1:
         return None, None
     tokens, ends = torch.arange(num_tokens), torch.tensor([(piece.begin, piece.end) for piece in pieces])
@@ -149,7 +149,7 @@ def _hidden(
 
 
 def _table(index: Sequence[int]) -> tuple[Tensor, bool]:
-    """Return where each request's parts are, `[most parts, num_requests]`, given whose each is; and if some lack one.
+    """Return the parts of each request, `[most parts, num_requests]`, and whether some requests have fewer than others.
 
     Requests with fewer parts than others get some of no weight, which stand behind the last.
     """

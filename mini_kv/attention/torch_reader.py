@@ -16,29 +16,29 @@ from mini_kv.attention.kv_cache import PagedKVCache
 
 
 class Workspace(threading.local):
-    """Memory that the calls of a thread use again: page by page, fresh memory costs more than the attention in it."""
+    """Memory that the calls of one thread reuse: fresh memory, page by page, costs more than the attention in it."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._memory: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return a tensor of this shape with anything in it; it is the next taker's, too, who says the same name."""
+        """Return an uninitialized tensor of this shape. The next call with the same name returns the same memory."""
         if like.device.type != "cpu":
             return like.new_empty(shape)  # torch keeps a GPU's memory by itself
         key, num_elements = (name, like.dtype), math.prod(shape)
         if key not in self._memory or self._memory[key].numel() < num_elements:
-            with torch.inference_mode(False):  # else those who do not infer could not write to it later
+            with torch.inference_mode(False):  # else calls outside inference mode could not write to it later
                 self._memory[key] = torch.empty(num_elements, dtype=like.dtype)
         return self._memory[key][:num_elements].view(shape)
 
 
 workspace = Workspace()
-"""The one that all calls share."""
+"""The workspace that all calls share; each thread has memory of its own."""
 
 
 class BlockReader:
-    """Copies with as few operations as can be: each costs microseconds. What is copied is overwritten by the next."""
+    """Copies blocks in few operations, since each costs microseconds. A copy is overwritten by the next one."""
 
     def __init__(self, kv_cache: PagedKVCache, block_tables: Tensor) -> None:
         """See the cache as rows; `block_tables` is `[num_reqs, max_num_blocks]`."""
@@ -46,14 +46,14 @@ class BlockReader:
         self.block_tables = block_tables.to(torch.int64)
         self._is_nhd = kv_cache.data.is_contiguous()
         self.rows: Tensor
-        """What `row_ids` count, `[num_rows, row_size]`: a view of the cache."""
+        """The cache as rows, which `row_ids` index: `[num_rows, row_size]`, a view."""
         if self._is_nhd:
             self.rows = kv_cache.data.flatten(0, 1).flatten(1)
         else:  # padded blocks come here, too: no view has their rows, so all of the cache is copied. Right, and slow
             self.rows = kv_cache.data.transpose(2, 3).flatten(0, 2).flatten(1)
 
     def row_ids(self, block_ids: Tensor, planes: tuple[int, ...] = (0, 1)) -> Tensor:
-        """Return where blocks `[..., num_blocks]` lie, `[..., len(planes), num_blocks]` (HND: heads before blocks).
+        """Return row ids of blocks `[..., num_blocks]`: `[..., len(planes), num_blocks]` (HND: heads before blocks).
 
         Plane 0 is the keys, plane 1 the values.
         """

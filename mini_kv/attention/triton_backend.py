@@ -18,9 +18,9 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Read by triton when the kernels above were defined; from then on it cannot change."""
 
 PROGRAMS_PER_SM = 3
-"""How many programs of a decode run on one multiprocessor at a time: 72 KB of shared memory each, of 227."""
+"""Programs of a decode that run on one multiprocessor at a time: each takes 72 KB of its 227 KB of shared memory."""
 MIN_SPLIT_TOKENS = 256
-"""Shorter splits write more partial results than is worth the company."""
+"""Positions of the shortest split: shorter ones write more partial results than the parallel work saves."""
 ROWS_PER_WRITE = 16
 
 
@@ -31,10 +31,10 @@ class Plan:
     block_m: int
     """Rows of a program: queries times the heads that share a head of keys."""
     tile: int
-    """Positions a step."""
+    """Positions per step of the loop."""
     num_splits: int
     split_tokens: int
-    """Positions a split, a multiple of `tile`."""
+    """Positions per split, a multiple of `tile`."""
     num_warps: int
     num_stages: int
 
@@ -107,7 +107,7 @@ def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata
     rows = max(metadata.max_query_len, 1) * group
     if IS_INTERPRETED:  # a program and a tile cost milliseconds each, whatever their size
         return Plan(max(16, triton.next_power_of_2(group)), 32, 1, 0, 4, 1)
-    wide = query.element_size() * kv_cache.head_size > 256  # bytes a row: more than 128 numbers of 16 bits
+    wide = query.element_size() * kv_cache.head_size > 256  # bytes per row: more than 128 numbers of 16 bits
     block_m = max(16, min(triton.next_power_of_2(rows), 64 if wide else 128), triton.next_power_of_2(group))
     few_registers = block_m > 16 and torch.cuda.get_device_capability(query.device) < (9, 0)
     tile = 32 if wide or few_registers else 64
@@ -123,7 +123,7 @@ def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata
 
 
 def pick_splits(num_programs: int, length: int, slots: int, tile: int) -> tuple[int, int]:
-    """Return in how many splits of how many positions to cut each program, so that the GPU is full to the end.
+    """Return into how many splits, of how many positions, to cut each program, so that the GPU is busy to the end.
 
     Programs run in waves of `slots`; what counts is how full the last one is. The fewest splits that fill the waves to
     nine tenths win, else the fullest.

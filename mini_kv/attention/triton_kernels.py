@@ -27,12 +27,12 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def find_queries(query_start_loc, num_reqs, BLOCK_Q: tl.constexpr, ONE_QUERY_EACH: tl.constexpr):
-    """Return a program's request, and the first of its queries there; that may lie behind the request's last.
+    """Return a program's request, and the index of its first query in it, which may lie behind the request's last.
 
     query_start_loc     [num_reqs + 1], int32
 
-    Request r's tiles are numbered from `start_loc[r] // BLOCK_Q + r` on. A few numbers are nobody's, but where a
-    request begins follows from one load, so that it is found by halving.
+    Request r's tiles are numbered from `start_loc[r] // BLOCK_Q + r` on. Some tile ids are unused; in return a
+    request's first tile follows from `query_start_loc` alone, so binary search finds the request.
     """
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the end of a long prompt has most to do, and begins
     request = 0
@@ -84,7 +84,7 @@ def add_sink(
     acc, total, largest,  # as in `attend_to_tiles`
     sink,  # [BLOCK_M], float32: of each row's head
 ):
-    """Return the three sums with one more score in each, which stands for no token."""
+    """Return the three running sums with the sink's score added to each softmax."""
     sink = sink.to(tl.float32) * LOG2E
     with_sink = tl.maximum(largest, sink)
     shrink = tl.exp2(largest - with_sink)
@@ -102,17 +102,17 @@ def attend_kernel(
     block_tables,  # [num_reqs, max_num_blocks], int32
     seq_lens, query_start_loc,  # [num_reqs], [num_reqs + 1], int32
     num_reqs, score_scale, value_scale,  # of q times k, of all values: the scales of an fp8 cache included
-    soft_cap, split_tokens,  # positions a split, a multiple of TILE
+    soft_cap, split_tokens,  # positions per split, a multiple of TILE
     out_stride_split, out_stride_token, out_stride_head, lse_stride_split, lse_stride_token,
     query_stride_token, query_stride_head, cache_stride_block, cache_stride_slot, cache_stride_head,
     scales_stride_block, scales_stride_slot, scales_stride_head, table_stride,
     BLOCK_SIZE: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,  # head size, up to a power of two
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr,  # heads a head of keys; rows; positions a step
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr,  # heads per KV head; rows; positions per step
     WINDOW: tl.constexpr, CHUNK: tl.constexpr,  # 0: none
     HAS_SOFT_CAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SCALES: tl.constexpr,
     IS_SPLIT: tl.constexpr, ONE_QUERY_EACH: tl.constexpr, COMPUTE: tl.constexpr,  # COMPUTE: dtype that is multiplied
 ):
-    """Attend; grid: (tiles of queries, num_kv_heads, num_splits)."""
+    """Compute attention of a tile of queries over a split; grid: (tiles of queries, num_kv_heads, num_splits)."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     kv_head, split = tl.program_id(1), tl.program_id(2)
     request, first_query = find_queries(query_start_loc, num_reqs, BLOCK_Q, ONE_QUERY_EACH)
@@ -213,14 +213,14 @@ def attend_to_tiles(
     WINDOW: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
     MASKED: tl.constexpr, COMPUTE: tl.constexpr,
 ):
-    """Return the three sums with positions `begin` to `end` added. Without MASKED, all rows see whole tiles."""
+    """Return the three running sums with positions `begin` to `end` added. Without MASKED, all rows see whole tiles."""
     elements = tl.arange(0, BLOCK_D)
     ahead = begin + tl.arange(0, TILE)
     # A tile's block ids are loaded one tile ahead: else the pipeliner keeps no keys in flight, waiting for addresses.
     ids = tl.load(table + ahead // BLOCK_SIZE, mask=(ahead >= first_visible) & (ahead < end), other=0)
     for tile_begin in range(begin, end, TILE):
         positions = tile_begin + tl.arange(0, TILE)
-        blocks = ids.to(tl.int64)  # int32 times the stride overflows at a million tokens a layer
+        blocks = ids.to(tl.int64)  # int32 times the stride overflows at a million tokens per layer
         ahead = positions + TILE
         ids = tl.load(table + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
         slots = blocks * stride_block + (positions % BLOCK_SIZE) * stride_slot
@@ -276,7 +276,7 @@ def merge_kernel(
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     if token >= tl.load(query_start_loc + num_reqs):
-        return  # nobody's: the batch was padded
+        return  # a token of no request: the batch was padded
     splits = tl.arange(0, BLOCK_S)
     elements = tl.arange(0, BLOCK_D)
     lse_rows = part_lses + splits * lse_stride_split + token * lse_stride_token + head

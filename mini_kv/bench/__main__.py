@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no row is called {', '.join(sorted(unknown))}; there are: {names(rows)}", file=sys.stderr)
         return 2
     repeats = args.repeats or sizes.repeats
-    # With --json -, standard output is for the machine and the table for whoever waits.
+    # With --json -, standard output is for the machine, so the table for the reader goes to standard error.
     out: TextIO = sys.stderr if args.json == "-" else sys.stdout
     tables: list[tuple[Row, list[Result]]] = []
     try:
@@ -55,7 +55,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", metavar="ROW", help=f"only these: {names(all_rows(QUICK, 0))}")
     parser.add_argument("--peer", choices=["auto", "vllm", "none"], default="auto", help="auto: vLLM if installed")
     parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="a checkout of nano-vllm to compare with, too")
-    parser.add_argument("--repeats", type=int, metavar="N", help="runs a row and peer")
+    parser.add_argument("--repeats", type=int, metavar="N", help="runs per row and peer")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts (default: 0)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the table, its figures mean nothing")
     parser.add_argument("--json", metavar="FILE", help="write the report there as JSON, too; - is standard output")

@@ -1,6 +1,6 @@
 """The rows: what is measured, and against which target.
 
-A row prepares one runner a peer; a runner does the row's work once and returns its figures. Every runner checks
+A row prepares one runner per peer; a runner does the row's work once and returns its figures. Every runner checks
 while it runs that the work was the row's: the hits are those that follow from the prompts, for every peer.
 """
 
@@ -21,12 +21,12 @@ PACKAGE_ROOT = Path(__file__).parents[2]
 """Where `python -m mini_kv...` finds this package, installed or not."""
 VOCABULARY = range(128_000)
 BLOCK_SIZE = 16
-"""Tokens a block, in every row but hashing."""
+"""Tokens per block, in every row but hashing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure should reach: at least so many times a peer's speed, or at most an absolute value."""
+    """What a figure should reach: at least a multiple of a peer's speed, or at most an absolute value."""
 
     must: float
     goal: float
@@ -58,12 +58,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything. The defaults are the sizes that the targets speak of."""
+    """Sizes of all rows: blocks, tokens, requests. The defaults are the sizes that the targets are for."""
 
     repeats: int = 15
     churn_block_counts: tuple[int, ...] = (1, 16, 96, 1024)
     churn_total: int = 20_000
-    """Blocks a run, whatever the count."""
+    """Blocks per run, whatever the count."""
     hash_tokens: int = 8192
     hash_block_sizes: tuple[int, ...] = (16, 64, 256)
     pool_blocks: int = 20_000
@@ -71,7 +71,7 @@ class Sizes:
     unique_tokens: int = 512
     held: int = 64
     requests: int = 64
-    """Requests a run."""
+    """Requests per run."""
     decode_running: int = 256
     decode_prompt_tokens: int = 512
     decode_steps: int = 64
@@ -103,7 +103,7 @@ QUICK = Sizes(
     growth_rounds=1,
     memory_blocks=1_000,
 )
-"""For a look at the table and for the tests: its figures mean nothing."""
+"""Small sizes, for a look at the table and for the tests: their figures mean nothing."""
 
 
 def tokens(rng: random.Random, count: int) -> list[int]:
@@ -139,7 +139,7 @@ def churn(sizes: Sizes, seed: int) -> Row:
 
 
 def hashing(sizes: Sizes, seed: int) -> Row:
-    """Return the row of naming all blocks of one long prompt."""
+    """Return the row of hashing all blocks of one long prompt."""
     cases = [(function, size) for function in ("sha256", "xxh3_128") for size in sizes.hash_block_sizes]
 
     def prepare(peer: Peer) -> Run:
@@ -176,7 +176,7 @@ def admission(name: str, sizes: Sizes, seed: int, *, held: int, shared: int, tar
     """Return a row of requests that come and go while `held` of them hold their blocks; the oldest leaves first.
 
     The pool is small enough that every new block evicts an old one. `shared` tokens at the head of every prompt are
-    the same; with one request held at a time, nobody holds them in between and each admission revives them.
+    the same; with one request held at a time, no request holds them in between and each admission revives them.
     """
     total = sizes.shared_tokens + sizes.unique_tokens
 
@@ -234,7 +234,7 @@ def decode(sizes: Sizes, seed: int) -> Row:
             prompts = [tokens(rng, sizes.decode_prompt_tokens) for _ in range(sizes.decode_running)]
             requests = [cache.submit(f"{rng.getrandbits(64):x}", prompt) for prompt in prompts]
             for request in requests:
-                expect(cache.admit(request), 0, f"{peer.name}: hit of a prompt that nobody else has")
+                expect(cache.admit(request), 0, f"{peer.name}: hit of a prompt that no other request has")
             sampled = tokens(rng, sizes.decode_steps)
             watch = Stopwatch()
             watch.start()
@@ -326,7 +326,7 @@ def growth(sizes: Sizes, seed: int) -> Row:
 
 
 def memory(sizes: Sizes, seed: int) -> Row:
-    """Return the row of bytes a block; each peer is weighed in a process of its own."""
+    """Return the row of bytes per block; each peer is weighed in a process of its own."""
 
     def prepare(peer: Peer) -> Run:
         command = [sys.executable, "-m", "mini_kv.bench.memory", peer.name, str(sizes.memory_blocks), str(seed)]
@@ -347,7 +347,7 @@ def memory(sizes: Sizes, seed: int) -> Row:
         Figure("idle block, RSS", "bytes", False),
         Figure("more if cached", "bytes", False),
     )
-    return Row("memory", f"bytes a block, of {sizes.memory_blocks:,}", figures, prepare, deterministic=True)
+    return Row("memory", f"bytes per block, of {sizes.memory_blocks:,}", figures, prepare, deterministic=True)
 
 
 def all_rows(sizes: Sizes, seed: int) -> list[Row]:

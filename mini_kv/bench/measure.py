@@ -42,7 +42,7 @@ class Stopwatch:
         watch.start() ... watch.lap("admit") ... watch.lap("finish")
                       |== "admit" ========|== "finish" ===========|
 
-    The kernel's thread clock costs most of a microsecond a reading, which is seen beside calls of ten: its cost,
+    The kernel's thread clock costs most of a microsecond per reading, which is seen beside calls of ten: its cost,
     measured once, is taken off every lap.
     """
 
@@ -89,11 +89,11 @@ def production_gc() -> Iterator[None]:
 
 
 def take_turns(runs: Mapping[str, Run], repeats: int, warmups: int = 1) -> dict[str, dict[str, list[float]]]:
-    """Run everybody `repeats` times in turns, A B A B, and return the values by runner and figure.
+    """Run each runner `repeats` times in turns, A B A B, and return the values by runner and figure.
 
     In turns, so that a busy minute on the machine slows all of them and the ratios survive it. Every other round goes
-    backwards, so that nobody always runs on the caches that the same neighbour has left. The first `warmups` rounds
-    do not count.
+    backwards, so that no runner always runs on the caches that the same neighbour has left. The first `warmups`
+    rounds do not count.
     """
     values: dict[str, dict[str, list[float]]] = {name: {} for name in runs}
     with production_gc():

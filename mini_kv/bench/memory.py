@@ -1,4 +1,4 @@
-"""Bytes a block, measured in a process that does nothing else: `python -m mini_kv.bench.memory PEER BLOCKS SEED`.
+"""Bytes per block, measured in a process that does nothing else: `python -m mini_kv.bench.memory PEER BLOCKS SEED`.
 
 Prints one JSON object. A process of its own, because memory that other rows have freed would be used again unseen.
 """

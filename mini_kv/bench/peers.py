@@ -1,13 +1,13 @@
 """The engines that are measured, each behind the same verbs.
 
-An adapter does for its engine what that engine's scheduler does, no more: the same work is counted for everybody.
+An adapter does for its engine what that engine's scheduler does, no more: the same work is counted for every engine.
 
-    submit   make a request of a prompt; names (hashes) its full blocks if the engine does so here
+    submit   make a request of a prompt; hashes its full blocks if the engine does so here
     admit    look the prompt up, take its blocks, and enter the full ones in the index
     decode   one step of many requests: a slot for one token each, the ids of new blocks, then the sampled token
     finish   give the blocks back
 
-Where the engines differ: nano-vllm names blocks in `admit` (twice where they hit) instead of `submit`, and enters
+Where the engines differ: nano-vllm hashes blocks in `admit` (twice where they hit) instead of `submit`, and enters
 them after the step; here that is part of `admit` and `decode`. Its runner reads the table of ids in place; the others
 tell theirs the ids of the new blocks only.
 """
@@ -90,14 +90,14 @@ class Peer(ABC):
 
     @abstractmethod
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
-        """Return a call that names all full blocks of the prompt and returns how many these are.
+        """Return a call that hashes all full blocks of the prompt and returns how many these are.
 
         `function` is ours: `sha256` or `xxh3_128`. The peer uses the nearest that it has.
         """
 
 
 class MiniKV(Peer):
-    """This engine."""
+    """mini_kv as a peer: the engine of this project."""
 
     name = "mini_kv"
     version = __version__

@@ -18,12 +18,12 @@ OURS = MiniKV.name
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Under which circumstances the figures came about: without these they say nothing."""
+    """The circumstances of a measurement: machine, versions, method, seed, command."""
 
     machine: str
     python: str
     versions: dict[str, str]
-    """Of the engines, by name."""
+    """Version of each engine, by its name."""
     method: str
     seed: int
     command: str
@@ -57,7 +57,7 @@ class Result:
 
     figure: Figure
     spreads: dict[str, Spread]
-    """By peer; ours always, another peer's only if it could do the work."""
+    """Median and quartiles by peer; ours always, another peer's only if it could do the work."""
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -101,7 +101,7 @@ def header_lines(header: Header) -> list[str]:
         f"method    {header.method}",
         f"seed      {header.seed}",
         f"command   {header.command}",
-        "ratio     how many times better than the peer; targets: at least so many times vLLM, or at most that value",
+        "ratio     how many times better than the peer; targets: at least this multiple of vLLM, or at most this value",
     ]
 
 

@@ -30,7 +30,7 @@ class KVCacheBlock:
         self.ref_cnt = 0
         """How many block tables hold this block."""
         self.block_hash: BlockHashWithGroupId | None = None
-        """The key under which the index knows this block; `None` while it is not full or no longer cached."""
+        """The block's key in the index; `None` while it is not full or no longer cached."""
         self.is_null = False
         """True for block 0 alone, the placeholder that is never handed out."""
         self.prev_free_block: KVCacheBlock | None = None
@@ -44,4 +44,4 @@ class KVCacheBlock:
 
 
 BlockFactory: TypeAlias = Callable[[int], KVCacheBlock]
-"""Makes the block with the given id. The trace hands the pool a factory of blocks that report their changes."""
+"""Makes the block with the given id. `mini_kv.trace` passes a factory whose blocks report their changes."""

@@ -118,7 +118,7 @@ def hash_block_tokens(
 ) -> BlockHash:
     """Return the hash of one full block, given the hash of the block before it.
 
-    The obvious twin of `get_request_block_hasher`, and its oracle. Source: vLLM `hash_block_tokens`.
+    Tests compare the faster `get_request_block_hasher` with it. Source: vLLM `hash_block_tokens`.
     """
     tokens = pack_token_ids(curr_block_token_ids)
     return BlockHash(hash_function(parent_block_hash + frame_extra_keys(extra_keys) + tokens))

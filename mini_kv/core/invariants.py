@@ -36,7 +36,7 @@ LEDGER: dict[str, str] = {
     "I17": "replay: the same seed gives the same events",
     "I18": "same words: tokens with the cache on equal tokens with it off",
 }
-"""What the invariants say, by number."""
+"""Each invariant in one sentence, by its number."""
 
 Tables = Mapping[str, Sequence[Sequence[KVCacheBlock]]]
 """Block tables by request id and group."""
@@ -75,11 +75,11 @@ def tables_of(kv: KVCacheManager) -> dict[str, Sequence[Sequence[KVCacheBlock]]]
 
 
 PINNED = "a copy under way"
-"""The holder of a pinned block, as a message tells it."""
+"""What a message calls the holder of a pinned block."""
 
 
 def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
-    """Yield everything that is broken in the manager's state, the plainest first. Costs O(pool)."""
+    """Yield every violation in the manager's state, the plainest first. Costs O(pool)."""
     tables = tables_of(kv)
     yield from find_pool_violations(kv.block_pool, tables)
     yield from check_i5_prefix(kv)
@@ -87,7 +87,7 @@ def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
 
 
 def find_pool_violations(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Yield what is broken in a pool whose blocks are held by `tables` alone."""
+    """Yield every violation in a pool whose blocks only `tables` hold."""
     yield from check_i1_references(pool, tables)
     yield from check_i2_free_queue(pool, tables)
     yield from check_i3_conservation(pool)
@@ -95,7 +95,7 @@ def find_pool_violations(pool: BlockPool, tables: Tables) -> Iterator[Violation]
 
 
 def check_invariants(kv: KVCacheManager, history: Sequence[str] = ()) -> None:
-    """Raise `InvariantViolationError` for the first thing that is broken, if any."""
+    """Raise `InvariantViolationError` for the first violation, if there is one."""
     for violation in find_violations(kv):
         raise InvariantViolationError(violation, history)
 
@@ -111,7 +111,7 @@ def told_holders(block: KVCacheBlock, tables: Tables) -> str:
 
 
 def check_i1_references(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Count, block by block, in how many tables it stands."""
+    """Yield every block whose `ref_cnt` is not the number of tables that hold it."""
     held: Counter[int] = Counter()
     for name, groups in tables.items():
         for table in groups:
@@ -127,7 +127,7 @@ def check_i1_references(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
 
 
 def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Walk the free queue and compare it with the blocks that no table holds."""
+    """Yield every difference between the free queue and the blocks that no table holds."""
     try:
         queue = pool.free_block_queue.get_all_free_blocks()
     except BlockStateError as error:
@@ -161,7 +161,7 @@ def _wrong_place(block: KVCacheBlock, is_in_queue: bool, tables: Tables) -> str 
 
 
 def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:
-    """Add up."""
+    """Yield a violation if free, held and null blocks do not add up to all blocks."""
     held = sum(1 for block in pool.blocks if block.ref_cnt > 0 and not block.is_null)
     if pool.num_free_blocks + held + 1 != len(pool.blocks):
         message = f"{pool.num_free_blocks} free + {held} held + 1 null is not {len(pool.blocks)} blocks"
@@ -169,7 +169,7 @@ def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:
 
 
 def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
-    """Follow every entry of the index to its block, and every block's key to the index."""
+    """Yield every index entry whose block does not carry its key, and every key of a block that is not in the index."""
     found: set[int] = set()
     own = set(pool.blocks)
     for key, blocks in pool.cached_block_hash_to_block.items():
@@ -178,20 +178,18 @@ def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
             if block.is_null:
                 yield Violation("I4", "the null block is in the index", (block.block_id,))
             elif block not in own:
-                yield Violation("I4", f"the index knows a block {block.block_id} that is not in the pool")
+                yield Violation("I4", f"the index has a block {block.block_id} that is not in the pool")
             elif block.block_hash != key:
                 other = "no key" if block.block_hash is None else "another key"
                 message = f"the index finds block {block.block_id} under {key.hex()[:8]}, but the block carries {other}"
                 yield Violation("I4", message, (block.block_id,))
     for block in pool.blocks:
         if block.block_hash is not None and block.block_id not in found:
-            yield Violation(
-                "I4", f"block {block.block_id} carries a key that the index does not know", (block.block_id,)
-            )
+            yield Violation("I4", f"block {block.block_id} carries a key that is not in the index", (block.block_id,))
 
 
 def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
-    """Compare every key in a table with the request's own block hash."""
+    """Yield every cached block in a table whose key is not the request's own block hash at that place."""
     for request_id, request in kv.requests.items():
         for manager in kv.coordinator.single_type_managers:
             hashes = manager.hashes_per_block(request.block_hashes)
@@ -207,7 +205,7 @@ def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
 
 
 def check_i14_drain(kv: KVCacheManager) -> Iterator[Violation]:
-    """Look for what finished requests left behind."""
+    """Yield the tables and references that finished requests left behind."""
     for manager in kv.coordinator.single_type_managers:
         kept = manager.req_to_blocks.keys() | manager.num_cached_block.keys() | manager.num_skipped_block.keys()
         left = kept - kv.requests.keys()

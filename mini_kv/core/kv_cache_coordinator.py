@@ -1,4 +1,4 @@
-"""One loop over the groups: what happens to a request happens to its table in every group."""
+"""Coordinates the groups of layers: what happens to a request happens to its table in every group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -175,7 +175,7 @@ class KVCacheCoordinator(ABC):
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
-    """No lookup, no keys: every request pays for all of its tokens. Any number of groups."""
+    """Groups without a prefix cache: nothing is looked up, and no block gets a key. Any number of groups."""
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
@@ -188,7 +188,7 @@ class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
 
 
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
-    """One group: its longest hit is the hit."""
+    """One group, whose longest hit is the cache's longest hit."""
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
@@ -199,7 +199,7 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
         return (hit,), len(hit) * manager.block_size
 
     def num_token_slots(self, request_id: str) -> int:
-        """Return the same without a loop: this is asked for every token."""
+        """Return how many tokens the one table has room for. Without a loop, since this is asked for every token."""
         (manager,) = self.single_type_managers
         return manager.block_size * len(manager.req_to_blocks.get(request_id, ()))
 

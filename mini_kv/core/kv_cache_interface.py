@@ -116,7 +116,7 @@ class MambaSpec(KVCacheSpec):
     """
 
     shapes: tuple[tuple[int, ...], ...]
-    """Of the tensors that make up one state, such as the convolution's and the recurrence's."""
+    """Shapes of the tensors that make up one state, such as the convolution's and the recurrence's."""
     dtypes_bytes: tuple[int, ...]
     """Bytes per element of each of these."""
     page_size_padded: int | None = None

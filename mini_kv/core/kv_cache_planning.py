@@ -1,7 +1,7 @@
 """Before the first request: which layers share a block table, and how many blocks the memory holds.
 
 All groups take their blocks from one pool, so a block must be as large for each: the same number of layers, the same
-bytes a layer. Where a model does not come like that, layers are padded, blocks made longer, states rounded up:
+bytes per layer. Where a model is not of that shape, layers are padded, blocks made longer, states rounded up:
 
     10 full + 52 window layers      a group of 10, four of 9 and two of 8: 8 of 70 places stay empty
     half as many heads              blocks of twice as many tokens

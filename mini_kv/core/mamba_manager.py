@@ -29,7 +29,7 @@ class MambaManager(SingleTypeKVCacheManager):
 
     @property
     def num_blocks_of_hit(self) -> int:
-        """One state."""
+        """How many blocks before its end a hit needs: 1, the state at that end."""
         return 1
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:

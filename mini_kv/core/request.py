@@ -90,7 +90,7 @@ class Request:
         self.num_cached_tokens: int | None = None
         """The hit of the first admission, in tokens; `None` before it."""
         self.shared_prefix_boundary = 0
-        """Where a prefix ends that windows or states have not kept: see `KVCacheCoordinator.shared_prefix_boundary`."""
+        """End of a prefix that full attention has cached and another group has not; see `KVCacheCoordinator`."""
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.mm_features = tuple(mm_features)
@@ -99,7 +99,7 @@ class Request:
         self.priority = 0
         self.arrival = 0
         self.max_slots = 0
-        """How many of its tokens will ever be computed."""
+        """The most tokens of this request that will ever be computed."""
         self.stop_token_ids: frozenset[int] = frozenset()
         self.spec_token_ids: list[int] = []
         """Drafts: tokens that were proposed as the next ones."""

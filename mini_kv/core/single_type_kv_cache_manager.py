@@ -37,7 +37,7 @@ def num_blocks_to_revive(new_computed_blocks: Sequence[KVCacheBlock]) -> int:
 
 
 class SingleTypeKVCacheManager(ABC):
-    """The tables of one group: looked up, grown, slid, published, freed. Subclasses say what is skipped.
+    """The block tables of one group: lookup, growth, freeing. Subclasses say which tokens no later token reads.
 
     Source: vLLM `SingleTypeKVCacheManager` (v1/core/single_type_kv_cache_manager.py).
     """
@@ -135,7 +135,7 @@ class SingleTypeKVCacheManager(ABC):
         """Return how many free blocks it takes to give the request slots for `num_tokens` tokens.
 
         A block of the hit that no table holds counts too: it needs no new memory, but it leaves the free queue.
-        `None` means "not in this step": the hit is there, but what it stands for is still being computed.
+        `None` means "not in this step": a layer with states whose hit is still being computed (`MambaManager`).
         """
         num_held = len(self.req_to_blocks.get(request_id, ()))
         num_new = self.num_missing_blocks(num_tokens, num_held + len(new_computed_blocks))
@@ -155,7 +155,7 @@ class SingleTypeKVCacheManager(ABC):
         return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
-        """Return how many new blocks a table of `num_held` needs for `num_tokens` tokens; not above 0: none."""
+        """Return how many blocks are missing in a table of `num_held` for `num_tokens` tokens; 0 or less: none."""
         return cdiv(num_tokens, self.block_size) - num_held
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
@@ -202,7 +202,7 @@ class SingleTypeKVCacheManager(ABC):
             self.num_skipped_block[request_id] = end
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the blocks that the first `num_tokens` tokens fill in the index.
+        """Enter the blocks that the first `num_tokens` tokens fill in the index, as a promise until their step has run.
 
         Up to the last place where a hit can end: no lookup would find a block behind it.
         """
@@ -366,7 +366,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
 
     @property
     def num_blocks_of_hit(self) -> int:
-        """The blocks of the window of the token behind the hit."""
+        """How many blocks before its end a hit needs: those in the window of the first token after it."""
         return cdiv(self.sliding_window - 1, self.block_size)
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:

@@ -32,9 +32,9 @@ _FIXED = {
     "mlp_bias": False,
     "tie_word_embeddings": True,
 }
-"""What `TinyLlama` cannot do otherwise."""
+"""The settings for which `TinyLlama` supports one value alone."""
 _DEFAULTS = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
-"""What a `config.json` means that does not say. Source: transformers 5.23, `LlamaConfig`."""
+"""Values of settings that a `config.json` leaves out. Source: transformers 5.23, `LlamaConfig`."""
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -47,7 +47,7 @@ SIZES = (
 )
 """Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
 MAX_SIZE = 1 << 32
-"""Of each of these; products of two of them still have a number of digits that a message can show."""
+"""Largest value of each of these; a product of two of them still fits into a message."""
 
 
 def tiny_folder() -> Path:

@@ -18,7 +18,7 @@ class EngineConfig:
     num_blocks: int | None = None
     """Blocks of the pool, the null block included."""
     kv_cache_memory_bytes: int | None = None
-    """Or the memory that they may take. Neither: 64 MiB."""
+    """Instead of `num_blocks`: the bytes that the pool may take. Neither: 64 MiB."""
     enable_prefix_caching: bool = True
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: str = "auto"
@@ -26,7 +26,7 @@ class EngineConfig:
     debug_poison: bool = False
     """Whether memory that no request may read is filled with NaN before each step; see `poison`."""
     seed: int = 0
-    """Of the requests that bring none."""
+    """Seed of the requests that bring none."""
     multi_tenant: bool = False
     """Whether requests come from tenants that must not learn of each other's prompts.
 

@@ -1,11 +1,11 @@
-"""A model by itself, one text at a time: without a cache, and with the cache that everybody thinks of first.
+"""A model by itself, one text at a time: without a cache, and with the simplest cache, one tensor that grows.
 
     tokens            The   cat   sat   on   the   mat
     no cache          the whole row again for every token
-    contiguous        one token a step; its key and value go behind the others, in a tensor that has room for the end
+    contiguous        one token per step; its key and value go behind the others, in a tensor that has room for all
 
 Both are right, and slow in different ways: the first computes everything again, the second sets aside the room of the
-longest text for every text. They are what the paged engine is held against: it must say the same, token for token.
+longest text for every text. Tests compare the paged engine with them: it must say the same, token for token.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from mini_kv.engine.threads import is_small, one_thread
 
 
 class Past(Protocol):
-    """An `Attend` for one text, which says how much of it need not be computed again."""
+    """An `Attend` for one text, which counts the tokens that need not be computed again."""
 
     num_tokens: int
     """Tokens whose keys and values are kept."""
@@ -40,21 +40,21 @@ class NoCache:
     num_tokens = 0
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Look back on what came with this very step."""
+        """Attend to the tokens of this step alone."""
         return look_back(query, key, value, options)
 
     def end_step(self, num_new_tokens: int) -> None:
-        """Forget it."""
+        """Do nothing: no key or value is kept."""
 
 
 class ContiguousCache:
-    """One tensor of keys and one of values a layer, `[max_num_tokens, num_kv_heads, head_size]`, filled from the left.
+    """A tensor of keys and a tensor of values per layer, `[max_num_tokens, num_kv_heads, head_size]`.
 
-    All layers of a step begin at the same place, so the count moves once a step and not in every layer.
+    All layers of a step begin at the same place, so the count moves once per step and not in every layer.
     """
 
     def __init__(self, model: CausalLM, max_num_tokens: int) -> None:
-        """Set aside the room of the longest text, whatever comes of it."""
+        """Allocate room for the longest text that may come."""
         self.num_tokens = 0
         self.max_num_tokens = max_num_tokens
         self.keys: list[Tensor] = []
@@ -67,7 +67,7 @@ class ContiguousCache:
             self.values.append(torch.zeros(shape, dtype=model.dtype, device=model.device))
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Put the new keys and values behind the old ones, and look back on all."""
+        """Append the new keys and values to the old ones, and attend to all."""
         end = self.num_tokens + len(key)
         if end > self.max_num_tokens:
             raise ConfigError(f"the cache has room for {self.max_num_tokens} tokens; this would be token {end}")
@@ -76,7 +76,7 @@ class ContiguousCache:
         return look_back(query, self.keys[layer][:end], self.values[layer][:end], options)
 
     def end_step(self, num_new_tokens: int) -> None:
-        """Move the end."""
+        """Count the new tokens, now that all layers have their keys and values."""
         self.num_tokens += num_new_tokens
 
 
@@ -103,7 +103,7 @@ def generate_alone(model: CausalLM, token_ids: Sequence[int], max_tokens: int, p
 
 
 def look_back(query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions) -> Tensor:
-    """Return what the last tokens of a text make of it, `[num_queries, num_heads, head_size]`.
+    """Return the attention of a text's last tokens over the text, `[num_queries, num_heads, head_size]`.
 
         keys        0 1 2 3 4 5 6
         queries             4 5 6        query i stands where the text, less the queries after it, ends

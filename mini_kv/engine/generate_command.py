@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Deltas = Generator[DeltaOutput, None, None]
 
 LARGEST = 1_000_000
-"""Of every whole number but the seed: a pool of so many blocks takes a second to make."""
+"""The largest value of every whole number but the seed: a pool of this many blocks takes a second to make."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="size of the pool, the null block included (default: 65)",
     )
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     parser.add_argument(
         "--model",
         type=Path,
@@ -67,7 +67,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 def run_generate(args: argparse.Namespace) -> int:
     """Write what the model says to each prompt; return the exit status.
 
-    On a terminal the texts grow and the blocks fill before one's eyes; elsewhere there is the text and nothing else.
+    On a terminal the texts and the blocks are drawn after every step; elsewhere only the texts are written.
 
     0: done. 2: an argument, a prompt or the checkpoint is wrong, said in one line on stderr, and nothing was written.
     """
@@ -79,7 +79,7 @@ def run_generate(args: argparse.Namespace) -> int:
 
 
 def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas] | None":
-    """Return an engine with all prompts added, and what will come out of it; `None`: cannot be, and was said why.
+    """Return an engine with all prompts added, and its outputs to come; `None` if that failed and an error was printed.
 
     `parts` go to `LLMEngine`.
     """
@@ -87,7 +87,8 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
         engine = make_engine(args, **parts)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
-        print(f"mini-kv generate: no {error.name} here: in a checkout, pip install -e '.[engine]'", file=sys.stderr)
+        advice = "in a checkout, `make test` brings it, or pip install -e '.[engine]'"
+        print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {error}", file=sys.stderr)
     return None

@@ -1,10 +1,10 @@
 """The seam between a model and its past.
 
 A model turns tokens into keys, values and queries, layer by layer, and does not know where the past is kept. It hands
-all three to an `Attend` and gets back what the queries found. Whoever stands behind that call decides what a cache is:
+all three to an `Attend` and gets back what the queries found. The `Attend` decides what a cache is:
 
     the whole past again, every time       no cache
-    one growing tensor a request           a contiguous cache
+    one growing tensor per request         a contiguous cache
     blocks anywhere in one large pool      a paged cache
 
 The same model runs on all of them, and must say the same.
@@ -21,7 +21,7 @@ from mini_kv.core.kv_cache_interface import KVCacheSpec
 
 
 class Attend(Protocol):
-    """One layer's look back: keep the new keys and values, return what the queries see."""
+    """Attention over one layer's past: keep the new keys and values, return what the queries see."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Return `[num_tokens, num_heads, head_size]`: what each query makes of all that it may see.
@@ -36,11 +36,11 @@ class Attend(Protocol):
 
 
 class CausalLM(Protocol):
-    """A language model that leaves its past to others."""
+    """A language model whose keys and values are kept outside of it, by an `Attend`."""
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that there are."""
+        """Number of tokens in the vocabulary."""
 
     @property
     def max_position_embeddings(self) -> int:
@@ -48,11 +48,11 @@ class CausalLM(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of keys and values."""
+        """Dtype of keys and values."""
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes, and its KV lies."""
+        """The device on which the model computes and its KV lies."""
 
     @property
     def settings(self) -> str:
@@ -70,6 +70,6 @@ class CausalLM(Protocol):
         Args:
             token_ids: `[num_tokens]`, int64: new tokens of any number of requests, one request after the other.
             positions: `[num_tokens]`, int64: each token's place in its own request.
-            attend: called once a layer, in order.
-            logits_indices: `[n]`, int64: rows whose next token somebody wants; in a long prompt, only the last.
+            attend: called once per layer, in order.
+            logits_indices: `[n]`, int64: rows whose next token is needed; in a long prompt, only the last.
         """

@@ -16,11 +16,11 @@ from mini_kv import strict_json
 from mini_kv.engine.errors import CheckpointError
 
 MAX_CONFIG_BYTES = 1 << 20
-"""Of a file with settings; published ones have a few KiB."""
+"""Largest file with settings; published ones have a few KiB."""
 MAX_INDEX_BYTES = 16 << 20
-"""Of the list of all tensors of a checkpoint that lies in several files."""
+"""Largest index of a checkpoint that lies in several files."""
 MAX_TOKENIZER_BYTES = 64 << 20
-"""Of a tokenizer; that of Gemma 3, with 262,144 tokens, has 33 MB."""
+"""Largest tokenizer; that of Gemma 3, with 262,144 tokens, has 33 MB."""
 
 
 def read_json(

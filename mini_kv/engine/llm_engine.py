@@ -50,7 +50,7 @@ from mini_kv.engine.threads import is_small, one_thread
 
 
 class LLMEngine:
-    """Takes prompts in at any time, and brings every running request one token per step."""
+    """Takes prompts in at any time; each step brings the running ones on, by a token once their prompt is computed."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class LLMEngine:
             raise
 
     def _finish_unknown(self) -> None:
-        """Let the scheduler forget what the engine has forgotten, or was interrupted in adding."""
+        """Abort the scheduler's requests that the engine does not have: forgotten here, or only half added."""
         self.scheduler.finish_requests([name for name in self.scheduler.requests if name not in self._samples])
 
     @property
@@ -228,7 +228,7 @@ class LLMEngine:
         self._in_step = None
 
     def _run_step(self, output: SchedulerOutput) -> list[DeltaOutput]:
-        """Carry out what was planned."""
+        """Run a planned step: model, sampling, and the requests that end."""
         request_ids, logits = self._execute(output)
         chosen = self._sample(request_ids, logits)
         first_samples = {sample.name: token_id for sample, token_id in chosen if sample.name in self.scheduler.requests}
@@ -321,7 +321,7 @@ class LLMEngine:
             self._abort({request.request_id for request in requests})
 
     def _collect(self, requests: list[RequestState], n: int) -> list[RequestOutput]:
-        """Run until all is said; return it."""
+        """Run until all requests are done; return their outputs."""
         results = {request.request_id: [CompletionOutput(index) for index in range(n)] for request in requests}
         for delta in self._run(requests):
             completion = results[delta.request_id][delta.index]
@@ -343,7 +343,7 @@ class LLMEngine:
         n: int = 1,
         cache_salt: str | None = None,
     ) -> Generator[DeltaOutput, None, None]:
-        """Yield what is said as it is said. The request of the first prompt is called "0", if it is the engine's first.
+        """Yield outputs as they come. The request of the first prompt is called "0", if it is the engine's first.
 
         A caller that stops listening aborts what is left.
 

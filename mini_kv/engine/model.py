@@ -51,7 +51,7 @@ class ModelConfig:
             raise ConfigError(f"layers {list(self.window_layers)} have a window, but sliding_window says no size")
 
     def window_of(self, layer: int) -> int | None:
-        """Return how many tokens a layer sees; `None`: all."""
+        """Return how many tokens one layer sees; `None`: all."""
         return self.sliding_window if layer in self.window_layers else None
 
 
@@ -69,7 +69,7 @@ class TinyLlama(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that there are."""
+        """Number of tokens in the vocabulary."""
         return self.config.vocab_size
 
     @property
@@ -79,12 +79,12 @@ class TinyLlama(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, the keys and the values."""
+        """Dtype of the weights, the keys and the values."""
         return self.model.embed_tokens.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         return self.model.embed_tokens.weight.device
 
     @property

@@ -1,11 +1,11 @@
-"""The worker: from what the scheduler planned to the logits of whoever needs a next token.
+"""The worker: from what the scheduler planned to the logits of the requests that need a next token.
 
 One step of three requests, from top to bottom:
 
     scheduler says        A: 5 tokens of its prompt     B: 1 token      C: 3 tokens, to the end of its prompt
     token_ids             a4 a5 a6 a7 a8                b17             c2 c3 c4
     positions             4  5  6  7  8                 17              2  3  4
-    slot_mapping          where each one's key and value go: block table of A, B, C, once a group of layers
+    slot_mapping          where each one's key and value go: block table of A, B, C, once per group of layers
     model.forward         all nine at once; in each layer `PagedAttend` writes nine keys and looks back through blocks
     logits                                              of b17                of c4: what comes next in B and in C
 
@@ -36,7 +36,7 @@ Layers = Sequence[tuple[PagedKVCache, int]]
 
 
 class PagedAttend:
-    """A layer's look back through blocks: write the new keys and values, then read all that are visible."""
+    """Attention of one layer over blocks: write the new keys and values, then read all that are visible."""
 
     def __init__(self, layers: Layers, metadata: Sequence[AttentionMetadata], backend: str) -> None:
         """Take the memory and the group of each layer, the metadata of each group, and the backend that computes."""
@@ -75,11 +75,11 @@ class Batch:
     query_lens: list[int] = field(default_factory=list)
     """New tokens of each request."""
     seq_lens: list[int] = field(default_factory=list)
-    """All its tokens up to the last new one."""
+    """Tokens of each request up to its last new one, computed ones included."""
     logits_request_ids: list[str] = field(default_factory=list)
-    """Who needs a next token: those whose known tokens end in this step."""
+    """The requests that need a next token: those whose known tokens end in this step."""
     logits_indices: list[int] = field(default_factory=list)
-    """Where each of them ends in `token_ids`."""
+    """Index in `token_ids` of the last token of each of these requests."""
 
 
 WrapAttend = Callable[[Attend, Batch], Attend]
@@ -143,7 +143,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
-        """Compute one step; return who needs a next token, and the logits for it, `[n, vocab_size]`.
+        """Compute one step; return the requests that need a next token, and their logits, `[n, vocab_size]`.
 
         Changes the KV memory, the tables, and what is remembered of the requests. The caller chooses the tokens and
         tells them to `append_token_ids`.
@@ -225,7 +225,7 @@ class ModelRunner:
         return batch
 
     def _make_metadata(self, batch: Batch) -> list[AttentionMetadata]:
-        """Return what the layers of each group must know of the step: one for all of them, not one a layer."""
+        """Return the metadata of the step, one per group: all layers of a group share it."""
         longest = max(batch.seq_lens, default=0)
         metadata = []
         for table in self.block_tables:

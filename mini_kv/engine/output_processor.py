@@ -11,11 +11,11 @@ from mini_kv.engine.sampling import SamplingParams, draw
 
 @dataclass(frozen=True, slots=True)
 class DeltaOutput:
-    """What one step brought for one sample."""
+    """One step's new text of one sample."""
 
     request_id: str
     index: int
-    """Which of the request's samples."""
+    """Index of the sample among the request's samples."""
     new_token_ids: list[int]
     new_text: str
     """Text that may be shown from now on; "" while a character, or what may be a stop string, is not whole yet."""
@@ -29,9 +29,9 @@ class CompletionOutput:
 
     index: int
     token_ids: list[int] = field(default_factory=list)
-    """The token that ended it included."""
+    """Its tokens, the one that ended it included."""
     text: str = ""
-    """Without what ended it."""
+    """Its text, without the stop string or end token that ended it."""
     finish_reason: str | None = None
 
 
@@ -48,7 +48,7 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class RequestState:
-    """What all samples of a request have in common."""
+    """A request's state that all of its samples share."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -76,7 +76,7 @@ class SampleState:
 
     @property
     def name(self) -> str:
-        """What scheduler and runner know it by."""
+        """The sample's request id in scheduler and runner."""
         return sample_name(self.request.request_id, self.index)
 
     def draw(self) -> float:
@@ -103,5 +103,5 @@ class SampleState:
 
 
 def sample_name(request_id: str, index: int) -> str:
-    """Return what scheduler and runner know a sample by; the first has the request's own name."""
+    """Return a sample's request id in scheduler and runner; the first sample has the request's own."""
     return f"{request_id}/{index}" if index else request_id

@@ -1,8 +1,8 @@
-"""Debug mode: what is no KV must not pass for KV.
+"""Debug mode: memory that no request may read is filled with NaN, so that a wrong read is an error.
 
-A block that was given back still holds the numbers of its last owner. Whoever reads it by mistake gets something that
-looks like an answer, and the text is wrong only a little, only sometimes. So before each step all memory that nobody
-may read is filled with NaN, which spreads through everything that it touches:
+A block that was given back still holds the numbers of its last owner. A request that reads it by mistake gets
+something that looks like an answer, and the text is wrong only a little, only sometimes. So before each step all memory
+that no request may read is filled with NaN, which spreads through everything that it touches:
 
     block     held, written     held, just handed out     free, with a key     free, no key     the null block
     filled    no                yes                       no: it can be hit    yes              yes
@@ -30,7 +30,7 @@ class PoisonedKVError(KVCacheError):
 
 
 class KVPoison:
-    """Fills what nobody may read, before each step; costs O(pool) a step."""
+    """Fills memory that no request may read with NaN, before each step; costs O(pool) per step."""
 
     def __init__(self, block_pool: BlockPool, runner: ModelRunner) -> None:
         self.block_pool = block_pool

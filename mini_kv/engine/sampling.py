@@ -1,6 +1,6 @@
-"""From logits to a token: the likeliest, or one drawn by lot.
+"""From logits to a token: the most likely one, or one drawn at random.
 
-The lot is one number between 0 and 1, and the token is the one in whose stretch it falls:
+One number between 0 and 1 is drawn, and the token is the one in whose stretch it falls:
 
     likeliest first     0          the          .52    a   .70  his .81 ...  1
     drawn: 0.64                                  ^ a
@@ -27,19 +27,19 @@ class SamplingParams:
     max_tokens: int = 16
     """Output tokens after which it ends, with reason "length"."""
     temperature: float = 1.0
-    """What logits are divided by; 0: always the likeliest token."""
+    """Divisor of the logits; 0: always the most likely token."""
     top_k: int = 0
-    """Only so many of the likeliest tokens can be drawn; 0: all."""
+    """Sample from the k most likely tokens; 0 disables."""
     top_p: float = 1.0
-    """Only the likeliest tokens that together have this probability can be drawn."""
+    """Sample from the most likely tokens that together have this probability; 1.0 disables."""
     seed: int | None = None
-    """Same seed, same text. `None`: the engine gives each request its own."""
+    """Seed of the draws: the same seed gives the same text. `None`: the engine gives each request its own."""
     stop: tuple[str, ...] = ()
     """Texts that end it, with reason "stop"; they are not part of what it said."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end it, with reason "stop"."""
     ignore_eos: bool = False
-    """Whether it goes on after the token that ends a text."""
+    """Whether the request goes on after the token that ends a text."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -71,8 +71,8 @@ def sample_tokens(logits: Tensor, params: Sequence[SamplingParams], draws: Seque
 
     Args:
         logits: `[n, vocab_size]`.
-        params: a row's.
-        draws: a row's number, as `draw` makes it; rows of temperature 0 do not need it.
+        params: the parameters of each row.
+        draws: a number per row, as `draw` makes it; rows of temperature 0 do not need it.
     """
     token_ids: list[int] = logits.argmax(dim=-1).tolist()
     drawn = [row for row, choice in enumerate(params) if choice.temperature > 0]

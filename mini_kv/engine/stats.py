@@ -1,4 +1,4 @@
-"""What an engine says of itself: counters, and the line that serving engines print every few seconds.
+"""An engine's counters, and the line that serving engines log every few seconds.
 
     Avg prompt throughput: 204.8 tokens/s, Avg generation throughput: 51.2 tokens/s, Running: 3 reqs, Waiting: 1 reqs,
     KV cache usage: 37.5%, Prefix cache hit rate: 66.7%

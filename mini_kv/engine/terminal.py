@@ -1,6 +1,6 @@
 """Texts that grow and blocks that fill, on a terminal. No torch here.
 
-    A block is free when nobody holds it, and its name
+    A block is free when no request holds it, and it
 
     4 of 24 blocks held, step 19
     111oo2..................
@@ -14,12 +14,12 @@ from typing import TextIO
 
 from mini_kv.core.block_pool import BlockPool
 
-MARKS = ".  free    o  free, and can still be found    1  held    2, 3 ...  shared by so many"
+MARKS = ".  free    o  free, still cached    1  held    2, 3 ...  shared by that many"
 MAX_POOL_LINES = 4
 
 
 def pool_lines(block_pool: BlockPool, width: int) -> list[str]:
-    """Return a mark a block, in the order of their numbers, and without the null block."""
+    """Return one mark per block, in the order of their numbers, and without the null block."""
     marks = "".join(
         "o" if block.ref_cnt == 0 and block.block_hash else ".123456789"[min(block.ref_cnt, 9)]
         for block in block_pool.blocks

@@ -1,11 +1,11 @@
-"""What a step takes at the least, and what a request costs at the least: a card's data sheet against a model's sizes.
+"""Lower bounds of a step's time and of a request's cost, from a card's data sheet and a model's sizes.
 
     step of a batch of 64     fetch weights | fetch 64 caches              bytes / bandwidth
-                              compute 64 tokens                            operations / operations a second
+                              compute 64 tokens                            operations / operations per second
     seconds of the step       the longer of the two
 
-These are bounds: no engine is faster, and all are slower, by a factor that only a measurement knows. Money is seconds
-times a price, and the price is yours.
+These are bounds: no engine is faster, and all are slower, by a factor that only a measurement shows. Money is seconds
+times a price, which the caller gives.
 
 Source: the roofline of Williams, Waterman and Patterson (2009, doi.org/10.1145/1498765.1498785).
 """
@@ -20,13 +20,13 @@ from mini_kv.planning.models import BYTES, load_model
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a data sheet promises."""
+    """A card's speeds and memory, as its data sheet says them."""
 
     name: str
     flops: float
-    """Dense operations a second, in 16 bits."""
+    """Dense operations per second, in 16 bits."""
     bandwidth: float
-    """Bytes a second from its memory."""
+    """Bytes per second from its memory."""
     memory: float
     """Bytes."""
 
@@ -37,22 +37,22 @@ H200 = Card("H200", 989e12, 4.8e12, 141e9)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model as a server sees it: bytes to fetch, operations to do."""
+    """A model's cost per token: bytes to fetch, operations to do."""
 
     name: str
     num_parameters: float
     kv_bytes_per_token: int
     attention_flops_per_token: int
-    """For one new token, per token that it looks back on."""
+    """Operations of attention for one new token, per token that it attends to."""
 
     @property
     def weight_bytes(self) -> float:
-        """What every step fetches, in 16 bits."""
+        """Bytes of all weights, which every step fetches, in 16 bits."""
         return BYTES * self.num_parameters
 
 
 def served(name: str, num_parameters: float, num_heads: int) -> Served:
-    """Return the model of that name in models.toml, with two numbers that its cache does not know.
+    """Return the costs of the model of that name in models.toml.
 
     Raises `ConfigError` for an unknown name, and for a model that is not full attention throughout.
     """
@@ -68,14 +68,14 @@ def served(name: str, num_parameters: float, num_heads: int) -> Served:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The seconds of one step, by what has to be done; fetching and computing go on at the same time."""
+    """The seconds of one step, by kind of work; fetching and computing go on at the same time."""
 
     weights: float
-    """To fetch the weights."""
+    """Seconds to fetch the weights."""
     kv: float
-    """To fetch all requests' keys and values."""
+    """Seconds to fetch all requests' keys and values."""
     arithmetic: float
-    """To compute."""
+    """Seconds to compute."""
 
     @property
     def seconds(self) -> float:
@@ -99,7 +99,7 @@ def largest_batch(model: Served, card: Card, context: int) -> int:
 
 
 def tokens_per_second(model: Served, card: Card, batch: int, context: int) -> float:
-    """Return the most that the card can say, all requests together; NaN where the batch has no room."""
+    """Return the most tokens per second that the card can generate in all; NaN if the batch does not fit."""
     if context and batch > largest_batch(model, card, context):
         return math.nan
     return batch / decode_step(model, card, batch, context).seconds
@@ -107,14 +107,14 @@ def tokens_per_second(model: Served, card: Card, batch: int, context: int) -> fl
 
 @dataclass(frozen=True, slots=True)
 class RequestCost:
-    """What one request takes of a card that it shares, in seconds."""
+    """Seconds of a shared card that one request takes."""
 
     prompt: float
     answer: float
 
     @property
     def seconds(self) -> float:
-        """Both."""
+        """Seconds of prompt and answer together."""
         return self.prompt + self.answer
 
     def price(self, price_per_hour: float) -> float:
@@ -125,7 +125,7 @@ class RequestCost:
 def request_cost(
     model: Served, card: Card, prompt_tokens: int, answer_tokens: int, *, batch: int, cached_tokens: int = 0
 ) -> RequestCost:
-    """Return what a request takes at the least, in the company of `batch - 1` others of its kind.
+    """Return the least time that a request takes, if `batch - 1` others of its kind share each step.
 
     Args:
         model: what answers.

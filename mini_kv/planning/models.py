@@ -1,4 +1,4 @@
-"""Shapes of real models, from models.toml, as the cache's plan wants them."""
+"""Shapes of real models' layers, read from models.toml."""
 
 import tomllib
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from mini_kv.core.kv_cache_interface import (
 
 MODELS = Path(__file__).with_name("models.toml")
 BYTES = 2
-"""A number of KV or state: bf16."""
+"""Bytes of one number of KV or state: bf16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the cache needs to know of a model."""
+    """The shapes of a model's layers that the cache plan needs."""
 
     title: str
     source: str
@@ -30,16 +30,16 @@ class Model:
     kv_cache_spec: dict[str, KVCacheSpec]
     """Shape of each layer that owns KV, by a name such as `window.3`, in the model's order."""
     kv_sharing: dict[str, str]
-    """Layers that own none, and whose KV each of them reads."""
+    """Each layer that owns no KV, and the layer whose KV it reads."""
 
 
 def model_names() -> list[str]:
-    """Return the names that `load_model` knows."""
+    """Return the names that `load_model` takes."""
     return list(_read())
 
 
 def load_model(name: str, block_size: int = 16) -> Model:
-    """Return the model of that name, with blocks of so many tokens. Raises `ConfigError`, naming the choices."""
+    """Return the model of that name, with blocks of `block_size` tokens. Raises `ConfigError`, naming the choices."""
     models = _read()
     if name not in models:
         raise ConfigError(f"unknown model {name!r}; choose from {', '.join(models)}")

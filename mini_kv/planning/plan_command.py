@@ -1,4 +1,4 @@
-"""`mini-kv plan MODEL`: what a model's KV cache looks like in so much memory, before any request."""
+"""`mini-kv plan MODEL`: the layout of a model's KV cache in a given amount of memory, before any request."""
 
 import argparse
 import sys
@@ -26,7 +26,7 @@ GIB = 2**30
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
 LARGEST = 1_000_000_000
-"""Of every number: GiB, tokens."""
+"""The largest number that any option takes: GiB, tokens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"one of: {', '.join(model_names())}")
     parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory for the cache (default: 16)")
     parser.add_argument("--max-len", type=int, metavar="N", help="tokens of the longest request (default: the model's)")
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens a block (default: 16)")
-    parser.add_argument("--step", type=int, default=8192, metavar="N", help="tokens a step at most (default: 8192)")
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
+    parser.add_argument("--step", type=int, default=8192, metavar="N", help="most tokens per step (default: 8192)")
     parser.add_argument(
         "--hybrid",
         choices=list(HYBRID),
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; return 0, or 2 with one line on stderr if there can be none."""
+    """Print the plan; return 0, or 2 with one line on stderr if no plan is possible."""
     try:
         for name, value in (("block-size", args.block_size), ("max-len", args.max_len), ("step", args.step)):
             if value is not None and not 1 <= value <= LARGEST:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, max_len: int, step: int) -> list[str]:
-    """Return the plan, a line a group, then the totals, then the tensors."""
+    """Return the lines of the plan: one per group, then the totals, then the tensors."""
     config = get_kv_cache_config(groups, memory)
     size = max(len(group.layer_names) for group in groups)
     lines = [
@@ -113,7 +113,7 @@ def describe(spec: KVCacheSpec) -> str:
 
 
 def tensor_lines(groups: Sequence[KVCacheGroupSpec], kv_sharing: dict[str, str]) -> list[str]:
-    """Return a drawing of the tensors: a row a tensor, a column a group, + for the layers that share an owner's KV."""
+    """Return a drawing of the tensors: a row per tensor, a column per group, + for layers that share an owner's KV."""
     tensors = get_kv_cache_tensors(groups, kv_sharing)
     cells = [
         [names[0] + f" +{len(names) - 1}" * (len(names) > 1) if names else "." for names in row] for row in tensors

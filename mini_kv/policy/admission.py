@@ -1,4 +1,4 @@
-"""Admission strategies: the newcomer fits, may it enter?
+"""Admission strategies: whether a waiting request that fits may enter.
 
     greedy              yes                                     a running request that grows may find no block
     greedy, jumping     yes, and so may those behind it         a large request can be overtaken without end

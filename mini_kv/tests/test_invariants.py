@@ -197,9 +197,9 @@ def count_left_over(kv: KVCacheManager) -> None:
             (5,),
             "the index finds block 5 under 91a408d2, but the block carries another key",
         ),
-        (key_unknown_to_the_index, "I4", (6,), "block 6 carries a key that the index does not know"),
+        (key_unknown_to_the_index, "I4", (6,), "block 6 carries a key that is not in the index"),
         (null_block_cached, "I4", (0,), "the null block is in the index"),
-        (foreign_block_cached, "I4", (), "the index knows a block 99 that is not in the pool"),
+        (foreign_block_cached, "I4", (), "the index has a block 99 that is not in the pool"),
         (partial_block_cached, "I5", (3,), "block 3 is in the index, but A has not filled it"),
         (another_prefix_in_a_table, "I5", (2,), "block 2 of A is in the index under another prefix's hash"),
         (table_left_over, "I14", (), "tables are left of requests that are over: gone"),
@@ -239,7 +239,7 @@ def test_all_that_is_broken_is_found() -> None:
     block(kv, 6).block_hash = SomeKey
     assert [str(violation) for violation in find_violations(kv)] == [
         "I1 broken: block 2 has ref_cnt 3 but is held by A",
-        "I4 broken: block 6 carries a key that the index does not know",
+        "I4 broken: block 6 carries a key that is not in the index",
     ]
 
 

@@ -36,8 +36,13 @@ def test_it_has_the_tests_of_every_lab_that_needs_only_python(course: zipfile.Zi
     parts = ("fingerprints.json", "hints.toml", "lab.toml", "test_lab.py")
     labs = [lab.lab_id for lab in all_labs(ROOT) if lab.needs == "C"]
     assert labs[:7] == [f"lab-{number:02}" for number in range(1, 8)]
-    helpers = {f"labs/{lab}/helpers.py" for lab in labs if (ROOT / "labs" / lab / "helpers.py").is_file()}
-    assert files == {f"labs/{lab}/{part}" for lab in labs for part in parts} | helpers
+    assert files == {f"labs/{lab}/{part}" for lab in labs for part in parts} | imported_by_tests(labs)
+
+
+def imported_by_tests(labs: list[str]) -> set[str]:
+    """Return the files of these labs that their tests import."""
+    found = [file for name in ("helpers.py", "chance.py") for file in ROOT.glob(f"labs/*/{name}")]
+    return {str(file.relative_to(ROOT)) for file in found if file.parent.name in labs}
 
 
 def test_it_has_nothing_of_the_solutions(course: zipfile.ZipFile) -> None:

@@ -43,7 +43,7 @@ def reshape_and_cache_kernel(
 
 
 def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Start `reshape_and_cache_kernel`, one program a token."""
+    """Start `reshape_and_cache_kernel`, one program per token."""
     num_tokens, num_kv_heads, head_size = key.shape
     reshape_and_cache_kernel[(num_tokens,)](
         key,

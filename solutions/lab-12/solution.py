@@ -16,7 +16,7 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
         return max(0, num_computed_tokens - self.sliding_window + 1)
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """Give back the blocks that nobody reads any more, and put the null block in their places."""
+        """Give back the blocks that no token reads any more, and put the null block in their places."""
         table = self.req_to_blocks.get(request_id, [])
         num_skipped = min(self.get_num_skipped_tokens(num_computed_tokens) // self.block_size, len(table))
         gone: list[KVCacheBlock] = []
@@ -49,7 +49,7 @@ class HybridKVCacheCoordinator(kv_cache_coordinator.HybridKVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the longest hit that is one for every group: their blocks, a list a group, and its length."""
+        """Return the longest hit that is one for every group: their blocks, one list per group, and its length."""
         hits: dict[int, list[KVCacheBlock]] = {}
         num_blocks = max_cache_hit_length // self.scheduler_block_size
         while True:

@@ -45,7 +45,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.attention", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
     parser.add_argument("--rows", nargs="+", metavar="TEXT", help="only rows whose names contain one of these")
-    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="runs a row, on a CPU (default: 9)")
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="runs per row, on a CPU (default: 9)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the tensors (default: 0)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the table, its figures mean nothing")
     parser.add_argument("--json", metavar="FILE", help="write the report there as JSON, too")

@@ -29,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Milliseconds a call, by implementation."""
+    """Milliseconds per call, by implementation."""
 
     row: Row
     ms: dict[str, Spread]
@@ -73,7 +73,7 @@ def rows(quick: bool) -> list[Row]:
 def measure(row: Row, repeats: int, seed: int, layers_bytes: int = LAYERS_BYTES) -> Result:
     """Time one row: paged and contiguous in turns, each over all sets of tensors.
 
-    The first round, which does not count, plans the batch: a model does that once a step, not once a layer.
+    The first round, which does not count, plans the batch: a model does that once per step, not once per layer.
     """
     num_sets = max(1, min(8, layers_bytes // row.shape.kv_bytes))
     sets = [make_inputs(row.shape, torch.device("cpu"), seed + i, with_contiguous=True) for i in range(num_sets)]

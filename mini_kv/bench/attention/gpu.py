@@ -28,13 +28,13 @@ Clock = Callable[[Calls], float]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this GPU does with nothing else to do."""
+    """The rates that this GPU reaches when it does nothing else."""
 
     copy: float
-    """Bytes a second, read and written."""
+    """Bytes per second, read and written."""
     read: float
     multiply: float
-    """Operations a second, bfloat16."""
+    """Operations per second, bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(slots=True)
 class Result:
-    """Seconds a call of one row."""
+    """Seconds per call, of one row."""
 
     row: Row
     ours: float
@@ -61,7 +61,7 @@ class Result:
     """Largest relative error against the oracle on a few tokens."""
     others: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    """Who could not do the row, and why."""
+    """The peers that could not do the row, and why."""
 
 
 def rows(quick: bool) -> list[Row]:
@@ -160,7 +160,7 @@ def measure_limits(device: torch.device, clock: Clock, num_bytes: int) -> Limits
 
 
 def measure(row: Row, seed: int, device: torch.device, clock: Clock, backend: str) -> Result:
-    """Check one row and time it, ours and whoever else can do it."""
+    """Check one row and time it, with our kernels and with every peer that can do it."""
     shape = row.shape
     num_sets = max(1, min(32, -(-SETS_BYTES // shape.kv_bytes))) if device.type == "cuda" else 2
     sets = [make_inputs(shape, device, seed + i, with_contiguous=not row.write) for i in range(num_sets)]
@@ -217,7 +217,7 @@ def check_write(inputs: Inputs, backend: str) -> float:
 
 
 def rates(result: Result) -> tuple[float, float]:
-    """Return bytes and operations a second."""
+    """Return bytes and operations per second."""
     shape = result.row.shape
     num_bytes = shape.bytes
     if result.row.write:  # read once in the query's dtype, written once in the cache's

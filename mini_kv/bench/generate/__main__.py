@@ -1,4 +1,4 @@
-"""`python -m mini_kv.bench.generate`: what a cache buys, what a batch buys, and where others stand."""
+"""`python -m mini_kv.bench.generate`: what a cache buys, what a batch buys, and how fast other engines are."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from mini_kv.bench.report import cpu_model
 
 PARTS = {"cache": cache, "prefix": prefix, "batch": batch, "peers": peers}
 SHAPES_ON_CPU = {"cache": ("tiny", "small"), "prefix": ("tiny",), "batch": ("tiny", "small"), "peers": ("tiny",)}
-"""What each part measures if nobody says what."""
+"""The models that each part measures by default."""
 SHAPES_ON_GPU = dict.fromkeys(PARTS, ("1b",))
 
 

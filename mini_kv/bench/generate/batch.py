@@ -1,10 +1,10 @@
 """Many requests in one step, beside what the machine can do: why batches matter, and what a request costs.
 
 A step reads all weights once, for one token as for a hundred; it reads each request's keys and values, and computes
-each request's products. So tokens a second grow with the batch until one of two limits is reached:
+each request's products. So tokens per second grow with the batch until one of two limits is reached:
 
     time of a step  >=  (weights + KV) bytes / bandwidth
-    time of a step  >=  operations / operations a second
+    time of a step  >=  operations / operations per second
 
 The limits are measured here, too: a copy that is much larger than the last cache, and a product of large matrices.
 
@@ -22,24 +22,24 @@ from mini_kv.bench.measure import Run, take_turns
 
 TITLE = "tokens/s by the number of requests in a step"
 COPY_BYTES = 256 * 2**20
-"""Of the tensor that is copied: far more than a last cache."""
+"""Size of the tensor that is copied: far more than a last-level cache."""
 ROUNDS = 10
 """Copies and products that are measured together, so that waiting for the device costs nothing beside them."""
 
 
 def run(setup: Setup, *, copy_bytes: int = COPY_BYTES) -> list[dict[str, Any]]:
-    """Return a row a batch; limits and steps are measured in turns."""
+    """Return one row per batch size; limits and steps are measured in turns."""
     matrix = 4096 if setup.model.device.type == "cuda" else 512
     runs: dict[str, Run] = {"copy": _copy(setup, copy_bytes), "multiply": _multiply(setup, matrix)}
     runs |= {str(batch): _decode(setup, batch) for batch in setup.sizes.batches}
     values = take_turns(runs, setup.repeats)
-    copy = max(values["copy"]["per second"])  # the limit is what it can do when nobody disturbs it
+    copy = max(values["copy"]["per second"])  # the limit is what it can do when no other program disturbs it
     multiply = max(values["multiply"]["per second"])
     return [_row(setup, batch, values[str(batch)], copy, multiply) for batch in setup.sizes.batches]
 
 
 def _copy(setup: Setup, num_bytes: int) -> Run:
-    """Copy a large tensor: bytes a second, read and written."""
+    """Return a run that copies a large tensor, for the bytes per second that are read and written."""
     source = torch.ones(num_bytes // 4, device=setup.model.device)
     target = torch.empty_like(source)
 
@@ -53,7 +53,7 @@ def _copy(setup: Setup, num_bytes: int) -> Run:
 
 
 def _multiply(setup: Setup, size: int) -> Run:
-    """Multiply two square matrices: operations a second."""
+    """Return a run that multiplies two square matrices, for the operations per second."""
     left, right = (torch.randn(size, size, device=setup.model.device).to(setup.model.dtype) for _ in range(2))
 
     def once() -> dict[str, float]:
@@ -66,7 +66,7 @@ def _multiply(setup: Setup, size: int) -> Run:
 
 
 def _decode(setup: Setup, batch: int) -> Run:
-    """Give each of `batch` requests a few tokens more; the prompts are computed beforehand."""
+    """Return a run that gives each of `batch` requests a few tokens more; the prompts are computed beforehand."""
     sizes = setup.sizes
     # Those whose prompt is computed first go on while the others' are: in steps of more than 512 tokens of prompts.
     num_new = (setup.repeats + 1) * sizes.steps + batch * sizes.context // 512 + 3
@@ -80,7 +80,7 @@ def _decode(setup: Setup, batch: int) -> Run:
         begin = setup.clock()
         for _ in range(sizes.steps):
             if len(engine.step()) != batch:
-                raise RuntimeError("not everybody got a token")
+                raise RuntimeError("a request got no token")
         seconds = (setup.clock() - begin) / sizes.steps
         context = sum(request.num_computed_tokens for request in engine.scheduler.running) / batch
         return {"seconds": seconds, "context": context - sizes.steps / 2}
@@ -95,10 +95,10 @@ def _row(setup: Setup, batch: int, values: dict[str, list[float]], copy: float, 
     floor = max((setup.weight_bytes + kv_bytes) / copy, flops / multiply)
     return {
         "requests": batch,
-        "ms a step": 1e3 * seconds,
+        "ms per step": 1e3 * seconds,
         "tokens/s": batch / seconds,
-        "weight bytes a step": setup.weight_bytes,
-        "KV bytes a step": kv_bytes,
+        "weight bytes per step": setup.weight_bytes,
+        "KV bytes per step": kv_bytes,
         "context": context,
         "copy bytes/s": copy,
         "multiply flop/s": multiply,
@@ -117,17 +117,17 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
         cells.append(
             [
                 str(row["requests"]),
-                row["ms a step"],
+                row["ms per step"],
                 row["tokens/s"],
                 f"{row['tokens/s'] / one:.1f}x",
-                row["ms a step"] / row["requests"],
-                row["weight bytes a step"] / 1e6,
-                row["KV bytes a step"] / 1e6,
+                row["ms per step"] / row["requests"],
+                row["weight bytes per step"] / 1e6,
+                row["KV bytes per step"] / 1e6,
                 row["floor ms"],
                 *(f"{row[name]:.2f}" for name in ("share of copy", "share of multiply", "share of floor")),
             ]
         )
-    head = ["requests", "ms a step", "tokens/s", "", "ms a token", "weights MB", "KV MB", "floor ms"]
+    head = ["requests", "ms per step", "tokens/s", "", "ms per token", "weights MB", "KV MB", "floor ms"]
     limits = f"copy {rows[0]['copy bytes/s'] / 1e9:,.1f} GB/s, multiply {rows[0]['multiply flop/s'] / 1e9:,.0f} GFLOP/s"
     return [
         f"measured limits: {limits}; {rows[0]['context']:.0f} tokens of context",

@@ -17,7 +17,7 @@ TITLE = "ms a new token, one text, by the tokens before it"
 
 
 def run(setup: Setup) -> list[dict[str, Any]]:
-    """Return a row a length."""
+    """Return one row per length."""
     return [_row(setup, length) for length in setup.sizes.lengths]
 
 

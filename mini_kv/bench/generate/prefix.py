@@ -14,7 +14,7 @@ NEW_TOKENS = 4
 
 
 def run(setup: Setup) -> list[dict[str, Any]]:
-    """Return a row a case."""
+    """Return one row per case."""
     said: dict[str, list[list[int]]] = {}
     logged: dict[str, str] = {}
     cases = {"off": (False, False), "on, cold": (True, False), "on, warm": (True, True)}

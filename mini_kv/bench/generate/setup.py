@@ -42,7 +42,7 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much work each part is."""
+    """Sizes of each part's work."""
 
     lengths: tuple[int, ...]
     """Tokens of text before the measured ones."""
@@ -127,7 +127,7 @@ class Setup:
         return [beginning + own for own in tokens(1000 * (seed + 1) + self.seed, count, length - shared)]
 
     def engine(self, num_requests: int, max_num_tokens: int, *, prefix_caching: bool = True) -> LLMEngine:
-        """Return an engine with room for so many requests of that many tokens, and all of them at once."""
+        """Return an engine with room for `num_requests` requests of `max_num_tokens` tokens, all at once."""
         config = EngineConfig(
             block_size=BLOCK_SIZE,
             num_blocks=num_requests * -(-max_num_tokens // BLOCK_SIZE) + 1,
@@ -162,7 +162,7 @@ def random_model(config: ModelConfig, device: str, seed: int) -> TinyLlama:
 
 
 def clock_of(device: str) -> Callable[[], float]:
-    """Return what tells the time, in seconds: on a CPU the process's own, which leaves out whoever else is busy."""
+    """Return the clock, in seconds. On a CPU it counts the process's own time, so that other processes do not count."""
     if device != "cuda":
         return time.process_time
 
@@ -174,7 +174,7 @@ def clock_of(device: str) -> Callable[[], float]:
 
 
 def greedy(max_tokens: int) -> SamplingParams:
-    """Return parameters for exactly so many tokens, the likeliest each."""
+    """Return parameters for exactly `max_tokens` tokens, the likeliest each."""
     return SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
 
 

@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(slots=True)
 class Before:
-    """The scheduler when a call began."""
+    """The scheduler's state when a call began."""
 
     running: list[Request]
     waiting: RequestQueue
@@ -48,9 +48,9 @@ class Before:
     preempted_req_ids: list[str]
     unknown_to_worker: set[str]
     states: dict[Request, tuple[Any, ...]] = field(default_factory=dict)
-    """What the call has changed of requests, as it was: see `Request.state`."""
+    """The state before the call of each request that it has changed: see `Request.state`."""
     progress: list[tuple[Request, int, int, int]] = field(default_factory=list)
-    """Of each request in a step whose results come: computed tokens, tokens and block hashes before."""
+    """Each request of the step whose results come, with its earlier numbers of computed tokens, tokens and hashes."""
 
 
 def all_or_nothing(method: Method) -> Method:
@@ -79,9 +79,9 @@ class TransactionalScheduler:
         self.kv_cache_manager = kv_cache_manager
         self.waiting = waiting
         self.running: list[Request] = []
-        """In the order of admission: the last one gives way first."""
+        """The running requests in the order of admission: the last one is preempted first."""
         self.requests: dict[str, Request] = {}
-        """All that are not finished."""
+        """All unfinished requests, by id."""
         self.num_preemptions = 0
         self.step: Step | None = None
         """The step that is being planned, or that the worker has; `None` between steps."""

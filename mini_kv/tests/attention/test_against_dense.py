@@ -11,7 +11,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.tests.attention.problem import dense, make_problem, relative_error
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-ON_CPU = ["reference", "torch"] + ["triton"] * (sys.platform == "linux")  # there is no triton elsewhere
+ON_CPU = ["reference", "plain", "torch"] + ["triton"] * (sys.platform == "linux")  # there is no triton elsewhere
 HEADS = {"MHA": (4, 4), "GQA": (6, 2), "MQA": (4, 1)}
 MIXED = ([7, 1, 0, 1, 3], [7, 13, 5, 1, 20])  # a prefill, a decode, nothing to do, a first token, a later chunk
 

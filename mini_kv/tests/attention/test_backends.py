@@ -51,7 +51,8 @@ def test_a_backend_whose_package_is_missing_says_so(monkeypatch):
 
 def test_an_unknown_backend_is_told_the_known_ones():
     problem = make_problem([1], [5])
-    with pytest.raises(ConfigError, match="there is no such backend; there are reference, torch, triton, flashinfer"):
+    message = "there is no such backend; there are reference, plain, torch, triton, flashinfer, flash_attn"
+    with pytest.raises(ConfigError, match=message):
         paged_attention(problem.query, problem.kv_cache, problem.metadata, backend="cuda")
 
 

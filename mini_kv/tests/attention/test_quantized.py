@@ -125,7 +125,7 @@ def test_a_slot_that_is_written_again_gets_a_new_scale():
     assert keys.equal(values)
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("backend", ["reference", "plain", "torch"])
 def test_attention_over_a_copied_block_is_attention_over_the_block(backend):
     """Only if its scales were copied, too."""
     problem = make_problem([1], [7], cache_dtype=torch.int8)

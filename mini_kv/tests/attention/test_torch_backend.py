@@ -21,15 +21,16 @@ KINDS = {
 }
 
 
-def found(problem):
-    return paged_attention(problem.query, problem.kv_cache, problem.metadata, problem.options, backend="torch")
+def found(problem, backend="torch"):
+    return paged_attention(problem.query, problem.kv_cache, problem.metadata, problem.options, backend=backend)
 
 
 def check(problem):
-    expected, expected_lse = dense(problem)
+    """Compare with dense attention, and with the plain version of the same over the same blocks."""
     out, lse = found(problem)
-    assert relative_error(out, expected) <= 1e-5
-    assert relative_error(lse, expected_lse) <= 1e-5
+    for expected, expected_lse in (dense(problem), found(problem, "plain")):
+        assert relative_error(out, expected) <= 1e-5
+        assert relative_error(lse, expected_lse) <= 1e-5
 
 
 def poison_all_that_decodes_do_not_see(problem):

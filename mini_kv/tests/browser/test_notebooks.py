@@ -325,14 +325,14 @@ def test_two_prompts_typed_in_jupyterlab(run_all):
     page = run_all("05-the-hash-chain")
     explorer = page.locator(".widget-vbox").last
     explorer.scroll_into_view_if_needed()
-    explorer.get_by_text("7 and 7 full blocks of 8 characters. 6 names in common").wait_for()
+    explorer.get_by_text("7 and 7 full blocks of 8 characters. 6 block hashes in common").wait_for()
     explorer.get_by_label("first").fill("abcdefghijklmnop")
     explorer.get_by_label("second").fill("abcdefghijklmnoX")
-    explorer.get_by_text("2 and 2 full blocks of 8 characters. 1 name in common").wait_for()
+    explorer.get_by_text("2 and 2 full blocks of 8 characters. 1 block hash in common").wait_for()
     explorer.get_by_label("block size").select_option("4")
-    explorer.get_by_text("4 and 4 full blocks of 4 characters. 3 names in common").wait_for()
-    explorer.get_by_label("example").select_option("Hello world, Hello everyone")
-    explorer.get_by_text("2 and 3 full blocks of 4 characters. 1 name in common").wait_for()
+    explorer.get_by_text("4 and 4 full blocks of 4 characters. 3 block hashes in common").wait_for()
+    explorer.get_by_label("example").select_option("two greetings")
+    explorer.get_by_text("2 and 3 full blocks of 4 characters. 1 block hash in common").wait_for()
 
 
 def test_prompts_for_the_engine_in_jupyterlab(run_all):

@@ -69,14 +69,14 @@ def test_what_is_found_in_the_cache_is_what_was_there(setup):
 def test_a_step_reads_the_weights_once_and_the_kv_of_every_request(setup):
     one, two = batch.run(setup, copy_bytes=2**20)
     assert [one["requests"], two["requests"]] == [1, 2]
-    assert one["weight bytes a step"] == two["weight bytes a step"] == setup.weight_bytes
-    assert one["KV bytes a step"] == one["context"] * setup.kv_bytes_per_token
-    assert two["KV bytes a step"] == 2 * two["context"] * setup.kv_bytes_per_token
+    assert one["weight bytes per step"] == two["weight bytes per step"] == setup.weight_bytes
+    assert one["KV bytes per step"] == one["context"] * setup.kv_bytes_per_token
+    assert two["KV bytes per step"] == 2 * two["context"] * setup.kv_bytes_per_token
     # 8 tokens of prompt, the first token of the answer, and one round that is not counted, of 2 steps:
     # behind them the two steps that are measured.
     assert one["context"] == 8 + 2 + 1
     for row in (one, two):
-        assert row["tokens/s"] == pytest.approx(row["requests"] / row["ms a step"] * 1e3)
+        assert row["tokens/s"] == pytest.approx(row["requests"] / row["ms per step"] * 1e3)
         assert 0 < row["share of copy"] <= row["share of floor"] * 1.001
 
 

@@ -328,4 +328,7 @@ def test_outside_the_repository_there_are_no_labs(capsys, tmp_path, monkeypatch)
 def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
     assert main(["generate", "A", "--labs", "starter"]) == 2
-    assert capsys.readouterr().err == "mini-kv generate: no torch here: in a checkout, pip install -e '.[engine]'\n"
+    assert (
+        capsys.readouterr().err
+        == "mini-kv generate: no torch here: in a checkout, `make test` brings it, or pip install -e '.[engine]'\n"
+    )

@@ -1,0 +1,92 @@
+"""The reading path through the engine: the files that `.ci/budgets.toml` names as its spine, with their code lines."""
+
+import ast
+import importlib.util
+import tomllib
+from functools import cache
+from typing import Any
+
+from mini_kv_book.coverage import find_symbol
+from mini_kv_book.places import ROOT
+
+
+@cache
+def size_report() -> Any:
+    """Return the module `.ci/size.py`, which lies in no package: what it counts, the book says."""
+    spec = importlib.util.spec_from_file_location("size_report", ROOT / ".ci" / "size.py")
+    if spec is None or spec.loader is None:
+        raise ImportError("there is no .ci/size.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def spine() -> dict[str, Any]:
+    """Return the table `[spine]` of the budgets."""
+    table: dict[str, Any] = tomllib.loads((ROOT / ".ci" / "budgets.toml").read_text(encoding="utf-8"))["spine"]
+    return table
+
+
+@cache
+def code_lines() -> dict[str, int]:
+    """Return the code lines of each file of the spine, in reading order."""
+    return {name: size_report().measure(ROOT / "mini_kv" / name).size for name in spine()["files"]}
+
+
+def module_of(name: str) -> str:
+    """Return the module of a file of the spine.
+
+    >>> module_of("core/sched/output.py")
+    'mini_kv.core.sched.output'
+    """
+    return "mini_kv." + name.removesuffix(".py").replace("/", ".")
+
+
+def stop_as_markdown(name: str, *symbols: str) -> str:
+    """Return the line below a file's heading: its place, its code lines, and what to read first in it."""
+    if name not in code_lines():
+        raise ValueError(f"{name} is no file of the spine: {', '.join(code_lines())}")
+    links = [link_to(module_of(name), symbol) for symbol in symbols]
+    return f"[`mini_kv/{name}`](api/{module_of(name)}.md), {code_lines()[name]} lines. Read first: {', '.join(links)}."
+
+
+def link_to(module: str, symbol: str) -> str:
+    """Return a link to a symbol on the page of its module, seen from docs. Raises `ValueError` if it has none."""
+    if find_symbol(f"{module}.{symbol}") is None:
+        raise ValueError(f"{module} has no {symbol}")
+    is_public = not any(part.startswith("_") for part in symbol.split("."))
+    return f"[`{symbol.rpartition('.')[2]}`](api/{module}.md{f'#{module}.{symbol}' if is_public else ''})"
+
+
+def total() -> str:
+    """Return a sentence: how many files and code lines the path has, and how many it may have."""
+    files, lines, most = len(code_lines()), sum(code_lines().values()), spine()["lines"]
+    return f"The path has {files} files and {lines:,} lines of code, and may not have more than {most:,}."
+
+
+def imports() -> dict[str, set[str]]:
+    """Return which other files of the spine each one imports."""
+    files = {module_of(name): name for name in spine()["files"]}
+    found = {}
+    for name in files.values():
+        tree = ast.parse((ROOT / "mini_kv" / name).read_text(encoding="utf-8"))
+        modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        found[name] = {files[module] for module in modules if module in files}
+    return found
+
+
+def picture() -> str:
+    """Return a diagram: an arrow from each file to those that stand on it, but for those that stand on these, too."""
+    below = imports()
+    for name in spine()["files"]:  # reading order is import order: what is below is complete by now
+        below[name] |= {lower for other in below[name] for lower in below[other]}
+    lines = ["```mermaid", "flowchart TD", "    accTitle: The files of the spine, each below those that it stands on"]
+    for name, size in code_lines().items():
+        label = name.removesuffix(".py").rpartition("/")[2]
+        in_two = label.replace("_kv_", "_<br>kv_")  # a longer line than 200 px would be cut off
+        lines.append(f'    {label}["{in_two}<br>{size}"]')
+        for other in sorted(below[name]):
+            if not any(other in below[between] for between in below[name]):
+                lines.append(f"    {other.removesuffix('.py').rpartition('/')[2]} --> {label}")
+    return "\n".join([*lines, "```"])

@@ -1,0 +1,77 @@
+"""The reading path "The engine in 1,800 lines" is the spine of the budgets: its files, their order, their sizes."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from mini_kv_book import spine
+from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.tables import made
+
+PAGE = (DOCS / "engine.md").read_text(encoding="utf-8")
+REQUESTS = re.findall(r"^<!-- table (spine .+) -->$", PAGE, re.MULTILINE)
+
+
+def test_the_page_has_the_files_of_the_spine_in_their_order():
+    files = spine.spine()["files"]
+    assert [request.split()[1] for request in REQUESTS] == files
+    headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+    assert headings[: len(files)] == [name.removesuffix(".py").partition("/")[2] for name in files]
+
+
+def test_each_file_has_a_question_a_prediction_and_an_answer():
+    sections = re.split(r"^## .+$", PAGE, flags=re.MULTILINE)[1 : 1 + len(REQUESTS)]
+    for section in sections:
+        assert re.search(r"^\*.+\?\*", section, re.MULTILINE), section
+        assert section.count("**Predict.**") == 1, section
+    answers = re.findall(r"\*\*(\w+):\*\*", PAGE.partition("*The files.*")[2])
+    assert len(answers) == len(REQUESTS)
+    for answer, name in zip(answers, spine.spine()["files"], strict=True):
+        assert answer in name
+
+
+def test_the_numbers_are_those_of_the_size_report():
+    report = subprocess.run(
+        [sys.executable, ".ci/size.py"], cwd=ROOT, capture_output=True, check=False, encoding="utf-8"
+    ).stdout.replace("\\", "/")
+    counted = {path: int(size) for size, path in re.findall(r"^ *(\d+) .* (mini_kv/\S+\.py)$", report, re.MULTILINE)}
+    for request in REQUESTS:
+        ((name, lines),) = re.findall(r"^\[`(.+?)`\]\(.*\), (\d+) lines\. ", made(request))
+        assert counted[name] == int(lines)
+    (whole,) = re.findall(r"^ *(\d+) +\d+ +the spine", report, re.MULTILINE)
+    assert f" {int(whole):,} lines of code" in made("spine-total")
+
+
+@pytest.mark.parametrize("page", ["README.md", "book/docs/index.md", "book/docs/engine.md", "book/docs/api/index.md"])
+def test_a_page_that_promises_an_evening_says_how_many_lines_at_most(page):
+    assert f"{spine.spine()['lines']:,} lines" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_no_file_imports_one_that_is_read_later():
+    seen: list[str] = []
+    for name, others in spine.imports().items():
+        assert others <= {*seen}
+        seen.append(name)
+
+
+def test_the_picture_has_every_file_and_no_arrow_that_follows_from_others():
+    picture = spine.picture()
+    for name, size in spine.code_lines().items():
+        label = name.removesuffix(".py").rpartition("/")[2].replace("_kv_", "_<br>kv_")
+        assert f'["{label}<br>{size}"]' in picture
+    arrows = re.findall(r"(\w+) --> (\w+)", picture)
+    assert ("block", "free_queue") in arrows
+    assert ("block", "block_pool") not in arrows  # by way of the free queue
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ("spine core/journal.py Journal", "core/journal.py is no file of the spine"),
+        ("spine core/block.py KVCacheBlok", "mini_kv.core.block has no KVCacheBlok"),
+    ],
+)
+def test_what_is_not_there_stops_the_build(request_, message):
+    with pytest.raises(ValueError, match=message):
+        made(request_)
