@@ -203,6 +203,13 @@ def lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> list[int]:
     return ids_of(kv.get_computed_blocks(kv.new_request("probe", tokens))[0].blocks[0])
 
 
+def counted_lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> tuple[list[int], int]:
+    """Return what `lookup` returns, and how often it asked the pool for a cached block."""
+    pool: Any = kv.block_pool
+    pool.num_asked = 0
+    return lookup(kv, tokens), pool.num_asked
+
+
 def make_index(lab: LabUnderTest, *entries: tuple[BlockHashWithGroupId, int]) -> Any:
     """Return the learner's index, in which these blocks are entered under these keys."""
     index, blocks = lab.BlockHashToBlockMap(), [KVCacheBlock(block_id) for block_id in range(10)]

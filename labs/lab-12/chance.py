@@ -147,7 +147,10 @@ def compare_lives(lab: LabUnderTest) -> None:
     for seed in seeds(40):
         rng = random.Random(seed)
         spec = window(rng.randint(1, 10), rng.choice((1, 3, 4)))
-        options = {COMES: {"cached": (True, True, False)}, COMPUTES: {"tokens": (1, 2, spec.block_size, 12)}}
+        options: dict[str, Any] = {
+            COMES: {"cached": (True, True, False)},
+            COMPUTES: {"tokens": (1, 2, spec.block_size, 12)},
+        }
         life = random_life(rng, 18, {COMES: 0.25, COMPUTES: 0.75}, max_tail=12, options=options)
         where = f"blocks of {spec.block_size}, a window of {spec.sliding_window}, seed {seed}"
         check_life(lab, partial(play, lab, spec), life, where)
