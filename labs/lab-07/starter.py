@@ -8,9 +8,9 @@ Run it from the repository's root:
 Five small classes, in which the methods that this lab is about are missing. Write them in any order: where a test looks
 at one of your classes, the engine's stand in for the others.
 
-A name (`BlockHash`) says which tokens are in a block and which are before it. A request brings the names of its own
-full blocks, in order, in `request.block_hashes`. With the number of a group behind it, a name is a key of the index;
-that is what a block carries, in `block.block_hash`. A block without a name carries None.
+A block hash (`BlockHash`) says which tokens are in a block and which are before it. A request brings the hashes of its
+full blocks, in order, in `request.block_hashes`. With the number of a group behind it, a hash is a key of the index;
+that is what a cached block carries, in `block.block_hash`. A block that is not cached carries None.
 """
 
 from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ class BlockHashToBlockMap:
 
 
 class BlockPool(block_pool.BlockPool):
-    """The engine's pool; how its blocks get names, keep them and lose them is yours.
+    """The engine's pool; how its blocks are cached, kept and evicted is yours.
 
     You need `self.cached_block_hash_to_block`, the index, and `self.free_block_queue`, whose front is handed out next.
     """
@@ -88,57 +88,57 @@ class BlockPool(block_pool.BlockPool):
         num_full_blocks: int,
         kv_cache_group_id: int = 0,
     ) -> None:
-        """Give the blocks of a table that have just become full their names, and enter them in the index.
+        """Give the blocks of a table that have just become full their hashes, and enter them in the index.
 
-            table     | named before      | just full        | not full, or not computed yet |
+            table     | cached before     | just full        | not full, or not computed yet |
                       0                   num_cached_blocks  num_full_blocks
 
-        `blocks` is the whole table, and `block_hashes` are the names of its blocks, counted from the first one; there
-        may be more names or fewer than blocks. Only the middle part is touched. It may be empty.
+        `blocks` is the whole table, and `block_hashes` are the hashes of its full blocks, from the first one on; there
+        may be more hashes or fewer than blocks. Only the middle part is touched. It may be empty.
 
-        1. A name is given once. If a block of the middle part has one already, raise `BlockStateError(message)`, with
+        1. A hash is given once. If a block of the middle part has one already, raise `BlockStateError(message)`, with
            nothing changed.
-        2. The key of a block is `make_block_hash_with_group_id(its name, kv_cache_group_id)`. Set `block.block_hash` to
+        2. The key of a block is `make_block_hash_with_group_id(its hash, kv_cache_group_id)`. Set `block.block_hash` to
            it, and enter the block under it.
 
         Another block may carry the same key: two requests have computed the same thing. Both keep their blocks, and
         both blocks are entered.
 
-        Example: table 1 2 3 4 and names a b c d, `cache_full_blocks(table, names, 1, 3)`: block 2 is entered as b,
-        block 3 as c. Block 1 has its name from an earlier call; block 4 gets its own in a later one.
+        Example: table 1 2 3 4 and hashes a b c d, `cache_full_blocks(table, hashes, 1, 3)`: block 2 is entered as b,
+        block 3 as c. Block 1 has its hash from an earlier call; block 4 gets its own in a later one.
         """
         todo("lab-07", "BlockPool.cache_full_blocks", "step 1, look at the middle part of the table")
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
-        """Take the block's name away, so that nobody finds it any more; return whether it had one.
+        """Take the block's hash away, so that no lookup finds it any more; return whether it had one.
 
         The engine calls this in `get_new_blocks`, for each block that it hands out, and in `evict_blocks`, for blocks
         held or free; nowhere else. References and the free queue are not its business.
 
-        1. A block without a name: False.
+        1. A block that is not cached: False.
         2. Take this block out of the index. Another one with the same key stays.
-        3. Take the name off the block. True.
+        3. Take the hash off the block. True.
 
-        Example: 8 and 9 carry the same key, 8 is the older. Evict 9: a lookup finds 8, as before, and 9 has no name.
+        Example: 8 and 9 carry the same key, 8 is the older. Evict 9: a lookup finds 8, as before, and 9 has no hash.
         """
-        todo("lab-07", "BlockPool._maybe_evict_cached_block", "step 1, has it a name?")
+        todo("lab-07", "BlockPool._maybe_evict_cached_block", "step 1, has it a hash?")
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference from each block; those that nobody holds any more join the free queue.
+        """Drop one reference from each block; those that no table holds any more join the free queue.
 
             queue before   [ a  b  c ]
-            given          p  x  q  y        nobody holds them any more; x and y have no name
+            given          p  x  q  y        no table holds them any more; x and y are not cached
             queue after    [ x  y  a  b  c  p  q ]
 
         1. Drop a reference from each.
-        2. Of those whose last it was, the ones without a name go to the front, together, in the order given
+        2. Of those whose last it was, the uncached ones go to the front, together, in the order given
            (`prepend_n`).
-        3. Those with a name go to the back, together, in the order given (`append_n`). They keep it: free is not gone.
+        3. The cached ones go to the back, together, in the order given (`append_n`). They stay: free is not gone.
 
         Callers pass a table from its tail to its head, `reversed(table)`, which can be walked through once. What they
         pass is right, so check nothing: no null block, none twice, all held.
 
-        Example: A's table is 1 2 3, named, and 4, not full; B holds 1 as well. The queue is 5 6. `free_blocks` on
+        Example: A's table is 1 2 3, cached, and 4, not full; B holds 1 as well. The queue is 5 6. `free_blocks` on
         4 3 2 1 leaves 4 5 6 3 2.
         """
         todo("lab-07", "BlockPool.free_blocks", "step 1, drop a reference from each")
@@ -153,13 +153,13 @@ class FullAttentionManager(single_type_kv_cache_manager.FullAttentionManager):
         1. Whole blocks only (`self.block_size` tokens each), and not more than `max_length` tokens have room for.
         2. `self.block_pool.get_cached_block(block_hash, [self.kv_cache_group_id])` returns a list of one block, or
            None.
-        3. Stop at the first block that is not there, whatever comes behind it: a request's progress is one number, so
-           many tokens from the first on, and has no gaps.
+        3. Stop at the first block that is not there, whatever comes behind it: a request's progress is one number, a
+           count of tokens from the first on, and has no gaps.
 
-        Held or free, a block with a name can be hit. A lookup is a question: no reference, no move in the free queue.
+        Held or free, a cached block can be hit. A lookup is a question: no reference, no move in the free queue.
         Cost: one `get_cached_block` for each block of the hit, and one for the miss that ends it.
 
-        Example, block size 4, names a b c d, of which a b d are in the index: 2 blocks for `max_length` 16, 1 for 7,
+        Example, block size 4, hashes a b c d, of which a b d are in the index: 2 blocks for `max_length` 16, 1 for 7,
         none for 3.
         """
         todo("lab-07", "FullAttentionManager.find_longest_cache_hit", "step 1, how many blocks may it be at most?")
@@ -176,7 +176,7 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
         2. `self.coordinator.find_longest_cache_hit(request.block_hashes, max_cache_hit_length)` asks all groups (here
            there is one) and returns the pair that you need; its first half goes into `KVCacheBlocks(...)`.
 
-        Nothing changes, `self.prefix_cache_stats` neither: whoever asks may yet be refused.
+        Nothing changes, `self.prefix_cache_stats` neither: the request may yet be refused.
 
         Example, block size 4, 8 tokens that are all in the cache: one block and the number 4. With a ninth token: two
         blocks and 8.

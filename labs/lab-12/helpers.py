@@ -175,7 +175,7 @@ def make_group(lab: LabUnderTest, learners: str, spec: KVCacheSpec, pool: BlockP
 
 def make_kv(lab: LabUnderTest, learners: str, num_blocks: int, *specs: KVCacheSpec) -> WatchedKVCacheManager:
     """Return a cache with one group per spec, which checks its ledger after every call."""
-    classes = {**MANAGER_CLASSES, SlidingWindowSpec: manager_class(lab, learners)}
+    classes: dict[type[KVCacheSpec], Any] = {**MANAGER_CLASSES, SlidingWindowSpec: manager_class(lab, learners)}
     return lab.make_kv_of(KVCacheConfig(num_blocks, groups_of(specs)), parts=KVCacheParts(manager_classes=classes))
 
 
@@ -278,7 +278,8 @@ def with_groups(lab: LabUnderTest, *groups: tuple[KVCacheSpec, str], full_attent
     }
     lab.watch_pool(pool, tables)
     config = KVCacheConfig(2, groups_of(spec for spec, _ in groups))
-    return lab.HybridKVCacheCoordinator(config, pool, {**MANAGER_CLASSES, FullAttentionSpec: full_attention})
+    classes: dict[type[KVCacheSpec], Any] = {**MANAGER_CLASSES, FullAttentionSpec: full_attention}
+    return lab.HybridKVCacheCoordinator(config, pool, classes)
 
 
 def meet(lab: LabUnderTest, groups: Any, num_blocks: int, limit: int) -> tuple[list[list[int]], int]:

@@ -5,6 +5,8 @@ Tokens are counted from 0: when 5 are computed, token 5 is next. Block 0 is the 
 Only the part that a test is about is yours; the engine's stand in for the others (see `manager_class` in helpers.py).
 """
 
+from typing import Any
+
 from mini_kv.core.block import BlockHash
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.labkit import points
@@ -330,14 +332,13 @@ def test_how_many_lookups(lab: LabUnderTest) -> None:
     """A prompt of 1,000 blocks, all cached, a window of two. Then with holes: is any block looked up twice?"""
     hashes = [BlockHash(b"%d" % number) for number in range(1000)]
     for holes, want in ((), [999, 998]), ((998, 996, 995), [993, 994]), ((999, 1, 0), [998, 997]):
-        index = NotingIndex()
-        pool = BlockPool(1001, make_index=lambda index=index: index)
+        pool: Any = BlockPool(1001, make_index=NotingIndex)
         marks = "".join(" " if position in holes else "x" for position in range(1000))
         draw(pool, 0, marks, range(1, 1001), hashes)
         hit = make_group(lab, FIND, window(4), pool).find_longest_cache_hit(hashes, 2000)
         what = f"of 1,000 blocks, cached but for {list(holes)}" if holes else "of 1,000 blocks, all cached"
         lab.expect(f"blocks hit {what}", sorted(want), [position for position, b in enumerate(hit) if not b.is_null])
-        asked = [int(key[:-4]) for key in index.asked]
+        asked = [int(key[:-4]) for key in pool.cached_block_hash_to_block.asked]
         lab.expect(f"blocks looked up twice {what}", [], sorted({p for p in asked if asked.count(p) > 1}))
         num_left = sum(position < min(want) for position in asked)
         lab.expect(f"blocks looked up left of the hit's window {what}", 0, num_left)

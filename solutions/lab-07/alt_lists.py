@@ -58,7 +58,7 @@ class BlockPool(block_pool.BlockPool):
         part = slice(num_cached_blocks, num_full_blocks)
         keys = [make_block_hash_with_group_id(name, kv_cache_group_id) for name in block_hashes[part]]
         if any(block.block_hash for block in blocks[part]):
-            raise BlockStateError("a block has a name already")
+            raise BlockStateError("a block is cached already")
         for block, key in zip(blocks[part], keys, strict=True):
             self.cached_block_hash_to_block.insert(key, block)
             block.block_hash = key

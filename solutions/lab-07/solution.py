@@ -46,7 +46,7 @@ class BlockHashToBlockMap:
 
 
 class BlockPool(block_pool.BlockPool):
-    """The engine's pool; how its blocks get names, keep them and lose them is ours."""
+    """The engine's pool; how its blocks are cached, kept and evicted is ours."""
 
     def cache_full_blocks(
         self,
@@ -56,18 +56,18 @@ class BlockPool(block_pool.BlockPool):
         num_full_blocks: int,
         kv_cache_group_id: int = 0,
     ) -> None:
-        """Give the blocks that have just become full their names, and enter them in the index."""
+        """Give the blocks that have just become full their hashes, and enter them in the index."""
         just_full = range(num_cached_blocks, num_full_blocks)
         for index in just_full:
             if blocks[index].block_hash is not None:
-                raise BlockStateError(f"block {blocks[index].block_id} has a name already")
+                raise BlockStateError(f"block {blocks[index].block_id} is cached already")
         for index in just_full:
             key = make_block_hash_with_group_id(block_hashes[index], kv_cache_group_id)
             blocks[index].block_hash = key
             self.cached_block_hash_to_block.insert(key, blocks[index])
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
-        """Take the block's name away, so that nobody finds it any more; return whether it had one."""
+        """Take the block's hash away, so that no lookup finds it any more; return whether it had one."""
         if block.block_hash is None:
             return False
         self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)
@@ -75,15 +75,15 @@ class BlockPool(block_pool.BlockPool):
         return True
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference from each block; those that nobody holds any more join the free queue."""
-        nameless: list[KVCacheBlock] = []
-        named: list[KVCacheBlock] = []
+        """Drop one reference from each block; those that no table holds any more join the free queue."""
+        uncached: list[KVCacheBlock] = []
+        cached: list[KVCacheBlock] = []
         for block in ordered_blocks:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
-                (nameless if block.block_hash is None else named).append(block)
-        self.free_block_queue.prepend_n(nameless)
-        self.free_block_queue.append_n(named)
+                (uncached if block.block_hash is None else cached).append(block)
+        self.free_block_queue.prepend_n(uncached)
+        self.free_block_queue.append_n(cached)
 
 
 class FullAttentionManager(single_type_kv_cache_manager.FullAttentionManager):

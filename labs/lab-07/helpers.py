@@ -1,0 +1,318 @@
+"""What the tests of lab-07 stand on: a cache with one part of the learner's, what a test does and asks, random lives.
+
+Reading order: the engine's stand-ins, caches made with them, calls and questions, then the random lives, which are
+compared with `NaiveCache` of mini_kv/labkit/naive.py.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
+from mini_kv.core.block_hash import get_block_hash, make_block_hash_with_group_id
+from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
+from mini_kv.core.invariants import check_invariants
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.request import Request
+from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.core.stats import PrefixCacheStats
+from mini_kv.labkit import LabTodo, lives
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest, WatchedKVCacheManager
+from mini_kv.labkit.lives import COMES, LEAVES, Step, are_blocks, cached_blocks, free_queue, ids_of, table
+from mini_kv.labkit.naive import NaiveCache
+
+GET_ONE = "BlockHashToBlockMap.get_one_block"
+INSERT = "BlockHashToBlockMap.insert"
+POP = "BlockHashToBlockMap.pop"
+CACHE = "BlockPool.cache_full_blocks"
+EVICT = "BlockPool._maybe_evict_cached_block"
+FREE = "BlockPool.free_blocks"
+FIND = "FullAttentionManager.find_longest_cache_hit"
+LOOKUP = "KVCacheManager.get_computed_blocks"
+RECORD = "PrefixCacheStats.record"
+
+K, L, M = (BlockHashWithGroupId(text) for text in (b"the key K", b"the key L", b"the key M"))
+
+# The learner's part among the engine's ------------------------------------------------------------------------------
+
+
+class EnginesCache(BlockPool):
+    """Stands in for the learner's `cache_full_blocks`."""
+
+    cache_full_blocks = BlockPool.cache_full_blocks
+
+
+class EnginesEvict(BlockPool):
+    """Stands in for the learner's `_maybe_evict_cached_block`."""
+
+    _maybe_evict_cached_block = BlockPool._maybe_evict_cached_block
+
+
+class EnginesFree(BlockPool):
+    """Stands in for the learner's `free_blocks`."""
+
+    free_blocks = BlockPool.free_blocks
+
+
+STAND_INS: dict[str, type[BlockPool]] = {CACHE: EnginesCache, EVICT: EnginesEvict, FREE: EnginesFree}
+
+
+class CountedPool(BlockPool):
+    """The engine's pool, which counts how often it is asked for a cached block."""
+
+    num_asked = 0
+
+    def get_cached_block(self, block_hash: BlockHash, group_ids: Sequence[int]) -> list[KVCacheBlock] | None:
+        """Return the cached block of each group."""
+        self.num_asked += 1
+        return super().get_cached_block(block_hash, group_ids)
+
+
+class CheckedGroup(FullAttentionManager):
+    """Checks what the next class's lookup returns, before the engine has to live with it."""
+
+    def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
+        """Return the hit; anything but a list of blocks fails the test."""
+        hit = super().find_longest_cache_hit(block_hashes, max_length)
+        if not are_blocks(hit):
+            raise LabFailure("what find_longest_cache_hit returned", "a list of KVCacheBlock, one for each block", hit)
+        return hit
+
+
+class CheckedManager(KVCacheManager):
+    """Checks what the next class's lookup returns, before the recorder has to live with it."""
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """Return the hit and its tokens; anything else fails the test."""
+        answer: Any = super().get_computed_blocks(request)
+        is_pair = type(answer) is tuple and len(answer) == 2
+        blocks = answer[0].blocks if is_pair and isinstance(answer[0], KVCacheBlocks) else None
+        if type(blocks) is not tuple or len(blocks) != 1 or not are_blocks(blocks[0]):
+            want = "(KVCacheBlocks(([block, ...],)), tokens): one list for the one group"
+            raise LabFailure("what get_computed_blocks returned", want, answer)
+        return answer[0], answer[1]
+
+
+def pool_class(lab: LabUnderTest, learners: str) -> type[BlockPool]:
+    """Return a pool whose method `learners` is the learner's; so a mistake in one does not fail another's tests."""
+    if learners not in STAND_INS:
+        return CountedPool
+    own: type[Any] = lab.BlockPool
+    stand_ins = [stand_in for method, stand_in in STAND_INS.items() if method != learners]
+
+    class Pool(*stand_ins, own):  # type: ignore[misc]  # classes that are known when the test runs
+        """The learner's pool, with stand-ins before it for two of its three methods."""
+
+    return Pool
+
+
+def group_class(lab: LabUnderTest, learners: str) -> type[FullAttentionManager]:
+    """Return the manager of a group; its lookup is the learner's if that is what the test is about."""
+    if learners != FIND:
+        return FullAttentionManager
+    own: type[Any] = lab.FullAttentionManager
+
+    class Group(CheckedGroup, own):  # type: ignore[misc]  # a class that is known when the test runs
+        """The learner's group."""
+
+    return Group
+
+
+def manager_class(lab: LabUnderTest, learners: str) -> type[KVCacheManager]:
+    """Return the cache's manager; its lookup is the learner's if that is what the test is about."""
+    if learners != LOOKUP:
+        return KVCacheManager
+    own: type[Any] = lab.KVCacheManager
+
+    class Manager(CheckedManager, own):  # type: ignore[misc]  # a class that is known when the test runs
+        """The learner's manager."""
+
+    return Manager
+
+
+def parts(lab: LabUnderTest, learners: str) -> KVCacheParts:
+    """Return the engine's parts and, in its place, the learner's that the method `learners` belongs to."""
+    return KVCacheParts(
+        make_index=lab.BlockHashToBlockMap if learners in {GET_ONE, INSERT, POP} else BlockHashToBlockMap,
+        make_pool=pool_class(lab, learners),
+        manager_classes={FullAttentionSpec: group_class(lab, learners)},
+        make_stats=lab.PrefixCacheStats if learners == RECORD else PrefixCacheStats,
+    )
+
+
+def make_kv(lab: LabUnderTest, learners: str, num_blocks: int, block_size: int = 4) -> WatchedKVCacheManager:
+    """Return a cache with the learner's part, which checks its ledger after every call."""
+    manager = manager_class(lab, learners)
+    return lab.make_kv(num_blocks, block_size, manager_class=manager, parts=parts(lab, learners))
+
+
+def quick_kv(lab: LabUnderTest, learners: str, num_blocks: int, block_size: int) -> KVCacheManager:
+    """Return the same cache without a recorder and checks, for the random lives: they are many."""
+    config = KVCacheConfig(num_blocks, (KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),))
+    return manager_class(lab, learners)(config, parts=parts(lab, learners))
+
+
+def make_table(lab: LabUnderTest, num_blocks: int) -> tuple[BlockPool, list[KVCacheBlock]]:
+    """Return a pool with the learner's `cache_full_blocks`, and A's table of blocks that are not cached."""
+    pool = pool_class(lab, CACHE)(9)
+    blocks = pool.get_new_blocks(num_blocks)
+    lab.watch_pool(pool, {"A": blocks})
+    return pool, blocks
+
+
+def make_group(lab: LabUnderTest, pool: BlockPool, group_id: int) -> FullAttentionManager:
+    """Return a group over the pool with the learner's lookup."""
+    return group_class(lab, FIND)(FullAttentionSpec(4), pool, group_id)
+
+
+# What a test does and asks ------------------------------------------------------------------------------------------
+
+
+def hold(kv: WatchedKVCacheManager, tokens: Sequence[int], name: str) -> Request:
+    """Admit a request and compute it; there is room."""
+    with lives.cause_first():
+        return kv.hold(tokens, name)
+
+
+def leave(kv: Any, name: str) -> None:
+    """Free a request; its table is freed from the tail to the head."""
+    with lives.cause_first():
+        kv.free(kv.requests[name])
+
+
+def come_and_go(kv: WatchedKVCacheManager, tokens: Sequence[int], name: str) -> None:
+    """Admit a request, compute it and free it."""
+    hold(kv, tokens, name)
+    leave(kv, name)
+
+
+def say(kv: WatchedKVCacheManager, request: Request, tokens: Sequence[int]) -> None:
+    """Let the request answer these tokens: each is sampled, then computed by the next step."""
+    for token in tokens:
+        request.append_output_token_ids(token)
+        with lives.cause_first():
+            kv.allocate_slots(request, 1)
+        request.num_computed_tokens += 1
+
+
+def lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> list[int]:
+    """Return the blocks that a request with these tokens would find now."""
+    return ids_of(kv.get_computed_blocks(kv.new_request("probe", tokens))[0].blocks[0])
+
+
+def counted_lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> tuple[list[int], int]:
+    """Return what `lookup` returns, and how often it asked the pool for a cached block."""
+    pool: Any = kv.block_pool
+    pool.num_asked = 0
+    return lookup(kv, tokens), pool.num_asked
+
+
+def make_index(lab: LabUnderTest, *entries: tuple[BlockHashWithGroupId, int]) -> Any:
+    """Return the learner's index, in which these blocks are entered under these keys."""
+    index, blocks = lab.BlockHashToBlockMap(), [KVCacheBlock(block_id) for block_id in range(10)]
+    for key, block_id in entries:
+        index.insert(key, blocks[block_id])
+    return index
+
+
+def under(lab: LabUnderTest, index: Any, key: BlockHashWithGroupId) -> list[int]:
+    """Return the ids of the blocks under the key, oldest first."""
+    try:
+        blocks = dict(index.items()).get(key, [])
+    except Exception as error:
+        blocks = error
+    if not are_blocks(blocks):
+        why = "items() is given, and reads self._blocks as the class describes it: a dict for each key"
+        lab.fail("what items() finds in self._blocks under one key", "a list of KVCacheBlock", blocks, why)
+    return ids_of(blocks)
+
+
+def hashes_of(blocks: Sequence[KVCacheBlock]) -> list[str | None]:
+    """Return each block's hash, for hashes that are words in group 0; any other key as it is."""
+    return [None if block.block_hash is None else told(block.block_hash) for block in blocks]
+
+
+def told(key: BlockHashWithGroupId) -> str:
+    """Return the block hash as a word; in a group other than 0, the whole key."""
+    block_hash = get_block_hash(key)
+    return block_hash.decode() if key == make_block_hash_with_group_id(block_hash, 0) else repr(bytes(key))
+
+
+def error_of(call: Callable[..., object], *args: object) -> str:
+    """Return the name of the exception that the call raises, or "nothing"."""
+    try:
+        call(*args)
+    except LabTodo:
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def counters(stats: Any) -> tuple[int, int, int]:
+    """Return requests, queries and hits."""
+    return stats.requests, stats.queries, stats.hits
+
+
+def id_of(block: object) -> object:
+    """Return the id of a block; what is no block, as it is."""
+    return block.block_id if isinstance(block, KVCacheBlock) else block
+
+
+def around_edges(block_size: int, num_blocks: int) -> list[int]:
+    """Return numbers of tokens that end just before, on and just behind the edges of the first blocks."""
+    edges = [block_size * block for block in range(num_blocks)]
+    return [max(edge + step, 0) for edge in edges for step in (-1, 0, 1)]
+
+
+# Random lives -------------------------------------------------------------------------------------------------------
+
+EVICTS, RESETS = "evict_blocks", "reset_prefix_cache"
+SHARES = {COMES: 0.52, LEAVES: 0.35, EVICTS: 0.1, RESETS: 0.03}
+
+
+def compare_lives(lab: LabUnderTest, learners: str) -> None:
+    """Compare forty lives with the naive cache; of the first that goes wrong, the shortest part is the failure."""
+    for seed in lives.seeds(40):
+        options = {EVICTS: {"block": range(1, 9)}}
+        life = lives.random_life(random.Random(seed), 18, SHARES, of_cache=(EVICTS, RESETS), options=options)
+        if lives.fails(partial(play, lab, partial(quick_kv, lab, learners, 9, 2)), life):
+            watched = partial(play, lab, partial(make_kv, lab, learners, 9, 2))
+            lives.check_life(lab, watched, life, f"blocks of 2, seed {seed}")
+
+
+def play(lab: LabUnderTest, make: Callable[[], Any], life: list[Step]) -> None:
+    """Play the steps on a cache with the learner's part and on the model; leave out what means nothing now."""
+    kv, model = make(), NaiveCache(num_blocks=9, block_size=2)
+    for step in life:
+        if step.verb == COMES:
+            come(lab, kv, model, step)
+        elif step.verb == LEAVES and step.name in model.tables:
+            leave(kv, step.name)
+            model.leave(step.name)
+        elif step.verb == EVICTS:
+            with lives.cause_first():
+                kv.evict_blocks([step.options["block"]])
+            model.evict([step.options["block"]])
+        elif step.verb == RESETS:
+            lab.expect("whether the cache could be emptied", model.reset(), kv.reset_prefix_cache())
+        check_invariants(getattr(kv, "manager", kv))
+        lab.expect("free queue", model.free_queue, free_queue(kv))
+        lab.expect("cached blocks", sorted(model.cached), cached_blocks(kv))
+
+
+def come(lab: LabUnderTest, kv: Any, model: NaiveCache, step: Step) -> None:
+    """Look a request up and admit it if there is room."""
+    request, hit = kv.new_request(step.name, step.tokens), model.hit(step.tokens)
+    blocks, num_hit = kv.get_computed_blocks(request)
+    lab.expect(f"blocks hit by {step.name}", hit, ids_of(blocks.blocks[0]))
+    with lives.cause_first():
+        admitted = kv.allocate_slots(request, request.num_tokens - num_hit, num_hit, blocks)
+    new = model.allocate(step.name, step.tokens, hit)
+    lab.expect(f"room for {step.name}", new is not None, admitted is not None)
+    if admitted is not None:
+        request.num_computed_tokens = request.num_tokens
+        lab.expect(f"block table of {step.name}", model.tables[step.name], table(kv, step.name))
