@@ -12,7 +12,6 @@ LABS = sorted(file.parent for file in ROOT.glob("labs/lab-*/test_lab.py"))
 MOST_LINES = 450
 MOST_MACHINERY = 0.15
 MOST_HELPERS = 200
-"""Labs whose tests are still to be rewritten; in the end there are none."""
 
 
 class Size(NamedTuple):
