@@ -1,7 +1,7 @@
 """The state of the house as one table in Markdown, to be compared before and after a change.
 
-Code lines and public names of each package, the share of each lab's tests that is machinery (all that is not a test
-with its decorators: imports, helpers, constants), the longest functions, and those over the limit of complexity.
+Code lines and public names of each package, the share of each lab's tests that is machinery (what is neither an import
+nor a test with its decorators: helpers, constants), the longest functions, and those over the limit of complexity.
 
     python .ci/house.py [root]
 """
@@ -31,13 +31,15 @@ def public_names(tree: ast.Module) -> list[str]:
 
 
 def machinery(source: str) -> tuple[int, int]:
-    """Return the code lines of a lab's tests outside its test functions, and all of its code lines."""
+    """Return the code lines of a lab's tests outside its imports and test functions, and all of its code lines."""
     lines = code_lines(source)
-    tests: set[int] = set()
+    story: set[int] = set()
     for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            tests |= span(node).union(*(range(d.lineno, (d.end_lineno or 0) + 1) for d in node.decorator_list))
-    return len(lines - tests), len(lines)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            story |= span(node)
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            story |= span(node).union(*(span(decorator) for decorator in node.decorator_list))
+    return len(lines - story), len(lines)
 
 
 def print_packages(root: Path, reports: list[Report]) -> None:

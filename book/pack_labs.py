@@ -17,7 +17,7 @@ from pathlib import Path
 REPO = Path("/repo")
 PYTHON_OF_THE_PAGE = ("lab_page.py",)
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/tests/skips.py")
-PACKAGES = ("core", "trace", "viz", "labkit")
+PACKAGES = ("core", "policy", "trace", "viz", "labkit")
 OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
@@ -56,7 +56,7 @@ def bytecode_beside(files: Files) -> Files:
 
 
 def wheels() -> Files:
-    """Return what pip downloaded, without sources: nobody reads pytest in a page."""
+    """Return what pip downloaded, without sources, which no page shows."""
     files: Files = {}
     for wheel in (REPO / "book/node_modules/.wheels").glob("*-none-any.whl"):
         files |= {f"packages/{name}": data for name, data in unpacked(wheel) if not OF_NO_USE.search(name)}
@@ -82,7 +82,7 @@ def library() -> Files:
     lab_page = importlib.import_module("lab_page")
     answer = json.loads(lab_page.run("lab-05", "", lambda test, state: None))
     if not answer["lines"]:
-        raise SystemExit(f"what was packed cannot run a lab:\n{answer['report']}")
+        raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
     archive = "/lib/python314.zip/"
     origins = [module.__spec__.origin or "" for module in sys.modules.values() if module.__spec__ is not None]
     used = {origin.removeprefix(archive) for origin in origins if origin.startswith(archive)}

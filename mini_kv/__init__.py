@@ -88,7 +88,7 @@ _HOMES = {
     "engine.output_processor": ("RequestOutput",),
     "engine.sampling": ("SamplingParams",),
 }
-"""In which module each name lives."""
+"""The module of each public name."""
 
 
 def __getattr__(name: str) -> object:

@@ -11,7 +11,10 @@ from mini_kv import __version__
 
 
 class Verb(NamedTuple):
-    """What a verb does, in a line, and the module of it: `add_arguments(parser)` and `run(args) -> exit status`."""
+    """What a verb does, in a line, and the module of it: `add_arguments(parser)` and `run(args) -> exit status`.
+
+    A verb for learners lives in `labkit.commands`, another one in the room whose work it does.
+    """
 
     about: str
     module: str
@@ -44,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mini_kv.labkit.lab import did_you_mean, shown
 
         parser.error(f"there is no verb {shown(verb)}; {did_you_mean(verb, list(VERBS))}there are: {', '.join(VERBS)}")
-    args = parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        (parser if args.command is None else args.parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.command is None:
         parser.print_help()
         return 0
@@ -73,7 +78,7 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
         if name == verb:
             module = import_module(module_name)
             module.add_arguments(parser_of_verb)
-            parser_of_verb.set_defaults(run=module.run)
+            parser_of_verb.set_defaults(run=module.run, parser=parser_of_verb)
     return parser
 
 

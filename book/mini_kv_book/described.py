@@ -19,7 +19,7 @@ def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
 def first_words(content: str, at_most: int = 200) -> str:
     """Return the text of the first paragraph that has words, cut between two of them; empty if there is none.
 
-    >>> first_words("<p>CPU-OK</p><p>A <em>block</em> &amp; its name, until somebody else needs it</p>", 20)
+    >>> first_words("<p>CPU-OK</p><p>A <em>block</em> &amp; its hash, until a request needs it</p>", 20)
     'A block & its…'
     """
     texts = [" ".join(html.unescape(TAG.sub("", found)).split()) for found in PARAGRAPH.findall(content)]

@@ -1,4 +1,4 @@
-"""Where mini_kv differs from vLLM on purpose: one list, for the book's table and for the golden traces.
+"""Where mini_kv differs from vLLM on purpose: one list, for the book's table and for the golden scenarios.
 
 A recorded scenario may differ from vLLM only where a call names a deviation of this list (`tests/test_golden.py`).
 """
@@ -35,9 +35,9 @@ DEVIATIONS = (
         "raises `RepeatedRequestError`", "its tokens would be written into another request's table"),
     Deviation("hit-counted-once", "KVCacheManager.allocate_slots", "adds `num_computed_tokens` and the hit, unasked",
         "the hit is adopted or passed, once, with its blocks, else `AllocationError`",
-        "otherwise blocks that nobody computed get slots and keys"),
+        "otherwise blocks that no step computed get slots and keys"),
     Deviation("hit-verified", "KVCacheManager.allocate_slots", "adopts whatever blocks it is given",
-        "raises `AllocationError` unless each block carries the request's own name, at most to the last but one token",
+        "raises `AllocationError` unless each block carries the request's own hash, at most to the last but one token",
         "between lookup and allocation a block may have been given away"),
     Deviation("computed-has-slots", "KVCacheManager.allocate_slots", "fills the gap and publishes it",
         "raises `AllocationError` for more computed tokens than slots", "no KV was ever written there"),
@@ -51,7 +51,7 @@ DEVIATIONS = (
     Deviation("errors", "KVCacheManager", "`AssertionError`, `ValueError`",
         "`KVCacheError` and its kinds, which carry data", "`python -O` drops assertions; tests name what they expect"),
     Deviation("pool-of-one", "BlockPool", "can be built with the null block alone",
-        "raises `ConfigError` below 2 blocks", "it could never serve anybody"),
+        "raises `ConfigError` below 2 blocks", "it could never serve a request"),
     # Keys.
     Deviation("hash-recipe", "hash_block_tokens", "hashes a pickle of (parent, tokens, extras)",
         "hashes packed tokens and framed extras", "a pickle depends on Python types and on which objects are identical;"
@@ -68,17 +68,17 @@ DEVIATIONS = (
         "looks at all of them for each block", "out of order, a block would forget its image and be shared by mistake"),
     # Promises and statistics.
     Deviation("withdraw-promises", "KVCacheManager.free", "keeps keys of blocks that no step wrote (PR #43569, open)",
-        "`withdraw_promises` takes them back when a step never ran", "a later request would read KV that nobody wrote"),
+        "`withdraw_promises` takes them back when a step never ran", "a later request would read unwritten KV"),
     Deviation("stats", "PrefixCacheStats", "filled by the scheduler, emptied by each reader; preempted"
         " requests apart", "filled by `allocate_slots`, first admissions only; never emptied",
-        "three numbers that add up; all else is a fold over the trace"),
+        "three numbers that add up; all others follow from the recorded calls"),
     # Several groups.
     Deviation("refusal-slides", "KVCacheManager.allocate_slots", "gives back what slid out, then may refuse",
         "counts it as free, and gives it back only if the step is granted", "a refusal changes nothing"),
     Deviation("gate-after-hit", "SingleTypeKVCacheManager.get_num_blocks_to_allocate",
         "takes a hit's null blocks off the bound of a window", "takes off its real blocks",
         "a null block is no memory: a request would be let in that never fits"),
-    Deviation("state-gate", "MambaManager.get_num_blocks_to_allocate", "plans 2 states a request, lets it in for 1",
+    Deviation("state-gate", "MambaManager.get_num_blocks_to_allocate", "plans 2 states per request, lets it in for 1",
         "2 in both", "one formula for sizing and for admission"),
     Deviation("window-bound", "SlidingWindowSpec.max_admission_blocks_per_request",
         "a block more than a short request has", "never more than the request's own blocks",
@@ -93,15 +93,15 @@ DEVIATIONS = (
         "looks each up by itself", "the answer is the same, the loop is shorter"),
     Deviation("chunks-checked", "ChunkedLocalAttentionManager.find_longest_cache_hit",
         "takes all before the last chunk for granted, even if a block that two chunks share is missing; one block size",
-        "checks the chunk in which the hit ends; any sizes", "else the next token reads what nobody looked up"),
+        "checks the chunk in which the hit ends; any sizes", "else the next token reads an unchecked block"),
     Deviation("promised-states", "MambaManager.new_step_starts", "forgets a step's new states when the next one starts",
-        "asks how far their writer has come", "nobody has to say when a step starts"),
+        "asks how far their writer has come", "no caller has to say when a step starts"),
     Deviation("states-exact", "MambaManager.cache_blocks", "trusts the scheduler to end steps at block ends",
         "publishes a state only if the step ended at a boundary", "a block in mid-way would get a full block's key"),
     Deviation("states-and-drafts", "MambaManager", "spare states for drafts; modes none, all, align; partial hits",
         "mode align alone, `AllocationError` for drafts", "a rejected draft cannot be taken out of a state"),
     Deviation("no-way-back", "KVCacheManager.allocate_slots", "trusts `num_computed_tokens`",
-        "raises `AllocationError` if it falls behind what a window gave back", "the block is somebody else's by now"),
+        "raises `AllocationError` if it falls behind what a window gave back", "another request may hold it by now"),
     # The scheduler.
     Deviation("computed-in-update", "Scheduler._update_after_schedule", "counts a step's tokens as computed when it is"
         " planned", "counts them in `update_from_output`", "until then the KV is not there; one step is under way at a"

@@ -96,7 +96,7 @@ def publish(text: str, path: Path) -> None:
 
 
 class BookExtension(Extension):
-    """All of it, under one name in mkdocs.yml."""
+    """Registers all parts of this module with Markdown: `mini_kv_book.extension` in mkdocs.yml."""
 
     def extendMarkdown(self, md: Markdown) -> None:
         """Register the parts. The numbers order them among Markdown's own."""

@@ -1,4 +1,4 @@
-"""Write the pages that follow from the code, one a module and one a lab, and the navigation's lines for them.
+"""Write the pages that are made from the code, one per module and one per lab, and the navigation's lines for them.
 
     make book-pages               or: python -m mini_kv_book.generate
 

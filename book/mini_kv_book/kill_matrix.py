@@ -1,9 +1,9 @@
-"""Which test catches which belief: runs every lab's mutants and writes down who caught them.
+"""Which test catches which wrong belief: runs every lab's mutants and writes down which tests caught them.
 
     PYTHONPATH=book python -m mini_kv_book.kill_matrix
 
-A quarter of a second a mutant, so it is not part of a build: the result is kept, and a test compares it with the labs'
-mutants and tests. It holds what a mutant's author believes and the names of the tests, no line of anybody's code, so a
+A quarter of a second per mutant, so it is not part of a build: the result is kept, and a test compares it with the
+labs' mutants and tests. It holds what a mutant's author believes and the names of the tests, and no code, so that a
 student's book may show it.
 """
 
@@ -31,7 +31,7 @@ class Kill(TypedDict):
 
 
 def load() -> dict[str, dict[str, Kill]]:
-    """Return the matrix as it was recorded: lab, mutant, what is believed and who refutes it."""
+    """Return the matrix as it was recorded: lab, mutant, the wrong belief and the tests that refute it."""
     matrix: dict[str, dict[str, Kill]] = json.loads(RECORDING.read_text(encoding="utf-8"))
     return matrix
 
@@ -48,7 +48,7 @@ def kills_of(folder: Path) -> dict[str, Kill]:
 
 
 def as_markdown() -> str:
-    """Return a section a lab: what each test refutes, and behind a fold what each belief runs into."""
+    """Return a section per lab: what each test refutes, and behind a fold the test that each belief fails first."""
     return "\n\n".join(section(load_lab(LABS / lab), kills) for lab, kills in load().items() if (LABS / lab).is_dir())
 
 
@@ -108,7 +108,7 @@ def order_of(lab: Lab) -> list[str]:
 
 
 def main() -> None:
-    """Audit every lab and write the matrix, a line a mutant."""
+    """Audit every lab and write the matrix, a line per mutant."""
     labs = []
     for folder in sorted(LABS.glob("lab-[0-9][0-9]")):
         kills = kills_of(folder)

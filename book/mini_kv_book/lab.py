@@ -1,4 +1,4 @@
-"""The fence kv-lab: an editor that runs a lab's real tests in the page, if the book has a browser's Python.
+"""The fence kv-lab: an editor that runs the real tests of a lab in the page, if the book has a browser's Python.
 
 Where it has none, the reader sees the starter and how to run the lab at home; so does a browser without scripts.
 """

@@ -12,7 +12,7 @@ WHEELS = {
     "packaging": ("Apache-2.0 OR BSD-2-Clause", "compares versions for pytest"),
     "pluggy": ("MIT", "how pytest calls its plugins"),
     "pygments": ("BSD-2-Clause", "colours pytest's messages"),
-    "pytest": ("MIT", "runs a lab's tests in the page"),
+    "pytest": ("MIT", "runs the tests of a lab in the page"),
 }
 """Per package: its licence as its own wheel names it, and what the labs need it for."""
 

@@ -74,7 +74,7 @@ def best(files: list[str], module: str) -> str:
 
 
 def as_markdown() -> str:
-    """Return a section a module: its symbols, vLLM's, and which members of each class have the same name."""
+    """Return a section per module: its symbols, vLLM's, and which members of each class have the same name."""
     sections = []
     for module in modules():
         short = module.__name__.removeprefix(PREFIX)

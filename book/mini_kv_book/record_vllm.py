@@ -53,7 +53,7 @@ MODULES = (
     "distributed/kv_events.py",
     "distributed/kv_transfer/kv_connector/v1/base.py",
 )
-"""Where the names are that this project speaks of."""
+"""The files of vLLM whose names are recorded: those that this project refers to."""
 
 CONFIGS = tuple(f"config/{name}.py" for name in ("cache", "scheduler", "kv_transfer", "kv_events", "observability"))
 

@@ -1,4 +1,4 @@
-"""Figures that a machine has measured once: kept as data with the command, the machine and the date, shown as tables.
+"""Tables of measured figures, which are kept as data with the command, the machine and the date.
 
     <!-- table recorded cpu cache small -->
 
@@ -34,7 +34,7 @@ COLUMNS = {
         "a step at the least": ("floor ms", "{:,.1f} ms"),
     },
 }
-"""Of each part: a column's heading, where its value is, and how it is written."""
+"""The columns of each part's table: heading, then the key of the value and the format that it is written in."""
 
 
 @cache

@@ -84,7 +84,8 @@ def picture() -> str:
     lines = ["```mermaid", "flowchart TD", "    accTitle: The files of the spine, each below those that it stands on"]
     for name, size in code_lines().items():
         label = name.removesuffix(".py").rpartition("/")[2]
-        lines.append(f'    {label}["{label}<br>{size}"]')
+        in_two = label.replace("_kv_", "_<br>kv_")  # a longer line than 200 px would be cut off
+        lines.append(f'    {label}["{in_two}<br>{size}"]')
         for other in sorted(below[name]):
             if not any(other in below[between] for between in below[name]):
                 lines.append(f"    {other.removesuffix('.py').rpartition('/')[2]} --> {label}")

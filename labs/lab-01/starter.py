@@ -13,7 +13,7 @@ from mini_kv.labkit import todo
 
 
 def token_forwards(num_prompt_tokens: int, num_output_tokens: int) -> tuple[int, int]:
-    """Return how many times a token goes through the model, without a cache and with one.
+    """Return how many tokens go through the model in all steps together, without a cache and with one.
 
     The first step reads the whole prompt and gives the first output token. Each later step gives one more, and sees the
     prompt and all output tokens before it.
@@ -21,7 +21,7 @@ def token_forwards(num_prompt_tokens: int, num_output_tokens: int) -> tuple[int,
     1. Without a cache, a step puts every token that it sees through the model.
     2. With a cache, a step puts only those through that no step before it has seen.
 
-    The last output token is handed to the user and put through by nobody. Both numbers are at least 1. Cost: O(steps).
+    The last output token is handed to the user; no step puts it through. Both numbers are at least 1. Cost: O(steps).
 
     Example, 1 prompt token and 4 output tokens: the steps see 1, 2, 3 and 4 tokens, so `(10, 4)`.
     """
@@ -50,7 +50,7 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_size: int, dtype
 
     In every layer, every KV head keeps a key and a value; each has `head_size` elements of `dtype_bytes` bytes.
 
-    Example, 4 layers, 3 KV heads of 8 elements, 2 bytes an element: 96 bytes in each layer, so 384.
+    Example, 4 layers, 3 KV heads of 8 elements, 2 bytes per element: 96 bytes in each layer, so 384.
     """
     todo("lab-01", "kv_bytes_per_token", "count the elements of one token, then their bytes")
 
@@ -72,7 +72,7 @@ def kv_shape(hf_config: Mapping[str, Any]) -> tuple[int, int, int]:
 def gb_and_gib(num_bytes: int) -> tuple[float, float]:
     """Return the same amount in GB (a thousand times a thousand times a thousand bytes) and in GiB (1024 for 1000).
 
-    Do not round: that is for whoever prints it.
+    Do not round: the code that prints it does.
 
     Example: 4 * 1024**3 bytes are `(4.294967296, 4.0)`.
     """
@@ -92,7 +92,7 @@ def cdiv(a: int, b: int) -> int:
 def page_size_bytes(block_size: int, num_kv_heads: int, head_size: int, dtype_bytes: int) -> int:
     """Return the bytes of one block in one layer: `block_size` tokens, each with its keys and values.
 
-    Example, blocks of 4 tokens, 3 KV heads of 8 elements, 2 bytes an element: 96 bytes a token, so 384.
+    Example, blocks of 4 tokens, 3 KV heads of 8 elements, 2 bytes per element: 96 bytes per token, so 384.
     """
     todo("lab-01", "page_size_bytes", "one token in one layer, times the tokens of a block")
 

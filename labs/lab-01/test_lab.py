@@ -234,7 +234,7 @@ def test_waste_around_a_full_block(lab: LabUnderTest) -> None:
     "max_concurrency",
     stage="adversary",
     after="test_7_blocks_are_whole",
-    why="a real pool took so many of them and refused the next",
+    why="the engine's own pool took this many requests and refused the next one",
 )
 def test_a_running_engine_agrees(lab: LabUnderTest) -> None:
     """Pools with one block too few, just enough, one too many: the engine takes requests until it refuses one."""

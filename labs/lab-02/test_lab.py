@@ -110,7 +110,7 @@ def test_7_several_enter_at_the_back(lab: LabUnderTest) -> None:
 
 @points(3, PREPEND_N, after=FIRST, why="blocks that can never be hit again go in front of those that can: vLLM 0.33")
 def test_8_worthless_blocks_go_in_front(lab: LabUnderTest) -> None:
-    """Two without a name, then one more: the order of each list stays, and the later list comes first."""
+    """Two uncached blocks, then one more: the order of each list stays, and the later list comes first."""
     queue = QueueUnderTest(lab, [6, 2], outside=[9, 4, 7])
     now = [6, 2]
     for ids in ([9, 4], [7], []):
@@ -142,7 +142,7 @@ def test_9_the_pool_runs_on_your_queue(lab: LabUnderTest) -> None:
         "free queue without A",
         [3, 4, 5, 6, 7, 8, 2, 1],
         order(pool.free_block_queue),
-        why="the pool prepends block 3, which has no name, and appends 2 and 1, which have: tail first",
+        why="the pool prepends block 3, which is not cached, and appends 2 and 1, which are: tail first",
     )
     tables["B"] = [pool.blocks[2]]
     pool.touch(tables["B"])
@@ -290,7 +290,7 @@ def test_the_front_is_guarded_too(lab: LabUnderTest) -> None:
 @points(
     2, POPLEFT_N, stage="adversary", after=FIRST, why="what leaves takes its links along; who stays is linked both ways"
 )
-def test_after_taking_everybody_is_free_to_move(lab: LabUnderTest) -> None:
+def test_after_taking_the_new_front_can_be_removed(lab: LabUnderTest) -> None:
     """The new front is pulled out at once, and what was taken comes back."""
     queue = QueueUnderTest(lab, [3, 0, 5, 1, 4])
     queue.do("popleft_n(2) from [3, 0, 5, 1, 4]", "popleft_n", 2)
@@ -301,7 +301,7 @@ def test_after_taking_everybody_is_free_to_move(lab: LabUnderTest) -> None:
 
 
 @points(1, PREPEND_N, stage="adversary", after=FIRST, why="the old front has a neighbour before it now")
-def test_after_prepending_everybody_is_free_to_move(lab: LabUnderTest) -> None:
+def test_after_prepending_any_block_can_be_removed(lab: LabUnderTest) -> None:
     """The old front is pulled out at once, then the new one, then what came last."""
     queue = QueueUnderTest(lab, [3, 0], outside=[8, 9])
     queue.do("prepend_n([9, 8]) to [3, 0]", "prepend_n", [9, 8])

@@ -7,15 +7,18 @@ from typing import Any
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.invariants import InvariantViolationError, Violation
 from mini_kv.labkit import LabTodo, lives
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest
 from mini_kv.labkit.lives import are_blocks, fails, ids_of, seeds
+from mini_kv.labkit.naive import NaiveTables
 from mini_kv.labkit.shrink import shrink
 
 Step = tuple[str, str, int]
 """What happens, to whom, and a number that each kind of step reads in its own way."""
+Model = NaiveTables[int]
 
 
 class Desk:
@@ -157,7 +160,7 @@ class CountedBlock(KVCacheBlock):
         return super().__getattribute__(name)
 
 
-def compare_lives(lab: LabUnderTest, play: Callable[[Desk, list[Step]], None], learners: str) -> None:
+def compare_lives(lab: LabUnderTest, learners: str) -> None:
     """Play forty lives; of the first that fails, play the shortest part that still fails, and say what happened."""
     for seed in seeds(40):
         life = random_life(random.Random(seed))
@@ -181,3 +184,67 @@ def random_life(rng: random.Random) -> list[Step]:
     """Return steps of several requests that come, share, leave, and now and then are wrong."""
     verbs = rng.choices(("take", "share", "revive", "leave", "wrong"), (4, 4, 2, 5, 1), k=25)
     return [(verb, f"R{number}", rng.randrange(60)) for number, verb in enumerate(verbs)]
+
+
+def play(desk: Desk, life: list[Step]) -> None:
+    """Play the steps on the learner's pool and on the model; a step that means nothing now is left out."""
+    model: Model = NaiveTables(9)
+    plays = {"take": take, "share": share, "revive": revive, "leave": leave, "wrong": free_wrongly}
+    for verb, name, number in life:
+        plays[verb](desk, model, name, number)
+        desk.lab.expect(f"free queue, after {desk.told()}", model.free_queue, desk.free_queue())
+
+
+def take(desk: Desk, model: Model, name: str, number: int) -> None:
+    """Let `name` take up to 4 new blocks; more than are free must be refused."""
+    num_blocks = number % 5
+    if num_blocks > len(model.free_queue):
+        desk.refuses(OutOfBlocksError, "get_new_blocks", num_blocks)
+        return
+    model.tables[name] = model.take(num_blocks)
+    got = desk.takes(name, num_blocks)
+    desk.lab.expect(f"{name}'s blocks, after {desk.told()}", model.tables[name], got)
+
+
+def share(desk: Desk, model: Model, name: str, number: int) -> None:
+    """Let `name` share the first blocks of another table."""
+    if model.tables:
+        touch(desk, model, name, model.tables[a_holder(model, number)][: 1 + number // 12])
+
+
+def revive(desk: Desk, model: Model, name: str, number: int) -> None:
+    """Let `name` touch up to two blocks that are free, somewhere in the queue."""
+    if model.free_queue:
+        touch(desk, model, name, free_from(model, number)[:2])
+
+
+def touch(desk: Desk, model: Model, name: str, ids: list[int]) -> None:
+    """Make these blocks the table of `name`."""
+    model.tables[name] = ids
+    model.revive(ids)
+    desk.shares(name, ids)
+
+
+def leave(desk: Desk, model: Model, name: str, number: int) -> None:
+    """Let a request that holds blocks leave; `name` has no part in it."""
+    if model.tables:
+        holder = a_holder(model, number)
+        desk.leaves(holder)
+        model.leave(holder)
+
+
+def free_wrongly(desk: Desk, model: Model, name: str, number: int) -> None:
+    """Free a table together with a block that is free already, which must be refused; `name` has no part in it."""
+    if model.tables and model.free_queue:
+        wrong = [*model.tables[a_holder(model, number)], free_from(model, number)[0]]
+        desk.refuses(BlockStateError, "free_blocks", [desk.pool.blocks[block_id] for block_id in wrong])
+
+
+def a_holder(model: Model, number: int) -> str:
+    """Return one of the requests that have tables."""
+    return sorted(model.tables)[number % len(model.tables)]
+
+
+def free_from(model: Model, number: int) -> list[int]:
+    """Return the end of the free queue, from any of its blocks on."""
+    return model.free_queue[number % len(model.free_queue) :]

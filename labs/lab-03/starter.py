@@ -25,12 +25,12 @@ class BlockPool:
 
     - `ref_cnt` of a block is the number of tables that hold it, and never negative;
     - the free queue holds exactly the blocks whose `ref_cnt` is 0, each once;
-    - the null block is in no queue, and nobody counts its references.
+    - the null block is in no queue, and its references are not counted.
     """
 
     def __init__(self, num_gpu_blocks: int, enable_caching: bool = False) -> None:
         """Make `num_gpu_blocks` blocks. Block 0 is set apart: the placeholder in tables, never handed out. Given."""
-        self.enable_caching = enable_caching  # always False in this lab: no block has a name
+        self.enable_caching = enable_caching  # always False in this lab: no block is cached
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_gpu_blocks)]
         self.null_block = self.blocks[0]
         self.null_block.is_null = True
@@ -38,7 +38,7 @@ class BlockPool:
 
     @property
     def num_free_blocks(self) -> int:
-        """Return how many blocks nobody holds. A scheduler asks often: O(1), do not count them one by one.
+        """Return how many blocks are free: no table holds them. A scheduler asks often: O(1), do not count one by one.
 
         Example, a pool of 4 (blocks 0 to 3): 3 when new, 1 when two blocks are held, by however many tables.
         """
@@ -46,7 +46,7 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Return the held blocks as a share of all blocks that anybody can hold, 0.0 to 1.0.
+        """Return the held blocks as a share of all blocks that tables can hold, 0.0 to 1.0.
 
         Example, a pool of 4: 0.0 when new, 1/3 with one block held, and 1.0 with three, since the fourth is the null
         block.
@@ -71,7 +71,7 @@ class BlockPool:
         """Add one reference to each of these blocks, for one more table that holds them.
 
         1. Pass over the null block.
-        2. A block that nobody held stands in the free queue: take it out, wherever it stands (`remove(block)`, O(1)).
+        2. A block that no table held stands in the free queue: take it out, wherever it stands (`remove(block)`, O(1)).
         3. Count the reference.
 
         The blocks are all different. Cost: O(len(blocks)), however long the queue is.
@@ -82,11 +82,11 @@ class BlockPool:
         todo("lab-03", "BlockPool.touch", "step 1, pass over the null block")
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference from each of these blocks; those that nobody holds any more are free again.
+        """Drop one reference from each of these blocks; those that no table holds any more are free again.
 
         1. Pass over null blocks, however many there are.
         2. Look at all blocks before you change one: raise `BlockStateError(message, block_ids)` if a block is given
-           twice, or if nobody holds it. One wrong block, and the whole call changes nothing.
+           twice, or if no table holds it. One wrong block, and the whole call changes nothing.
         3. Drop a reference from each.
         4. Those whose last reference that was go to the front of the queue together, in the order given: the first of
            them is the next to be handed out (`prepend_n`).

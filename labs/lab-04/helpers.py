@@ -40,7 +40,7 @@ def sixteen_bits(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:2]
 
 
-PARENT = sha256(b"the name of a block before")
+PARENT = sha256(b"the hash of the block before")
 
 
 class Letters:
@@ -78,12 +78,12 @@ def checked(lab: LabUnderTest, what: str, value: object) -> bytes:
 
 def hash_block(lab: LabUnderTest, function: HashFunction, parent: bytes, tokens: Sequence[int], *extra: Any) -> bytes:
     """Return the learner's hash of a block."""
-    return checked(lab, "name", lab.hash_block_tokens(function, parent, tokens, *extra))
+    return checked(lab, "hash", lab.hash_block_tokens(function, parent, tokens, *extra))
 
 
 def expect_hashes(lab: LabUnderTest, what: str, want: str, got: Sequence[object], why: str = "") -> None:
     """Compare hashes, given as letters: which of them are equal is all that counts."""
-    lab.expect(f"{what} (one letter, one name)", list(want), got, why)
+    lab.expect(f"{what} (one letter, one hash)", list(want), got, why)
 
 
 def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Callable[[Request], list[Any]]:
@@ -94,14 +94,14 @@ def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Callable
 
     def call_hasher(of: Request) -> list[Any]:
         before = list(of.block_hashes)
-        names = hasher(of)
-        if type(names) is not list or any(type(one) is not bytes for one in names):
-            got = names if type(names) is list else InWords(type(names).__name__)
-            lab.fail("what the hasher returned", "a list of names, each of them bytes", got)
+        hashes = hasher(of)
+        if type(hashes) is not list or any(type(one) is not bytes for one in hashes):
+            got = hashes if type(hashes) is list else InWords(type(hashes).__name__)
+            lab.fail("what the hasher returned", "a list of hashes, each of them bytes", got)
         if of.block_hashes != before:
             want = "as before: the request itself appends what the hasher returns"
             lab.fail("the request's block_hashes after a call of the hasher", want, InWords("changed"))
-        return names
+        return hashes
 
     return call_hasher
 
@@ -132,8 +132,8 @@ def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int
     while (other := seen.setdefault(hash_block(lab, function, PARENT, tokens), tokens)) is tokens:
         tokens = [tokens[0] + 1, 1, 2, 3]
         if tokens[0] == 2000:
-            want = "some: there are 65,536 names in all"
-            lab.fail("prompts that share a 16-bit name, of 2,000", want, InWords("none"))
+            want = "some: there are 65,536 hashes in all"
+            lab.fail("prompts that share a 16-bit hash, of 2,000", want, InWords("none"))
     return other, tokens
 
 
@@ -219,17 +219,17 @@ def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
         else:
             continue
         one = requests[step.name]
-        lab.expect(f"number of names of {step.name}", one.num_tokens // block_size, len(one.block_hashes))
+        lab.expect(f"number of hashes of {step.name}", one.num_tokens // block_size, len(one.block_hashes))
         for index, found in enumerate(one.block_hashes):
             block = f"block {index} of {step.name}"
             facts = content(arrivals[step.name], one.token_ids[: (index + 1) * block_size])
             if hash_of.setdefault(facts, found) != found:
                 other = owner_of[hash_of[facts]][1]
-                lab.fail(f"name of {block}", f"that of {other}: the same content", InWords("another name"))
+                lab.fail(f"hash of {block}", f"that of {other}: the same content", InWords("another hash"))
             owner, other = owner_of.setdefault(found, (facts, block))
             if owner != facts:
                 got = InWords(f"that of {other}, which has other content")
-                lab.fail(f"name of {block}", "a name of its own", got)
+                lab.fail(f"hash of {block}", "a hash of its own", got)
 
 
 def content(arrival: Arrive, token_ids: Sequence[int]) -> Hashable:
@@ -272,7 +272,9 @@ def hashes_elsewhere(lab: LabUnderTest) -> list[bytes]:
         check=False,
     )
     if done.returncode != 0:
-        lab.fail("the code in another process", "the same five names", InWords(done.stderr.strip().rpartition("\n")[2]))
+        lab.fail(
+            "the code in another process", "the same five hashes", InWords(done.stderr.strip().rpartition("\n")[2])
+        )
     return [bytes.fromhex(one) for one in json.loads(done.stdout.splitlines()[-1])]
 
 

@@ -10,13 +10,13 @@ Blocks of 4, a request of 10 tokens. This is what your functions build, with H f
     root = H(version, salt, model, epoch)                     root_block_hash
     h0   = H(root, what else decides block 0, tokens 0 to 3)  hash_block_tokens
     h1   = H(h0,   what else decides block 1, tokens 4 to 7)  hash_block_tokens
-           tokens 8 and 9 are no full block: they have no name yet
+           tokens 8 and 9 are no full block: no hash yet
 
 Three rules hold for all of it:
 
-- Two names are equal exactly if everything that went into them is equal, back to the root.
-- A name depends on values only: not on Python's types, not on the process, not on the machine.
-- A name costs one call of the hash function, and is what that call returned, uncut.
+- Two block hashes are equal exactly if everything that went into them is equal, back to the root.
+- A block hash depends on values only: not on Python's types, not on the process, not on the machine.
+- A block hash costs one call of the hash function, and is what that call returned, uncut.
 
 How you lay out the bytes that go into H is your affair: no test looks at them. What a docstring proposes is what the
 engine does. Only the key of `make_block_hash_with_group_id` is fixed to the byte.
@@ -64,15 +64,15 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block, given the name of the block before it.
+    """Return the block hash of a full block, given the block hash before it.
 
     1. Turn the tokens into bytes at one width for all, 4 bytes little-endian: they are integers, 0 <= token < 2**32.
-    2. Put together the parent's name, the extra keys (`encode_extra_keys`) and the tokens, so that none of the three
+    2. Put together the parent's hash, the extra keys (`encode_extra_keys`) and the tokens, so that none of the three
        can be mistaken for a part of another.
     3. Return what `hash_function` makes of it: one call, nothing cut off.
 
-    Example: [5, 6, 7, 8] after the name of [1, 2, 3, 4] has one name; after the root, as the first block of a prompt,
-    it has another; after the name of [0, 0, 0, 0] a third.
+    Example: [5, 6, 7, 8] after the hash of [1, 2, 3, 4] has one hash; after the root, as the first block of a prompt,
+    it has another; after the hash of [0, 0, 0, 0] a third.
     """
     todo("lab-04", "hash_block_tokens", "step 1, the tokens as bytes")
 
@@ -83,14 +83,14 @@ def root_block_hash(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> BlockHash:
-    """Return the parent of all first blocks of one namespace. Requests of two namespaces never share a name.
+    """Return the parent of all first blocks of one namespace. Requests of two namespaces never share a hash.
 
     1. Write the namespace as extra keys, each with a tag: the salt, if there is one, the model, the epoch.
     2. `frame` them together with a word of your own for the version of your recipe, and hash that, in one call.
 
     No salt (`None`) is not the empty salt. The salt "m" is not the model "m". The root is the same in every process.
 
-    Example: tenants with the salts "a" and "b" have two roots, so not one of their blocks has a name in common.
+    Example: tenants with the salts "a" and "b" have two roots, so not one of their block hashes is the same.
     """
     todo("lab-04", "root_block_hash", "step 1, the namespace as tagged keys")
 
@@ -117,29 +117,29 @@ def get_request_block_hasher(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> Callable[[Request], list[BlockHash]]:
-    """Return a function that names those full blocks of a request that have no name yet.
+    """Return a function that hashes those full blocks of a request that are not hashed yet.
 
     The function that you return is called with a request when the request is made and each time it grows. It
 
-    1. counts the names that the request has, `request.block_hashes`, and the blocks that `request.token_ids` fill;
-    2. takes the last name as the parent or, if there is none, the root of the request's namespace (`cache_salt`);
-    3. names block after block, each with its own extra keys, and returns the new names only: the caller appends them.
+    1. counts the hashes that the request has, `request.block_hashes`, and the blocks that `request.token_ids` fill;
+    2. takes the last hash as the parent or, if there is none, the root of the request's namespace (`cache_salt`);
+    3. hashes block after block, each with its own extra keys, and returns the new hashes only: the caller appends them.
 
     One hasher serves all requests, in any order: what it knows of a request, it reads off the request. Cost: one call
-    of `hash_function` a new block, and one for the root before the first; none while no block has become full.
+    of `hash_function` per new block, and one for the root before the first; none while no block has become full.
 
-    Example, blocks of 4: a request of 7 tokens gets 1 name; with 1 token more, the second, in one call; with 3 more,
+    Example, blocks of 4: a request of 7 tokens gets 1 hash; with 1 token more, the second, in one call; with 3 more,
     nothing.
     """
-    todo("lab-04", "get_request_block_hasher", "step 1, which blocks are full and have no name")
+    todo("lab-04", "get_request_block_hasher", "step 1, which blocks are full and not hashed")
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
-    r"""Return the key under which the index knows a block of this KV cache group.
+    r"""Return the key under which the index holds a block of this KV cache group.
 
-    The name, then the group's number as 4 bytes, big-endian. (Layers of different kinds form groups, and one prefix
+    The hash, then the group's number as 4 bytes, big-endian. (Layers of different kinds form groups, and one prefix
     has other KV in each of them.) `get_block_hash` and `get_group_id` of the engine take the key apart again.
 
-    Example: the name b"name" in group 258 gives b"name\x00\x00\x01\x02".
+    Example: the hash b"name" in group 258 gives b"name\x00\x00\x01\x02".
     """
-    todo("lab-04", "make_block_hash_with_group_id", "the name, then 4 bytes")
+    todo("lab-04", "make_block_hash_with_group_id", "the hash, then 4 bytes")

@@ -1,7 +1,7 @@
-"""lab-04: a name for a prefix. Read the numbered tests in order: they say what a name must hold, part by part.
+"""lab-04: a name for a prefix, its block hash. Read the numbered tests in order: they say what goes into it.
 
 No test looks at the bytes that you hash. Names are shown as letters, in the order in which a test meets them: one
-letter, one name. Only the key of the index, in test 12, is fixed to the byte.
+letter, one hash. Only the key of the index, in test 12, is fixed to the byte.
 """
 
 import array
@@ -47,46 +47,48 @@ BLOCK_SIZE = 4
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "hash_block_tokens", why="a name is what the hash function returned, uncut: its width is its safety")
-def test_1_a_full_block_has_a_name(lab: LabUnderTest) -> None:
+@points(3, "hash_block_tokens", why="a block hash is what the hash function returned, uncut: its width is its safety")
+def test_1_a_full_block_has_a_hash(lab: LabUnderTest) -> None:
     """A digest as wide as its hash function makes it; the same block gets the same one, another block another."""
     for function, width in ((sha256, 32), (sha512, 64)):
         meter = Meter(function)
         found = hash_block(lab, meter, PARENT, [1, 2, 3, 4])
-        lab.expect(f"bytes in a name made with {function.__name__}", width, len(found))
-        why = "the hash function that you are given makes the name, in one call"
-        lab.expect(f"calls of {function.__name__} for one name", 1, len(meter.returned), why)
+        lab.expect(f"bytes in a hash made with {function.__name__}", width, len(found))
+        why = "the hash function that you are given makes the hash, in one call"
+        lab.expect(f"calls of {function.__name__} for one hash", 1, len(meter.returned), why)
         if found != meter.returned[-1]:
-            lab.fail("the name", f"what {function.__name__} returned", InWords("other bytes of the same length"))
+            lab.fail("the hash", f"what {function.__name__} returned", InWords("other bytes of the same length"))
     blocks = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5], [4, 3, 2, 1]]
-    names = [hash_block(lab, sha256, PARENT, block) for block in blocks]
-    expect_hashes(lab, f"names of {blocks}", "aabc", Letters()(names), why="equal blocks, equal names; others, others")
+    hashes = [hash_block(lab, sha256, PARENT, block) for block in blocks]
+    expect_hashes(
+        lab, f"hashes of {blocks}", "aabc", Letters()(hashes), why="equal blocks, equal hashes; others, others"
+    )
 
 
 @points(
-    3, "hash_block_tokens", why="KV depends on all that came before, so the name does: it is made from the parent's"
+    3, "hash_block_tokens", why="KV depends on all that came before, so the hash does: it is made from the parent's"
 )
-def test_2_same_block_after_another_prefix_has_another_name(lab: LabUnderTest) -> None:
-    """5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone: the same tokens, three different contexts, three names."""
+def test_2_same_block_after_another_prefix_has_another_hash(lab: LabUnderTest) -> None:
+    """5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone: the same tokens, three different contexts, three hashes."""
     after_1234 = hash_block(lab, sha256, PARENT, [1, 2, 3, 4])
     after_0000 = hash_block(lab, sha256, PARENT, [0, 0, 0, 0])
-    names = [hash_block(lab, sha256, parent, [5, 6, 7, 8]) for parent in (after_1234, after_0000, PARENT)]
-    expect_hashes(lab, "names of 5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone", "abc", Letters()(names))
+    hashes = [hash_block(lab, sha256, parent, [5, 6, 7, 8]) for parent in (after_1234, after_0000, PARENT)]
+    expect_hashes(lab, "hashes of 5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone", "abc", Letters()(hashes))
     parents = [PARENT, b"!" + PARENT[1:], PARENT[:-1] + b"!"]
-    names = [hash_block(lab, sha256, parent, [5, 6, 7, 8]) for parent in parents]
-    expect_hashes(lab, "names after three parents that differ in their first or last byte", "abc", Letters()(names))
+    hashes = [hash_block(lab, sha256, parent, [5, 6, 7, 8]) for parent in parents]
+    expect_hashes(lab, "hashes after three parents that differ in their first or last byte", "abc", Letters()(hashes))
 
 
 @points(
-    3, "get_request_block_hasher", why="a block gets its name when it is full, and a block that is not full has none"
+    3, "get_request_block_hasher", why="a block is hashed when it is full, and a block that is not full has no hash"
 )
-def test_3_only_full_blocks_have_names(lab: LabUnderTest) -> None:
+def test_3_only_full_blocks_have_hashes(lab: LabUnderTest) -> None:
     """One token less than a block, a block, one token more; blocks of 1, 3, 4 and 16 tokens."""
     for block_size in (1, 3, 4, 16):
         hasher = make_hasher(lab, block_size)
         lengths = [k * block_size + d for k in (1, 3) for d in (-1, 0, 1) if k * block_size + d > 0]
         lab.expect(
-            f"number of names of requests of {lengths} tokens, blocks of {block_size}",
+            f"number of hashes of requests of {lengths} tokens, blocks of {block_size}",
             [length // block_size for length in lengths],
             [len(request(hasher, list(range(length))).block_hashes) for length in lengths],
         )
@@ -110,13 +112,13 @@ def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> No
     lab.expect("calls for 9 tokens more at once, the 20th to the 28th", 3, len(meter.returned) - before)
     letters = Letters()
     at_once = letters(request(make_hasher(lab, BLOCK_SIZE), list(range(28))).block_hashes)
-    expect_hashes(lab, "names of a request that came with all 28 tokens", "abcdefg", at_once)
-    why = "whether a token was in the prompt or was generated is nothing to its name"
-    expect_hashes(lab, "names of the one that grew to the same 28 tokens", "abcdefg", letters(grown.block_hashes), why)
+    expect_hashes(lab, "hashes of a request that came with all 28 tokens", "abcdefg", at_once)
+    why = "whether a token was in the prompt or was generated changes no hash"
+    expect_hashes(lab, "hashes of the one that grew to the same 28 tokens", "abcdefg", letters(grown.block_hashes), why)
     meter = Meter(sha256)
     request(make_hasher(lab, BLOCK_SIZE, meter), [7] * 400)
     if meter.sizes[-1] > 2 * meter.sizes[-99]:
-        why = "the parent's name stands for all the tokens before the block; they need not be hashed again"
+        why = "the parent's hash stands for all the tokens before the block; they need not be hashed again"
         lab.fail("bytes hashed for the 100th block", "as many as for the 2nd", InWords("more than twice as many"), why)
 
 
@@ -148,7 +150,7 @@ def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
 
 
 @points(2, "hash_block_tokens", why="the same tokens under other weights or another image are other KV")
-def test_7_extra_keys_are_part_of_the_name(lab: LabUnderTest) -> None:
+def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
     """Same parent, same tokens: the adapter and the image make the difference."""
     keys: list[list[tuple[str | int, ...]]] = [
         [],
@@ -159,11 +161,11 @@ def test_7_extra_keys_are_part_of_the_name(lab: LabUnderTest) -> None:
         [("mm", "dog", 0)],
         [("lora", "sql", "/7"), ("mm", "cat", 0)],
     ]
-    named = {f"name of 1 2 3 4 with {some}": hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in keys}
+    named = {f"hash of 1 2 3 4 with {some}": hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in keys}
     all_different(lab, named)
     nothing: list[tuple[Any, ...]] = [([],), ((),), ()]
     plain = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], *arguments) for arguments in nothing]
-    expect_hashes(lab, "names of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
+    expect_hashes(lab, "hashes of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
 
 
 @points(4, "generate_block_hash_extra_keys", why="an adapter counts in every block, an image in those that it covers")
@@ -187,28 +189,28 @@ def test_8_what_else_decides_a_block(lab: LabUnderTest) -> None:
         lab.expect(f"extra keys of the tokens {start} to {end - 1} with an adapter", [adapter, *keys], got)
 
 
-@points(3, "root_block_hash", why="the root is in all names after it, so the whole namespace must be in the root")
+@points(3, "root_block_hash", why="the root is in all hashes after it, so the whole namespace must be in the root")
 def test_9_each_namespace_has_a_root_of_its_own(lab: LabUnderTest) -> None:
     """Salt, model and epoch, each of which may look like one of the others."""
-    names = {}
+    hashes = {}
     for salt, model, epoch in itertools.product((None, "", "0", "m", "ma"), ("", "0", "m", "am"), (0, 1, 10)):
         root = lab.root_block_hash(sha256, salt, model, epoch)
-        names[f"root of salt {salt!r}, model {model!r}, epoch {epoch}"] = root
-    all_different(lab, names)
+        hashes[f"root of salt {salt!r}, model {model!r}, epoch {epoch}"] = root
+    all_different(lab, hashes)
     lab.expect("bytes in a root made with sha512", 64, len(checked(lab, "root", lab.root_block_hash(sha512))))
     again = [lab.root_block_hash(sha256, cache_salt="s") for _ in range(2)]
     expect_hashes(lab, "roots of one namespace, asked for twice", "aa", Letters()(again))
 
 
-@points(3, "get_request_block_hasher", why="all that decides the KV of a block is in its name, and nothing else is")
-def test_10_what_decides_the_kv_decides_the_name(lab: LabUnderTest) -> None:
-    """One prompt of three blocks in many circumstances. Which names are shared?"""
+@points(3, "get_request_block_hasher", why="all that decides the KV of a block is in its hash, and nothing else is")
+def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
+    """One prompt of three blocks in many circumstances. Which hashes are shared?"""
     letters = Letters()
 
     def expect(circumstance: str, want: str, *namespace: Any, **options: Any) -> None:
         hasher = make_hasher(lab, BLOCK_SIZE, sha256, *namespace)
         found = letters(request(hasher, list(range(12)), **options).block_hashes)
-        expect_hashes(lab, f"names of 0 to 11 {circumstance}; a b c is what it has with nothing else", want, found)
+        expect_hashes(lab, f"hashes of 0 to 11 {circumstance}; a b c is what it has with nothing else", want, found)
 
     expect("with nothing else", "abc")
     expect("once more", "abc")
@@ -222,28 +224,28 @@ def test_10_what_decides_the_kv_decides_the_name(lab: LabUnderTest) -> None:
     expect("with the model M, weights of epoch 1", "vwx", "M", 1)
 
 
-@points(2, "get_request_block_hasher", why="a name that another process cannot reproduce is a cache that never hits")
-def test_11_another_process_gives_the_same_names(lab: LabUnderTest) -> None:
-    """Python mixes a new random number into its own hash in each process; a name must do without."""
+@points(2, "get_request_block_hasher", why="a hash that another process cannot reproduce is a cache that never hits")
+def test_11_another_process_gives_the_same_hashes(lab: LabUnderTest) -> None:
+    """Python mixes a new random number into its own hash in each process; a block hash must do without."""
     letters = Letters()
     here = letters(some_hashes(lab))
     expect_hashes(
-        lab, "names of a root, a block, a block with an adapter, and of a request's two blocks", "abcde", here
+        lab, "hashes of a root, a block, a block with an adapter, and of a request's two blocks", "abcde", here
     )
     if sys.platform == "emscripten":
         return  # a browser has one process
-    what = "names of a root, a block, a block with an adapter, and of a request's two blocks, in another process"
+    what = "hashes of a root, a block, a block with an adapter, and of a request's two blocks, in another process"
     expect_hashes(lab, what, "abcde", letters(hashes_elsewhere(lab)))
 
 
 @points(2, "make_block_hash_with_group_id", why="one prefix has other KV in each group of layers")
 def test_12_each_group_has_a_key_of_its_own(lab: LabUnderTest) -> None:
-    """The name, then the group in 4 bytes; the engine can take it apart again."""
+    """The hash, then the group in 4 bytes; the engine can take it apart again."""
     for group_id, tail in ((0, b"\0\0\0\0"), (1, b"\0\0\0\1"), (258, b"\0\0\1\2")):
         key = lab.make_block_hash_with_group_id(b"name", group_id)
         lab.expect(f"key of b'name' in group {group_id}", b"name" + tail, key, why="4 bytes, big-endian, as in vLLM")
     key = lab.make_block_hash_with_group_id(PARENT, 2**20)
-    lab.expect("name and group, read back", [PARENT, 2**20], [get_block_hash(key), get_group_id(key)])
+    lab.expect("hash and group, read back", [PARENT, 2**20], [get_block_hash(key), get_group_id(key)])
 
 
 # The adversary ------------------------------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
         [258, 1, 1, 1], [2, 257, 1, 1], [513, 1], [1, 513], [1, 2, 1],
         [0, 0], [0], [0, 0, 0], [256, 0], [0, 1], [1, 0], [2**31, 0], [2**32 - 1, 0], [0, 2**32 - 1],
     ]  # fmt: skip
-    all_different(lab, {f"name of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
+    all_different(lab, {f"hash of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
 
 
 @points(
@@ -274,14 +276,14 @@ def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
             for order in "<>":
                 spelt = list(struct.unpack(f"{order}{len(encoded) // 4}I", encoded))
                 for forged in (spelt + tokens, tokens + spelt):
-                    what = f"names of 5 6 7 8 with an adapter, and of {len(forged)} tokens that spell it, without one"
-                    names = [victim, hash_block(lab, sha256, PARENT, forged)]
-                    expect_hashes(lab, what, "ab", Letters()(names))
+                    what = f"hashes of 5 6 7 8 with an adapter, and of {len(forged)} tokens that spell it, without one"
+                    hashes = [victim, hash_block(lab, sha256, PARENT, forged)]
+                    expect_hashes(lab, what, "ab", Letters()(hashes))
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="a name depends on values, not on Python's types")
-def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
-    """A list, a tuple, an array, and integers that print themselves as NumPy's do: the same tokens, the same name."""
+@points(1, "hash_block_tokens", stage="adversary", why="a block hash depends on values, not on Python's types")
+def test_hashes_depend_on_values_only(lab: LabUnderTest) -> None:
+    """A list, a tuple, an array, and integers that print themselves as NumPy's do: the same tokens, the same hash."""
 
     class NumPyLike(int):
         def __repr__(self) -> str:
@@ -291,8 +293,8 @@ def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
 
     tokens = [7, 0, 2**31, 5]
     kinds = [tokens, tuple(tokens), array.array("Q", tokens), [NumPyLike(token) for token in tokens]]
-    names = [hash_block(lab, sha256, PARENT, kind) for kind in kinds]
-    expect_hashes(lab, "names of one block as a list, a tuple, an array, NumPy-like integers", "aaaa", Letters()(names))
+    hashes = [hash_block(lab, sha256, PARENT, kind) for kind in kinds]
+    expect_hashes(lab, "hashes of a block as a list, a tuple, an array, NumPy-like integers", "aaaa", Letters()(hashes))
 
 
 @points(
@@ -300,7 +302,7 @@ def test_names_depend_on_values_only(lab: LabUnderTest) -> None:
 )
 def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same code where `sys.byteorder` is the other one, and `struct.pack` follows it unless told."""
-    names = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
+    hashes = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
     other, mark = ("big", ">") if sys.byteorder == "little" else ("little", "<")
     pack = struct.pack
 
@@ -311,16 +313,21 @@ def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch
         machine.setattr(sys, "byteorder", other)
         machine.setattr(struct, "pack", pack_there)
         there = lab.hash_block_tokens(sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])
-    names.append(checked(lab, "name", there))
-    expect_hashes(lab, "names of one block on a little-endian and on a big-endian machine", "aa", Letters()(names))
+    hashes.append(checked(lab, "hash", there))
+    expect_hashes(lab, "hashes of a block on a little-endian and on a big-endian machine", "aa", Letters()(hashes))
 
 
-@points(2, "hash_block_tokens", stage="adversary", why="the hash function that you are given makes the name, no other")
+@points(
+    2,
+    "hash_block_tokens",
+    stage="adversary",
+    why="the block hash is made by the hash function that you are given, no other",
+)
 def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
-    """With 65,536 names, two prompts share one after some hundreds; and no look at a block's own tokens finds out.
+    """With 65,536 hashes, two prompts share one after some hundreds; and no look at a block's own tokens finds out.
 
-    An index that compares each block's own tokens before it trusts the name. P comes, and S = 5 6 7 8 after it. Q
-    comes, whose name is P's: its tokens differ, so it is computed, and the index knows Q by that name from then on.
+    An index that compares each block's own tokens before it trusts a hash. P comes, and S = 5 6 7 8 after it. Q
+    comes, whose hash is P's: its tokens differ, so it is computed, and the index finds Q under that hash from then on.
     At last comes Q with S after it.
     """
     p, q = first_collision(lab, sixteen_bits)
@@ -337,21 +344,23 @@ def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
         "the blocks that Q with S after it is given, with 16 bits and with SHA-256",
         [["Q", "S after P"], ["Q"]],
         given,
-        why="P and Q share a name, so what follows them does; and the tokens in which they differ are compared no more",
+        why="P and Q share a hash, so what follows them does; and nothing compares the tokens in which they differ",
     )
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="a name tells in which order the blocks came, and how often")
+@points(
+    1, "hash_block_tokens", stage="adversary", why="a block hash tells in which order the blocks came, and how often"
+)
 def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
-    """A B C, B A C, C alone, A A C: mixing a block into the name must not commute, nor undo itself."""
+    """A B C, B A C, C alone, A A C: mixing a block into the hash must not commute, nor undo itself."""
     a, b, c = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
-    names = []
+    hashes = []
     for chain in ([a, b, c], [b, a, c], [c], [a, a, c], [a, b, c]):
         last = PARENT
         for block in chain:
             last = hash_block(lab, sha256, last, block)
-        names.append(last)
-    expect_hashes(lab, "last names of A B C, B A C, C, A A C, A B C", "abcda", Letters()(names))
+        hashes.append(last)
+    expect_hashes(lab, "last hashes of A B C, B A C, C, A A C, A B C", "abcda", Letters()(hashes))
 
 
 @points(1, "frame", stage="adversary", why="a field may hold anything, also what you use to keep fields apart")
@@ -412,19 +421,19 @@ def test_images_of_any_size_and_place(lab: LabUnderTest) -> None:
     1, "get_request_block_hasher", stage="adversary", why="what a hasher knows of a request, it reads off the request"
 )
 def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
-    """A and B grow in turns; C comes with two names that it has from A."""
+    """A and B grow in turns; C is made with A's first two hashes."""
     letters = Letters()
     hasher = make_hasher(lab, BLOCK_SIZE)
     a, b = request(hasher, [1] * 5), request(hasher, [2] * 5)
     for _ in range(4):
         a.append_output_token_ids(1, 1)
         b.append_output_token_ids(2, 2)
-    expect_hashes(lab, "names of A, who grew while B did", "abc", letters(a.block_hashes))
-    expect_hashes(lab, "names of B, who grew while A did", "def", letters(b.block_hashes))
+    expect_hashes(lab, "hashes of A, which grew while B did", "abc", letters(a.block_hashes))
+    expect_hashes(lab, "hashes of B, which grew while A did", "def", letters(b.block_hashes))
     alone = request(make_hasher(lab, BLOCK_SIZE), [2] * 13)
-    expect_hashes(lab, "names of B's 13 tokens with a hasher of their own", "def", letters(alone.block_hashes))
+    expect_hashes(lab, "hashes of B's 13 tokens with a hasher of their own", "def", letters(alone.block_hashes))
     c = Request("C", [1] * 13, block_hashes=a.block_hashes[:2], block_hasher=hasher)
-    expect_hashes(lab, "names of C, who brought A's first two", "abc", letters(c.block_hashes))
+    expect_hashes(lab, "hashes of C, made with A's first two", "abc", letters(c.block_hashes))
 
 
 # The property -------------------------------------------------------------------------------------------------------
@@ -434,11 +443,11 @@ def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
     3,
     "get_request_block_hasher",
     stage="property",
-    after="test_3_only_full_blocks_have_names",
-    why="a name is equal exactly if `content`, in helpers.py, is",
+    after="test_3_only_full_blocks_have_hashes",
+    why="two block hashes are equal exactly if `content`, in helpers.py, is",
 )
 def test_random_requests_share_exactly_what_they_may(lab: LabUnderTest) -> None:
-    """Forty small crowds of requests: two blocks have one name if, and only if, a naive description is the same."""
+    """Forty small crowds of requests: two blocks have one hash if, and only if, a naive description is the same."""
     for seed in seeds(40):
         check_life(
             lab, partial(play, lab), random_crowd(random.Random(seed)), f"in the crowd of seed {seed}, shortened to"

@@ -23,7 +23,7 @@ def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[
        new_computed_blocks=blocks)`. Without the blocks, the head start would be a claim with nothing behind it.
     5. The step runs, here in no time: now all of the request's tokens are computed. Say so on the request.
 
-    If step 4 returns `None`, there is no room: return `None`, and leave the request as if nobody had looked
+    If step 4 returns `None`, there is no room: return `None`, and leave the request as it was made
     (`num_computed_tokens == 0`), since its turn will come again. Exceptions are not yours to catch.
 
     Example, block size 4, a cache that has seen these 8 tokens before:
@@ -36,7 +36,7 @@ def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[
 def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
     """Return the reference count of each block in the request's table, first block first.
 
-    `kv.get_blocks(request_id).blocks` holds a list of blocks a group; this cache has one group.
+    `kv.get_blocks(request_id).blocks` holds one list of blocks per group; this cache has one group.
 
     Example: two requests share their first block and have a second of their own: `[2, 1]` for either.
     """

@@ -115,7 +115,7 @@ def test_6_cached_free_blocks_are_revived_not_recomputed(lab: LabUnderTest) -> N
     kv.free(a)
     lab.expect("free queue without A", [9, 8, 7, 6, 5, 4, 3, 2, 1], free_queue(kv))
     _, cached = admit(lab, kv, PROMPT, "D")
-    lab.expect("D's cached tokens", 28, cached, why="nobody held the blocks, but the index remembered them")
+    lab.expect("D's cached tokens", 28, cached, why="no request held the blocks, but they were still cached")
     lab.expect("D's block table", [1, 2, 3, 4, 5, 6, 7, 9], table(kv, "D"))
     lab.expect("free queue", [8], free_queue(kv), why="a revived block leaves the queue, wherever it stands in it")
 
@@ -160,7 +160,7 @@ def test_scrambled_frees_leave_a_queue_that_you_can_predict(lab: LabUnderTest) -
         "free queue after B, C and A left",
         [5, 8, 9, 10, 11, 12, 13, 14, 15, 7, 6, 4, 3, 2, 1],
         free_queue(kv),
-        why="5 is not full, has no name, goes in front; the others line up when their last holder leaves, tail first",
+        why="5 is not full, so not cached: it goes in front; the others line up as their holder leaves, tail first",
     )
 
 
@@ -217,7 +217,7 @@ def test_a_hit_in_front_of_the_queue_is_not_taken_as_new(lab: LabUnderTest) -> N
 
 @points(2, "prefill", stage="adversary", after="test_6_cached_free_blocks_are_revived_not_recomputed")
 def test_revived_hit_is_charged(lab: LabUnderTest) -> None:
-    """A hit that nobody holds leaves the free queue like a new block: need - 1 free blocks refuse, need admits."""
+    """A hit that no request holds leaves the free queue like a new block: need - 1 free blocks refuse, need admits."""
     why = "B needs 8 blocks out of the free queue: 7 to revive and 1 new"
     roomy = lab.make_kv(num_blocks=10, block_size=BLOCK_SIZE)
     roomy.free(roomy.hold(PROMPT, "A"))
@@ -259,10 +259,10 @@ def test_refusal_changes_nothing(lab: LabUnderTest) -> None:
 
 @points(1, "prefill", stage="adversary", after="test_1_first_request_populates_a_cold_cache")
 def test_errors_are_not_refusals(lab: LabUnderTest) -> None:
-    """A bad token and a name that is in use are somebody's mistake: None would hide it, the exception tells it."""
+    """A bad token and an id that is in use are the caller's mistakes: None would hide them, an exception tells them."""
     for what, tokens, error in (
         ("prefill of a prompt with the token -1", [1, -1], InvalidTokenError),
-        ("prefill under a name that is in use", PROMPT, RepeatedRequestError),
+        ("prefill under an id that is in use", PROMPT, RepeatedRequestError),
     ):
         kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
         kv.hold(PROMPT, "A")
@@ -311,7 +311,7 @@ def test_reference_counts_of_any_table(lab: LabUnderTest) -> None:
 
 
 @points(2, "cache_hit_rate", stage="adversary", after="test_8_hit_rate_counts_the_pioneers")
-def test_hit_rate_ignores_lookups_that_admit_nobody(lab: LabUnderTest) -> None:
+def test_hit_rate_ignores_lookups_that_admit_no_request(lab: LabUnderTest) -> None:
     """A look into the cache is not a request: who is refused and asks again counts once."""
     kv = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
     a = kv.hold(PROMPT, "A")

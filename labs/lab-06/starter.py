@@ -26,7 +26,7 @@ class KVCacheManager(engine.KVCacheManager):
 
     - `self.requests`           the request itself
     - `self.req_to_blocks`      its block table, a list: block number k holds tokens k * block_size and following
-    - `self.num_cached_block`   how many blocks of the table, from its head, have been entered in the index
+    - `self.num_cached_block`   how many blocks of the table, from its head, are cached: entered in the index
 
     Beside these there are `self.block_size` and `self.block_pool`, which you call: `num_free_blocks`,
     `get_new_blocks(n)`, `touch(blocks)`, `free_blocks(blocks)`, `cache_full_blocks(...)`. Keep no state elsewhere: the
@@ -49,12 +49,12 @@ class KVCacheManager(engine.KVCacheManager):
         2. Some are there already: those in its table (none, if it is not admitted yet), and those of the hit that it
            brings, `new_computed_blocks`. If the table is longer than needed, nothing is missing, and nothing is left
            over for others.
-        3. A block of the hit that nobody holds is in the free queue, and will leave it. Count it as well.
+        3. A block of the hit that no request holds is in the free queue, and will leave it. Count it as well.
 
         Example, block size 4: A holds 1 block. For 4 tokens it needs 0 more, for 5 tokens 1. B holds none and brings
-        a hit of 2 blocks, of which A holds one and nobody the other. For 9 tokens B needs 2: one to revive, one new.
+        a hit of 2 blocks, of which A holds one, no request the other. For 9 tokens B needs 2: one to revive, one new.
         """
-        todo("lab-06", "KVCacheManager.get_num_blocks_to_allocate", "step 1, blocks for so many tokens")
+        todo("lab-06", "KVCacheManager.get_num_blocks_to_allocate", "step 1, blocks for num_tokens tokens")
 
     def allocate_slots(  # type: ignore[override]  # the engine's has three more, for a scheduler's admission
         self,
@@ -69,7 +69,7 @@ class KVCacheManager(engine.KVCacheManager):
             tokens    | computed       | new computed  | new                   | lookahead          |
                       | KV is written  | its hit       | this step writes KV   | perhaps, later     |
             slots     | yes            | in the hit    | yes                   | yes                |
-            names     | yes            | yes           | if known, full blocks | never              |
+            cached    | yes            | yes           | full, known tokens    | never              |
 
         The first two come as `request.num_computed_tokens + num_new_computed_tokens`: a hit is counted in one of the
         two, and its blocks are in `new_computed_blocks.blocks[0]`.
@@ -86,34 +86,34 @@ class KVCacheManager(engine.KVCacheManager):
 
         Example, block size 4: A has 4 tokens, all computed, in block 1. Token 4 has just been sampled (the fifth).
         `allocate_slots(A, 1)` returns block 2, because 5 tokens need slots; then A's table is 1 2. The next three
-        calls, for tokens 5, 6 and 7, return no block; the last of them gives block 2 its name.
+        calls, for tokens 5, 6 and 7, return no block; the last of them caches block 2.
         """
         todo("lab-06", "KVCacheManager.allocate_slots", "step 1, misuse")
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Enter the blocks that the first `num_computed_tokens` tokens of an admitted request fill in the index.
+        """Cache the blocks that the first `num_computed_tokens` tokens of an admitted request fill.
 
-        1. Full blocks only. What is not full goes on changing, and a name stands for what does not change.
-        2. Known tokens only. `num_computed_tokens` may count drafts, which the request does not contain: a block has a
-           name if `request.block_hashes` has one for it (one for each full block of known tokens, in order, from the
-           first block on). With caching off there are no names at all.
-        3. Those before `num_cached_block` are entered already. If there are more now, call
+        1. Full blocks only. What is not full goes on changing, and a block hash stands for what does not change.
+        2. Known tokens only. `num_computed_tokens` may count drafts, which the request does not contain:
+           `request.block_hashes` has one hash for each full block of known tokens, in order, from the first block on.
+           With caching off there are none at all.
+        3. Those before `num_cached_block` are cached already. If there are more now, enter them in the index: call
            `block_pool.cache_full_blocks(table, request.block_hashes, num_cached_blocks, num_full_blocks)` and remember.
 
-        Example, block size 4, nothing cached yet: A knows 9 tokens. `cache_blocks(A, 6)` enters its first block,
+        Example, block size 4, nothing cached yet: A knows 9 tokens. `cache_blocks(A, 6)` caches its first block,
         `cache_blocks(A, 8)` then its second, and `cache_blocks(A, 12)`, three of these being drafts, none.
         """
         todo("lab-06", "KVCacheManager.cache_blocks", "step 1, full blocks only")
 
     def free(self, request: Request) -> None:
-        """Drop the request's references to its blocks. Names stay, and can be hit until a block is used again.
+        """Drop the request's references to its blocks. Cached blocks stay cached until they are used again.
 
         1. Raise `UnknownRequestError(request_id)`, with nothing changed, unless this very request is admitted: a second
            free is a mistake, and so is one by a request that merely has the same id.
         2. Give its table to `block_pool.free_blocks`, the last block first.
         3. Forget its three entries.
 
-        Example: A's table is 1 2 3, all named, and the free queue is 4. `free(A)` leaves the queue 4 3 2 1. A second
+        Example: A's table is 1 2 3, all cached, and the free queue is 4. `free(A)` leaves the queue 4 3 2 1. A second
         `free(A)` raises.
         """
         todo("lab-06", "KVCacheManager.free", "step 1, is it admitted?")

@@ -84,7 +84,7 @@ def test_4_the_boundary_in_motion(lab: LabUnderTest) -> None:
 
 
 @points(3, CACHE, why="a block is cached in the step that fills its last slot")
-def test_5_a_full_block_gets_its_name(lab: LabUnderTest) -> None:
+def test_5_a_full_block_is_cached(lab: LabUnderTest) -> None:
     """The same steps, looked at from the index: block 1 is entered with token 15, neither before nor after."""
     kv = make_kv(lab, CACHE, num_blocks=10, block_size=16)
     request = admit(kv, PROMPT[:14], "A")
@@ -217,7 +217,7 @@ def test_12_slots_to_look_ahead(lab: LabUnderTest) -> None:
 
 
 @points(2, CACHE, why="a block hash stands for known tokens; a draft is a guess, and may be wrong")
-def test_13_drafts_get_slots_but_no_names(lab: LabUnderTest) -> None:
+def test_13_drafts_get_slots_but_are_not_cached(lab: LabUnderTest) -> None:
     """A knows 7 tokens, and the step computes 3 drafts beyond them: block 2 is full of KV, and of guesses."""
     kv = make_kv(lab, CACHE, num_blocks=9, block_size=4)
     a = admit(kv, PROMPT[:6], "A")

@@ -117,7 +117,7 @@ def as_list(lab: LabUnderTest, torch: Any, what: str, got: Any, shape: list[int]
 
 
 def make_caches(torch: Any, num_blocks: int, block_size: int) -> tuple[Any, Any]:
-    """Return two empty caches, two heads of two numbers a token."""
+    """Return two empty caches, with two heads of two numbers per token."""
     shape = (num_blocks, block_size, 2, 2)
     return torch.full(shape, EMPTY), torch.full(shape, EMPTY)
 

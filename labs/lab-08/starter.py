@@ -25,7 +25,7 @@ class BlockTable:
     """The block ids of a batch: a row for each request, in memory that is allocated once.
 
         row 0    7  3  9  .  .        request 0: tokens 0 to 3 are in block 7, 4 to 7 in block 3, the rest in block 9
-        row 1    4  .  .  .  .        a dot may be anything, such as a block of whoever had the row before
+        row 1    4  .  .  .  .        a dot may be anything, such as a block of the row's previous request
 
     - `self.block_table`           `[max_num_reqs, max_num_blocks_per_req]`, int32. Others hold this very tensor: write
                                    into it, and never put another one in its place.
@@ -44,7 +44,7 @@ class BlockTable:
         1. If the row is not wide enough for what it has and what is to come, raise `ConfigError(message)`; then
            nothing has changed.
         2. Write the ids behind those that the row has. There may be none to write.
-        3. The row has so many more now.
+        3. The row has len(block_ids) more entries now.
 
         Example, rows 4 wide: row 0 has 7 3. `append_row([9], 0)` makes it 7 3 9. `append_row([2, 5], 0)` then raises.
         """
@@ -65,15 +65,15 @@ def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table
 
     1. Whose token is it? The tokens of all requests lie one after the other: those of request r are number
        `query_start_loc[r]` up to, but not including, `query_start_loc[r + 1]`. A request may have none in this step.
-    2. In which entry of its row? With `block_size` tokens a block, that follows from its position.
+    2. In which entry of its row? With `block_size` tokens per block, that follows from its position.
     3. The entry is the block's id. The slot is `block_size` times this id, and the place in the block.
 
     Args:
         query_start_loc: `[num_reqs + 1]`, int32; the last one is `num_tokens`.
         positions: `[num_tokens]`, each token's place in its own request. They need not begin at 0: what comes before
-            was computed in earlier steps, or by somebody else.
+            was computed in earlier steps, or by another request.
         block_table: `[num_reqs, max_num_blocks_per_req]`, int32; row r is request r's.
-        block_size: tokens a block.
+        block_size: tokens per block.
 
     Example, block size 4: rows 7 3 and 5 2, `query_start_loc` 0 2 4, positions 3 4 0 1. The slots are 31 12 20 21.
     """
@@ -86,7 +86,7 @@ def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tens
     1. A token whose slot is -1 is padding: it is not written. Only -1 means that; 0 is a slot like any other.
     2. From the slot follow the block and the place in it. The block size is in the shape of the caches.
     3. Write the keys into `k_cache` and the values into `v_cache`, in place. The caches may be views of a larger
-       memory, and may keep fewer bits a number than `key` and `value` have.
+       memory, and may keep fewer bits per number than `key` and `value` have.
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.

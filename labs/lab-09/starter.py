@@ -25,8 +25,8 @@ def online_softmax_update(
     """Take a few more keys into a softmax that is under way; return the new `(m, l, acc)`. Changes no argument.
 
     The state of a softmax, for each head: `m`, the largest score so far; `l`, the sum of e^(score - m) over all keys so
-    far; `acc`, the sum of e^(score - m) * value. At the beginning `m` is minus infinity, and the others are 0. Whoever
-    is done reads off the result, `acc / l`, and the log-sum-exp, `m + log(l)`.
+    far; `acc`, the sum of e^(score - m) * value. At the beginning `m` is minus infinity, and the others are 0. At
+    the end the result is `acc / l`, and the log-sum-exp `m + log(l)`.
 
     1. What is the largest score now?
     2. What was summed up against the old `m` must count against the new one: times e^(old m - new m).

@@ -305,7 +305,7 @@ def test_parts_that_weigh_a_lot(lab: LabUnderTest, torch: Any) -> None:
 
 @points(1, MERGE, stage="adversary", why="each token and head has its own shares, for all numbers of the head alike")
 def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) -> None:
-    """Two tokens, two heads, two numbers a head: so a share that lands on the wrong axis fits, too."""
+    """Two tokens, two heads, two numbers per head: so a share that lands on the wrong axis fits, too."""
     rng = random.Random(4)
     parts = [
         [[attend_scores(some_vectors(rng, 1, 3)[0], some_vectors(rng, 3, 2)) for _ in range(2)] for _ in range(2)]

@@ -24,7 +24,7 @@ class Scheduler(engine.Scheduler):
     - `self.running`            a list of requests in the order in which they were admitted
     - `self.waiting`            the line: `peek_request()` and `pop_request()` at its front, which raise `IndexError` on
                                 an empty line, so ask `if self.waiting` first; `prepend_request(request)`
-    - `self.requests`           everybody who is not finished, under their ids
+    - `self.requests`           all requests that are not finished, under their ids
     - `self.kv_cache_manager`   `get_computed_blocks`, `allocate_slots`, `free`: each takes the request, not its id
     - `self.config`             the limits `max_num_batched_tokens` and `max_num_seqs`
     - `self.admission`          `reserved_blocks(block_pool)`: how many blocks a newcomer must leave free, or None
@@ -53,19 +53,19 @@ class Scheduler(engine.Scheduler):
            Who has given way is not in this step.
         3. Otherwise it is in the step: `_add_running`.
 
-        Then those who wait, unless somebody gave way in this step:
+        Then those who wait, unless a request gave way in this step:
 
         4. As long as there is budget, and fewer than `max_num_seqs` run: look at the first in line.
-        5. If anybody runs, a newcomer must leave so many blocks free as `self.admission` says; if that says None,
-           nobody may enter. If nobody runs, the engine is idle, and nothing is kept back for anybody.
+        5. If others run, a newcomer must leave free as many blocks as `self.admission` says; if that says None, none
+           may enter. If none runs, the engine is idle, and nothing is kept back.
         6. Look up its hit. It lacks all known tokens but the hit: the answer before a preemption counts as known.
         7. Ask `allocate_slots(request, num_new_tokens, num_hit_tokens, hit, reserved_blocks=...,
-           full_sequence_must_fit=True)`; the last, so that nobody enters on the strength of a first piece. `None`: it
-           stays where it is, untouched, and nobody behind it is tried.
+           full_sequence_must_fit=True)`; the last, so that none enters on the strength of a first piece. `None`: it
+           stays where it is, untouched, and none behind it is tried.
         8. Otherwise it leaves the line, joins the end of the batch, is RUNNING, has computed its hit and no more, and
            is in the step: `_add_newcomer`.
 
-        Example, blocks of 4, 4 tokens a step: A (9 tokens, 8 computed) runs; B (8 tokens, 4 of them cached) waits. The
+        Example, blocks of 4, a budget of 4: A (9 tokens, 8 computed) runs; B (8 tokens, 4 of them cached) waits. The
         step is A 1, B 3. B has computed 4 now, and 7 only when the results come. Its last token waits for the next
         step.
         """
@@ -74,11 +74,11 @@ class Scheduler(engine.Scheduler):
     def _preempt_request(self, request: Request) -> None:
         """Take all blocks from a running request and send it back to the line, as the next to be served.
 
-        1. Free its blocks. They keep their names: unless somebody needs the memory, it will find them again.
+        1. Free its blocks. They stay cached: unless others need the memory, it will find them again.
         2. It leaves the batch, is PREEMPTED, and has computed nothing. What it knows, prompt and answer, it still
            knows.
         3. Count it, on the request and on the scheduler (`num_preemptions`).
-        4. It goes to the front of the line: it came before everybody who waits.
+        4. It goes to the front of the line: it came before all that wait.
 
         Example, blocks of 4: B has 13 tokens, 12 computed, in blocks 4 5 6; C waits. Afterwards B lacks 13 tokens, the
         line is B C, and 6 5 4 are the last in the free queue. A lookup for B would find 12 tokens.
@@ -93,8 +93,8 @@ class Scheduler(engine.Scheduler):
         A request is through when the step computes the last of its known tokens. Then, and only then, the worker has
         sampled one token for it.
 
-        1. Check everybody in the step first: one token if it is through, otherwise none (no entry, or an empty one).
-           If not, raise `SchedulerError(message)`, with nothing changed on anybody.
+        1. Check all requests in the step first: one token if it is through, otherwise none (no entry, or an empty one).
+           If not, raise `SchedulerError(message)`, with nothing changed on any of them.
         2. In the order of the step: count the tokens as computed.
         3. Append the new token, if there is one (`request.append_output_token_ids(token_id)`), and return an
            `EngineCoreOutput` for it. It is known now; it will be computed by the next step.
@@ -106,12 +106,12 @@ class Scheduler(engine.Scheduler):
         Example: A (8 tokens, 4 computed) was in the step with 3 tokens, B (5 tokens, 4 computed) with 1. B's 9 is
         sampled: A has 7 computed and no new token, B has 6 tokens, 5 of them computed. `[EngineCoreOutput("B", [9])]`.
         """
-        todo("lab-11", "Scheduler.update_from_output", "step 1, check everybody first")
+        todo("lab-11", "Scheduler.update_from_output", "step 1, check all requests first")
 
     # Given: what the worker is told.
 
     def _begin_step(self) -> SchedulerOutput:
-        """Return a step with nobody in it yet; it tells the worker who has ended since the last one."""
+        """Return a step without requests; it tells the worker who has ended since the last one."""
         step = SchedulerOutput(finished_req_ids=self._finished_req_ids)
         self._finished_req_ids = []
         return step

@@ -1,6 +1,6 @@
 """The data path: from a block table to slots, from slots to attention. Needs torch; triton is used if installed.
 
-    kv_cache = allocate_kv_cache(num_blocks, block_size, num_kv_heads, head_size)          once per layer
+    kv_cache = allocate_kv_cache(num_blocks, block_size, num_kv_heads, head_size)          a layer's, by itself
     metadata = build_metadata(query_lens, seq_lens, block_tables, block_size)              once per step
     write_kv(key, value, kv_cache, metadata.slot_mapping)                                  each layer: first write,
     out, lse = paged_attention(query, kv_cache, metadata, AttentionOptions())              then read

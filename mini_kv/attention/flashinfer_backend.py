@@ -1,7 +1,7 @@
 """Attention over blocks with FlashInfer's kernels, where the package is installed.
 
 A thin adapter, for comparison: it plans at every call, which looks at values and so waits for the GPU. A model that
-used FlashInfer for good would plan once a step and run in every layer.
+used FlashInfer for good would plan once per step and run in every layer.
 
 Source: FlashInfer 0.6, `BatchPrefillWithPagedKVCacheWrapper`, which does decode, too; its log-sum-exp is to base 2.
 """

@@ -33,7 +33,7 @@ class AttentionMetadata:
     """`[num_reqs + 1]`, int32."""
     max_query_len: int
     max_seq_len: int
-    """On the host, so that planning a kernel needs no answer from the device."""
+    """The largest of `seq_lens`, as a number on the host, so that planning a kernel does not wait for the device."""
     plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What a backend computed for its first layer and reuses for the others; so none of the fields above may change."""
 

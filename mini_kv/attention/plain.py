@@ -1,7 +1,4 @@
-"""Attention over blocks in a few torch operations: the slow twin of `torch_backend`, written to be read.
-
-Copies each request's keys and values out of their blocks, then attends to all of them at once.
-"""
+"""Attention over blocks, written to be read: the slow twin of `torch_backend`. One request at a time, in float64."""
 
 import torch
 from torch import Tensor
@@ -23,37 +20,40 @@ def attend(
     """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp. In float64."""
     lse = query.new_full(query.shape[:2], -torch.inf, dtype=torch.float32)  # [num_tokens, num_heads]
     starts = metadata.query_start_loc.tolist()
-    for request, seq_len in enumerate(metadata.seq_lens.tolist()):
-        new = slice(starts[request], starts[request + 1])
-        if new.start < new.stop:
-            q, block_ids = query[new], metadata.block_tables[request]
-            out[new], lse[new] = attend_to_request(q, kv_cache, block_ids, seq_len, options)
+    with query.device:  # where tensors are made from here on
+        for request, seq_len in enumerate(metadata.seq_lens.tolist()):
+            new = slice(starts[request], starts[request + 1])
+            if new.start < new.stop:
+                q, table = query[new], metadata.block_tables[request]
+                out[new], lse[new] = attend_to_request(q, kv_cache, table, seq_len, options)
     return lse
 
 
 def attend_to_request(
-    q: Tensor, kv_cache: PagedKVCache, block_ids: Tensor, seq_len: int, options: AttentionOptions
+    q: Tensor, cache: PagedKVCache, table: Tensor, seq_len: int, options: AttentionOptions
 ) -> tuple[Tensor, Tensor]:
-    """Return the result of one request's new tokens, and its log-sum-exp; `q` is `[new, num_heads, head_size]`."""
+    """Return result and log-sum-exp of a request's queries `[new, num_heads, head_size]`."""
     new, num_heads, head_size = q.shape
-    queries_at = torch.arange(seq_len - new, seq_len, device=q.device)  # [new]: the last positions of the request
-    first_seen = torch.tensor([options.first_visible(p) for p in queries_at.tolist()], device=q.device)  # [new]
-    keys_at = torch.arange(int(first_seen[0]), seq_len, device=q.device)  # [seen]: every position that a query sees
+    q_at = torch.arange(seq_len - new, seq_len)  # [new]: positions of the queries
+    first_seen = torch.tensor([options.first_visible(p) for p in q_at.tolist()])  # [new]
+    k_at = torch.arange(int(first_seen[0]), seq_len)  # [seen]: positions of the keys
 
-    blocks = block_ids[keys_at // kv_cache.block_size].long()  # [seen]: the table says which block,
-    offsets = keys_at % kv_cache.block_size  # [seen]: and the rest which slot of it
-    keys, values = dequantize_rows(kv_cache, blocks, offsets)  # [seen, num_kv_heads, head_size], float64
-    group = num_heads // kv_cache.num_kv_heads
-    keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)  # [seen, num_heads, head_size]
+    blocks = table[k_at // cache.block_size].long()  # [seen]: the table has the block,
+    offsets = k_at % cache.block_size  # [seen]: what is left, the slot
+    keys, values = dequantize_rows(cache, blocks, offsets)  # [seen, num_kv_heads, head_size]
+    group = num_heads // cache.num_kv_heads
+    keys = keys.repeat_interleave(group, dim=1)  # [seen, num_heads, head_size]
+    values = values.repeat_interleave(group, dim=1)  # [seen, num_heads, head_size]
 
-    scores = torch.einsum("qhd,khd->hqk", q.double(), keys) * options.scale_for(head_size)  # [num_heads, new, seen]
+    scores = torch.einsum("qhd,khd->hqk", q.double(), keys)  # [num_heads, new, seen]
+    scores = scores * options.scale_for(head_size)
     if options.logits_soft_cap is not None:
         scores = options.logits_soft_cap * torch.tanh(scores / options.logits_soft_cap)
-    hidden = (keys_at < first_seen[:, None]) | (keys_at > queries_at[:, None])  # [new, seen]: too long ago, or later
+    hidden = (k_at < first_seen[:, None]) | (k_at > q_at[:, None])  # [new, seen]
     scores = scores.masked_fill(hidden, -torch.inf)
     if options.sinks is not None:
-        sinks = options.sinks.double()[:, None, None].expand(-1, new, 1)  # [num_heads, new, 1]: stand for no token
-        scores = torch.cat([scores, sinks], dim=2)
+        sinks = options.sinks[:, None, None].expand(-1, new, 1)  # [num_heads, new, 1]
+        scores = torch.cat([scores, sinks], dim=2)  # [num_heads, new, seen + 1]
     weights = torch.softmax(scores, dim=2)[:, :, : len(keys)]  # [num_heads, new, seen]
     out = torch.einsum("hqk,khd->qhd", weights, values)  # [new, num_heads, head_size]
     return out, torch.logsumexp(scores, dim=2).T  # and [new, num_heads]

@@ -29,7 +29,7 @@ QUERIES_AT_ONCE = 16
 _fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """Result and log-sum-exp, of `[batch, heads, tokens, head_size]` each. A private operation of torch: it may go."""
 _FUSED_SHARES_HEADS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
-"""Whether it reads one head of keys for a group of heads; what older ones do was not looked at."""
+"""Whether that operation lets a group of heads share one head of keys; only versions of torch that were tried count."""
 _Part = tuple[Tensor, Tensor]
 """Result `[..., head_size]` and log-sum-exp `[...]`."""
 

@@ -46,7 +46,7 @@ class BlockReader:
         self.block_tables = block_tables.to(torch.int64)
         self._is_nhd = kv_cache.data.is_contiguous()
         self.rows: Tensor
-        """What `row_ids` count, `[num_rows, row_size]`: a view of the cache."""
+        """The cache as rows, which `row_ids` index: `[num_rows, row_size]`, a view."""
         if self._is_nhd:
             self.rows = kv_cache.data.flatten(0, 1).flatten(1)
         else:  # padded blocks come here, too: no view has their rows, so all of the cache is copied. Right, and slow

@@ -103,7 +103,7 @@ QUICK = Sizes(
     growth_rounds=1,
     memory_blocks=1_000,
 )
-"""For a look at the table and for the tests: its figures mean nothing."""
+"""Small sizes, for a look at the table and for the tests: their figures mean nothing."""
 
 
 def tokens(rng: random.Random, count: int) -> list[int]:

@@ -97,7 +97,7 @@ class Peer(ABC):
 
 
 class MiniKV(Peer):
-    """This engine."""
+    """mini_kv as a peer: the engine of this project."""
 
     name = "mini_kv"
     version = __version__

@@ -23,7 +23,7 @@ class Header:
     machine: str
     python: str
     versions: dict[str, str]
-    """Of the engines, by name."""
+    """Version of each engine, by its name."""
     method: str
     seed: int
     command: str
@@ -57,7 +57,7 @@ class Result:
 
     figure: Figure
     spreads: dict[str, Spread]
-    """By peer; ours always, another peer's only if it could do the work."""
+    """Median and quartiles by peer; ours always, another peer's only if it could do the work."""
 
     @property
     def ratios(self) -> dict[str, float]:

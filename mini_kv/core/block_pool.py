@@ -145,8 +145,8 @@ class BlockPool:
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Drop one reference from each block; those that no table holds any more go to the free queue.
 
-            before      [ a  b  c ]                          free: x, y are new to the queue and have no hash,
-            after       [ x  y  a  b  c  p  q ]                    p, q are new and have one
+            before      [ a  b  c ]
+            after       [ x  y  a  b  c  p  q ]         freed: x and y, which have no hash, and p and q, which have one
 
         Blocks without a hash are worth nothing and go in front; blocks with one go to the back; both in the order
         given, first to be reused first. Callers give a table from its tail to its head, because a prefix is useful

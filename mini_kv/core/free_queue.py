@@ -29,7 +29,7 @@ class FreeKVCacheBlockQueue:
         self._tail.prev_free_block = self._head
         self.num_free_blocks = 0
         """Number of blocks in the queue."""
-        self.append_n(blocks)
+        FreeKVCacheBlockQueue.append_n(self, blocks)  # as given, also where a subclass orders what comes later
 
     def popleft(self) -> KVCacheBlock:
         """Take the block at the front. Raises `OutOfBlocksError` when the queue is empty."""

@@ -36,7 +36,7 @@ LEDGER: dict[str, str] = {
     "I17": "replay: the same seed gives the same events",
     "I18": "same words: tokens with the cache on equal tokens with it off",
 }
-"""What the invariants say, by number."""
+"""Each invariant in one sentence, by its number."""
 
 Tables = Mapping[str, Sequence[Sequence[KVCacheBlock]]]
 """Block tables by request id and group."""

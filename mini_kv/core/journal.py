@@ -31,7 +31,7 @@ class Journal:
     published: list[KVCacheBlock] = field(default_factory=list)
     """Blocks that got their block hash since the operation began."""
     promised_before: list[KVCacheBlock] = field(default_factory=list)
-    """What was promised when it began."""
+    """The promised blocks when the operation began."""
 
     def begin(self) -> None:
         """Start with empty notes."""

@@ -24,7 +24,8 @@ class KVCacheParts:
 
     new_block: BlockFactory = KVCacheBlock
     make_queue: QueueFactory = FreeKVCacheBlockQueue
-    """Makes the free queue of the pool's blocks: the order of eviction is the order of this queue."""
+    """Makes the free queue of these blocks, the first of them in front. The order of eviction is its order: for
+    another one, pass a subclass whose `append_n`, called with the blocks that were freed, puts them elsewhere."""
     make_index: Callable[[], BlockHashToBlockMap] = BlockHashToBlockMap
     make_pool: Callable[..., BlockPool] = BlockPool
     manager_classes: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = field(

@@ -135,7 +135,7 @@ class SingleTypeKVCacheManager(ABC):
         """Return how many free blocks it takes to give the request slots for `num_tokens` tokens.
 
         A block of the hit that no table holds counts too: it needs no new memory, but it leaves the free queue.
-        `None` means "not in this step": the hit is there, but what it stands for is still being computed.
+        `None` means "not in this step": a layer with states whose hit is still being computed (`MambaManager`).
         """
         num_held = len(self.req_to_blocks.get(request_id, ()))
         num_new = self.num_missing_blocks(num_tokens, num_held + len(new_computed_blocks))
@@ -202,7 +202,7 @@ class SingleTypeKVCacheManager(ABC):
             self.num_skipped_block[request_id] = end
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the blocks that the first `num_tokens` tokens fill in the index.
+        """Enter the blocks that the first `num_tokens` tokens fill in the index, as a promise until their step has run.
 
         Up to the last place where a hit can end: no lookup would find a block behind it.
         """

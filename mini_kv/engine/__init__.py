@@ -1,4 +1,4 @@
-"""From prompt to text: a model, the cache it reads and writes, and the loop that gives every request its next token.
+"""The engine: a model, the cache it reads and writes, and the loop that gives every request its next token.
 
 In reading order: `interface` (what a model and its attention must provide), `model` (a small Llama), `contiguous` (one
 text at a time, without a cache and with a contiguous one: the oracle), `model_runner` (the scheduler's plan becomes one

@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class TextTokenizer(Protocol):
-    """What the engine asks of a tokenizer."""
+    """The methods of a tokenizer that the engine calls."""
 
     eos_token_id: int | None
     """The token that ends a text."""
@@ -35,7 +35,7 @@ class IncrementalDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = stop
         self.text = ""
-        """All that may be shown."""
+        """The text that may be shown so far."""
         self._waiting = ""
 
     def append(self, token_id: int) -> bool:

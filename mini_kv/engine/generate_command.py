@@ -87,7 +87,8 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
         engine = make_engine(args, **parts)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
-        print(f"mini-kv generate: no {error.name} here: in a checkout, pip install -e '.[engine]'", file=sys.stderr)
+        advice = "in a checkout, `make test` brings it, or pip install -e '.[engine]'"
+        print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
     except (KVCacheError, OSError) as error:
         print(f"mini-kv generate: {error}", file=sys.stderr)
     return None

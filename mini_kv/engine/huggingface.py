@@ -39,7 +39,7 @@ SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_te
 """
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-"""What weights may be computed with."""
+"""Names of the dtypes that a model may compute in."""
 
 BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Kinds of RoPE whose angles change with the longest text of the batch, so that a kept key would be wrong later."""
@@ -194,7 +194,7 @@ def _rope_types(parameters: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What one layer was seen to keep."""
+    """The shape of one layer's KV, as its first call shows it."""
 
     number: int
     num_kv_heads: int
@@ -204,7 +204,7 @@ class _Layer:
 
 @dataclass(slots=True)
 class _Witness:
-    """An `Attend` that keeps nothing and finds nothing, but takes note of who called."""
+    """An `Attend` that keeps nothing and returns zeros, but notes which layers called, and the sizes of their heads."""
 
     layers: list[_Layer] = field(default_factory=list)
 

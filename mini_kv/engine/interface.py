@@ -52,7 +52,7 @@ class CausalLM(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes, and its KV lies."""
+        """The device on which the model computes and its KV lies."""
 
     @property
     def settings(self) -> str:

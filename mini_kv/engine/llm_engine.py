@@ -50,7 +50,7 @@ from mini_kv.engine.threads import is_small, one_thread
 
 
 class LLMEngine:
-    """Takes prompts in at any time, and gives every running request one token per step."""
+    """Takes prompts in at any time; each step brings the running ones on, by a token once their prompt is computed."""
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class TinyLlama(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         return self.model.embed_tokens.weight.device
 
     @property

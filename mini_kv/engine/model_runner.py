@@ -75,11 +75,11 @@ class Batch:
     query_lens: list[int] = field(default_factory=list)
     """New tokens of each request."""
     seq_lens: list[int] = field(default_factory=list)
-    """All its tokens up to the last new one."""
+    """Tokens of each request up to its last new one, computed ones included."""
     logits_request_ids: list[str] = field(default_factory=list)
     """The requests that need a next token: those whose known tokens end in this step."""
     logits_indices: list[int] = field(default_factory=list)
-    """Where each of them ends in `token_ids`."""
+    """Index in `token_ids` of the last token of each of these requests."""
 
 
 WrapAttend = Callable[[Attend, Batch], Attend]

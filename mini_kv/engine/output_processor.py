@@ -11,11 +11,11 @@ from mini_kv.engine.sampling import SamplingParams, draw
 
 @dataclass(frozen=True, slots=True)
 class DeltaOutput:
-    """What one step brought for one sample."""
+    """One step's new text of one sample."""
 
     request_id: str
     index: int
-    """Which of the request's samples."""
+    """Index of the sample among the request's samples."""
     new_token_ids: list[int]
     new_text: str
     """Text that may be shown from now on; "" while a character, or what may be a stop string, is not whole yet."""
@@ -48,7 +48,7 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class RequestState:
-    """What all samples of a request have in common."""
+    """A request's state that all of its samples share."""
 
     request_id: str
     prompt_token_ids: list[int]

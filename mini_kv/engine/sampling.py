@@ -33,13 +33,13 @@ class SamplingParams:
     top_p: float = 1.0
     """Sample from the most likely tokens that together have this probability; 1.0 disables."""
     seed: int | None = None
-    """Same seed, same text. `None`: the engine gives each request its own."""
+    """Seed of the draws: the same seed gives the same text. `None`: the engine gives each request its own."""
     stop: tuple[str, ...] = ()
     """Texts that end it, with reason "stop"; they are not part of what it said."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end it, with reason "stop"."""
     ignore_eos: bool = False
-    """Whether it goes on after the token that ends a text."""
+    """Whether the request goes on after the token that ends a text."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -34,7 +34,7 @@ KNOWN_PATTERNS = {
     r"\p{N}+": "a number",
     r"\p{N}{1,3}": "up to three digits",
 }
-"""Patterns, and whose each is. Source: the `tokenizer.json` of these models; most are in transformers 5.23, too."""
+"""The patterns, and the model that each comes from. Source: these models' `tokenizer.json`."""
 
 
 def patterns_in(data: Any) -> Iterator[Any]:

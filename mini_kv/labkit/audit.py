@@ -45,9 +45,9 @@ class Mutant:
 
     id: str
     idea: str
-    """What its author believes."""
+    """The wrong belief that leads to this version, in a sentence."""
     seen: str
-    """Where the bug was really seen."""
+    """The project and issue in which the bug was really seen."""
     old: str
     new: str
     module: str | None = None
@@ -62,17 +62,17 @@ class Mutant:
 
 @dataclass(slots=True)
 class Audit:
-    """What was found out about one lab."""
+    """The results of one lab's audit."""
 
     lab: Lab
     findings: list[str] = field(default_factory=list)
-    """What is wrong with the lab; none is right."""
+    """The faults of the lab, a sentence each; empty if it is sound."""
     kills: dict[str, list[str]] = field(default_factory=dict)
-    """For each mutant, the tests that catch it."""
+    """The tests that catch each mutant, by the mutant's id."""
     scores: dict[str, str] = field(default_factory=dict)
-    """For each implementation that ran, `points/total`."""
+    """The score of each implementation that ran, as `points/total`."""
     fingerprints: dict[str, str] = field(default_factory=dict)
-    """What each mutant of the solution looks like to the tests, and the idea behind it."""
+    """The idea behind each mutant of the solution, by the fingerprint of its failures."""
 
 
 def load_mutants(lab: Lab) -> list[Mutant]:
@@ -86,7 +86,7 @@ def load_mutants(lab: Lab) -> list[Mutant]:
 
 
 def audit_lab(folder: Path, *, write: bool = False) -> Audit:
-    """Run everything; return what was found. Costs about a quarter of a second a mutant.
+    """Run everything; return what was found. Costs about a quarter of a second per mutant.
 
     `write` stores the pristine starter and the fingerprints, which are otherwise compared with what is stored.
     """
@@ -127,8 +127,9 @@ def _audit_right_code(audit: Audit) -> None:
             wrong = [result.test for result in results if result.state is not State.PASS]
             if wrong:
                 audit.findings.append(f"{name}, LAB_SEED={seed}: not passed: {', '.join(wrong)}")
-        if sum(result.points for result in results) != audit.lab.points:
-            audit.findings.append(f"lab.toml says {audit.lab.points} points, the tests are worth something else")
+    worth = sum(result.points for result in results)
+    if worth != audit.lab.points:
+        audit.findings.append(f"lab.toml says {audit.lab.points} points, the tests are worth {worth}")
 
 
 def _audit_starter(audit: Audit) -> None:

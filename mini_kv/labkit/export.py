@@ -40,7 +40,7 @@ def as_gradescope(results: Sequence[LabResult]) -> str:
 
 
 def as_csv(results: Sequence[LabResult]) -> str:
-    """Return a line a test and a total, with a header, for a spreadsheet."""
+    """Return a line per test and a total, with a header, for a spreadsheet."""
     out = io.StringIO()
     columns = ["lab", "test", "function", "stage", "state", "score", "points"]
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")

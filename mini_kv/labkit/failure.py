@@ -9,7 +9,7 @@ calls     allocate A: allocated 1..8, cached 1..8
 state     #=cached  xN=ref_cnt
 A     [1x1#] ...
 free  next-> 9 10 <-last
-why: B's first seven blocks are A's, found by name
+why: B's first seven blocks are A's, found by hash
 at:  labs/lab-05/starter.py:41  blocks, num_hits = None, 0
 """
 

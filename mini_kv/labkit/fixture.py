@@ -1,4 +1,4 @@
-"""What a lab's test gets in hand: the learner's functions, a cache that watches itself, a way to say what is wrong."""
+"""What a lab's test is given: the learner's functions, a cache that checks itself, a way to say what is wrong."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ Part = TypeVar("Part")
 
 
 class LabFailure(AssertionError):
-    """Something is not as it should be: what, expected and got. Drawn by `mini_kv.labkit.failure`."""
+    """A test's value differs from the expected one. `mini_kv.labkit.failure` turns it into a message."""
 
     def __init__(self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = ()) -> None:
         super().__init__(f"{what}: expected {want!r}, got {got!r}")
@@ -147,7 +147,7 @@ class LabUnderTest:
         )
 
     def check_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
-        """Raise for the first invariant that is broken in a pool whose blocks these tables hold, and nobody else."""
+        """Raise for the first invariant that is broken in a pool whose blocks only these tables hold."""
         for violation in find_pool_violations(pool, {name: [table] for name, table in tables.items()}):
             raise InvariantViolationError(violation)
 

@@ -26,7 +26,7 @@ KEYWORDS = ("solution", "starter", "engine")
 
 
 class ImplementationError(Exception):
-    """LAB_IMPL names nothing that can be run: a usage error, two lines."""
+    """LAB_IMPL names no code that can run: a usage error, in two lines."""
 
 
 class LoadError(Exception):
@@ -35,7 +35,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """Whose code runs in one lab."""
+    """The code that runs in one lab: the learner's, the solution's or the engine's."""
 
     lab: Lab
     choice: str
@@ -52,7 +52,7 @@ class Implementation:
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is the project's own solution and not somebody's work."""
+        """Whether this is the project's own solution and not a learner's work."""
         return self.choice == "solution"
 
 

@@ -16,9 +16,9 @@ NEEDS = {
     "T": "PyTorch, on a CPU",
     "K": "Triton, interpreted or on a GPU",
 }
-"""What a lab can ask of the machine."""
+"""The levels of requirements that a lab can declare, by the letter in its `lab.toml`."""
 PACKAGES = {"C": (), "T": ("torch",), "K": ("torch", "triton", "numpy")}
-"""What must be installed for it."""
+"""Packages that each level needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class LabFunction:
 
     name: str
     signature: str
-    """As the tests call it, such as `prefill(kv, token_ids, request_id)`."""
+    """How the tests call it, such as `prefill(kv, token_ids, request_id)`."""
     minutes: int
     vllm: str
-    """Where the same is done upstream: symbol and file."""
+    """Symbol and file in vLLM that do the same."""
 
 
 PLACES = tuple(place.name for place in fields(OwnParts))
@@ -63,7 +63,7 @@ class LabPart:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What must be finished for it, beside itself."""
+        """Names of the methods and functions that must be finished before the engine uses this part."""
         return (*(f"{self.name}.{method}" for method in self.methods), *self.calls)
 
 
@@ -81,14 +81,14 @@ class Lab:
     """A key of `NEEDS`."""
     prerequisites: tuple[str, ...]
     points: int
-    """What full marks are."""
+    """Points of all tests together."""
     lesson: str
-    """What it was about; told after full marks."""
+    """The lesson of the lab in a sentence, shown after full marks."""
     functions: tuple[LabFunction, ...]
     engine: str | None
     """Module of the engine that has the same functions; `None` if none has."""
     parts: tuple[LabPart, ...] = ()
-    """What of it can stand in an engine."""
+    """The lab's classes and functions that the engine can use in place of its own."""
 
     def short_name(self, function: str) -> str:
         """Return the function's name without its class, unless another class of the lab has one of that name too."""

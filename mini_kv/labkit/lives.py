@@ -45,6 +45,7 @@ def random_life(
     num_steps: int,
     shares: Mapping[str, float],
     *,
+    stems: Sequence[tuple[int, ...]] = STEMS,
     max_tail: int = 3,
     of_cache: Sequence[str] = (),
     options: Mapping[str, Mapping[str, Sequence[Any]]] = MappingProxyType({}),
@@ -55,6 +56,7 @@ def random_life(
         rng: draws everything.
         num_steps: steps; a step of a request while there is none is left out.
         shares: verbs with their shares of the steps, `COMES` and `LEAVES` among them.
+        stems: beginnings to choose from.
         max_tail: the most tokens behind a request's stem.
         of_cache: verbs that concern no request.
         options: per verb, the values to choose from for each option.
@@ -67,7 +69,7 @@ def random_life(
         if verb in of_cache:
             life.append(Step(verb, options=drawn))
         elif verb == COMES:
-            stem = rng.choice(STEMS)
+            stem = rng.choice(stems)
             tail = rng.choices((1, 2), k=rng.randint(0, max_tail))
             alive.append(f"R{number}")
             life.append(Step(verb, alive[-1], (*stem[: rng.randint(1, len(stem))], *tail), drawn))

@@ -1,8 +1,8 @@
-"""An exact match names the idea behind a wrong answer; anything else is met with silence.
+"""Names the idea behind a wrong answer if the learner's failures are exactly those of a wrong version that is known.
 
 Every mutant of a lab is a plausible wrong version with the belief that leads to it. The audit runs each and stores its
 fingerprint: which tests fail, and what each of them saw. A learner's run with the same fingerprint, to the letter, gets
-the sentence. A wrong name would be worse than none, so near is not enough.
+the sentence. A wrong guess would be worse than none, so near is not enough.
 """
 
 import hashlib

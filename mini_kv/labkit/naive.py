@@ -1,10 +1,10 @@
-"""The prefix cache in plain lists, for comparing: no hashes, no links, no reference counts, and nothing of the engine.
+"""Prefix cache and scheduler in plain lists, for comparing: no hashes, links or counts, and nothing of the engine.
 
 A block is held if a table contains it, and cached under its content itself: for `NaiveCache` all tokens up to the
 block's end. It is slow and short; where it differs from an engine, one of the two is wrong.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 Content = TypeVar("Content")
@@ -113,3 +113,89 @@ class NaiveCache(NaiveTables[tuple[int, ...]]):
         for index in range(len(tokens) // self.block_size):
             self.cached.setdefault(table[index], tuple(tokens[: (index + 1) * self.block_size]))
         return new
+
+
+class NaiveScheduler(NaiveCache):
+    """A scheduler on lists of names: no statuses, and no requests beyond their tokens."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, max_num_batched_tokens: int, max_num_seqs: int, reserved_blocks: int
+    ) -> None:
+        super().__init__(num_blocks, block_size)
+        self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
+        self.reserved_blocks = reserved_blocks
+        """Blocks that a newcomer leaves free, if others run."""
+        self.tokens: dict[str, list[int]] = {}
+        """The known tokens of each request that is not finished."""
+        self.ends: dict[str, tuple[int, int]] = {}
+        """How many tokens a request has when it ends, and the token that ends it earlier."""
+        self.computed: dict[str, int] = {}
+        self.running: list[str] = []
+        self.waiting: list[str] = []
+
+    def arrive(self, name: str, tokens: Sequence[int], max_tokens: int, stop_token_id: int) -> None:
+        """Put a request at the end of the line."""
+        self.tokens[name], self.ends[name] = list(tokens), (len(tokens) + max_tokens, stop_token_id)
+        self.waiting.append(name)
+
+    def forget(self, name: str) -> None:
+        """End a request, wherever it stands."""
+        if name in self.running:
+            self.running.remove(name)
+            self.leave(name)
+        if name in self.waiting:
+            self.waiting.remove(name)
+        self.tokens.pop(name, None)
+
+    def schedule(self) -> tuple[dict[str, int], list[str]]:
+        """Return how many tokens of each request the next step computes, and which requests gave way for it."""
+        step: dict[str, int] = {}
+        preempted: list[str] = []
+        for name in list(self.running):
+            num_new = self.num_new(name, step)
+            while name in self.running and self.allocate(name, self.computed_after(name, num_new)) is None:
+                preempted.append(self.running.pop())
+                self.leave(preempted[-1])
+                self.waiting.insert(0, preempted[-1])
+            if name in self.running:
+                step[name] = num_new
+        while self.waiting and not preempted and self.admit(self.waiting[0], step):
+            self.running.append(self.waiting.pop(0))
+        return step, preempted
+
+    def admit(self, name: str, step: dict[str, int]) -> bool:
+        """Give the request blocks and a place in the step; return `False` if tokens, seats or blocks are too few."""
+        hit = self.hit(self.tokens[name])
+        self.computed[name] = len(hit) * self.block_size
+        num_new = self.num_new(name, step)
+        computed = self.computed_after(name, num_new)
+        num_needed = self.num_needed(name, len(computed), hit) + (self.reserved_blocks if self.running else 0)
+        num_needed = max(num_needed, self.num_needed(name, len(self.tokens[name]), hit))
+        if not num_new or len(self.running) == self.max_num_seqs or num_needed > len(self.free_queue):
+            return False
+        self.allocate(name, computed, hit)
+        step[name] = num_new
+        return True
+
+    def num_new(self, name: str, step: dict[str, int]) -> int:
+        """Return how many tokens of the request the step can still compute."""
+        left = self.max_num_batched_tokens - sum(step.values())
+        return min(len(self.tokens[name]) - self.computed[name], left)
+
+    def computed_after(self, name: str, num_new: int) -> list[int]:
+        """Return the request's tokens that are computed when that many more are."""
+        return self.tokens[name][: self.computed[name] + num_new]
+
+    def finish(self, step: dict[str, int], next_token: Callable[[Sequence[int]], int]) -> dict[str, tuple[int, str]]:
+        """Count what was computed; return each request's new token, with "length" or "stop" if it ends the request."""
+        results = {}
+        for name, num_tokens in step.items():
+            self.computed[name] += num_tokens
+            if self.computed[name] == len(self.tokens[name]):
+                self.tokens[name].append(token := next_token(self.tokens[name]))
+                length, stop_token_id = self.ends[name]
+                reason = "stop" if token == stop_token_id else "length" if len(self.tokens[name]) == length else ""
+                results[name] = token, reason
+                if reason:
+                    self.forget(name)
+        return results

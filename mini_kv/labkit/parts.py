@@ -17,7 +17,7 @@ class OwnParts:
     counts: Any = None
     """A pool without an index: takes blocks, touches them, counts them."""
     index: Any = None
-    """From a key to the blocks that carry it."""
+    """The index: from a key to the blocks that carry it."""
     pool: Any = None
     """A pool whose blocks get keys and lose them."""
     hasher: Any = None
@@ -33,7 +33,7 @@ class OwnParts:
     scheduler: Any = None
     block_table: Any = None
     slot_mapping: Any = None
-    """From the positions of a step's tokens to their slots."""
+    """Computes the slots of a step's tokens from their positions."""
     write: Any = None
     """Writes keys and values to their slots."""
     decode: Any = None

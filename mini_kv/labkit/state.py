@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 VERSION = 1
-"""Of the files. A file without a version is of the time before there were any, and has the entries alone."""
+"""Version of the files. A file without one was written before versions existed, and holds the entries alone."""
 
 SHAPES: dict[str, Any] = {
     "progress": {"score": int, "best": int, "points": int, "source": str, "tests": {...: str}, "when": str},

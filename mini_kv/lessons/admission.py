@@ -24,7 +24,7 @@ from mini_kv.trace.step import run_step, sample_ready
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, TraceRequest, name_blocks, read_trace
 
 MAX_BLOCKS = 1_000_000
-"""Of a pool that the command makes: this many take a second."""
+"""Most blocks of a pool that the command makes: this many take a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def strategies() -> dict[str, Strategy]:
 
 @dataclass(slots=True)
 class ServeReport:
-    """What it took to serve a trace."""
+    """Counts of one run over a trace: steps, preemptions, tokens, waiting times."""
 
     requests: int = 0
     requests_refused: int = 0
@@ -66,7 +66,7 @@ class ServeReport:
     mean_wait: float = 0.0
     """Steps from arrival to the first token computed, averaged over the requests."""
     longest_wait: int = 0
-    """The same for the request that waited longest: starvation shows here."""
+    """Steps from arrival to the first token computed, of the request that waited longest: starvation shows here."""
 
 
 def serve(

@@ -1,9 +1,9 @@
-"""Two prompts, cut into blocks and named: where their chains of names part.
+"""Two prompts, cut into blocks and hashed: where their chains of block hashes part.
 
-    chain("Hello world", "Hello everyone", block_size=4, tokens="characters")
+    chain("Hello world", "Hello students", block_size=4, tokens="characters")
 
-No tokenizer is needed to see it, and a real one would have to be fetched; here a token is something that everybody
-can count:
+No tokenizer is needed to see it, and a real one would have to be fetched; here a token is something that can be counted
+by hand:
 
     characters      the token is the character's number in Unicode
     bytes           the token is a byte of the text in UTF-8: 1 a Latin letter, 3 a Chinese one
@@ -19,7 +19,7 @@ from mini_kv.core.block_hash import get_request_block_hasher
 from mini_kv.core.request import Request
 
 TOKENS = ("characters", "bytes", "words")
-"""What a token can be."""
+"""The kinds of tokens: see above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ChainPreset:
 
 
 PRESETS = (
-    ChainPreset("Hello world, Hello everyone", "Hello world", "Hello everyone"),
+    ChainPreset("two greetings", "Hello world", "Hello students"),
     ChainPreset("the knight and the princess", "给我讲一个关于勇敢骑士的故事...", "给我讲一个关于善良公主的故事..."),
     ChainPreset(
         "one system prompt, two questions",
@@ -45,8 +45,8 @@ PRESETS = (
         "Friday. You are a helpful assistant. Answer briefly. What is a cache?",
     ),
 )
-"""The first two are examples of two well-known texts on prefix caching, one in Chinese ("tell me a story about a brave
-knight", "... about a kind princess"), which say that the beginning is shared. It depends."""
+"""The first two are modelled on two well-known texts on prefix caching, one in Chinese ("tell me a story about a brave
+knight", "... about a kind princess"), which say that the beginning is shared. It depends on the block size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class NamedBlock:
 
     text: str
     name: str | None
-    """Its name in hex; `None` for a block that is not full."""
+    """Its block hash in hex; `None` for a block that is not full."""
     shared: bool
-    """Whether the other prompt has a block with this name."""
+    """Whether the other prompt has a block with this hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +75,28 @@ class Chain:
 
     @property
     def sentence(self) -> str:
-        """What there is to see, in words."""
+        """A sentence that says how many full blocks the prompts share."""
         full = [sum(block.name is not None for block in row) for row in self.rows]
         size = f"{self.block_size} {self.tokens}"
         if not all(full):
-            return f"A prompt that does not fill a block of {size} has no name, so there is nothing to share."
+            return f"A prompt that does not fill a block of {size} has no block hash, so there is nothing to share."
         counts = f"{full[0]} and {full[1]} full blocks of {size}"
         if self.num_shared_blocks == 0:
-            return f"{counts}, and not one name in common: the chains part in the first block."
-        noun = "name" if self.num_shared_blocks == 1 else "names"
+            return f"{counts}, and not one block hash in common: the chains part in the first block."
+        noun = "block hash" if self.num_shared_blocks == 1 else "block hashes"
         end = ": all that both have." if self.num_shared_blocks == min(full) else ", then the chains part for good."
         return f"{counts}. {self.num_shared_blocks} {noun} in common{end}"
 
     def _repr_html_(self) -> str:
         rows = "".join(_row(name, row) for name, row in zip(("first", "second"), self.rows, strict=True))
         return (
-            '<div style="overflow-x:auto" tabindex="0" role="region" aria-label="Blocks and their names">'
+            '<div style="overflow-x:auto" tabindex="0" role="region" aria-label="Blocks and their hashes">'
             f'<table class="kv-chain">{rows}</table></div><p>{self.sentence}</p>'
         )
 
 
 def chain(first: str, second: str, block_size: int, tokens: str = "characters") -> Chain:
-    """Return both prompts cut into blocks of `block_size` tokens and named as the engine names them.
+    """Return both prompts cut into blocks of `block_size` tokens and hashed as the engine hashes them.
 
     Raises `ValueError` for a block size below 1 or an unknown kind of tokens.
     """
@@ -106,7 +106,7 @@ def chain(first: str, second: str, block_size: int, tokens: str = "characters") 
         raise ValueError(f"tokens is {tokens!r}; choose from {', '.join(TOKENS)}")
     words: dict[str, int] = {}
     rows = [_blocks(_pieces(text, tokens, words), block_size) for text in (first, second)]
-    # A name stands for the whole beginning, so equal names mean equal beginnings.
+    # A block hash stands for the whole beginning, so equal hashes mean equal beginnings.
     names = [{name for _, name in row if name is not None} for row in rows]
     named = [
         tuple(NamedBlock(text, name, name in names[1 - index]) for text, name in row) for index, row in enumerate(rows)
@@ -124,7 +124,7 @@ def _pieces(text: str, tokens: str, words: dict[str, int]) -> list[tuple[str, in
 
 
 def _blocks(pieces: Sequence[tuple[str, int]], block_size: int) -> list[tuple[str, str | None]]:
-    """Return the text and the name of each block, the partial last one included."""
+    """Return the text and the hash of each block, the partial last one included."""
     if not pieces:
         return []
     hasher = get_request_block_hasher(block_size)
@@ -142,8 +142,8 @@ def _row(title: str, row: Sequence[NamedBlock]) -> str:
 
 
 def _cell(block: NamedBlock) -> str:
-    """Return a block: its text, the first digits of its name, and whether that name is shared."""
-    name = block.name[:6] if block.name else "no name"
+    """Return a block: its text, the first digits of its hash, and whether the other prompt shares it."""
+    name = block.name[:6] if block.name else "no hash"
     if block.name is None:
         border, note = "1px dashed currentColor", "not full"
     elif block.shared:

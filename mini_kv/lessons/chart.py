@@ -59,7 +59,7 @@ def line_chart(
     steps: bool = False,
     shares: bool = True,
 ) -> Chart:
-    """Return a chart of one line a series over `x`.
+    """Return a chart of one line per series over `x`.
 
     Args:
         title: above the chart.
@@ -102,7 +102,7 @@ def line_chart(
 def stacked_chart(
     title: str, sentence: str, series: Mapping[str, Sequence[float]], *, labels: tuple[str, str]
 ) -> Chart:
-    """Return a chart of areas that lie on each other, one place a step; the series in order from the bottom."""
+    """Return a chart of areas that lie on each other, one place per step; the series in order from the bottom."""
     figure, axes = _new_axes(labels)
     steps = range(1, 1 + len(next(iter(series.values()))))
     below = [0.0] * len(steps)
@@ -146,7 +146,7 @@ def timeline_chart(
     *,
     labels: tuple[str, str],
 ) -> Chart:
-    """Return a chart of a row a request, the first on top, and a place a step.
+    """Return a chart with one row per request, the first on top, and one place per step.
 
     Args:
         title: above the chart.

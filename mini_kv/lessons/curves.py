@@ -53,11 +53,11 @@ class FollowedRequest:
 
     num_tokens: int
     num_shared_tokens: int
-    """What it could have found: full blocks from its beginning that an earlier request had, never all its tokens."""
+    """Tokens in full blocks, from the first on, that an earlier request had too, but never all of the request's."""
     num_hit_tokens: int
-    """What it found."""
+    """Tokens that were found in the cache."""
     memory: MemoryUse
-    """Where the blocks of the pool are, now that it has its own."""
+    """Used, cached and empty blocks of the pool after the request was admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class OverlapGroup:
 
     @property
     def lost_share(self) -> float:
-        """What was forgotten too early, as a share of the tokens."""
+        """Tokens that were shared but had been evicted, as a share of the tokens."""
         return (self.num_shared_tokens - self.num_hit_tokens) / self.num_tokens if self.num_tokens else 0.0
 
 
@@ -90,7 +90,7 @@ def small_trace() -> list[TraceRequest]:
 def waste_over_block_sizes(lengths: Sequence[int], block_sizes: Iterable[int]) -> list[Waste]:
     """Return what is wasted when requests of these lengths hold their blocks at once, for each block size.
 
-    A block size as long as the longest request that may come is the world before paging: one block a request.
+    A block size as long as the longest request that may come is memory before paging: one block per request.
     """
     result = []
     for block_size in block_sizes:
@@ -176,7 +176,7 @@ def shared_tokens(trace: Sequence[TraceRequest]) -> list[int]:
 def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
     """Return the requests in five groups by the share of their prompt that an earlier one had.
 
-    The first are the cold ones, that share nothing; the others are warm, a quarter of the prompt a group.
+    The first are the cold ones, that share nothing; the others are warm, a quarter of the prompt per group.
     """
     groups: list[list[FollowedRequest]] = [[] for _ in OVERLAP_LABELS]
     for request in requests:
@@ -195,4 +195,4 @@ def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
 
 
 OVERLAP_LABELS = ("nothing", "to 1/4", "to 2/4", "to 3/4", "more")
-"""What a request shared with an earlier one, as a part of its prompt."""
+"""Labels of the five groups: the part of a prompt that an earlier request had too."""

@@ -35,8 +35,8 @@ from mini_kv.trace.predict import right_choice
 from mini_kv.trace.scenario import PlayedStep, Scenario, Step
 
 TEXTS = (
-    "A block is free when nobody holds it, and it keeps its name until the memory is needed for something else.",
-    " and whoever comes second finds what the first has computed, and pays only for the words that are different.",
+    "A block that no request holds is free, and it stays cached until the memory is needed for something else.",
+    " and the next request finds what the first has computed, and pays only for the words that are different.",
     "The scheduler counts tokens and blocks. It never sees a key or a value, and it does not know what is said.",
 )
 """Where the words of a scenario come from: its token `100 * k + i` is the i-th token of the k-th text."""
@@ -118,10 +118,10 @@ class PromptsRun:
     """The pool; its steps are in `played`."""
     played: list[PlayedStep]
     texts: dict[str, str]
-    """What stands there in the end: prompt and answer."""
+    """Prompt and answer of each request, by its id."""
     num_prompt_tokens: int
     num_computed_tokens: int
-    """All that went through the model."""
+    """Tokens that went through the model, prompts and answers."""
     num_steps: int
 
 
@@ -260,7 +260,7 @@ class Asked:
     num_tokens: int
     num_cached_tokens: int
     line: str
-    """What the engine logs when it is done."""
+    """The line that the engine logs when the request is done."""
 
 
 def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, num_blocks: int = 257) -> list[Asked]:
@@ -303,7 +303,7 @@ def time_of_words(num_words: int) -> dict[str, list[float]]:
 
 
 def time_of_batches(batches: Sequence[int], num_words: int = 16) -> list[float]:
-    """Return the words a second that the engine says on this machine when so many ask at once; the best of three."""
+    """Return the words per second that the engine generates here, by the number of requests at once; best of three."""
     model, tokenizer = tiny()
     prompt = tokenizer.encode(TEXTS[0])[:16]
     params = SamplingParams(max_tokens=num_words, temperature=0, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""For callers without a scheduler: several requests at once, and a request that is freed whatever happens."""
+"""Helpers for callers without a scheduler: admit several requests at once, and free a request whatever happens."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +54,7 @@ def _num_blocks_to_allocate(kv: KVCacheManager, requests: Sequence[Request]) -> 
 
 @contextmanager
 def held(kv: KVCacheManager, request: Request) -> Iterator[Request]:
-    """Free the request's blocks at the end of the `with` block, whatever happens in it; names of unwritten ones go too.
+    """Free the request's blocks at the end of the `with` block, whatever happens in it; keys of unwritten ones go too.
 
     Nothing happens at the end if it holds no blocks by then: never admitted, or freed already.
     """

@@ -26,7 +26,7 @@ MAX_PROMPT_TOKENS = 400
 
 
 class LiveCache:
-    """A traced pool, its running requests, and a letter for the next one."""
+    """A cache whose calls are recorded, its running requests, and a letter for the next one."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         """Build the pool; `num_blocks` counts the null block."""
@@ -53,7 +53,7 @@ class LiveCache:
 
     @property
     def memory(self) -> MemoryUse:
-        """Where the blocks are now."""
+        """Used, cached and empty blocks of the pool now."""
         batches = [span.edges for span in self.spans]
         return memory_over_time(batches, self.num_blocks)[-1] if batches else MemoryUse(0, 0, self.num_blocks - 1)
 
@@ -72,13 +72,13 @@ class LiveCache:
     def finish(self, name: str) -> str:
         """End a request, and say which of its blocks became free."""
         if name not in self._running:
-            return f"{name} is not running." if name else "Nobody is running: admit a request first."
+            return f"{name} is not running." if name else "No request is running: admit one first."
         self.kv.free(self._running.pop(name))
         # There is always one: the last token is computed for each request, so its last block is its own.
         return self._tell(f"{name} is done. Free now, in this order: {id_runs(self._last_ids(EdgeKind.FREED))}.")
 
     def pressure(self, num_blocks: int) -> str:
-        """Let a stranger come who needs so many blocks and leaves at once; say who paid for it."""
+        """Admit and end a request of `num_blocks` blocks of unknown tokens; say which blocks were evicted for it."""
         self._num_strangers += 1
         name = f"stranger {self._num_strangers}"
         size = num_blocks * self.block_size
@@ -86,7 +86,7 @@ class LiveCache:
         said = self._admit(name, tuple(range(first, first + size)))
         if name in self._running:
             self.kv.free(self._running.pop(name))
-            self._tell(f"{name} leaves again. Nobody will ever come back for its blocks, but who could know?")
+            self._tell(f"{name} leaves again. No prompt will ever hit its blocks, but the cache cannot know that.")
         return said
 
     def _admit(self, name: str, prompt: tuple[int, ...]) -> str:
@@ -114,7 +114,7 @@ class LiveCache:
 
 
 def _num_tokens(tokens: str) -> int:
-    """Return how many tokens the text lists, before anybody makes a list of them."""
+    """Return how many tokens the text lists, without making the list."""
     ends = [part.partition("..") for part in tokens.split()]
     return sum(max(0, int(last or first) - int(first) + 1) for first, _, last in ends)
 

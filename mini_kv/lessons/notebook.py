@@ -1,9 +1,9 @@
 """The figure in a notebook: a story to step through, and a cache under the reader's hands.
 
-    Story("share-and-evict")        a scenario, or any traced manager: self-contained HTML, alive in an exported page
+    Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, alive in an exported page
     LivePlayer()                    the engine behind buttons; needs ipywidgets and a running kernel
     PromptPlayer(run, prompts)      an engine with a model behind a field for prompts; the same
-    ChainExplorer()                 two prompts and their names; the same
+    ChainExplorer()                 two prompts and their block hashes; the same
 
 The figure is drawn by `kv_story.js` alone; here it is only handed its data.
 """
@@ -24,7 +24,7 @@ PROMPTS = {
     "16 common tokens, then 4 of its own": "0..15 100..103",
     "the same 16, then 4 others": "0..15 200..203",
     "32 tokens, the same 16 first": "0..31",
-    "8 tokens that nobody else has": "900..907",
+    "8 tokens that no other prompt has": "900..907",
 }
 """What can be admitted in a `LivePlayer`, if the notebook does not say otherwise."""
 
@@ -64,7 +64,7 @@ class LivePlayer:
 
         Args:
             num_blocks: size of the pool at first, the null block included.
-            block_size: tokens a block.
+            block_size: tokens per block.
             prompts: what can be admitted: a name for the list, and the tokens, as in a scenario.
         """
         w = need("ipywidgets")
@@ -202,7 +202,7 @@ def display_with_figure(box: Any, data: dict[str, Any]) -> None:
 
 
 class ChainExplorer:
-    """Two prompts in two text fields, and the names of their blocks below."""
+    """Two prompts in two text fields, and the hashes of their blocks below."""
 
     def __init__(self, preset: str = PRESETS[0].label, block_size: int = 16) -> None:
         """Build the controls. Raises `MissingPackageError` without ipywidgets. `preset` is a label."""
@@ -224,7 +224,7 @@ class ChainExplorer:
 
     @property
     def chain(self) -> Chain:
-        """What the controls describe now."""
+        """The two prompts in the fields, cut and hashed as the controls say."""
         return chain(self.first.value, self.second.value, self.block_size.value, self.tokens.value)
 
     def _take_preset(self) -> None:

@@ -1,9 +1,9 @@
 """What 8 bits cost, by how many numbers share a scale: `python -m mini_kv.lessons.quantization_error`.
 
-Keys of real models have a few channels that are far larger than the rest, in every token. Whoever shares a scale with
-such a number keeps few digits of its own:
+Keys of real models have a few channels that are far larger than the rest, in every token. A number that shares a scale
+with such a channel keeps few digits of its own:
 
-    tensor       all numbers share one scale                      the outlier sets it for everybody
+    tensor       all numbers share one scale                      the outlier sets it for all
     token        a token's numbers of one head share one          every token has the outlier: no better off
     channel      a channel of a head shares one, over the tokens  it keeps to itself
     fp8          none: each number has an exponent of its own

@@ -26,7 +26,7 @@ from mini_kv.lessons.quantization_error import errors
 BLOCK_SIZE = 4
 NUM_BLOCKS = 9
 TABLES = {"a": [2, 1], "b": [3, 4, 5]}
-"""Of the scenario `a-step-s-slots`: a test compares them."""
+"""Block tables of the requests in the scenario `a-step-s-slots`: a test compares them."""
 STEPS = ({"a": 5}, {"a": 1, "b": 7}, {"a": 1, "b": 3})
 """How many tokens of each request a step computes."""
 PADDED = 8
@@ -39,9 +39,9 @@ class Memory:
     """A cache after some steps. A token is called by its request and position, as in "b7"; padding is "pad"."""
 
     blocks: list[list[str]]
-    """By block and place, who was written last; empty: nobody."""
+    """By block and place, the token that was written last; empty: none."""
     overwritten: list[tuple[str, str]]
-    """Who lay there, and who was written over it, in order."""
+    """Each token that lay in a slot, and the token that was written over it, in order."""
     reads: dict[str, list[str]]
     """What each request finds when it reads its tokens in order."""
 
@@ -80,7 +80,7 @@ def write_steps(mistake: str = "none") -> Memory:
 
 
 def _names_in(kv_cache: PagedKVCache, names: Sequence[str]) -> list[list[str]]:
-    """Return who is in each slot, by block."""
+    """Return the token in each slot, by block."""
     return [[names[int(number)] for number in block] for block in kv_cache.k_cache.flatten(1).tolist()]
 
 
@@ -109,14 +109,14 @@ def _write(key: Tensor, kv_cache: PagedKVCache, slots: Tensor, mistake: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What is known after a block."""
+    """The running values of an online softmax after a block."""
 
     largest: float
     """The largest score so far."""
     total: float
     """The sum of the exponentials so far, each of score minus `largest`."""
     shares: list[float]
-    """What each block of the row is worth so far, 0.0 to 1.0; 0 for those to come."""
+    """Share of each block of the row in the result so far, 0.0 to 1.0; 0 for blocks to come."""
 
 
 def follow_blocks(scores: Sequence[float], block_size: int) -> list[Carried]:

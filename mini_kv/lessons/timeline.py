@@ -1,4 +1,4 @@
-"""Who did what in each step: the scheduler's work, a line a request. The numbers behind the timeline of notebook 08.
+"""What each request did in each step: the scheduler's work, one line per request, for the timeline of notebook 08.
 
     step    1         2         3         4             5
     A       prompt    answer    answer    answer        answer
@@ -85,7 +85,7 @@ def timeline(
     Args:
         arrivals: in the order in which they come.
         num_blocks: size of the pool, the null block included.
-        block_size: tokens a block.
+        block_size: tokens per block.
         limits: of the scheduler.
         admission: when a newcomer may enter.
 
@@ -111,7 +111,7 @@ class _Serving:
         self.num_steps = 0
 
     def step(self) -> None:
-        """Let the requests arrive that come now, run a step, and note what each request did."""
+        """Let the requests arrive that come now, make a step, and note what each request did."""
         self.num_steps += 1
         while self.to_come and self.to_come[0].step <= self.num_steps:
             arrival = self.to_come.pop(0)

@@ -1,4 +1,4 @@
-"""An engine on the small model that can be looked at while it works: batches, slots, words, and its cache's doings.
+"""An engine on the small model that keeps what it did: batches, slots, words, and its cache's calls.
 
 For chapters and notebooks; `lessons` tells stories with it.
 """
@@ -84,12 +84,12 @@ class TokenOfStep:
     slot: int
     """Its place in the memory."""
     is_asked: bool
-    """Whether its logits were wanted."""
+    """Whether the step returned its logits."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedStep:
-    """What a step computed, and what came of it."""
+    """The tokens that a step computed and the tokens that were sampled."""
 
     batch: list[TokenOfStep]
     said: dict[str, str]
@@ -97,7 +97,7 @@ class WatchedStep:
     preempted: list[str]
 
     def __str__(self) -> str:
-        """Return the batch, a token a line, and who is asked what comes next."""
+        """Return the batch, one token per line, and which tokens' logits are asked for."""
         return "\n".join(
             f"{token.request_id}  {token.text!r:<13} position {token.position:>2}  slot {token.slot:>2}"
             + "   what comes next?" * token.is_asked
@@ -110,7 +110,7 @@ class WatchedStep:
 
 @dataclass
 class WatchedEngine:
-    """An engine on the small model, whose cache is traced and whose batches are kept."""
+    """An engine on the small model that records its cache's calls and keeps its batches."""
 
     num_blocks: int = 33
     block_size: int = 4
@@ -124,7 +124,7 @@ class WatchedEngine:
         model, self.tokenizer = tiny()
         self.recorder = Recorder()
         self.answers: dict[str, list[int]] = {}
-        """What was said so far, by sample."""
+        """Tokens sampled so far, by sample."""
         config = EngineConfig(
             block_size=self.block_size,
             num_blocks=self.num_blocks,

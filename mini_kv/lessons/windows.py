@@ -1,7 +1,7 @@
 """What groups of layers hold and find, counted on the real engine: the numbers behind chapter 14 and its notebook.
 
     held_while_computing      blocks that each group holds, in every step of one prompt
-    held_at_each_token        the same for one group, a value a token: a line of a chart
+    held_at_each_token        the same for one group, one value per token: a line of a chart
     find_with_holes           what is found of a prompt if some of its blocks are missing
     hits_of_the_second_round  conversations that take turns, and how much of them is still there
     shares_found_again        the same for several numbers of conversations: a line of a chart
@@ -20,14 +20,14 @@ from mini_kv.core.request import Request
 from mini_kv.trace.scenario import parse_group
 
 NEW_TOKEN = 1_000_000
-"""What a request says when its prompt is through: none of the prompts here has it."""
+"""The output token of every request here; no prompt has it."""
 NUM_TOKENS = 8192
 """Length of a conversation, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a request holds when one of its steps has got its blocks."""
+    """The blocks that a request holds in one of its steps."""
 
     num_tokens: int
     """Tokens computed when the step is over."""
@@ -37,11 +37,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is found of a prompt."""
+    """The hit of a prompt."""
 
     num_tokens: int
     table: tuple[tuple[int, ...], ...]
-    """The blocks by number, a row a group; 0 is the null block."""
+    """The blocks by number, one row per group; 0 is the null block."""
 
 
 def cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCacheManager:
@@ -55,14 +55,14 @@ def cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCache
 def held_while_computing(
     groups: Sequence[str], num_tokens: int, chunk: int, *, num_more: int = 0, block_size: int = 16
 ) -> list[Held]:
-    """Compute a prompt in steps of at most `chunk` tokens; return what is held in each, one entry a step.
+    """Compute a prompt in steps of at most `chunk` tokens; return what is held in each, one entry per step.
 
     Args:
         groups: the kinds of layers.
         num_tokens: length of the prompt.
         chunk: most tokens of a step, at least 1.
-        num_more: tokens to say after it, one a step.
-        block_size: tokens a block, in every group.
+        num_more: tokens to generate after it, one per step.
+        block_size: tokens per block, in every group.
     """
     if chunk < 1:
         raise ConfigError(f"chunk is {chunk}, it must be at least 1")
@@ -77,7 +77,7 @@ def held_while_computing(
 
 
 def held_at_each_token(held: Sequence[Held], group: int) -> list[int]:
-    """Return the blocks that a group held while each token was computed, from the first: a value a token."""
+    """Return the blocks that a group held while each token was computed, from the first: one value per token."""
     result: list[int] = []
     for step in held:
         result += [step.blocks[group]] * (step.num_tokens - len(result))
@@ -93,7 +93,7 @@ def find_with_holes(
         groups: the kinds of layers.
         num_tokens: length of the prompt; its last token is never found.
         holes: for a group, by its place, the blocks that are missing, counted from the prompt's first, from 0.
-        block_size: tokens a block, in every group.
+        block_size: tokens per block, in every group.
     """
     kv = cache_of(1 + len(groups) * -(-num_tokens // block_size), groups, block_size)
     request = kv.new_request("A", range(num_tokens))
@@ -122,10 +122,10 @@ def hits_of_the_second_round(
     Args:
         num_blocks: size of the pool, the null block included.
         groups: the kinds of layers.
-        num_conversations: how many take turns; nobody holds anything between two turns.
+        num_conversations: how many take turns; between two turns no conversation holds a block.
         num_tokens: length of each; at its second turn it is a token longer.
         chunk: most tokens of a step.
-        block_size: tokens a block, in every group.
+        block_size: tokens per block, in every group.
     """
     kv = cache_of(num_blocks, groups, block_size)
     hits = []

@@ -22,7 +22,7 @@ BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the cache needs to know of a model."""
+    """The shapes of a model's layers that the cache plan needs."""
 
     title: str
     source: str

@@ -68,7 +68,7 @@ class Config:
     block_size: int = 4
     num_blocks: int = 10
     num_documents: int = 3
-    """Prompts start like one of so many texts: the fewer, the more is shared."""
+    """How many texts the prompts are beginnings of: the fewer, the more blocks are shared."""
     num_namespaces: int = 2
     enable_caching: bool = True
     debug: bool = False
@@ -204,7 +204,7 @@ class World:
     """Requests that may share a half-filled block."""
     prefix_of_key: dict[BlockHashWithGroupId, tuple[int, Prefix]] = field(default_factory=dict)
     key_of_prefix: dict[tuple[int, Prefix], BlockHashWithGroupId] = field(default_factory=dict)
-    """Every key ever seen and the prefix it stood for: one to one, or tenants share (I13) or nobody does (I12)."""
+    """Every key ever seen and its prefix: one to one, else tenants share (I13) or equal prefixes do not (I12)."""
 
     def __post_init__(self) -> None:
         config = self.config
@@ -458,7 +458,7 @@ class World:
             all_tokens = [*ref.token_ids, *drafts]
             first = len(ref.token_ids) + 1
             contents += [ref.namespace.prefix(all_tokens[:end]) for end in range(first, len(all_tokens) + 1)]
-        # Whoever is still to run in this step has read nothing yet: its promised blocks are being written now.
+        # A request that is still to run in this step has read nothing yet: its promised blocks are being written now.
         readers = [
             block_id
             for name in self.kv.requests
@@ -479,14 +479,14 @@ class World:
         live.drafts = drafts
 
     def _stop(self, name: str) -> None:
-        """Free a running request, and with it everybody who built on KV that it will not write now."""
+        """Free a running request, and with it the requests that rely on KV which it will not write now."""
         live = self.live[name]
         dependants: list[str] = []
         if name in self.scheduled:
             del self.scheduled[name]
             dependants = self.kv.withdraw_promises(live.request)
             self._same("holders of withdrawn promises", dependants, self.ref.withdraw(live.ref))
-            self._same("of these, who has run", [d for d in dependants if d not in self.scheduled], [])
+            self._same("of these, requests that have run", [d for d in dependants if d not in self.scheduled], [])
         self.kv.free(live.request)
         self.ref.release(live.ref)
         live.request.num_computed_tokens = live.ref.num_computed = 0
@@ -700,11 +700,11 @@ class Generator:
 
 
 class DriverFailure(AssertionError):
-    """A difference was found. The message is a full report; `trace` is the shortest failing run that was found."""
+    """A difference was found. The message is a full report; `ops` is the shortest failing run that was found."""
 
-    def __init__(self, report: str, trace: list[Op]) -> None:
+    def __init__(self, report: str, ops: list[Op]) -> None:
         super().__init__(report)
-        self.trace = trace
+        self.ops = ops
 
 
 def replay(ops: Sequence[Op], config: Config) -> Exception | None:
@@ -737,7 +737,7 @@ def shrink(ops: Sequence[Op], config: Config, seconds: float = 20.0) -> list[Op]
 
 
 def run_episode(config: Config, seed: int, num_ops: int = OPS_PER_EPISODE, shrink_s: float = 20.0) -> None:
-    """Do random operations on a new cache; raises `DriverFailure` with a shrunk trace at the first difference."""
+    """Do random operations on a new cache; raises `DriverFailure`, shrunk, at the first difference."""
     world = config.make_world()
     generator = Generator(world, seed)
     ops: list[Op] = []
@@ -760,22 +760,22 @@ def run(configs: Sequence[Config], seed: int, num_ops: int, shrink_s: float = 20
 
 
 def _report(config: Config, seed: int, ops: list[Op], error: Exception, shrink_s: float) -> tuple[str, list[Op]]:
-    trace = shrink(ops, config, shrink_s)
-    final = replay(trace, config) or error
+    shortest = shrink(ops, config, shrink_s)
+    final = replay(shortest, config) or error
     values = {name: repr(value) if name == "groups" else int(value) for name, value in asdict(config).items()}
     options = "".join(f" {_flag(name)} {value}" for name, value in values.items())
     lines = [
         f"seed {seed}, operation {len(ops)}: {type(error).__name__}: {error}",
         f"again: python -m mini_kv.tests.random_driver --seed {seed} --ops {OPS_PER_EPISODE}{options}",
-        f"the shortest failing run found, {len(trace)} operations, ends with {type(final).__name__}: {final}",
+        f"the shortest failing run found, {len(shortest)} operations, ends with {type(final).__name__}: {final}",
         "replay(",
         "    [",
-        *(f"        {op!r}," for op in trace),
+        *(f"        {op!r}," for op in shortest),
         "    ],",
         f"    {config},",
         ")",
     ]
-    return "\n".join(lines), trace
+    return "\n".join(lines), shortest
 
 
 def _flag(name: str) -> str:

@@ -1,7 +1,7 @@
 """What the KV cache must do, said a second time and as plainly as possible.
 
 The reference shares nothing with the engine and reads nothing of it: no digests, no linked list, no counters. A block
-is named by the literal prefix whose KV it holds, the free queue is a list, references are counted by looking at the
+is cached under the literal prefix whose KV it holds, the free queue is a list, references are counted by looking at the
 tables. It is slow and short; where the two differ, one of them is wrong.
 
 `ContentOracle` goes one step further and asks the only question that a user cares about: when a request reads its KV,
@@ -62,7 +62,7 @@ class ReferenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of layers: its kind, the tokens a block, and how far a token reads back."""
+    """A group of layers: its kind, the tokens per block, and how far a token reads back."""
 
     kind: str = "full"
     """full, window, chunks or state."""
@@ -84,7 +84,7 @@ class Group:
 
 
 Tables: TypeAlias = list[list[int]]
-"""Block ids, a list a group; 0 where there is no block (any more)."""
+"""Block ids, one list per group; 0 where there is no block (any more)."""
 
 
 class ReferenceCache:
@@ -111,7 +111,7 @@ class ReferenceCache:
         self.num_hit_tokens = 0
 
     def ref_counts(self) -> list[int]:
-        """Return how many tables hold each block; nobody counts the null block."""
+        """Return how many tables hold each block; 0 for the null block."""
         counts = [0] * self.num_blocks
         for tables in self.tables.values():
             for block_id in _real(tables):
@@ -316,7 +316,7 @@ class ReferenceCache:
         return [name for name, tables in self.tables.items() if name != request.name and promised & set(_real(tables))]
 
     def release(self, request: ReferenceRequest) -> None:
-        """Drop the request's tables; blocks that nobody holds any more become free, the last of a table first."""
+        """Drop the request's tables; blocks that no table holds any more become free, the last of a table first."""
         tables = self.tables.pop(request.name)
         del self.num_published[request.name], self.requests[request.name]
         held = {block_id for others in self.tables.values() for block_id in _real(others)} | set(self.pinned)
@@ -324,7 +324,7 @@ class ReferenceCache:
             self._make_free(block_id for block_id in reversed(table) if block_id and block_id not in held)
 
     def _make_free(self, block_ids: Iterable[int]) -> None:
-        """Put blocks that nobody holds into the queue: those without a key in front, those with one at the back."""
+        """Put blocks that no table holds into the queue: those without a key in front, those with one at the back."""
         idle = list(block_ids)
         without_key = [block_id for block_id in idle if block_id not in self.key_of]
         with_key = [block_id for block_id in idle if block_id in self.key_of]
@@ -362,7 +362,7 @@ class ContentOracle:
         """Make the memory; `block_size` is the largest block's."""
         self.phys: list[list[Prefix | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.writer: dict[int, str] = {}
-        """Who took each block from the free queue; nobody else may write to it."""
+        """The request that took each block from the free queue; no other may write to it."""
 
     def take(self, name: str, block_ids: Iterable[int]) -> None:
         """Note that a request was given these blocks; whatever was in them is gone."""
@@ -400,9 +400,9 @@ class ContentOracle:
             slot = 0 if is_state else slot
             where = f"I6: {name} writes position {position} to block {block_id}, slot {slot}"
             if self.writer.get(block_id) != name:
-                raise ContentError(f"{where}, which {self.writer.get(block_id, 'nobody')} took")
+                raise ContentError(f"{where}, which {self.writer.get(block_id, 'no request')} took")
             if block_id in readers:
-                raise ContentError(f"{where}, which somebody else holds and may have read")
+                raise ContentError(f"{where}, which another request holds and may have read")
             if self.phys[block_id][slot] is not None and not is_state:
                 raise ContentError(f"{where}, which holds {self.phys[block_id][slot]} already")
             self.phys[block_id][slot] = content

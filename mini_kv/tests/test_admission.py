@@ -51,7 +51,7 @@ def test_a_watermark_is_a_share_of_all_blocks_rounded_down():
     assert admitted(Greedy(), {"A": 4, "B": 3}, watermark=0.28) == ["A"]  # 3
 
 
-def test_nobody_is_kept_out_of_an_idle_engine():
+def test_an_idle_engine_keeps_no_request_out():
     closed = Hysteresis(high=0.1, low=0.05)
     assert admitted(closed, {"A": 8}) == ["A"]
     assert admitted(ReservedBlocks(1000), {"A": 8}) == ["A"]

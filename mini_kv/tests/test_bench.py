@@ -182,13 +182,13 @@ def test_a_growth_run_revives_whole_prefixes_in_every_pool():
 
 
 def test_other_work_than_the_rows_is_an_error_not_a_figure():
-    class Nameless(Recorded):
+    class Hashless(Recorded):
         def submit(self, request_id, token_ids):
-            return Request(request_id, token_ids)  # without the names of its blocks nothing hits
+            return Request(request_id, token_ids)  # without block hashes nothing hits
 
     class Forgetful(MiniKV):
         def cache(self, num_blocks, block_size):
-            return Nameless(super().cache(num_blocks, block_size), [])
+            return Hashless(super().cache(num_blocks, block_size), [])
 
     (row,) = [row for row in all_rows(QUICK, 0) if row.name == "admit-held"]
     with pytest.raises(PeerError, match="hits of admit-held"):

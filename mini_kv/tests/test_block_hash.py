@@ -1,4 +1,4 @@
-"""Names of prefixes: the recipe, byte by byte, and that no two prefixes share one."""
+"""Block hashes: the recipe, byte by byte, and that no two prefixes share one."""
 
 import hashlib
 import itertools
@@ -42,8 +42,8 @@ GOLDEN_FILE = Path(__file__).with_name("golden_block_hashes.json")
 GOLDEN: list[dict[str, Any]] = json.loads(GOLDEN_FILE.read_text(encoding="ascii"))
 
 
-def engine_names(case: dict[str, Any]) -> list[str]:
-    """Return the names that the engine gives to a golden case's blocks."""
+def engine_hashes(case: dict[str, Any]) -> list[str]:
+    """Return the engine's hashes of a golden case's blocks."""
     hasher = get_request_block_hasher(
         case["block_size"], get_hash_function(case["hash"]), case["model_fingerprint"], case["weights_epoch"]
     )
@@ -58,8 +58,8 @@ def engine_names(case: dict[str, Any]) -> list[str]:
     return [name.hex() for name in request.block_hashes]
 
 
-def from_scratch_names(case: dict[str, Any]) -> list[str]:
-    """Return the same names by a second implementation, from the recipe's words and nothing of the engine.
+def from_scratch_hashes(case: dict[str, Any]) -> list[str]:
+    """Return the same hashes by a second implementation, from the recipe's words and nothing of the engine.
 
     A field is its length, 4 bytes little-endian, then its bytes. A value is a field: "s" and UTF-8 (lone surrogates as
     they are), or "i" and decimal digits. A fact is a field of values, its tag first. The root is the digest of the
@@ -85,7 +85,7 @@ def from_scratch_names(case: dict[str, Any]) -> list[str]:
     namespace = b"" if case["cache_salt"] is None else fact("cache_salt", case["cache_salt"])
     namespace += fact("model", case["model_fingerprint"]) + fact("epoch", case["weights_epoch"])
     parent = digest(field(b"mini_kv block hash v1") + field(namespace))
-    names, size = [], case["block_size"]
+    hashes, size = [], case["block_size"]
     for start in range(0, len(case["token_ids"]) - size + 1, size):
         facts = fact("lora", *case["lora"]) if case["lora"] else b""
         for identifier, offset, length in case["images"]:
@@ -93,21 +93,21 @@ def from_scratch_names(case: dict[str, Any]) -> list[str]:
                 facts += fact("mm", identifier, offset - start)
         tokens = b"".join(struct.pack("<I", token) for token in case["token_ids"][start : start + size])
         parent = digest(parent + field(facts) + tokens)
-        names.append(parent.hex())
-    return names
+        hashes.append(parent.hex())
+    return hashes
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
 def test_golden_vectors(case: dict[str, Any]) -> None:
     """A key written today is found tomorrow: the file holds what the recipe gave when it was fixed."""
-    assert case["block_hashes"] == from_scratch_names(case) == engine_names(case)
+    assert case["block_hashes"] == from_scratch_hashes(case) == engine_hashes(case)
     assert len(case["block_hashes"]) == len(case["token_ids"]) // case["block_size"] > 0
 
 
 def test_golden_names_are_all_different() -> None:
-    """Each case changes one thing, so each has names of its own."""
-    names = [name for case in GOLDEN for name in case["block_hashes"]]
-    assert len(set(names)) == len(names)
+    """Each case changes one thing, so each has hashes of its own."""
+    hashes = [name for case in GOLDEN for name in case["block_hashes"]]
+    assert len(set(hashes)) == len(hashes)
 
 
 def test_none_hash_is_fixed() -> None:
@@ -117,7 +117,7 @@ def test_none_hash_is_fixed() -> None:
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
-def test_another_process_gives_the_same_names(seed: str) -> None:
+def test_another_process_gives_the_same_hashes(seed: str) -> None:
     """Python's own hash differs from process to process; a block's hash does not."""
     script = (
         "import json; from mini_kv.core.block_hash import *; from mini_kv.core.request import Request; "
@@ -136,7 +136,7 @@ def test_another_process_gives_the_same_names(seed: str) -> None:
     assert json.loads(output) == [name.hex() for name in here.block_hashes]
 
 
-def named(token_ids: Sequence[int], block_size: int = 4, **options: Any) -> list[BlockHash]:
+def hashed(token_ids: Sequence[int], block_size: int = 4, **options: Any) -> list[BlockHash]:
     return Request("A", token_ids, block_hasher=get_request_block_hasher(block_size), **options).block_hashes
 
 
@@ -163,7 +163,7 @@ def integer_types() -> list[Callable[[int], Any]]:
 def test_names_depend_on_values_only(integer: Callable[[int], Any]) -> None:
     """str() of a token differs between int and np.int64, and so did the keys of one tutorial."""
     token_ids = [integer(token) for token in (7, 0, 2**31 - 1, 5)]
-    assert named(token_ids) == named([7, 0, 2**31 - 1, 5])
+    assert hashed(token_ids) == hashed([7, 0, 2**31 - 1, 5])
 
 
 def test_extra_keys_of_a_block() -> None:
@@ -187,7 +187,7 @@ def test_extra_keys_of_a_block() -> None:
 
 
 def test_what_else_decides_the_kv_changes_the_name() -> None:
-    """Same tokens, and each of these facts differs: no two of the names are equal (I13)."""
+    """Same tokens, and each of these facts differs: no two of the hashes are equal (I13)."""
     lora, image = LoRARequest, MultiModalFeature
     namespaces: list[dict[str, Any]] = [
         {},
@@ -205,39 +205,39 @@ def test_what_else_decides_the_kv_changes_the_name() -> None:
         {"mm_features": [image("a", 0, 1), image("b", 1, 1)]},
         {"mm_features": [image("b", 0, 1), image("a", 1, 1)]},
     ]
-    names = [named([1, 2, 3, 4], **namespace)[0] for namespace in namespaces]
+    hashes = [hashed([1, 2, 3, 4], **namespace)[0] for namespace in namespaces]
     roots = [
         root_block_hash(sha256, salt, model, epoch)
         for salt, model, epoch in itertools.product((None, "", "0", "m"), ("", "0", "m"), (0, 1, 10))
     ]
-    assert len(set(names)) == len(namespaces)
+    assert len(set(hashes)) == len(namespaces)
     assert len(set(roots)) == 36
 
 
 def test_an_image_changes_nothing_before_it() -> None:
     """What precedes the image is shared with prompts that have none; what follows is not, by the chain."""
-    plain = named([1] * 12)
-    with_image = named([1] * 12, mm_features=[MultiModalFeature("cat", 5, 2)])
+    plain = hashed([1] * 12)
+    with_image = hashed([1] * 12, mm_features=[MultiModalFeature("cat", 5, 2)])
     assert [a == b for a, b in zip(plain, with_image, strict=True)] == [True, False, False]
 
 
-def test_the_whole_prefix_is_in_the_name() -> None:
-    """One token changed: its block and all that follow get other names, those before keep theirs."""
-    plain = named([1] * 12)
+def test_the_whole_prefix_is_in_the_hash() -> None:
+    """One token changed: its block and all that follow have other hashes, those before the same."""
+    plain = hashed([1] * 12)
     for position in range(12):
-        other = named([2 if index == position else 1 for index in range(12)])
+        other = hashed([2 if index == position else 1 for index in range(12)])
         same = [a == b for a, b in zip(plain, other, strict=True)]
         assert same == [index < position // 4 for index in range(3)]
 
 
-def test_only_full_blocks_have_names() -> None:
-    """7 tokens in blocks of 4: one name."""
-    assert [len(named([1] * number)) for number in (1, 3, 4, 7, 8)] == [0, 0, 1, 1, 2]
+def test_only_full_blocks_have_hashes() -> None:
+    """7 tokens in blocks of 4: one hash."""
+    assert [len(hashed([1] * number)) for number in (1, 3, 4, 7, 8)] == [0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 16])
 def test_fast_hasher_equals_its_slow_twin(block_size: int) -> None:
-    """The hasher packs once and slices; `hash_block_tokens` takes block by block; and growth gives the same names."""
+    """The hasher packs once and slices; `hash_block_tokens` takes block by block; and growth gives the same hashes."""
     options: dict[str, Any] = {
         "cache_salt": "salt",
         "lora_request": LoRARequest("sql", "/7"),
@@ -249,20 +249,20 @@ def test_fast_hasher_equals_its_slow_twin(block_size: int) -> None:
     for token in tokens[1:]:
         request.append_output_token_ids(token)
 
-    parent, names = root_block_hash(sha256, "salt", "model", 3), []
+    parent, hashes = root_block_hash(sha256, "salt", "model", 3), []
     for start in range(0, 70 - block_size + 1, block_size):
         extras = generate_block_hash_extra_keys(request, start, start + block_size)
         parent = hash_block_tokens(sha256, parent, tokens[start : start + block_size], extras)
-        names.append(parent)
+        hashes.append(parent)
 
-    assert request.block_hashes == names
-    assert Request("B", tokens, block_hasher=hasher, **options).block_hashes == names
+    assert request.block_hashes == hashes
+    assert Request("B", tokens, block_hasher=hasher, **options).block_hashes == hashes
     assert hasher(request) == []
 
 
 def test_a_hasher_of_no_model_in_particular_starts_from_none_hash() -> None:
     """Left out, fingerprint and epoch are those of the empty namespace, not of another one."""
-    assert named([1, 2, 3, 4]) == [hash_block_tokens(sha256, NONE_HASH, [1, 2, 3, 4])]
+    assert hashed([1, 2, 3, 4]) == [hash_block_tokens(sha256, NONE_HASH, [1, 2, 3, 4])]
 
 
 def test_growth_hashes_new_blocks_only() -> None:
@@ -316,7 +316,7 @@ def test_framed_fields_can_be_told_apart_again(fields: list[bytes]) -> None:
 @settings(derandomize=True, database=None, deadline=None)
 @given(extra_keys)
 def test_extra_keys_can_be_read_back(keys: list[ExtraKey]) -> None:
-    """The encoding has an inverse: no adapter can be named so that it looks like a salt, or like two facts."""
+    """The encoding has an inverse: no adapter can be called so that it looks like a salt, or like two facts."""
     assert decode_extra_keys(encode_extra_keys(keys)) == keys
 
 
@@ -361,7 +361,7 @@ def test_each_group_has_a_key_of_its_own() -> None:
 
 
 def test_choice_of_the_digest() -> None:
-    """Two functions by name, and an error that names them."""
+    """Two functions by name, and an error that hashes them."""
     assert {name: len(get_hash_function(name)(b"")) for name in HASH_FUNCTIONS} == {"sha256": 32, "xxh3_128": 16}
     with pytest.raises(ConfigError) as error:
         get_hash_function("md5")
@@ -380,7 +380,7 @@ def test_a_digest_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_digest_that_can_be_forged_is_for_one_tenant() -> None:
-    """Whoever can make a collision of xxh3 could read another tenant's cache: no salt with it, at any level."""
+    """A tenant who can make xxh3 collide could read another's cache: it is refused together with a salt."""
     kv = KVCacheManager.for_full_attention(num_blocks=4, block_size=2, hash_name="xxh3_128")
     assert [len(name) for name in kv.new_request("A", [1, 2]).block_hashes] == [16]
     with pytest.raises(ConfigError, match="xxh3_128 is for a single tenant"):

@@ -115,10 +115,10 @@ def test_a_copy_costs_a_block_and_is_refused_where_there_is_none():
     assert kv.allocate_slots(b, 1) is None
     assert (table(kv, b), kv.take_kv_cache_block_copies()) == ([1, 2, 3, 4], [])
     kv.free(a)
-    assert decode(kv, b) == []  # nobody else reads it now
+    assert decode(kv, b) == []  # no other request reads it now
 
 
-def test_a_copied_block_gets_its_own_name_when_it_is_full():
+def test_a_copied_block_gets_its_own_hash_when_it_is_full():
     kv = make_kv()
     a = hold(kv, "A", 7)
     b = fork(kv, a, "B", 70)

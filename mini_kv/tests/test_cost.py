@@ -20,7 +20,7 @@ CARD = Card("round", flops=1000, bandwidth=100, memory=1000)
 MODEL = Served("small", num_parameters=50, kv_bytes_per_token=10, attention_flops_per_token=4)
 
 
-def test_weights_are_fetched_once_and_caches_for_everybody():
+def test_weights_are_read_once_per_step_and_each_request_s_cache_besides():
     """100 bytes of weights are a second; 2 requests of 5 tokens have 100 bytes of KV."""
     one, two = decode_step(MODEL, CARD, 1, 5), decode_step(MODEL, CARD, 2, 5)
     assert (one.weights, one.kv, one.arithmetic) == (1, 0.5, 0.12)

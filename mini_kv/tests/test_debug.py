@@ -189,7 +189,7 @@ def test_a_leak_names_the_call_that_took_the_block() -> None:
     kv = make()
     a = admit(kv, "A", 1, 1, 2)
     kv.block_pool.touch([kv.block_pool.blocks[2]])
-    assert leak_report(kv, {}) == ""  # somebody is still there
+    assert leak_report(kv, {}) == ""  # A is still admitted
     assert violated(kv, a, "free") == (
         "I14",
         "no request is left, but these are held: block 2 (ref_cnt 1), taken by allocate_slots(A, 3)",

@@ -66,7 +66,7 @@ def test_a_hit_leaves_from_the_middle() -> None:
 
 
 def test_what_leaves_keeps_no_links() -> None:
-    """A block outside the queue points at nobody: that is how the queue knows that it is outside."""
+    """A block outside the queue has no neighbours: that is how the queue knows that it is outside."""
     queue, blocks = make(4)
     queue.popleft_n(2)
     queue.remove(blocks[3])

@@ -101,7 +101,7 @@ def test_random_scenarios_meet_what_is_rare() -> None:
 
 def test_tokens_are_counted_as_computed_when_they_are() -> None:
     """`computed-in-update`: after `schedule` vLLM's request has 10 computed tokens, mini_kv's none yet."""
-    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "one request, a token a step")
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "one request, one token per step")
     loop = MiniKV(scenario.settings)
     for call in scenario.calls[:2]:
         perform(loop, call)

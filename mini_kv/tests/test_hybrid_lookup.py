@@ -156,8 +156,8 @@ def test_a_window_at_the_shorter_end_is_another_window() -> None:
     assert [[block.block_id for block in blocks] for blocks in hit] == [[1, 2], [7, 8], [0, 11]]
 
 
-def test_names_of_larger_blocks_are_names_of_smaller_ones() -> None:
-    """A view: every third name, the last of each three; what does not fill a large block has no name."""
+def test_hashes_of_larger_blocks_are_hashes_of_smaller_ones() -> None:
+    """The hash of a large block of 3 is the hash of its last small block; what does not fill a large block has none."""
     names = [BlockHash(bytes([i])) for i in range(8)]
     view = BlockHashListWithBlockSize(names, 2, 6)
     assert (len(view), list(view), view[1], view[-1], view[:1], view[1:9]) == (

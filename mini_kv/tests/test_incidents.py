@@ -43,7 +43,7 @@ def free_order(kv: KVCacheManager) -> list[int]:
 
 
 def with_groups(num_blocks: int, *specs: KVCacheSpec) -> KVCacheManager:
-    """Return a cache of one group a spec."""
+    """Return a cache of one group per spec."""
     groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
     return KVCacheManager(KVCacheConfig(num_blocks, groups))
 
@@ -82,7 +82,7 @@ def test_b02_full_hit_leaves_a_token_to_compute() -> None:
 
 
 def test_b02_a_hit_from_elsewhere_is_capped_too() -> None:
-    """LMCache #3322: the cap held in the engine's own lookup only; whoever brings a hit, it is checked on entry."""
+    """LMCache #3322: the cap held in the engine's own lookup only; a hit from elsewhere is checked as well."""
     kv = KVCacheManager.for_full_attention(num_blocks=10, block_size=4)
     kv.free(prefill(kv, "A", *range(8)))
     longer, num_hit = kv.get_computed_blocks(kv.new_request("longer", range(9)))
@@ -123,8 +123,8 @@ def named_blocks(kv: KVCacheManager) -> list[int]:
 
 
 @pytest.mark.parametrize("end", ["abandon", "abort, then abandon", "preempt"])
-def test_b04_no_name_outlives_a_block_that_was_never_written(end: str) -> None:
-    """vllm #43569: a step was planned and did not run for A, whose full blocks had their names already."""
+def test_b04_no_key_outlives_a_block_that_was_never_written(end: str) -> None:
+    """vllm #43569: a step was planned and did not run for A, whose full blocks had their keys already."""
     kv = KVCacheManager.for_full_attention(10, 4)
     scheduler = Scheduler(kv)
     scheduler.add_request(kv.new_request("A", range(9)))
@@ -171,7 +171,7 @@ def test_b05_one_groups_new_block_is_not_another_groups_hit() -> None:
 
 
 def test_b06_one_reference_a_request_and_block() -> None:
-    """vllm #1556, #3347: a window's blocks were counted once an entry of the table, and freed twice after a fork."""
+    """vllm #1556, #3347: a window's blocks were counted once per entry of the table, and freed twice after a fork."""
     kv = with_groups(20, FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=3))
     one = prefill(kv, "A", *range(8))
     two = prefill(kv, "B", *range(8))
@@ -323,8 +323,8 @@ def test_b13_equal_age_is_evicted_from_the_tail() -> None:
     assert hit_of(kv, 1, 1, 2, 2, 3, 3, 4) == ([1, 2], 4)  # two thirds of the prefix are still of use
 
 
-def test_b16_a_large_blocks_name_reaches_to_its_end() -> None:
-    """kvcached #446, #451: blocks of unequal size, and the large ones took the name of their first part."""
+def test_b16_a_large_blocks_hash_reaches_to_its_end() -> None:
+    """kvcached #446, #451: blocks of unequal size, and the large ones took the hash of their first part."""
     kv = with_groups(40, FullAttentionSpec(4), SlidingWindowSpec(8, sliding_window=20))
     prefill(kv, "A", *range(17))
 

@@ -136,7 +136,7 @@ def test_the_cap(num_tokens: int, hit: list[int]) -> None:
 
 
 def test_decode_takes_a_block_when_the_last_is_full() -> None:
-    """One token a step: most steps take nothing, and a block gets its key in the step that fills it."""
+    """One token per step: most steps take nothing, and a block gets its key in the step that fills it."""
     kv = make()
     a = prefill(kv, "A", range(3))
     took, keys = [], []
@@ -183,7 +183,7 @@ def test_lookahead_and_drafts_get_slots_but_no_keys() -> None:
 
 
 def test_a_duplicate_keeps_its_own_block() -> None:
-    """Whoever ignores the hit computes again; tables only grow, and the older block answers."""
+    """A request that ignores its hit computes again, into a block of its own; lookups find the older block."""
     kv = make()
     prefill(kv, "A", range(4))
     b = kv.new_request("B", range(4))
@@ -204,7 +204,7 @@ def test_namespaces_do_not_share() -> None:
 
 
 def test_models_and_epochs_do_not_share() -> None:
-    """One prompt, four caches, as before and after a change of weights: four names (I13)."""
+    """One prompt, four caches, as before and after a change of weights: four hashes (I13)."""
     config = make().kv_cache_config
     caches = [
         KVCacheManager(config, model_fingerprint=model, weights_epoch=epoch) for model in ("", "m") for epoch in (0, 1)
@@ -331,7 +331,7 @@ def test_what_is_computed_is_no_promise() -> None:
     assert keyed(kv) == [1, 2, 3]
 
 
-def test_whoever_adopted_a_promise_is_told() -> None:
+def test_withdrawing_names_the_requests_that_adopted_a_promise() -> None:
     """B built on A's promise and C on B's: A's abort names both; D shares only what was computed, and stays."""
     kv = make(num_blocks=20)
     kv.free(prefill(kv, "old", range(4)))
@@ -449,7 +449,7 @@ def test_a_running_request_adopts_nothing() -> None:
         kv.allocate_slots(b, 4, num_hit, blocks)
     with pytest.raises(
         AllocationError, match="it is running"
-    ):  # the slots are there, but nobody has computed what is in them
+    ):  # the slots are there, but no request has computed what is in them
         kv.allocate_slots(b, 4, num_hit)
     b.num_computed_tokens = 13
     with pytest.raises(AllocationError, match="13 tokens are said to be computed"):  # beyond its table
@@ -478,7 +478,7 @@ def test_a_stale_hit() -> None:
 
 
 def test_anothers_hit() -> None:
-    """Blocks of another prompt, or more blocks than the prompt has names for, are no hit of this request."""
+    """Blocks of another prompt, or more blocks than the prompt has hashes for, are no hit of this request."""
     kv = make()
     kv.free(prefill(kv, "A", range(12)))
     blocks, num_hit = kv.get_computed_blocks(kv.new_request("longer", range(13)))
@@ -494,7 +494,7 @@ def test_anothers_hit() -> None:
 
 @pytest.mark.parametrize(("busy", "found"), [(1, [2, 3]), (8, [9, 10]), (12, [13, 14])])
 def test_another_caches_hit(busy: int, found: list[int]) -> None:
-    """Two replicas name a prefix alike: what one has found the other must not adopt, whatever the blocks' numbers."""
+    """Two replicas hash a prefix alike: what one has found the other must not adopt, whatever the blocks' numbers."""
     here, there = make(num_blocks=10), make(num_blocks=20)
     prefill(here, "A", range(12))
     prefill(there, "X", range(100, 100 + 4 * busy))
@@ -520,7 +520,7 @@ def test_a_bad_token_names_itself() -> None:
 
 
 def test_caching_off() -> None:
-    """No names, no keys, no hits, no statistics; everything else is the same, and all frees go to the front."""
+    """No hashes, no keys, no hits, no statistics; everything else is the same, and all frees go to the front."""
     kv = make(enable_caching=False)
     a = prefill(kv, "A", range(9))
     b = prefill(kv, "B", range(9))
@@ -574,7 +574,7 @@ def test_a_group_publishes_under_its_own_number() -> None:
 
 
 def test_a_request_without_tokens() -> None:
-    """A trace knows names and lengths only; it goes the same way and finds the same prefixes."""
+    """A trace knows hashes and lengths only; it goes the same way and finds the same prefixes."""
     kv = make()
     kv.free(prefill(kv, "A", range(9)))
     names = kv.new_request("names", range(9)).block_hashes
@@ -611,7 +611,7 @@ def test_settings_that_cannot_work() -> None:
 
 
 def test_bytes_of_a_block() -> None:
-    """Llama-3-8B: 8 KV heads of 128, bf16, 16 tokens a block: 64 KiB a layer, 2 MiB for its 32 layers."""
+    """Llama-3-8B: 8 KV heads of 128, bf16, 16 tokens per block: 64 KiB per layer, 2 MiB for its 32 layers."""
     spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype_bytes=2)
     assert spec.page_size_bytes == 65_536
 
@@ -631,7 +631,7 @@ def test_withdrawing_spares_the_hit_in_either_order():
 
 
 def test_a_running_request_cannot_fall_back_into_its_hit():
-    """Counting fewer tokens than were adopted would give out slots in blocks that somebody else wrote."""
+    """Counting fewer tokens than were adopted would give out slots in blocks that another request wrote."""
     kv = DebugKVCacheManager(KVCacheManager.for_full_attention(num_blocks=10, block_size=4))
     a = kv.new_request("A", range(12))
     kv.allocate_slots(a, 12)
@@ -646,7 +646,7 @@ def test_a_running_request_cannot_fall_back_into_its_hit():
 
 
 def test_a_free_that_fails_changes_nothing() -> None:
-    """Somebody freed a running request's block behind the manager's back: its own free says so and forgets nothing."""
+    """A running request's block was freed behind the manager's back: `free` raises and changes nothing."""
     kv = make()
     a = prefill(kv, "A", range(9))
     kv.block_pool.free_blocks(kv.get_blocks("A").blocks[0][1:2])

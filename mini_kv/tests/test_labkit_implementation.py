@@ -1,4 +1,4 @@
-"""LAB_IMPL: whose code runs, and two lines for whoever names nothing that can run."""
+"""LAB_IMPL: whose code runs, and two lines of help where it names nothing that can run."""
 
 import os
 
@@ -121,7 +121,7 @@ def _run_yours():
 
 
 def test_a_broken_solution_is_shown_in_full(lab):
-    """Whoever works on the solutions sees the whole board, and whose code it is."""
+    """A run of the solutions shows the whole board, and whose code ran."""
     lab.write("solutions/lab-77/solution.py", SOLUTION.replace("2 * number", "number"))
     run = lab.run(None)
     assert (run.status, run.letters) == (1, "PPPF")

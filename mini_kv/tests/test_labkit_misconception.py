@@ -11,7 +11,7 @@ LAB_05 = Path(__file__).parents[2] / "labs" / "lab-05"
 
 
 def results(lab: Lab, *states: State, observed: str = "got 0") -> list[LabResult]:
-    """Return one result a state; together they are worth the whole lab."""
+    """Return one result per state; together they are worth the whole lab."""
     share = lab.points // len(states)
     points = [share] * (len(states) - 1) + [lab.points - share * (len(states) - 1)]
     return [
@@ -42,7 +42,7 @@ def test_another_value_is_met_with_silence(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_lab_is_met_with_silence(tmp_path: Path) -> None:
-    """Whoever runs a few tests has not shown the whole picture."""
+    """A run of a few tests does not show the whole picture."""
     run = results(load_lab(LAB_05), State.PASS, State.FAIL)
     assert name_misconception(lab_that_knows(tmp_path, run), run[1:]) is None
 

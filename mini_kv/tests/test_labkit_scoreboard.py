@@ -48,7 +48,7 @@ def test_untouched(lab):
 
 
 def test_half_way(lab):
-    """One function is written: its points are there, the other is next, and TODO makes nobody wait."""
+    """One function is written: its points are there, the other is next, and a test that is TODO holds up no other."""
     run = lab.run_code(STARTER.replace('todo("lab-77", "double", "multiply by 2")', "return [2 * n for n in numbers]"))
     assert run.states == dict(zip(TESTS, ["TODO 0/3", "TODO 0/2", "TODO 0/1", "PASS 4/4"], strict=True))
     assert board(run).splitlines()[-3:] == [
@@ -85,7 +85,7 @@ def test_a_failure_in_the_middle(lab):
     assert run.states == dict(zip(TESTS, ["PASS 3/3", "FAIL 0/2", "WAIT 0/1", "PASS 4/4"], strict=True))
 
 
-def test_todo_makes_nobody_wait(lab):
+def test_a_todo_holds_up_no_other_test(lab):
     """TODO is no failure: who writes the second step first sees what it does."""
     lab.write(
         "labs/lab-77/test_lab.py",
@@ -137,7 +137,7 @@ def test_a_run_that_stops_early_has_not_lost_a_point_from_the_total(lab):
 
 
 def test_collecting_is_no_run(lab):
-    """`--collect-only` lists the tests and judges nobody."""
+    """`--collect-only` lists the tests and gives no points."""
     run = lab.run("starter", "--collect-only", "-q")
     assert run.status == 0
     assert "points" not in run.out

@@ -43,7 +43,7 @@ _AUDITS: dict[str, dict[str, Any]] = {}
 
 
 def run_audit(lab: str) -> dict[str, Any]:
-    """Run the audit in a process of its own, once a lab, and return what it found."""
+    """Run the audit in a process of its own, once per lab, and return what it found."""
     missing = load_lab(ROOT / "labs" / lab).missing
     if missing is not None:
         pytest.skip(missing)

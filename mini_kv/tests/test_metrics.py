@@ -44,7 +44,7 @@ def test_a_small_life_counted_by_hand():
     }
 
 
-def test_an_empty_trace():
+def test_no_spans_at_all():
     """No spans, no numbers, no exception."""
     assert (held_over_time([]), cached_over_time([]), peak_usage([]), num_evictions([])) == ([], [], 0, 0)
 

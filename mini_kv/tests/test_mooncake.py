@@ -1,4 +1,4 @@
-"""The trace format: what is read, what is refused and with which words, how blocks get their names."""
+"""The trace format: what is read, what is refused and with which words, how its ids become block hashes."""
 
 import json
 from pathlib import Path
@@ -149,27 +149,27 @@ def ask(num_tokens, *hash_ids):
     return TraceRequest(0, num_tokens, 1, hash_ids)
 
 
-def test_only_full_blocks_are_named():
+def test_only_full_blocks_are_hashed():
     assert [len(names) for names in name_blocks([ask(511, 1), ask(512, 1), ask(1300, 1, 2, 3)])] == [0, 1, 2]
 
 
-def test_equal_prefixes_have_equal_names():
+def test_equal_prefixes_have_equal_hashes():
     first, second = name_blocks([ask(1536, 1, 2, 3), ask(1536, 1, 2, 4)])
     assert first[:2] == second[:2]
     assert first[2] != second[2]
 
 
-def test_one_id_after_two_prefixes_has_two_names():
+def test_one_id_after_two_prefixes_has_two_hashes():
     first, second = name_blocks([ask(1536, 7, 8, 9), ask(1536, 2, 8, 9)])
     assert set(first).isdisjoint(second)
 
 
-def test_one_id_twice_in_a_prompt_has_two_names():
+def test_one_id_twice_in_a_prompt_has_two_hashes():
     (names,) = name_blocks([ask(1024, 7, 7)])
     assert names[0] != names[1]
 
 
-def test_where_ids_stand_for_prefixes_the_names_are_the_ids_renumbered(small_trace):
+def test_where_ids_stand_for_prefixes_the_hashes_are_the_ids_renumbered(small_trace):
     pairs = {
         (hash_id, name)
         for request, names in zip(small_trace, name_blocks(small_trace), strict=True)

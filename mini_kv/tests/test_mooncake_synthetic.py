@@ -33,7 +33,7 @@ def test_a_generated_trace_is_valid(tmp_path, seed):
 
 
 def test_an_id_stands_for_a_prefix_and_ids_appear_in_order():
-    """As in the published traces: one predecessor an id, and numbers without gaps."""
+    """As in the published traces: one predecessor per id, and numbers without gaps."""
     before: dict[int, int | None] = {}
     for request in synthetic.generate(3, 300):
         for previous, hash_id in zip((None, *request.hash_ids), request.hash_ids, strict=False):

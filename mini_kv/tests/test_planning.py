@@ -30,7 +30,7 @@ WINDOW = SlidingWindowSpec(16, num_kv_heads=8, head_size=128, sliding_window=102
 
 
 def layers(**kinds: tuple[int, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """Return so many layers of each kind, named full.0, full.1 and so on."""
+    """Return the layers' specs, by kind the given number of them, named full.0, full.1 and so on."""
     return {f"{kind}.{i}": spec for kind, (number, spec) in kinds.items() for i in range(number)}
 
 
@@ -143,7 +143,7 @@ def test_off_keeps_everything_in_full() -> None:
 
 
 def test_memory_to_blocks() -> None:
-    """10 layers of 64 KiB a block: 1 GiB holds 1,638 blocks and a rest; less than two blocks hold nothing."""
+    """10 layers of 64 KiB per block: 1 GiB holds 1,638 blocks and a rest; less than two blocks hold nothing."""
     groups = get_kv_cache_groups(layers(full=(10, FULL), window=(20, WINDOW)))
     assert bytes_per_block(groups) == 655_360
     assert get_kv_cache_config(groups, 2**30).num_blocks == 1638
@@ -196,7 +196,7 @@ def test_layers_that_share_kv_own_nothing() -> None:
 
 
 def test_real_models() -> None:
-    """What their sources say, grouped: number of layers a group, layers that share, tokens a block."""
+    """What their sources say, grouped: layers per group, layers that share, tokens per block."""
     found = {}
     for name in model_names():
         model = load_model(name)

@@ -29,7 +29,7 @@ def test_examples_in_docstrings():
 
 
 def test_every_measure_on_a_step_that_revives_and_evicts():
-    """D finds 16 of its 20 tokens, takes block 7 from its old name, and leaves 6 at the front of the queue."""
+    """D finds 16 of its 20 tokens, takes block 7 from its old prefix, and leaves 6 at the front of the queue."""
     step = played("share-and-evict")[6]
     assert {name: measure_step(name, step.spans, step.frame) for name in MEASURES} == {
         "new_blocks": 1,
@@ -64,7 +64,7 @@ def test_measures_of_sharing_and_freeing_and_of_a_refusal():
 
 
 def test_a_queue_that_is_empty_has_no_ends():
-    """0 stands for nobody: the null block is never in the queue."""
+    """0 stands for no block: the null block is never in the queue."""
     (full,) = ScenarioPlayer(parse_scenario("full", one_prefill("1..4"))).play()
     assert measure_step("next_free", full.spans, full.frame) == measure_step("last_free", full.spans, full.frame) == 0
 

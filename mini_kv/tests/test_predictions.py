@@ -172,7 +172,7 @@ def test_what_the_questions_take_for_granted():
 
 
 def test_a_choice_opens_to_its_reason_and_only_the_answer_is_right():
-    """Nothing runs: `details` open in a page that was exported, and in one that nobody trusts."""
+    """Nothing runs: `details` open in a page that was exported, and in a notebook that is not trusted."""
     page = Predict("dashboard")._repr_html_()
     assert page.count("<details") == page.count("<summary") == 4
     assert page.count("<strong>Yes.</strong>") == 1

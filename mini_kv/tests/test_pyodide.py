@@ -138,7 +138,7 @@ def test_the_stories_are_the_expected_ones(browser: Answers) -> None:
 
 
 @pytest.mark.parametrize("hash_name", ["sha256", "xxh3_128"])
-def test_every_golden_prefix_has_the_same_name(browser: Answers, here: Answers, hash_name: str) -> None:
+def test_every_golden_prefix_has_the_same_hash(browser: Answers, here: Answers, hash_name: str) -> None:
     """A trace recorded on a server can be replayed in a page: the keys agree, those of the golden file."""
     golden = json.loads((ROOT / QUESTIONS[1]).read_text(encoding="ascii"))
     expected = {case["name"]: case["block_hashes"] for case in golden if case["hash"] == hash_name}
@@ -213,7 +213,7 @@ def test_the_learners_commands_say_the_same(browser: Answers, here: Answers, com
 
 
 def test_the_lock_pins_versions_and_names_no_registry() -> None:
-    """Whoever installs it asks the registry of their own settings; checksums say that the files are the same."""
+    """An installation asks the registry of the user's settings; checksums say that the files are the same."""
     text = (BOOK / "package-lock.json").read_text(encoding="utf-8")
     lock = json.loads(text)
     package = json.loads((BOOK / "package.json").read_text(encoding="utf-8"))

@@ -125,18 +125,18 @@ def test_a_failure_is_short_and_can_be_played_again(capsys: pytest.CaptureFixtur
     """The report has the seed, the command and a run of a few operations that fails on the bug and on nothing else."""
     with pytest.raises(DriverFailure) as failure:
         run([NoDequeueConfig()], 0, 20_000)
-    trace = failure.value.trace
+    ops = failure.value.ops
     report = str(failure.value)
-    assert isinstance(replay(trace, NoDequeueConfig()), AssertionError)
+    assert isinstance(replay(ops, NoDequeueConfig()), AssertionError)
     assert main(["--ops", "20000"], NoDequeueConfig) == 1
     assert capsys.readouterr().out == f"{report}\n"
-    assert replay(trace, Config()) is None
-    assert len(trace) <= 8  # publish a block, free it, find it again
+    assert replay(ops, Config()) is None
+    assert len(ops) <= 8  # publish a block, free it, find it again
     first_lines = report.splitlines()[:3]
     assert first_lines[0].startswith("seed ")
     assert first_lines[1].startswith("again: python -m mini_kv.tests.random_driver --seed ")
-    assert f"{len(trace)} operations" in first_lines[2]
-    assert all(f"        {op!r}," in report.splitlines() for op in trace)
+    assert f"{len(ops)} operations" in first_lines[2]
+    assert all(f"        {op!r}," in report.splitlines() for op in ops)
 
 
 def test_shrinking_keeps_only_what_matters() -> None:
@@ -188,7 +188,7 @@ def test_the_oracle_sees_what_both_get_wrong() -> None:
         run([ForgetfulConfig(num_documents=1, num_namespaces=1)], 0, 20_000)
     assert isinstance(failure.value.__cause__, ContentError)
     assert "I9: " in str(failure.value)
-    assert [op[0] for op in failure.value.trace][-1] == "step"
+    assert [op[0] for op in failure.value.ops][-1] == "step"
 
 
 class SaltlessManager(KVCacheManager):
@@ -231,13 +231,13 @@ def test_the_oracle_sees_a_salt_that_both_forget() -> None:
     ("name", "table", "readers", "says"),
     [
         ("B", [1], [], "which A took"),
-        ("A", [2], [], "which nobody took"),
-        ("A", [1], [1], "which somebody else holds"),
+        ("A", [2], [], "which no request took"),
+        ("A", [1], [1], "which another request holds"),
         ("A", [1], [], "already"),
     ],
 )
 def test_each_rule_of_writing_can_be_broken(name: str, table: list[int], readers: list[int], says: str) -> None:
-    """I6: another's block, nobody's block, a block that others read, a slot that is written already."""
+    """I6: no write to another's block, a block that no request took, a block that others read, or a slot twice."""
     memory, pairs = ContentOracle(num_blocks=3, block_size=2), Group("full", 2)
     memory.take("A", [1])
     content = Namespace().prefix([7])
@@ -247,7 +247,7 @@ def test_each_rule_of_writing_can_be_broken(name: str, table: list[int], readers
 
 
 def test_reading_wants_exactly_the_own_prefix() -> None:
-    """I9: right tokens under another salt, a slot that nobody wrote, and a block that was given to somebody else."""
+    """I9: no read of right tokens under another salt, of a slot that no request wrote, of a block given to another."""
     memory, pairs = ContentOracle(num_blocks=3, block_size=2), Group("full", 2)
     memory.take("A", [1])
     own = [Namespace().prefix([7]), Namespace().prefix([7, 8])]

@@ -66,7 +66,7 @@ def test_the_report(capsys):
         "warm requests             178  found a prefix: 56.11 % of their 943,522 tokens",
         "cold requests              22  found nothing",
         "refused requests            0  are larger than the pool: 0 prompt tokens, left out above",
-        "evictions                 790  times a block lost its key because its memory was needed",
+        "evictions                 790  cached blocks lost their key, since their memory was needed",
         "peak usage            73.74 %  73 blocks were held at once",
     ]
     assert lines[-1].startswith("time ")

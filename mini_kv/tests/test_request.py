@@ -46,8 +46,8 @@ def test_output_is_added_at_the_end() -> None:
     assert prompt == [1, 2]
 
 
-def test_blocks_are_named_as_they_fill() -> None:
-    """A block gets its name with its last token, and keeps it."""
+def test_blocks_are_hashed_as_they_fill() -> None:
+    """A block's hash is there with its last token, and stays."""
     request = KVCacheManager.for_full_attention(num_blocks=4, block_size=2).new_request("A", [1])
     counts, names = [len(request.block_hashes)], []
     for token in (2, 3, 4, 5):
@@ -58,7 +58,7 @@ def test_blocks_are_named_as_they_fill() -> None:
     assert names[3][:1] == names[0]
 
 
-def test_a_request_from_a_trace_brings_its_names() -> None:
+def test_a_request_from_a_trace_brings_its_hashes() -> None:
     """Traces know lengths and prefix ids, no tokens."""
     names = [BlockHash(b"one"), BlockHash(b"two")]
     request = Request("A", num_tokens=9, block_hashes=names)
@@ -68,7 +68,7 @@ def test_a_request_from_a_trace_brings_its_names() -> None:
 
 
 def test_a_request_needs_tokens_or_their_number() -> None:
-    """No tokens, both, too few, or names to be made of tokens that are not there: refused at once."""
+    """No tokens, both, too few, or hashes to be made of tokens that are not there: refused at once."""
     hasher = KVCacheManager.for_full_attention(num_blocks=4, block_size=2)._block_hasher
     for token_ids, num_tokens in (([], None), ([1], 1)):
         with pytest.raises(ValueError, match="request 'A' needs token ids, or num_tokens if they are not known"):
@@ -77,7 +77,7 @@ def test_a_request_needs_tokens_or_their_number() -> None:
         Request("A", num_tokens=0)
     assert Request("A", num_tokens=1).num_tokens == 1
     with pytest.raises(ValueError, match="request 'A' has no token ids to hash: it brings its block_hashes"):
-        Request("A", num_tokens=4, block_hasher=hasher)  # all such requests would share one name
+        Request("A", num_tokens=4, block_hasher=hasher)  # all such requests would share one hash
 
 
 @pytest.mark.parametrize("token", [-1, 2**32, True, False, 1.0, "1", None, Index(-1), Index(2**32)])

@@ -23,7 +23,7 @@ def make(interval: int | None, *specs: KVCacheSpec) -> KVCacheManager:
 
 
 def published(kv: KVCacheManager, group_id: int) -> list[int]:
-    """Return at which positions of any table of the group a block has its key, in the order of publishing."""
+    """Return the positions of the group's tables whose blocks are cached, in the order of publishing."""
     keys = [key for key, _ in kv.block_pool.cached_block_hash_to_block.items()]
     (request,) = kv.requests.values()
     names = kv.coordinator.single_type_managers[group_id].hashes_per_block(request.block_hashes)

@@ -97,7 +97,7 @@ def test_a_step_carries_its_calls_its_state_and_its_hit():
 
 
 def test_a_lookup_changes_nothing_and_a_reset_forgets():
-    """Asking is free; after a reset, and under another salt, nobody finds anything."""
+    """A lookup takes nothing; after a reset, and under another salt, it finds nothing."""
     text = (
         HEAD
         + A

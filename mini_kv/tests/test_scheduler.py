@@ -132,7 +132,7 @@ def test_when_blocks_run_out_the_last_admitted_gives_way_and_comes_back_with_a_h
     assert (b.num_preemptions, b.num_cached_tokens) == (1, 0)
 
 
-def test_nobody_is_admitted_in_a_step_that_threw_somebody_out():
+def test_no_request_is_admitted_in_a_step_that_preempted_one():
     engine = Engine(5)
     engine.add("A", range(8), max_tokens=8)
     engine.add("B", range(100, 104), max_tokens=8)
@@ -267,7 +267,7 @@ def test_an_abort_leaves_nothing_behind_at_any_moment(moment: str):
     if moment == "preempted":
         engine.step()
         assert engine.line == ["B"]
-    engine.scheduler.finish_requests(["A", "B", "nobody"])
+    engine.scheduler.finish_requests(["A", "B", "unknown"])
     if moment == "in the step":
         engine.scheduler.update_from_output(output, {"A": [7], "B": [7]})
     assert not engine.scheduler.has_unfinished_requests

@@ -325,7 +325,7 @@ def test_the_watermark_is_kept_while_others_run_and_not_by_an_idle_engine():
 
 
 class Interrupted(KVCacheManager):
-    """Is interrupted by Ctrl-C when it has given slots so many times."""
+    """Is interrupted by Ctrl-C in the call after `calls_left` calls of `allocate_slots`."""
 
     calls_left = 1000
 

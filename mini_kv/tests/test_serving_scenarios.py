@@ -28,7 +28,7 @@ def test_a_step_tells_who_runs_and_leaves_out_calls_that_changed_nothing():
         ["step: A 4", "lookup A: hit 0", "allocate A: allocated 1, cached 1"],
         ["step: A 2", "allocate A: allocated 2"],
         ["step: A 1", "free A: freed 2 1"],
-        ["step: nobody"],
+        ["step: no request"],
     ]
     assert [step.scheduled for step in played] == [None, {"A": 4}, {"A": 2}, {"A": 1}, {}]
 

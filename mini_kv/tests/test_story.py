@@ -1,4 +1,4 @@
-"""A trace as lines of text: one a call, ids in runs, and the place where two stories part."""
+"""A story as lines of text: one per call, ids in runs, and the place where two stories part."""
 
 import doctest
 import random
@@ -196,7 +196,7 @@ def test_share_and_evict_call_by_call():
     kv.free(b)
     assert now() == (["free B: freed 9 7..1"], {}, [10, 8, 9, 7, 6, 5, 4, 3, 2, 1])
     cached = [view.block_id for view in frame_of(kv.manager).blocks if view.block_hash is not None]
-    assert cached == [1, 2, 3, 4, 5, 6, 7, 8, 9]  # nobody holds anything, and all of it lingers
+    assert cached == [1, 2, 3, 4, 5, 6, 7, 8, 9]  # no request holds a block, and all of them are still cached
 
     c = kv.new_request("C", range(900, 912))
     assert prefill(kv, c) == 0

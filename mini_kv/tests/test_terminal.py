@@ -1,4 +1,4 @@
-"""The terminal player: one key a step, and the terminal afterwards as it was before."""
+"""The terminal player: one key per step, and the terminal afterwards as it was before."""
 
 import io
 import os
@@ -222,7 +222,7 @@ def test_a_question_before_the_first_step_waits(press):
 
 
 @needs_pty
-def test_one_key_a_step(press):
+def test_one_key_per_step(press):
     """After each step but the last it waits; the prompt goes away before the next step comes."""
     import termios
 
@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(press, monkeypatch):
 
 @needs_pty
 def test_the_end_of_input_stops(press, monkeypatch):
-    """Nobody will ever press a key: it does not wait for one, and does not run on by itself."""
+    """Where no key can ever be pressed, the player waits for none, and does not run on by itself."""
     keyboard = press(b"")
     monkeypatch.setattr(os, "read", lambda *_: b"")
     assert played(keyboard) == STEP_1 + PROMPT + GONE
@@ -291,7 +291,7 @@ def test_the_command_on_a_real_terminal(ending):
 
     environment = {**os.environ, "COLUMNS": "80"}
     # The first terminal that a new session opens is its own: only then does Ctrl-C reach it as an interrupt.
-    # And whoever runs the tests in the background has told us, and so the player, to ignore interrupts.
+    # And tests that run in the background are told, and so is the player, to ignore interrupts.
     code = (
         "import os, signal; os.open(os.ttyname(0), os.O_RDWR);"
         " signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -350,7 +350,7 @@ def test_no_colour_where_it_is_not_wanted(monkeypatch, name, value):
     assert out.getvalue() == STEP_1 + STEP_2 + STEP_3 + ENDING
 
 
-def test_plain_where_nobody_looks():
+def test_plain_output_where_there_is_no_terminal():
     """A file or a pipe gets plain characters."""
     out = io.StringIO()
     play_in_terminal(SCENARIO, out)

@@ -197,7 +197,7 @@ def test_a_double_free_is_caught_at_the_guilty_line():
 
 
 def test_a_lenient_recorder_notes_the_double_free_and_goes_on():
-    """In a demonstration the engine is not disturbed: the count is -1, and the trace says that this is illegal."""
+    """In a demonstration the engine is not disturbed: the count is -1, and the edge says that this is illegal."""
     recorder = Recorder(strict=False)
     pool = CarelessPool(4, new_block=recorder.new_block)
     (block,) = pool.get_new_blocks(1)
@@ -243,7 +243,7 @@ def test_a_pool_that_forgets_to_drop_the_key_revives_where_it_should_allocate():
     assert told == {BlockPool: [("evicted", 1), ("allocated", 1)], ForgetfulPool: [("revived", 1)]}
 
 
-# Nobody listens, nobody pays -----------------------------------------------------------------------------------------
+# Without a recorder, no cost ------------------------------------------------------------------------------------------
 
 
 def test_an_untraced_cache_is_made_of_plain_blocks():
@@ -270,8 +270,8 @@ def test_core_runs_without_trace():
 # Spans ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_span_a_public_call():
-    """Who called what, with which numbers, what came back, what it did to the blocks."""
+def test_one_span_per_public_call():
+    """A span says what was called, with which numbers, what came back, and what it did to the blocks."""
     kv = traced_kv(num_blocks=5, block_size=2)
     a = kv.new_request("A", [1, 2, 3])
     prefill(kv, a)
@@ -319,7 +319,7 @@ def test_the_upstream_way_of_passing_a_hit_is_noted_as_such():
 
 
 def test_an_exception_is_noted_and_raised_again():
-    """The caller sees the very exception, the trace its name, and nothing has changed."""
+    """The caller gets the very exception, the span holds its name, and nothing has changed."""
     kv = traced_kv(num_blocks=5, block_size=2, snapshots=True)
     a = _admitted(kv, "A", [1, 2, 3])
     kv.free(a)
@@ -343,7 +343,7 @@ def test_the_edges_of_a_call_that_breaks_in_the_middle_are_kept():
     manager = BreaksInTheMiddle.for_full_attention(5, 2, new_block=recorder.new_block)
     kv = TracedKVCacheManager(manager, recorder)
     a = _admitted(kv, "A", [1, 2, 3])
-    kv.block_pool.blocks[1].ref_cnt += 1  # somebody meddles, between two calls: this edge belongs to none
+    kv.block_pool.blocks[1].ref_cnt += 1  # changed from outside, between two calls: this edge belongs to none
     kv.recorder.strict = False
     with pytest.raises(ZeroDivisionError):
         kv.free(a)

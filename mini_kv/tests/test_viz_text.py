@@ -31,7 +31,7 @@ def drawn(frame, *args, **options):
 
 
 def test_tables_and_queue():
-    """A row a table, names in one column, then the queue from next to last."""
+    """One row per table, requests in one column, then the queue from next to last."""
     assert drawn(SHARED) == ("A          [1x2#] [2x1 ]\nrequest-B  [1x2#] [3x1#]\nfree       next-> 5 4# <-last")
 
 
@@ -52,7 +52,7 @@ def test_a_full_cache():
     assert drawn(frame_of(kv)) == "A     [1x1#] [2x1 ]\nfree  next-> <-last"
 
 
-def test_a_row_a_group_if_there_are_several():
+def test_one_row_per_group_if_there_are_several():
     """The table of each group by its number; one group needs none."""
     groups = tuple(KVCacheGroupSpec((f"layers {n}",), FullAttentionSpec(2)) for n in range(2))
     kv = KVCacheManager(KVCacheConfig(9, groups), enable_caching=False)

@@ -31,7 +31,7 @@ def state_spec(block_size: int) -> MambaSpec:
 
 
 def make(num_blocks: int, *specs: KVCacheSpec, **options: Any) -> DebugKVCacheManager:
-    """Return a cache of one group a spec, which checks its ledger after every call."""
+    """Return a cache of one group per spec, which checks its ledger after every call."""
     groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
     return DebugKVCacheManager(KVCacheManager(KVCacheConfig(num_blocks, groups), **options))
 
@@ -103,7 +103,7 @@ def test_what_a_prefill_of_112_holds_on_the_way(chunk: int, story: list[list[int
     assert [grow(kv, request, step) for step in [*steps, 1]] == story
 
 
-def test_nobody_ever_holds_more_than_the_formula_says() -> None:
+def test_no_request_ever_holds_more_than_the_formula_says() -> None:
     """Windows, chunks, states; steps of every length: the bound holds at each step, and some reach it."""
     reached = set()
     for block_size, reach, step in product((2, 4), range(1, 14), range(1, 12)):
@@ -170,7 +170,7 @@ def test_a_neighbours_block_slides_out_of_one_table_only() -> None:
 
 
 def test_a_request_cannot_go_back_behind_its_window() -> None:
-    """Rejected drafts take tokens back; not those that nobody was to read again: their block is gone."""
+    """Rejected drafts take tokens back, but not behind the window: those tokens' block is gone."""
     kv = make(20, SlidingWindowSpec(2, sliding_window=3))
     request = prefill(kv, "A", range(8))
     grow(kv, request, 1)
@@ -231,7 +231,7 @@ def test_no_drafts_with_states() -> None:
 
 
 def test_promises_of_all_groups_are_withdrawn() -> None:
-    """And the null blocks that all tables share make nobody a dependant."""
+    """The null blocks that all tables share do not make a request depend on another."""
     kv = make(30, FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=3))
     c = prefill(kv, "C", range(60, 69), 8)
     grow(kv, c, 1)
@@ -250,7 +250,7 @@ def test_promises_of_all_groups_are_withdrawn() -> None:
 
 
 def test_blocks_of_different_sizes_end_together() -> None:
-    """16 and 24 tokens: names for every 8, hits at every 48."""
+    """16 and 24 tokens: hashes for every 8, hits at every 48."""
     kv = make(60, FullAttentionSpec(16), SlidingWindowSpec(24, sliding_window=30))
     assert (kv.coordinator.hash_block_size, kv.coordinator.scheduler_block_size, kv.block_size) == (8, 48, 48)
     a = prefill(kv, "A", range(100))
@@ -264,7 +264,7 @@ def test_blocks_of_different_sizes_end_together() -> None:
 
 
 def test_who_took_promises_back_and_goes_on_publishes_each_block_once() -> None:
-    """Withdrawn within a boundary: the block that keeps its key is not named a second time."""
+    """Withdrawn within a boundary: the block that keeps its key is not cached a second time."""
     kv = make(60, FullAttentionSpec(8), SlidingWindowSpec(2, sliding_window=30))
     request = kv.new_request("A", range(20))
     assert kv.allocate_slots(request, 8) is not None
@@ -300,13 +300,13 @@ def test_the_gate_counts_what_the_hit_brings() -> None:
         assert (num_hit, [sum(i > 0 for i in ids) for ids in blocks.get_block_ids()]) == (96, [6, 2, 2])
         hit = {block for group in blocks.blocks for block in group}
         others = [block for block in kv.block_pool.blocks[1:] if block not in hit]
-        kv.block_pool.touch(others[: 29 - num_free])  # somebody else holds them
+        kv.block_pool.touch(others[: 29 - num_free])  # another request holds them
         got = KVCacheManager.allocate_slots(kv, request, 16, num_hit, blocks, full_sequence_must_fit=True)
         assert (got is not None) == admitted
 
 
 def test_reserved_blocks_and_the_watermark() -> None:
-    """A reserve is kept from everybody, the watermark from newcomers while others run."""
+    """A reserve is kept from all requests, the watermark from newcomers while others run."""
     kv = make(11, FullAttentionSpec(4), watermark=0.3)  # 3 blocks
     a = kv.new_request("A", range(32))
     assert kv.allocate_slots(a, 32) is None  # 8 of 10, 3 kept
@@ -362,7 +362,7 @@ def test_a_scheduler_runs_over_any_groups(num_blocks: int, specs: list[KVCacheSp
 
 
 def test_a_hit_that_is_none() -> None:
-    """Groups that end at different places, blocks where nobody reads, another group's: refused, nothing changed."""
+    """Groups that end at different places, blocks where no token reads, another group's: refused, nothing changed."""
     kv = make(30, FullAttentionSpec(2), SlidingWindowSpec(2, sliding_window=3))
     prefill(kv, "A", range(9))
     request = kv.new_request("B", range(9))

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 THIS = Path(__file__).relative_to(ROOT)
+STARTERS = ROOT / "mini_kv/labkit/starters"
 LEFT = tomllib.loads(Path(__file__).with_name("words_left.toml").read_text(encoding="utf-8"))
 """How many banned words each file still holds; a file that is not listed holds none."""
 
@@ -22,9 +23,9 @@ _UNIT = (
     "block|token|group|step|request|layer|slot|row|head|tensor|page|sequence|table|tile|line|part|lab|module|workload"
 )
 BANNED = {
-    "who acts": r"\b(?:no|some|every|any)(?:body|one)\b|\bwho(?:m)?ever\b",
-    "how many": r"\bso[- ]manieth\b|\b(?<!not )so many\b|\bso much of each\b",
-    "per": rf"\b(?:{_COUNTED}) an? (?:{_UNIT})\b(?! (?:has|have|is|gets|holds|may|needs)\b)",
+    "who acts": r"(?<!hello )(?<![a-z])(?:(?:no|some|every|any)(?:body|one)|who(?:m)?ever)(?![a-z])",
+    "how many": r"(?<![a-z])(?<!not )so[-_ ](?:manieth|many|much of each)(?![a-z])",
+    "per": rf"\b(?:{_COUNTED}) an? (?:{_UNIT})\b(?! (?:has|have|is|gets|holds|lost|may|needs)\b)",
     "block hash": r"\bblocks?'s? names?\b|\bnames? of (?:(?:the|its|their|a|one|all) )?(?:full )?blocks?\b"
     r"|\b(?:has|have|had|without|with) (?:a|no) name\b|\bnameless\b|\bnamed blocks?\b"
     r"|\b(?:loses?|lost|gets?|keeps?|takes?) (?:its|their) names?\b",
@@ -34,11 +35,15 @@ _BANNED = re.compile("|".join(BANNED.values()), re.IGNORECASE)
 
 
 def sources() -> list[Path]:
-    """Return the files that are held: Python and JavaScript, but of the labs their tests alone."""
+    """Return the files that are held: Python and JavaScript, of the labs tests, helpers and starters as they are given.
+
+    Not labs/*/starter.py: a learner writes in them.
+    """
     kinds = {".py", ".js", ".mjs"}
+    labs = [*ROOT.glob("labs/*/test_lab.py"), *ROOT.glob("labs/*/helpers.py"), *STARTERS.glob("*.txt")]
     found = [path for folder in ("mini_kv", "book", "solutions", ".ci") for path in (ROOT / folder).rglob("*")]
     found = [path for path in found if path.suffix in kinds and not {*path.parts} & {"node_modules", "site", "docs"}]
-    return sorted(path.relative_to(ROOT) for path in [*found, *ROOT.glob("labs/*/test_lab.py"), ROOT / ".ci/run"])
+    return sorted(path.relative_to(ROOT) for path in [*found, *labs, ROOT / ".ci/run"])
 
 
 def banned_in(text: str) -> list[str]:
@@ -51,6 +56,7 @@ def banned_in(text: str) -> list[str]:
     [
         "walk the blocks that nobody holds",
         "whoever asks first is served",
+        "def test_nobody_waits():",
         "every so-manieth of them",
         "return the tables, a list a group",
         "tokens a block",
@@ -70,6 +76,8 @@ def test_a_riddle_is_found(sentence: str) -> None:
         "the blocks that no request holds",
         "once a step, 1e9 bytes a second",
         "which blocks a request has",
+        "how many times a block lost its key",
+        "Hello world, Hello everyone",
         "give the request a block",
         "the name of a tensor",
         "no one of them is free",

@@ -1,4 +1,4 @@
-"""A traced cache and a random life for it, for the tests of what is folded from traces."""
+"""A traced cache and a random life for it, for the tests of what is folded from its events."""
 
 import random
 from collections import deque

@@ -1,4 +1,4 @@
-"""What happened: events read off the blocks themselves, calls, stories, metrics.
+"""Records what happens in a cache: edges of blocks, calls, stories, metrics.
 
 Standard library only; runs in a browser. In reading order: `edge` (what a block can do), `recorder` (blocks that report
 their changes), `traced_manager` (calls as spans), `frame` (the state after a call), `story` (spans as lines of text),

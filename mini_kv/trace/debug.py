@@ -34,7 +34,7 @@ def manager_state(kv: KVCacheManager) -> dict[str, Any]:
 
 
 def leak_report(kv: KVCacheManager, taken_in: Mapping[int, str]) -> str:
-    """Return which blocks are held although no request is left, with the call that took each; "" if none are."""
+    """Return a text of the blocks that are held although no request is left, and of the calls that took them."""
     if kv.requests:
         return ""
     return "; ".join(

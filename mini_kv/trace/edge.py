@@ -1,7 +1,7 @@
 """The life of a block as edges of a small state machine.
 
-A block's state is the pair `(ref_cnt, block_hash)`. Every event that anybody wants to see, draw or count is a change of
-that pair, so nothing in the engine needs to emit events: it is enough to watch the two attributes.
+A block's state is the pair `(ref_cnt, block_hash)`. Every event to see, draw or count is a change of that pair, so
+nothing in the engine needs to emit events: it is enough to watch the two attributes.
 
     ref_cnt  0 -> 1, no hash     allocated         block_hash  none -> h  while held    cached
              0 -> 1, hash        revived                       h -> none  while idle    evicted
@@ -43,7 +43,7 @@ class Edge(NamedTuple):
 
 
 def ref_cnt_edge(old: int, new: int, has_hash: bool) -> EdgeKind:
-    """Return what a change of the reference count means."""
+    """Return the kind of edge that a change of the reference count is."""
     if old < 0 or new < 0 or abs(new - old) != 1:
         return EdgeKind.ILLEGAL
     if new > old:
@@ -56,7 +56,7 @@ def ref_cnt_edge(old: int, new: int, has_hash: bool) -> EdgeKind:
 def block_hash_edge(
     old: BlockHashWithGroupId | None, new: BlockHashWithGroupId | None, ref_cnt: int
 ) -> EdgeKind | None:
-    """Return what a change of the key means; `None` if it is none, as when an empty key is emptied."""
+    """Return the kind of edge that a change of the key is; `None` if nothing changed, as from no key to no key."""
     if old is None and new is None:
         return None
     if old is None:

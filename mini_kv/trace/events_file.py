@@ -57,7 +57,8 @@ def load_events(text: str) -> tuple[EventsHeader, list[Span]]:
             else:
                 spans.append(_span(values))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise EventsError(f"line {number}: {error!r} in {line[:80]!r}") from error
+            what = f"no JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else repr(error)
+            raise EventsError(f"line {number}: {what} in {line[:80]!r}") from error
     if header is None:
         raise EventsError("line 1: the file is empty, the header is missing")
     return header, spans

@@ -14,9 +14,9 @@ class MemoryUse(NamedTuple):
     used: int
     """Held by a request."""
     cached: int
-    """Held by nobody, but still worth a hit."""
+    """Held by no request, but cached: a hit can revive it."""
     empty: int
-    """Held by nobody, and worth nothing."""
+    """Held by no request, and not cached."""
 
 
 def count_edges(spans: Iterable[Span]) -> Counter[EdgeKind]:
@@ -25,7 +25,7 @@ def count_edges(spans: Iterable[Span]) -> Counter[EdgeKind]:
 
 
 def num_evictions(spans: Iterable[Span]) -> int:
-    """Return how many blocks lost their key while nobody held them. A reset is not an eviction."""
+    """Return how many blocks lost their key while no request held them. A reset is not an eviction."""
     return count_edges(span for span in spans if span.call != "reset_prefix_cache")[EdgeKind.EVICTED]
 
 
@@ -60,7 +60,7 @@ def peak_usage(spans: Sequence[Span]) -> int:
 
 
 def memory_over_time(batches: Iterable[Sequence[Edge]], num_blocks: int) -> list[MemoryUse]:
-    """Return where the blocks are after each batch of edges: `(span.edges for span in spans)`, or one batch a request.
+    """Return where the blocks are after each batch of edges: `(span.edges for span in spans)`, or one per request.
 
     Starts from an untouched pool of `num_blocks` blocks, the null block included. Costs O(edges + batches x blocks).
     """

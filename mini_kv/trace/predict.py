@@ -165,7 +165,7 @@ MEASURES: dict[str, Callable[[Sequence[Span], Frame], Answer]] = {
     "named_blocks": lambda spans, frame: sum(block.block_hash is not None for block in frame.blocks),
     "refused": _refused,
 }
-"""What can be asked of a step. Counts and block ids are of the step; the free queue and the names are after it."""
+"""The measures of a step. Counts and block ids are of the step; the free queue and the cached blocks are after it."""
 
 
 def all_measures() -> list[str]:

@@ -1,9 +1,9 @@
-"""Blocks that tell what happens to them.
+"""Blocks that record every change of their reference count and their key.
 
     recorder = Recorder()
     kv = KVCacheManager.for_full_attention(10, 4, new_block=recorder.new_block)
 
-That is all: no call in the engine, no cost when nobody listens, and it works for any pool that makes its blocks with
+That is all: no call in the engine, no cost without a recorder, and it works for any pool that makes its blocks with
 the factory, a student's own included.
 """
 

@@ -26,7 +26,7 @@ The calls, and the keys that they need or may have:
     lookup    request, tokens, (salt)   only look up: what would this prompt find?
     decode    request, tokens           append these output tokens one at a time, each with its slot
     free      request                   the request is over
-    reset                               forget every name
+    reset                               empty the index
 
 With a table of limits (`SchedulerConfig`'s), the scheduler decides who runs, and these are the calls:
 
@@ -34,7 +34,7 @@ With a table of limits (`SchedulerConfig`'s), the scheduler decides who runs, an
     max_num_batched_tokens = 8
 
     arrive    request, tokens, (max_tokens, priority, salt)     a request comes and waits
-    step                                one step: plan, compute, one new token for whoever is through its prompt
+    step                                one step: plan, compute, a new token for each request that is past its prompt
     abort     request                   its user has gone
 """
 
@@ -129,19 +129,19 @@ class PlayedStep:
     scheduled: dict[str, int] | None = None
     """Tokens of each request in a scheduler's step."""
     preempted: tuple[str, ...] = ()
-    """Who lost its blocks in the step."""
+    """The requests that lost their blocks in the step."""
     waiting: tuple[Request, ...] | None = None
-    """Who waits after the step, in the order in which they will be served; `None` without a scheduler."""
+    """The requests that wait after the step, in the order in which they will be served; `None` without a scheduler."""
 
     @property
     def lines(self) -> list[str]:
-        """What the step did, a line a call. With a scheduler: first who runs, last who waits, no idle calls."""
+        """What the step did, one line per call. With a scheduler: first the running requests, last the waiting ones."""
         if self.waiting is None:
             return story(self.spans)
         told = [line for line in story(self.spans) if not line.endswith(NOTHING_CHANGED)]
         if self.scheduled is not None:
             runs = ", ".join(f"{name} {num_tokens}" for name, num_tokens in self.scheduled.items())
-            told = [f"step: {runs or 'nobody'}", *(f"preempted: {name}" for name in self.preempted), *told]
+            told = [f"step: {runs or 'no request'}", *(f"preempted: {name}" for name in self.preempted), *told]
         if self.waiting:
             told.append(f"waiting: {', '.join(request.request_id for request in self.waiting)}")
         return told
@@ -332,7 +332,7 @@ class ScenarioPlayer:
         return 0
 
     def _reset(self, step: Step) -> int:
-        """Forget every name; refused while somebody holds a block."""
+        """Empty the index; refused while a request holds a block."""
         self.kv.reset_prefix_cache()
         return 0
 
@@ -343,7 +343,7 @@ class ScenarioPlayer:
         return 0
 
     def _step(self, step: Step) -> int:
-        """Run a step of the scheduler. Every new token is another one, and none of a prompt's."""
+        """Make the scheduler's next step. Every new token is another one, and none of a prompt's."""
         self._output, _ = run_step(self._scheduler(), self._sample)
         return 0
 

@@ -1,4 +1,4 @@
-"""A trace told in lines of text, one a call, and the first place where it leaves the expected story.
+"""Recorded calls as lines of text, one per call, and the first line that differs from an expected story.
 
     lookup B: hit 28
     allocate B: shared 1..7, allocated 9, cached 9
@@ -29,7 +29,7 @@ NOTHING_CHANGED = "nothing changed"
 
 
 def story(spans: Iterable[Span]) -> list[str]:
-    """Return one line a span."""
+    """Return one line per span."""
     return [story_line(span) for span in spans]
 
 

@@ -1,4 +1,4 @@
-"""The trace format of Mooncake: who asked when, with a prompt of which blocks, and nothing of what it said.
+"""The trace format of Mooncake: when each request came and which blocks its prompt has, without any text.
 
 A request is one line of JSON:
 
@@ -27,11 +27,11 @@ from mini_kv import strict_json
 from mini_kv.core.block import BlockHash
 
 BLOCK_SIZE = 512
-"""Tokens a block, fixed by the format."""
+"""Tokens per block, fixed by the format."""
 MAX_LINE_BYTES = 1 << 20
 """A line has a few bytes per block; this is enough for a prompt of 50 million tokens."""
 MAX_NUMBER = 10**15
-"""Of a time or a length: 10**15 ms are 30,000 years."""
+"""Largest time or length in a line: 10**15 ms are 30,000 years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +108,18 @@ def format_request(request: TraceRequest) -> str:
 
 
 def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
-    """Return the names of each request's full blocks; the partial last one has none: it cannot be cached.
+    """Return the block hashes of each request's full blocks; the partial last one has none, since it cannot be cached.
 
         hash_ids    7     8     9           2     8     9
-        names       1 --- 2 --- 3           4 --- 5 --- 6       two blocks with the id 8, after two prefixes
+        hashes      1 --- 2 --- 3           4 --- 5 --- 6       two blocks with the id 8, after two prefixes
 
-    A name stands for an id and everything before it, as a `BlockHash` must: the KV of a block depends on all
+    A hash stands for an id and everything before it, as a `BlockHash` must: the KV of a block depends on all
     tokens up to its end. Published ids are like that already (in Mooncake's `synthetic_trace.jsonl` each of
-    the 43,924 ids has one predecessor and one place in the prompt): there the names are the ids, renumbered.
+    the 43,924 ids has one predecessor and one place in the prompt): there the hashes are the ids, renumbered.
     A trace whose ids stand for the content of a block alone means what it should, too, instead of hitting the
     KV of another prompt.
 
-    Costs O(ids). The names of two calls have nothing to do with each other.
+    Costs O(ids). Hashes from two calls cannot be compared.
     """
     numbers: dict[tuple[int, int], int] = {}
     names = []

@@ -1,6 +1,6 @@
-"""The replay's question answered in twenty lines that know nothing of the engine: a plain LRU over ids.
+"""Counts a trace's hits without the engine: a plain LRU over block ids, in twenty lines, to compare a replay with.
 
-Nearly the engine's answer, and every difference has a name. The prompt tokens hit in Mooncake's
+Nearly the engine's answer, and every difference is known. The prompt tokens hit in Mooncake's
 `synthetic_trace.jsonl` (3,993 requests, 61,194,628 prompt tokens), one request at a time, as the rules become
 the engine's one by one:
 

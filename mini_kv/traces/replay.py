@@ -1,4 +1,4 @@
-"""A trace through the real cache manager: what would the prefix cache have saved?
+"""Replays a trace through the real cache manager, and reports what the prefix cache would have saved.
 
 What is simulated is the bookkeeping, block for block; there is no model and no clock:
 
@@ -178,7 +178,7 @@ def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
 def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concurrency: int) -> bool:
     """Give the request its blocks, ending older ones as needed; return whether it found any in the cache.
 
-    The request must fit into the pool, so that it has its blocks at the latest when nobody else runs.
+    The request must fit into the pool, so that it has its blocks at the latest when no other request runs.
     """
     if len(running) == concurrency:
         kv.free(running.popleft())

@@ -12,7 +12,7 @@ from mini_kv.traces.replay import ReplayReport, replay
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument("trace", help="a trace in Mooncake's format, a JSON object a line")
+    parser.add_argument("trace", help="a trace in Mooncake's format, one JSON object per line")
     parser.add_argument(
         "--num-blocks",
         type=int,
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def format_report(report: ReplayReport) -> str:
-    """Return the report as text, a figure a line with the numbers that it is made of."""
+    """Return the report as text, one figure per line with the numbers that it is made of."""
     r = report
     lines = [
         f"{r.requests:,} requests, {r.distinct_blocks:,} different full blocks of {BLOCK_SIZE} tokens",
@@ -73,7 +73,7 @@ def format_report(report: ReplayReport) -> str:
         f"cold requests       {r.requests_cold:>9,}  found nothing",
         f"refused requests    {r.requests_refused:>9,}  "
         f"are larger than the pool: {r.prompt_tokens_refused:,} prompt tokens, left out above",
-        f"evictions           {r.evictions:>9,}  times a block lost its key because its memory was needed",
+        f"evictions           {r.evictions:>9,}  cached blocks lost their key, since their memory was needed",
         f"peak usage          {_percent(r.peak_usage):>9}  {r.peak_held_blocks:,} blocks were held at once",
         f"time                {r.seconds:>7.2f} s  without reading the file",
     ]

@@ -3,7 +3,7 @@
     conversation    | system prompt | question |                                        turn 1
                     | system prompt | question | answer | question |                    turn 2, after a while
                     | system prompt | question | answer | question | answer | question |
-    document        | system prompt | a long text, about which nobody asks again |
+    document        | system prompt | a long text that comes once |
     repeat          any of these prompts once more, a moment later
 
 So the same kinds of hits occur as in production: many requests share a head, and a chat shares all of its past.
@@ -88,7 +88,7 @@ def generate(seed: int, num_requests: int) -> list[TraceRequest]:
     turns: list[Turn] = []
     start = 0
     while len(turns) < num_requests:
-        # The square favours the first ones: a service has one system prompt that nearly everybody uses.
+        # The square favours the first ones: a service has one system prompt that nearly all requests use.
         system_prompt = system_prompts[int(dice.chance() ** 2 * len(system_prompts))]
         if dice.chance() < DOCUMENTS_PER_SESSION:
             document = dice.segment(DOCUMENT_TOKENS)

@@ -42,7 +42,7 @@ _MARKUP = [
     (re.compile(r"\s+"), " "),
 ]
 _LETTERS = 0.93
-"""Of a paragraph's characters, at least so many are letters or spaces; the others are full of numbers and names."""
+"""Smallest share of letters and spaces in a paragraph of prose; the others are full of numbers and identifiers."""
 
 _ENOUGH = 500
 """Characters. What is shorter, such as the docstring of a small class, is one text with what follows it."""
@@ -93,8 +93,8 @@ def _strings(value: Any) -> Iterator[str]:
 def paragraphs(page: str) -> list[str]:
     r"""Return the paragraphs of a Markdown page that are prose, one line each.
 
-    >>> paragraphs("# A\n\nA *block* has [a name](https://a.b),\nas soon as it is full.\n\n| a | table |\n|---|---|\n")
-    ['A block has a name, as soon as it is full.']
+    >>> paragraphs("# A\n\nA *block* has [a hash](https://a.b),\nas soon as it is full.\n\n| a | table |\n|---|---|\n")
+    ['A block has a hash, as soon as it is full.']
     """
     found = []
     for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)", _NOT_PROSE.sub("", page)):

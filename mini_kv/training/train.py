@@ -54,7 +54,7 @@ class Recipe:
     warmup: int = 50
     weight_decay: float = 0.3
     dropout: float = 0.1
-    """Of all that embedding and layers add to the stream, the share left out, by chance.
+    """Share of what embedding and layers add to the residual stream that is left out, by chance.
 
     This and `weight_decay` keep the model from learning by heart a text that it reads dozens of times.
     """
@@ -62,7 +62,7 @@ class Recipe:
 
     @property
     def tokens(self) -> int:
-        """How many are read in all."""
+        """Tokens that are read in all."""
         return self.steps * self.batch_size * self.window
 
     def rate(self, step: int) -> float:

@@ -1,4 +1,4 @@
-"""How it looks: drawings folded from traces. No torch, runs in a browser.
+"""Drawings of recorded calls, as text and as a figure. No torch, runs in a browser.
 
 `text` draws a state in plain characters, `terminal` plays a scenario; `story_json` writes a run as a story, and
 `figure` puts it before a reader, with the one script that draws it (`kv_story.js`).

@@ -26,7 +26,7 @@ def story_data(scenario: Scenario) -> Data:
 
 
 def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
-    """Return the story of a scenario's steps, whoever made them."""
+    """Return the story of a scenario's steps, made by a `ScenarioPlayer` or by another player."""
     writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
     if len(scenario.groups) > 1:
         writer.head["groups"] = list(scenario.groups)
@@ -48,7 +48,7 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
 
 
 def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: str) -> Data:
-    """Return the story of any traced run, such as a learner's. The spans must carry snapshots.
+    """Return the story of any recorded calls, such as a learner's. The spans must carry snapshots.
 
     A lookup changes nothing, so it is told together with the call that follows it.
     """
@@ -64,7 +64,7 @@ def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: s
 
 
 def _waiting(played: PlayedStep) -> list[str | list[str]] | None:
-    """Return who waits, as the figure reads it; those that had blocks and lost them are marked."""
+    """Return the waiting requests, as the figure reads them; those that were preempted are marked."""
     if played.waiting is None:
         return None
     return [
@@ -106,7 +106,7 @@ def fragment(data: Data) -> str:
 
 
 def page(data: Data) -> str:
-    """Return a page with the figure and its script. It asks nobody for anything, and is forbidden to."""
+    """Return a page with the figure and its script. It loads nothing, and its security policy forbids it to."""
     return PAGE.substitute(
         lang=escape(data.get("lang", "en")), title=escape(data["title"]), fragment=fragment(data), script=script()
     )

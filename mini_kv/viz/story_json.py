@@ -4,7 +4,7 @@
      "lang": "en",                            optional: the language of the interface; else the page's
      "ending": "...",                         optional: told after the last step
      "invariants": {"I7": "cap: ..."},        the lines of the ledger that steps name
-     "groups": ["full", "window"],            optional: a heading a group
+     "groups": ["full", "window"],            optional: a heading per group
      "tiers": [{"id": "cpu", "name": "CPU", "capacity": 4}],      optional: shelves below the free queue
      "key": "k1",                             optional: a figure that replaces one of the same key goes on there
      "at": -1,                                optional: the step to open at; negative counts from the end
@@ -15,15 +15,15 @@ A step says what is different after it. Ids are runs, "1..7 9 8", or arrays.
 
     "do": "prefill B", "say": "...", "lines": ["lookup B: hit 28", ...], "invariant": "I7"       what is told
     "events": "shared 1..7, allocated 9, cached 9"     what happened to blocks; counts and names follow from it
-    "names": "ab12"                           the names of the blocks that were cached, in the order of the events
+    "names": "ab12"                           hashes, shortened, of the blocks that were cached, in the events' order
     "ref": {"2": "1..7", "1": "9"}            reference count -> blocks that have it now; beats what events say
-    "name": {"9": "ab12", "8": ""}            block -> its name in the index; "" if it lost it; beats what events say
-    "tables": {"B": ["1..7 9"], "A": null}    block tables, a run list a group; null: the request is gone; 0: null block
+    "name": {"9": "ab12", "8": ""}            block -> its hash in the index; "" if evicted; beats what events say
+    "tables": {"B": ["1..7 9"], "A": null}    block tables, runs per group; null: the request is gone; 0: null block
     "free": "10 8"                            the free queue, head first
     "tok": {"B": 32}                          tokens that have a slot, so that a block can be seen filling
     "scheduled": {"B": 4}                     tokens computed in this step
     "waiting": ["C", ["D", "preempted"]]      who waits, from here on
-    "tiers": {"cpu": "ab12 77c0"}             which names a tier keeps, from here on
+    "tiers": {"cpu": "ab12 77c0"}             which block hashes a tier keeps, from here on
     Without "events" the figure compares the two states and finds out itself.
     "predict": {"ask": "...", "choices": [{"text": "8", "if_true": "..."}, {"text": "1"}], "answer": 1}
 """
@@ -87,7 +87,7 @@ class StoryWriter:
 
 
 def _changed_blocks(before: Sequence[BlockView], after: Sequence[BlockView], spans: Sequence[Span]) -> Data:
-    """Return the events, and beside them the counts and names that do not follow from them."""
+    """Return the events, and the counts and hashes that do not follow from them."""
     by_kind: dict[EdgeKind, list[Edge]] = {}
     for span in spans:
         for edge in span.edges:
@@ -132,7 +132,7 @@ def _keys(step: Data) -> list[str]:
 
 
 def _shortened(step: Data, short: Mapping[str, str]) -> Data:
-    """Return the step with short names instead of keys."""
+    """Return the step with shortened hashes instead of keys."""
     step = dict(step)
     if "names" in step:
         step["names"] = " ".join(short[key] for key in step["names"])
@@ -166,7 +166,7 @@ def _tokens(spans: Sequence[Span]) -> Data:
 
 
 def _short_names(keys: set[str]) -> dict[str, str]:
-    """Return a short name for each key: the start of its digest, and its group unless that is group 0."""
+    """Return a short hash for each key: the start of its digest, and its group unless that is group 0."""
     digests = {key: key[:-GROUP_DIGITS] or key for key in keys}
     digits = 4
     while len({digest[:digits] for digest in digests.values()}) < len(set(digests.values())):

@@ -1,8 +1,8 @@
 """The state of the cache drawn in plain characters: the one notation of terminal, failure messages and notebooks.
 
 A     [1x2#] [2x2#] [8x1#]        a block table: block 1, held twice (x2), can be found by its content (#)
-B     [1x2#] [2x2#] [9x1 ]        block 9 has no name: nobody else can find it
-W     [null] [3x1 ]               a null block: what stood here left the window, and is nobody's concern any more
+B     [1x2#] [2x2#] [9x1 ]        block 9 has no block hash: no other request can find it
+W     [null] [3x1 ]               a null block: what stood here left the window, and is not read any more
 free  next-> 10 7# <-last         the free queue: 10 is reused next; 7 can still be revived
 """
 
@@ -17,7 +17,7 @@ BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
 def draw_state(frame: Frame, changed: Collection[int] = (), *, colour: bool = False, max_blocks: int = 10) -> list[str]:
-    """Return the lines of the drawing: a row a table (a row a group, if there are several), then the free queue.
+    """Return the lines of the drawing: one row per table (one per group, if there are several), then the free queue.
 
     Args:
         frame: the state.

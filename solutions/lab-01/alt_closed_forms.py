@@ -5,7 +5,7 @@ from typing import Any
 
 
 def token_forwards(num_prompt_tokens: int, num_output_tokens: int) -> tuple[int, int]:
-    """Return how many times a token goes through the model, without a cache and with one."""
+    """Return how many tokens go through the model in all steps together, without a cache and with one."""
     last = num_prompt_tokens + num_output_tokens - 1
     before = num_prompt_tokens - 1
     return (last * (last + 1) - before * (before + 1)) // 2, last

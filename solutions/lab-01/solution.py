@@ -5,7 +5,7 @@ from typing import Any
 
 
 def token_forwards(num_prompt_tokens: int, num_output_tokens: int) -> tuple[int, int]:
-    """Return how many times a token goes through the model, without a cache and with one."""
+    """Return how many tokens go through the model in all steps together, without a cache and with one."""
     seen = range(num_prompt_tokens, num_prompt_tokens + num_output_tokens)
     return sum(seen), num_prompt_tokens + num_output_tokens - 1
 

@@ -49,7 +49,7 @@ class BlockPool:
         mentions = Counter(block.block_id for block in blocks)
         wrong = [i for i, times in mentions.items() if times > 1 or self.blocks[i].ref_cnt < 1]
         if wrong:
-            raise BlockStateError("given twice, or held by nobody", wrong)
+            raise BlockStateError("given twice, or held by no table", wrong)
         for block in blocks:
             block.ref_cnt -= 1
         for block in reversed(blocks):  # the last one given goes in front first, so the first one ends up there

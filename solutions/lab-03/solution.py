@@ -45,7 +45,7 @@ class BlockPool:
             raise BlockStateError("a block is given twice", [block.block_id for block in blocks])
         for block in blocks:
             if block.ref_cnt == 0:
-                raise BlockStateError(f"nobody holds block {block.block_id}", [block.block_id])
+                raise BlockStateError(f"no table holds block {block.block_id}", [block.block_id])
         idle = []
         for block in blocks:
             block.ref_cnt -= 1

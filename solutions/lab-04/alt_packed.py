@@ -32,7 +32,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block, given the name of the block before it."""
+    """Return the hash of one full block, given the hash of the block before it."""
     packed = struct.pack(f">{len(curr_block_token_ids)}Q", *curr_block_token_ids)
     return _name(hash_function, parent_block_hash, packed, extra_keys)
 
@@ -94,5 +94,5 @@ def get_request_block_hasher(
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
-    """Return the key under which the index knows a block of this KV cache group."""
+    """Return the key of a block of this KV cache group in the index."""
     return BlockHashWithGroupId(b"".join((block_hash, group_id.to_bytes(4, byteorder="big"))))

@@ -28,7 +28,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block: its tokens in words, behind one line of JSON and the parent in hex.
+    """Return the hash of one full block: its tokens in words, behind one line of JSON and the parent in hex.
 
     No JSON text has a line break in it, and no hexadecimal number a blank: so the three parts are told apart.
     """
@@ -85,5 +85,5 @@ def get_request_block_hasher(
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
-    """Return the key under which the index knows a block of this KV cache group."""
+    """Return the key of a block of this KV cache group in the index."""
     return BlockHashWithGroupId(bytes(block_hash) + bytes([group_id >> shift & 255 for shift in (24, 16, 8, 0)]))

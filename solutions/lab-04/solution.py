@@ -36,7 +36,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: Sequence[ExtraKey] = (),
 ) -> BlockHash:
-    """Return the name of one full block, given the name of the block before it."""
+    """Return the hash of one full block, given the hash of the block before it."""
     tokens = b"".join(token.to_bytes(4, "little") for token in curr_block_token_ids)
     extras = encode_extra_keys(extra_keys)
     return BlockHash(hash_function(frame(parent_block_hash, extras, tokens)))
@@ -73,7 +73,7 @@ def get_request_block_hasher(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> Callable[[Request], list[BlockHash]]:
-    """Return a function that names those full blocks of a request that have no name yet."""
+    """Return a function that hashes those full blocks of a request that have no hash yet."""
 
     def request_block_hasher(request: Request) -> list[BlockHash]:
         num_named = len(request.block_hashes)
@@ -96,5 +96,5 @@ def get_request_block_hasher(
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
-    """Return the key under which the index knows a block of this KV cache group."""
+    """Return the key of a block of this KV cache group in the index."""
     return BlockHashWithGroupId(block_hash + group_id.to_bytes(4, "big"))

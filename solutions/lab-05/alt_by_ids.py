@@ -11,7 +11,7 @@ def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[
     num_blocks = -(-request.num_tokens // kv.block_size)
     num_shared = sum(block.ref_cnt > 0 for block in hit.blocks[0])
     if num_blocks - num_shared > kv.block_pool.num_free_blocks:
-        return None  # every block that nobody holds yet, found or not, has to come out of the free queue
+        return None  # every block that no table holds yet, found or not, has to come out of the free queue
     request.num_computed_tokens = cached
     kv.allocate_slots(request, request.num_tokens - cached, new_computed_blocks=hit)
     request.num_computed_tokens = request.num_tokens

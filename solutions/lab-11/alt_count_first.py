@@ -111,7 +111,7 @@ class Scheduler(engine.Scheduler):
         return EngineCoreOutput(request.request_id, [token], status.value)
 
     def _begin_step(self) -> SchedulerOutput:
-        """Return a step with nobody in it yet. Given."""
+        """Return a step without requests. Given."""
         step = SchedulerOutput(finished_req_ids=self._finished_req_ids)
         self._finished_req_ids = []
         return step

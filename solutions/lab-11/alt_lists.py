@@ -100,7 +100,7 @@ class Scheduler(engine.Scheduler):
         return "length" if request.num_tokens == request.max_slots + 1 else None
 
     def _begin_step(self) -> SchedulerOutput:
-        """Return a step with nobody in it yet. Given."""
+        """Return a step without requests. Given."""
         step = SchedulerOutput(finished_req_ids=self._finished_req_ids)
         self._finished_req_ids = []
         return step

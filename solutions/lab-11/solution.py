@@ -13,7 +13,7 @@ class Scheduler(engine.Scheduler):
     """The engine's scheduler, with our rules for who runs."""
 
     def schedule(self) -> SchedulerOutput:
-        """Plan the next step: first those who run, then, if nobody gave way, those who wait."""
+        """Plan the next step: first those who run, then, if none gave way, those who wait."""
         step = self._begin_step()
         token_budget = self._catch_up(step, self.config.max_num_batched_tokens)
         if not step.preempted_req_ids:
@@ -108,7 +108,7 @@ class Scheduler(engine.Scheduler):
         return None
 
     def _begin_step(self) -> SchedulerOutput:
-        """Return a step with nobody in it yet. Given."""
+        """Return a step without requests. Given."""
         step = SchedulerOutput(finished_req_ids=self._finished_req_ids)
         self._finished_req_ids = []
         return step

@@ -1,8 +1,9 @@
 // The book's keys beside the theme's own: left and right turn the page, ? lists the keys.
-// One classic script; nothing is drawn before somebody asks for it.
+// One classic script; nothing is drawn before a reader asks for it.
 (() => {
   "use strict";
 
+  /** @type {[string[], string][]} */
   const KEYS = [
     [["/", "s"], "search"],
     [["←", "→"], "the chapter before, the next one"],
@@ -12,11 +13,11 @@
   ];
 
   // Arrow keys belong to whatever has the focus: a field, a figure, a block of code that scrolls.
-  const isFree = () => [document.body, document.documentElement, null].includes(document.activeElement);
+  const isFree = () => [null, document.body, document.documentElement].some((free) => free === document.activeElement);
 
   function turn(direction) {
     const link = document.querySelector(`.md-footer__link--${direction}`);
-    if (link) link.click();
+    if (link instanceof HTMLElement) link.click();
   }
 
   function overlay() {
@@ -59,7 +60,7 @@
   // What scrolls sideways must be reachable without a mouse.
   function reachable() {
     for (const box of document.querySelectorAll(".highlight code, .md-typeset__scrollwrap, .kv-diagram, math[display=block]")) {
-      if (box.scrollWidth > box.clientWidth && !box.hasAttribute("tabindex")) box.tabIndex = 0;
+      if (box.scrollWidth > box.clientWidth && !box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
     }
   }
   addEventListener("load", reachable);

@@ -9,15 +9,16 @@ import { Decoration, drawSelection, EditorView, highlightActiveLine, keymap, lin
 import { tags } from "@lezer/highlight";
 
 const colours = HighlightStyle.define(
-  [
+  /** @type {[import("@lezer/highlight").Tag | import("@lezer/highlight").Tag[], string][]} */ ([
     [tags.keyword, "keyword"],
     [[tags.string, tags.special(tags.string)], "string"],
     [tags.comment, "comment"],
     [[tags.number, tags.bool, tags.null], "number"],
     [[tags.function(tags.definition(tags.variableName)), tags.definition(tags.className)], "function"],
-  ].map(([tag, name]) => ({ tag, color: `var(--kv-code-${name})` })),
+  ]).map(([tag, name]) => ({ tag, color: `var(--kv-code-${name})` })),
 );
 
+/** @type {import("@codemirror/state").StateEffectType<number[]>} */
 const mark = StateEffect.define();
 const marked = StateField.define({
   create: () => Decoration.none,

@@ -10,7 +10,7 @@
   "use strict";
   if (typeof customElements === "undefined" || customElements.get("kv-lab")) return;
 
-  const HERE = document.currentScript.src;
+  const HERE = /** @type {HTMLScriptElement} */ (document.currentScript).src;
   const SILENCE_MS = 10_000; // Python says when a test begins, and a test of its own accord ends after 5 s
   const STATES = { pass: "passed", fail: "failed", todo: "to do", wait: "waiting", "not run": "not run" };
 
@@ -232,7 +232,7 @@
         changed: () => this.#changed(),
       };
       try {
-        const { makeEditor } = await import(new URL("kv-lab/kv_editor.js", HERE));
+        const { makeEditor } = await import(new URL("kv-lab/kv_editor.js", HERE).href);
         this.#editor = makeEditor(options);
       } catch {
         this.#editor = makeTextarea(options);

@@ -1,4 +1,4 @@
-"""Runs a lab's tests in the reader's page: the real tests, with the real pytest, again and again in one interpreter.
+"""Runs the tests of a lab in the reader's page: the real tests, with the real pytest, in one interpreter for all runs.
 
 `kv_lab_worker.js` loads this file into Pyodide, in the folder of the course, and calls `run` and `tell`. Answers are
 JSON: what the terminal's scoreboard says, line by line, with what each test found behind its line.

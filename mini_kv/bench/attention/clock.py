@@ -1,4 +1,4 @@
-"""How a call is timed. Each call of a set is made on tensors of its own, so that none finds its own in a cache."""
+"""Times a set of calls, each on tensors of its own, so that no call finds its tensors in a cache."""
 
 import statistics
 import time
@@ -18,7 +18,7 @@ def cpu_seconds(calls: Calls) -> float:
 
 
 def gpu_seconds(calls: Calls, replays: int = 7) -> float:
-    """Return the time a call on the GPU: the median of replays of one captured graph, so that launching costs nothing.
+    """Return the GPU's time per call: the median of replays of one captured graph, so that launching costs nothing.
 
     What cannot be captured is launched one by one, which is then part of the time.
     """

@@ -19,7 +19,7 @@ class AdmissionPolicy(Protocol):
 
     @property
     def may_jump(self) -> bool:
-        """Whether those behind a request that does not fit may be tried."""
+        """Whether requests behind one that does not fit may be admitted before it."""
 
     def reserved_blocks(self, block_pool: BlockPool) -> int | None:
         """Return how many blocks must stay free after the newcomer has its own; `None`: no request may enter now."""

@@ -37,7 +37,7 @@ def check_parent(parent: Request | None, parent_id: str, is_step_under_way: bool
 
 
 def check_progress(waiting: RequestQueue, running: Sequence[Request]) -> None:
-    """Raise `SchedulerError` if none runs although some wait: it would be so in every later step, too."""
+    """Raise `SchedulerError` if requests wait and none runs: no later step would change that."""
     if waiting and not running:
         first = waiting.peek_request()
         message = f"{len(waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"

@@ -182,10 +182,10 @@ class Scheduler(TransactionalScheduler):
         step = self.step
         if step is None or scheduler_output is not step.output:
             raise SchedulerError("these are not the results of the step under way")
-        self._before.progress = _progress_of(step, sampled_token_ids)
+        self._before.progress = progress = _progress_of(step, sampled_token_ids)
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
-        for request, num_computed_tokens, _, _ in self._before.progress:
+        for request, num_computed_tokens, _, _ in progress:
             request_id = request.request_id
             request.num_computed_tokens = num_computed_tokens + scheduler_output.num_scheduled_tokens[request_id]
             sampled = sampled_token_ids.get(request_id)

@@ -79,9 +79,9 @@ class TransactionalScheduler:
         self.kv_cache_manager = kv_cache_manager
         self.waiting = waiting
         self.running: list[Request] = []
-        """In the order of admission: the last one gives way first."""
+        """The running requests in the order of admission: the last one is preempted first."""
         self.requests: dict[str, Request] = {}
-        """All that are not finished."""
+        """All unfinished requests, by id."""
         self.num_preemptions = 0
         self.step: Step | None = None
         """The step that is being planned, or that the worker has; `None` between steps."""

@@ -14,9 +14,9 @@ class Extra(NamedTuple):
     """A set of packages that pyproject.toml offers by name."""
 
     packages: tuple[str, ...]
-    """With those of the extras that it builds on."""
+    """Packages of the extra, with those of the extras that it builds on."""
     gives: str
-    """What works with them."""
+    """The features that need these packages."""
     make: str
     """The target of the Makefile that installs them."""
 

@@ -16,7 +16,7 @@ from unittest import mock
 
 
 class KernelObserver(Protocol):
-    """What is told of kernels while they run."""
+    """Methods that the interpreter calls while kernels run: on each launch, load and store."""
 
     def on_launch(self, arguments: dict[str, Any]) -> None:
         """A kernel is about to run with these arguments, by name."""

@@ -62,9 +62,9 @@ class Access:
     is_load: bool
     program: tuple[int, ...]
     region: Region
-    """Where most of its lanes are."""
+    """The tensor in which most of the lanes are."""
     indices: list[Any]
-    """For each dimension of that tensor, the index of each active lane."""
+    """The index of each active lane, per dimension of that tensor."""
 
     @property
     def num_lanes(self) -> int:
@@ -102,8 +102,8 @@ class KernelMemory:
         """Return a context in which kernels run under the interpreter, with every load and store seen.
 
         Raises `LabFailure` in the midst of the kernel at the first lane that is outside of the tensor that the load's
-        or store's other lanes are in: what lies there is the allocator's mood, and may be another tensor. A masked lane
-        of a load without `other` gets a value that no kernel can want, since the language promises none.
+        or store's other lanes are in: what lies there depends on the allocator, and may be another tensor. A masked
+        lane of a load without `other` gets a value that no kernel can want, since the language promises none.
         """
         return interpreted(self)
 
@@ -150,7 +150,7 @@ class KernelMemory:
             region = min(self.regions, key=lambda region: abs(astray - region.tensor.data_ptr()))
             where = "everything that it was given"
         verb = "reads" if is_load else "writes"
-        why = "on a GPU this would be somebody else's memory, or the end of the process"
+        why = "on a GPU this would be another tensor's memory, or the end of the process"
         if region.tensor.data_ptr() - astray > 2**30:  # bytes: no wrong mask or stride leads there
             why = "so far before the beginning: a product was too large for 32 bits, and came out negative"
         raise LabFailure(

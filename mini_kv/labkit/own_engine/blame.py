@@ -1,4 +1,4 @@
-"""Which part is wrong: one after the other falls back to the engine's own, until the words are right again."""
+"""Finds the part that is wrong: replaces the learner's parts by the engine's own until the words are right again."""
 
 from collections.abc import Collection, Mapping
 

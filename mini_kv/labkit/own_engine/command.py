@@ -1,4 +1,4 @@
-"""`mini-kv generate --labs PATH`: whose part is where, the text, and whether it is the text that it should be."""
+"""`mini-kv generate --labs PATH`: a table of the parts that run, the text, and whether it is the engine's own text."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""What the learner's files have of the parts that the labs declare: there and finished, or why not."""
+"""Finds the parts that the labs declare in the learner's files: finished ones, and why others cannot be used."""
 
 import ast
 import traceback
@@ -33,13 +33,13 @@ class Found:
     source: str = ""
     """Path of the learner's file."""
     line: int = 1
-    """Where its definition begins."""
+    """The line in which its definition begins."""
     why: str = ""
     """Why it is not used."""
 
     @property
     def place(self) -> str:
-        """Where to look."""
+        """File and line of the definition."""
         return f"{short(self.source)}:{self.line}"
 
 
@@ -76,7 +76,7 @@ class LabFile:
         self.todo: set[str] = set()
         """Functions and methods that still say TODO."""
         self.lines: dict[str, int] = {}
-        """Where each function, class and method begins."""
+        """First line of each function, class and method."""
         try:
             implementation = resolve(choice, lab, num_labs, invocation_dir)
         except ImplementationError as error:

@@ -23,7 +23,7 @@ STEP_LIMIT_S = 30
 """Seconds in which an engine must say something; the slowest right one needs a few."""
 
 TOLERANCE = 0.001
-"""By how much a logit may differ. Sums in another order, over 100 tokens of the small model: 0.00001."""
+"""Largest difference of two logits that count as equal. Sums in another order give 0.00001 after 100 tokens."""
 
 
 class TookTooLongError(BaseException):
@@ -32,7 +32,7 @@ class TookTooLongError(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLongError` in what runs inside after so many seconds, again every second until it gives in.
+    """Raise `TookTooLongError` in the code that runs inside after `seconds` seconds, then every second until it ends.
 
     For the main thread, which is where Python delivers interrupts; on every system. Ctrl-C still works.
     """
@@ -69,7 +69,7 @@ class Trial:
         self.said: defaultdict[str, list[int]] = defaultdict(list)
         """Tokens of each request."""
         self.logits: defaultdict[str, list[Tensor]] = defaultdict(list)
-        """What each of them was chosen from."""
+        """The logits from which each of these tokens was chosen."""
         self.error: BaseException | None = None
         self.engine: LLMEngine | None = None
         self._stream: Deltas | None = None
@@ -118,7 +118,7 @@ class Trial:
             yield delta
 
     def agrees_with(self, reference: "Trial") -> bool:
-        """Run it up to the first token, or the first logits, that are others; return whether there are none."""
+        """Run until a token or its logits differ from the other run's; return whether none differ."""
         if self.prepare() is None:
             return False
         for delta in self.deltas():

@@ -78,7 +78,7 @@ def make_problem(
         keys.append(key)
         values.append(value)
         first = options.first_visible(seq_len - query_len)
-        for index in range(first // block_size):  # a window has moved on: these are someone else's by now
+        for index in range(first // block_size):  # the window has moved past these: another request may have them
             poison(kv_cache, [blocks[index]], torch.nan)
             blocks[index] = 0
         block_tables[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)

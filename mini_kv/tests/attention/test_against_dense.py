@@ -1,4 +1,4 @@
-"""Every backend against dense attention in float64: shapes, layouts, masks, dtypes; poison where nobody may read."""
+"""Every backend against dense attention in float64: shapes, layouts, masks, dtypes; poison where no kernel may read."""
 
 import importlib.util
 import sys
@@ -107,12 +107,12 @@ def test_an_empty_batch(backend):
     assert (out.shape, lse.shape) == ((0, 4, 16), (0, 4))
 
 
-def test_a_batch_in_which_nobody_has_a_new_token(backend):
+def test_a_batch_in_which_no_request_has_a_new_token(backend):
     out, lse = paged_attention(*arguments(make_problem([0, 0], [5, 3])), backend=backend)
     assert (out.shape, lse.shape) == ((0, 4, 16), (0, 4))
 
 
-def test_out_is_written_in_place_and_rows_of_nobody_are_left_alone(backend):
+def test_out_is_written_in_place_and_rows_of_no_request_are_left_alone(backend):
     """As when a batch is padded to a size for which a graph was captured."""
     problem = make_problem([2, 1], [5, 6])
     padded = torch.cat([problem.query, torch.full((2, 4, 16), torch.nan)])

@@ -79,7 +79,7 @@ def test_a_lane_that_falls_into_another_tensor_is_astray_too():
 
 
 def test_a_gap_of_a_view_is_outside():
-    """Every second row is the view's; the rows between belong to somebody else."""
+    """Every second row is the view's; the rows between belong to another tensor."""
     whole = torch.zeros(4, 4)
     with pytest.raises(LabFailure) as caught, KernelMemory(source=whole[::2]).watch():
         copy_kernel[(1,)](torch.zeros(8), whole[::2], 8, 2, 4, True)
@@ -99,7 +99,7 @@ def test_a_drawing_joins_equal_rows_and_cuts_wide_ones():
 
 
 def test_nothing_of_it_stays():
-    """Neither the switch nor the patches: whoever defines a kernel afterwards gets what the process is set to."""
+    """Neither the switch nor the patches stay: a kernel defined afterwards runs as the process is set to run it."""
     before = (knobs.runtime.interpret, JITFunction.__call__, InterpretedFunction.__call__, tl.sum, tl.tensor.__add__)
     environment, load = dict(os.environ), type(interpreter_builder).create_masked_load
     with KernelMemory().watch():

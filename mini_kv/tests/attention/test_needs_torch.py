@@ -1,4 +1,4 @@
-"""The tests of attention over blocks need torch; whoever has none is told so once."""
+"""The tests of attention over blocks need torch; where it is missing, one skipped test says so."""
 
 import importlib.util
 

@@ -62,7 +62,7 @@ def test_a_zero_row_beside_others_stays_zero():
     assert scales[:, 0].count_nonzero() == 2
 
 
-def test_an_outlier_costs_its_own_token_and_head_their_digits_and_nobody_else():
+def test_an_outlier_costs_digits_of_its_own_token_and_head_alone():
     x = numbers(20, 2, 64)
     clean = dequantize(*quantize_per_token_head(x))
     x[5, 1, 7] = 500.0
@@ -72,7 +72,7 @@ def test_an_outlier_costs_its_own_token_and_head_their_digits_and_nobody_else():
     assert float((found[5, 1] - x[5, 1]).abs().max()) > 1.0  # half of 500/127
 
 
-def test_one_scale_for_all_lets_an_outlier_cost_everybody():
+def test_with_one_scale_for_all_an_outlier_costs_digits_of_every_token():
     x = numbers(20, 2, 64)
     x[5, 1, 7] = 500.0
     per_tensor = dequantize(*quantize_per_tensor(x))

@@ -101,7 +101,7 @@ def test_what_is_written_in_pieces_is_read_as_one():
 
 
 def test_slot_minus_one_is_not_written():
-    """As an index it would be the last slot of the cache, which belongs to somebody."""
+    """As an index, -1 would be the last slot of the cache, which may hold a request's KV."""
     key, value = numbered(3)
     k_cache, v_cache = torch.zeros(2, 2, 2, 3), torch.zeros(2, 2, 2, 3)
     reshape_and_cache(key, value, k_cache, v_cache, torch.tensor([-1, 2, -1]))

@@ -1,4 +1,4 @@
-"""The fast way on a CPU cuts long requests to pieces and copies short ones together; nobody must see where."""
+"""The fast way on a CPU cuts long requests to pieces and copies short ones together; the result must not show where."""
 
 from dataclasses import replace
 

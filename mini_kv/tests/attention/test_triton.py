@@ -47,7 +47,7 @@ def test_splits_of_several_queries_each():
     assert relative_error(out, dense(problem)[0]) <= 1e-5
 
 
-def test_rows_of_nobody_are_left_alone_when_splits_are_put_together():
+def test_rows_of_no_request_are_left_alone_when_splits_are_put_together():
     problem = make_problem([1, 1], [40, 19])
     padded = torch.cat([problem.query, problem.query])
     out = torch.full_like(padded, 7.0)

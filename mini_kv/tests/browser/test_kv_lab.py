@@ -368,7 +368,7 @@ def test_a_failures_hint_line_gives_the_hint(show):
     assert page.locator(".panel li").all_inner_texts() == levels
 
 
-# For everybody ------------------------------------------------------------------------------------------------------
+# Accessibility ------------------------------------------------------------------------------------------------------
 
 
 def test_all_of_it_works_by_keyboard(show):

@@ -346,7 +346,7 @@ def test_a_block_looked_at(show):
     assert shown.locator(".panel").is_hidden()
 
 
-def test_names_that_are_gone_and_names_that_two_blocks_have(show):
+def test_the_index_shows_evicted_hashes_and_hashes_of_two_blocks(show):
     """The index shows duplicates, and strikes out what this step evicted."""
     shown = show()
     go(shown, 2)
@@ -358,14 +358,14 @@ def test_names_that_are_gone_and_names_that_two_blocks_have(show):
     )
 
 
-def test_a_story_without_names_has_no_index(show):
+def test_a_story_without_hashes_has_no_index(show):
     """An index that stays empty from beginning to end would only make the reader look for something."""
     assert not show(story_data(load_scenario("one-token-a-box"))).locator(".index").is_visible()
     assert show().locator(".index").is_visible()
 
 
 def test_windows_tiers_and_a_scheduler_in_the_same_notation(show):
-    """A row a group, null blocks hatched, who waits and why, a shelf."""
+    """One row per group, null blocks hatched, the waiting requests with their reasons, the blocks of a CPU tier."""
     shown = show(EVERYTHING)
     go(shown, 2)
     labels = shown.locator(".row .l").all_text_contents()

@@ -66,7 +66,7 @@ def executed(nbconvert):
 
 @pytest.fixture(scope="session")
 def exported(nbconvert, executed):
-    """The folder of the executed notebooks as pages that ask nobody for anything."""
+    """The folder of the executed notebooks as pages that load nothing from elsewhere."""
     return nbconvert("--to=html", OFFLINE, *sorted(executed.glob("*.ipynb")))
 
 
@@ -86,7 +86,7 @@ def test_every_notebook_runs(executed, name):
 
 
 def test_every_chart_is_told_in_words(executed):
-    """Each chart has its text for a screen reader, and the same sentence for everybody below it."""
+    """Each chart has its text for a screen reader, and the same sentence in sight below it."""
     charts = re.findall(r'aria-label="([^"]+)"[^>]*xmlns.*?<figcaption>([^<]+)<', html_of(executed), flags=re.DOTALL)
     assert len(charts) == sum(path.read_text(encoding="utf-8").count("_chart(") for path in NOTEBOOKS) >= 6
     for label, sentence in charts:
@@ -137,7 +137,7 @@ def assert_every_caption(captions):
 
 
 def test_an_exported_page_is_alive_without_a_network(open_page, exported):
-    """The whole story, in a page that asks nobody for anything."""
+    """The whole story can be played in a page that loads nothing from elsewhere."""
     page = open_page((exported / "02-sharing.html").as_uri())
     assert_every_caption(read_the_story(page.locator("kv-story").first))
 
@@ -325,14 +325,14 @@ def test_two_prompts_typed_in_jupyterlab(run_all):
     page = run_all("05-the-hash-chain")
     explorer = page.locator(".widget-vbox").last
     explorer.scroll_into_view_if_needed()
-    explorer.get_by_text("7 and 7 full blocks of 8 characters. 6 names in common").wait_for()
+    explorer.get_by_text("7 and 7 full blocks of 8 characters. 6 block hashes in common").wait_for()
     explorer.get_by_label("first").fill("abcdefghijklmnop")
     explorer.get_by_label("second").fill("abcdefghijklmnoX")
-    explorer.get_by_text("2 and 2 full blocks of 8 characters. 1 name in common").wait_for()
+    explorer.get_by_text("2 and 2 full blocks of 8 characters. 1 block hash in common").wait_for()
     explorer.get_by_label("block size").select_option("4")
-    explorer.get_by_text("4 and 4 full blocks of 4 characters. 3 names in common").wait_for()
-    explorer.get_by_label("example").select_option("Hello world, Hello everyone")
-    explorer.get_by_text("2 and 3 full blocks of 4 characters. 1 name in common").wait_for()
+    explorer.get_by_text("4 and 4 full blocks of 4 characters. 3 block hashes in common").wait_for()
+    explorer.get_by_label("example").select_option("two greetings")
+    explorer.get_by_text("2 and 3 full blocks of 4 characters. 1 block hash in common").wait_for()
 
 
 def test_prompts_for_the_engine_in_jupyterlab(run_all):

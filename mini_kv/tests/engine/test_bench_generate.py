@@ -30,7 +30,7 @@ def setup():
 
 
 def test_the_weights_and_the_kv_of_the_1b_shape_are_those_of_llama_3_2_1b():
-    """1,235,814,400 weights, and 32 KiB a token: 16 layers, keys and values, 8 heads of 64 numbers in 16 bits."""
+    """1,235,814,400 weights, and 32 KiB per token: 16 layers, keys and values, 8 heads of 64 numbers in 16 bits."""
     with torch.device("meta"):
         model = TinyLlama(SHAPES["1b"]).to(torch.bfloat16)
     found = Setup("1b", model, QUICK, clock_of("cpu"), 1, 0)
@@ -66,7 +66,7 @@ def test_what_is_found_in_the_cache_is_what_was_there(setup):
     assert rows["off"]["log"].endswith("Prefix cache hit rate: 0.0%")
 
 
-def test_a_step_reads_the_weights_once_and_the_kv_of_everybody(setup):
+def test_a_step_reads_the_weights_once_and_the_kv_of_every_request(setup):
     one, two = batch.run(setup, copy_bytes=2**20)
     assert [one["requests"], two["requests"]] == [1, 2]
     assert one["weight bytes per step"] == two["weight bytes per step"] == setup.weight_bytes

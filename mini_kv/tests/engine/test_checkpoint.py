@@ -101,7 +101,7 @@ class TestTransformersReadsIt:
 
         theirs = transformers.LlamaForCausalLM.from_pretrained(some_folder, dtype=torch.float64).eval()
         ours, tokenizer = load_model(some_folder, torch.float64)
-        ids = tokenizer.encode("A block that nobody holds keeps its name until somebody needs the memory.")
+        ids = tokenizer.encode("A block that no request holds can be hit until its memory is needed for another block.")
         with torch.no_grad():
             expected = theirs(torch.tensor([ids])).logits[0]
         # Not closer: their norms and rotations are rounded to float32, whatever the model computes in.

@@ -1,4 +1,4 @@
-"""Most tests of the engine need torch and safetensors; whoever lacks one is told so once."""
+"""Most tests of the engine need torch and safetensors; where one is missing, a skipped test says so."""
 
 import importlib.util
 

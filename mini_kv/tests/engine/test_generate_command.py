@@ -80,7 +80,10 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argv, me
 def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
     assert main(["generate", "A"]) == 2
-    assert capsys.readouterr().err == "mini-kv generate: no torch here: in a checkout, pip install -e '.[engine]'\n"
+    assert (
+        capsys.readouterr().err
+        == "mini-kv generate: no torch here: in a checkout, `make test` brings it, or pip install -e '.[engine]'\n"
+    )
 
 
 def without_torch(real_import):

@@ -255,7 +255,7 @@ def test_a_name_is_free_again_when_all_samples_are_done():
 
 
 def test_memory_in_bytes_becomes_blocks():
-    """Two layers, keys and values, 4 tokens, 2 heads, 8 numbers of 8 bytes: 2,048 bytes a block."""
+    """Two layers, keys and values, 4 tokens, 2 heads, 8 numbers of 8 bytes: 2,048 bytes per block."""
     llm = LLMEngine(MODEL, config=EngineConfig(block_size=4, kv_cache_memory_bytes=21_000))
     assert llm.kv_cache_manager.kv_cache_config.num_blocks == 10
     assert [list(tensor.shape) for tensor in llm.model_runner.kv_cache_tensors] == [[10, 128], [10, 128]]

@@ -19,7 +19,7 @@ from mini_kv.tests.engine.test_generate_command import without_torch
 
 REPOSITORY = Path(__file__).parents[3]
 SOLUTIONS = REPOSITORY / "solutions"
-PROMPT = "A block is free when nobody holds it"
+PROMPT = "A block is free when no table holds it"
 LABS = all_labs(REPOSITORY)
 USABLE = [str(part) for lab in LABS for part in lab.parts if part.goes_to]
 NEEDS_TRITON = next(lab for lab in LABS if lab.needs == "K").missing
@@ -119,7 +119,7 @@ def held(kv, name, tokens):
     return request
 
 
-def test_blocks_of_lab_03_lose_their_names_when_they_are_handed_out():
+def test_cached_blocks_that_lab_03_hands_out_are_evicted():
     kv = manager_with("lab-03 BlockPool", num_blocks=3)
     kv.free(held(kv, "A", [1, 2, 3, 4, 5, 6, 7, 8]))
     assert [block.block_hash is None for block in kv.block_pool.blocks[1:]] == [False, False]
@@ -129,7 +129,7 @@ def test_blocks_of_lab_03_lose_their_names_when_they_are_handed_out():
     assert len(kv.block_pool.cached_block_hash_to_block) == 1
 
 
-def test_blocks_with_names_are_reused_last_whatever_lab_03_thinks():
+def test_cached_blocks_are_reused_last_in_an_engine_with_lab_03s_pool():
     kv = manager_with("lab-03 BlockPool", num_blocks=5)
     kv.free(held(kv, "A", [1, 2, 3, 4, 5]))
     assert [block.block_id for block in kv.block_pool.free_block_queue.get_all_free_blocks()] == [2, 3, 4, 1]
@@ -166,7 +166,7 @@ def test_who_is_aborted_while_the_worker_has_the_step_is_no_news_to_lab_11():
 
 def test_untouched_starters_leave_the_engine_its_own(capsys):
     table, below = generate(capsys, SOLUTIONS.parent / "labs", status=0)
-    if not used(table):  # whoever solves the labs here runs this test on their own work
+    if not used(table):  # a learner's checkout: the starters are solved here
         assert below.endswith("No part is yours yet: these are mini_kv's words.")
 
 
@@ -328,4 +328,7 @@ def test_outside_the_repository_there_are_no_labs(capsys, tmp_path, monkeypatch)
 def test_without_torch_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr("builtins.__import__", without_torch(__import__))
     assert main(["generate", "A", "--labs", "starter"]) == 2
-    assert capsys.readouterr().err == "mini-kv generate: no torch here: in a checkout, pip install -e '.[engine]'\n"
+    assert (
+        capsys.readouterr().err
+        == "mini-kv generate: no torch here: in a checkout, `make test` brings it, or pip install -e '.[engine]'\n"
+    )

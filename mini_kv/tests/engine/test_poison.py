@@ -29,7 +29,7 @@ class ReadsTooFar(ModelRunner):
 
 
 class KeepsStaleRows(ModelRunner):
-    """Leaves in a row the first block of whoever had the row before."""
+    """Leaves the first block of the row's previous request in it."""
 
     def _update_states(self, output: SchedulerOutput) -> None:
         before = [table.block_table.clone() for table in self.block_tables]
@@ -133,7 +133,7 @@ class FailsOnce:
 
 
 def test_a_step_that_failed_takes_its_own_requests_along_and_no_other():
-    """The engine can be used afterwards: blocks, names and rows of those who failed are free again."""
+    """The engine can be used afterwards: blocks, ids and rows of the failed requests are free again."""
     config = EngineConfig(block_size=4, num_blocks=60, scheduler=SchedulerConfig(max_num_seqs=1))
     llm = LLMEngine(FailsOnce(small_model()), config=config)
     prompts = prompts_with_shared_prefixes(2)

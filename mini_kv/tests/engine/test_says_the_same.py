@@ -96,7 +96,7 @@ def test_a_second_time_the_prompts_come_from_the_cache_and_nothing_else_changes(
 
 @pytest.mark.parametrize("config_name", CONFIGS)
 @pytest.mark.parametrize("model_name", MODELS)
-def test_whoever_comes_and_goes_changes_nothing_for_the_others(model_name, config_name):
+def test_requests_that_come_and_go_change_nothing_for_the_others(model_name, config_name):
     """Requests arrive while others run, some with several samples, some are aborted: the runner's tables stay right."""
     model, llm, rng = MODELS[model_name], engine(model_name, config_name), random.Random(5)
     prompts = {f"r{i}": prompt for i, prompt in enumerate(prompts_with_shared_prefixes(14, seed=3))}

@@ -1,4 +1,4 @@
-"""Byte-level BPE: what goes in comes out, as the library that everybody uses would have it, and errors say where."""
+"""Byte-level BPE: what goes in comes out, tokens are those of the `tokenizers` library, and errors say where."""
 
 import importlib.util
 import json

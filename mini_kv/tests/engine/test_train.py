@@ -15,8 +15,8 @@ from mini_kv.training.train_tokenizer import learn_merges
 PAGE = """\
 # Blocks
 
-A **block** has [a name](06.md) as soon as it is `full`,
-and keeps it until somebody needs the memory.
+A **block** has [a hash](06.md) as soon as it is `full`,
+and keeps it until its memory is needed again.
 
 | blocks | tokens |
 |--------|--------|
@@ -38,7 +38,7 @@ two-holders
 What comes after a heading belongs to another text, if the first was long enough.
 """
 SENTENCES = [
-    "A block has a name as soon as it is full, and keeps it until somebody needs the memory.",
+    "A block has a hash as soon as it is full, and keeps it until its memory is needed again.",
     "A bullet may be a sentence too, with a number such as 4 in it.",
     "What comes after a heading belongs to another text, if the first was long enough.",
 ]

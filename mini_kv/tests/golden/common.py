@@ -1,6 +1,6 @@
 """What the golden scenarios of the manager and those of the scheduler share: a language, a look, a comparison.
 
-A scenario is a table of settings and a list of calls, one a line: a verb, the request's handle, numbers, options:
+A scenario is a table of settings and a list of calls, one per line: a verb, the request's handle, numbers, options:
 
     allocate A 0..7 100 hit=pass => free: 1..9 | refs: 0 0 0
 
@@ -184,7 +184,7 @@ def _answers(pool: Any, hashes: Sequence[bytes | None], labels: dict[bytes, int]
     for key in dict.fromkeys(filter(None, hashes)):
         found = pool.cached_block_hash_to_block.get_one_block(key)
         if hashes.count(key) > 1 or found is None or found.block_hash != key:
-            answers[labels[key]] = "nobody" if found is None else found.block_id
+            answers[labels[key]] = "none" if found is None else found.block_id
     return answers
 
 

@@ -18,7 +18,7 @@ from mini_kv.tests.golden.play import DEFAULTS, LANGUAGE, SCENARIO_FILES, MiniKV
 SCENARIOS = (
     ("random, contended", 1, {"num_blocks": 10, "block_size": 4}),
     ("random, one text", 2, {"num_blocks": 14, "block_size": 4}),
-    ("random, one token a block", 3, {"num_blocks": 18, "block_size": 1}),
+    ("random, one token per block", 3, {"num_blocks": 18, "block_size": 1}),
     ("random, blocks of 16", 4, {"num_blocks": 9, "block_size": 16}),
     ("random, caching off", 5, {"num_blocks": 10, "block_size": 4, "enable_caching": False}),
     ("random, namespaces", 6, {"num_blocks": 16, "block_size": 4}),

@@ -38,7 +38,7 @@ SCENARIOS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("random, two seats", 13, TIGHT | {"max_num_seqs": 2}),
     ("random, caching off", 14, TIGHT | {"enable_caching": False}),
     ("random, salts", 15, TIGHT | {"num_blocks": 16}),
-    ("random, one token a block", 16, {"block_size": 1, "num_blocks": 24, "max_model_len": 22}),
+    ("random, one token per block", 16, {"block_size": 1, "num_blocks": 24, "max_model_len": 22}),
     ("random, blocks of 16", 17, {"block_size": 16, "num_blocks": 9}),
     ("random, roomy", 18, {"num_blocks": 40}),
     ("random, priorities", 19, PRIORITY | SMALL_STEPS | {"num_blocks": 50, "max_num_seqs": 4}),
@@ -102,23 +102,23 @@ class Generator:
         self.num_added += 1
 
     def step(self) -> None:
-        """Run a step or two."""
+        """Add a line that runs one or two steps."""
         self.lines.append(f"step {self.random.choice((1, 1, 2))}")
 
     def abort(self) -> None:
-        """Abort one of the last few, if it is still there."""
+        """Add a line that aborts one of the last few requests, running or not."""
         if self.num_added:
             self.lines.append(f"abort R{self.random.randrange(max(0, self.num_added - 4), self.num_added)}")
 
     def busy_step(self) -> None:
-        """Run a step in whose midst requests come or go."""
+        """Add the lines of a step between whose two halves requests come or go."""
         self.lines.append("schedule")
         for _ in range(self.random.choice((1, 1, 2))):
             self.random.choice((self.abort, self.add))()
         self.lines.append("update")
 
     def reset(self) -> None:
-        """Ask for a reset, usually in vain."""
+        """Add a line that asks for a reset, usually in vain."""
         self.lines.append("reset")
 
 

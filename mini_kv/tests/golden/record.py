@@ -194,7 +194,7 @@ def record(scenario: Scenario, engine: Any, perform: Callable[[Any, Call], State
 def write(
     path: Path, command: str, recorded: list[tuple[Scenario, list[tuple[str, State]]]], defaults: Mapping[str, Any]
 ) -> None:
-    """Write the recording as JSON, a call a line; settings that are among the defaults are left out."""
+    """Write the recording as JSON, one call per line; settings that are among the defaults are left out."""
     header = {
         "what": "every call of the golden scenarios on vLLM: its result and the fields of the state that it changed",
         "vllm": version("vllm"),

@@ -1,12 +1,12 @@
-"""Two prompts and their names: where the chains part, and how it is drawn."""
+"""Two prompts and their block hashes: where the chains part, and how it is drawn."""
 
 import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.lessons.chain import PRESETS, TOKENS, chain
 
-NO_NAME = "A prompt that does not fill a block of 4 characters has no name, so there is nothing to share."
-APART = "1 and 1 full blocks of 4 characters, and not one name in common: the chains part in the first block."
+NO_NAME = "A prompt that does not fill a block of 4 characters has no block hash, so there is nothing to share."
+APART = "1 and 1 full blocks of 4 characters, and not one block hash in common: the chains part in the first block."
 
 
 def texts(row):
@@ -18,15 +18,17 @@ def shared(first, second, block_size, tokens="characters"):
 
 
 def test_two_greetings():
-    """Blocks of 4: one name in common, a second block of its own, a rest without a name."""
-    hello = chain("Hello world", "Hello everyone", 4)
-    assert [texts(row) for row in hello.rows] == [["Hell", "o wo", "rld"], ["Hell", "o ev", "eryo", "ne"]]
+    """Blocks of 4: one hash in common, a second block of its own, a rest without a hash."""
+    hello = chain("Hello world", "Hello students", 4)
+    assert [texts(row) for row in hello.rows] == [["Hell", "o wo", "rld"], ["Hell", "o st", "uden", "ts"]]
     assert [block.shared for block in hello.rows[0]] == [True, False, False]
     assert [block.name is None for block in hello.rows[1]] == [False, False, False, True]
-    assert hello.sentence == "2 and 3 full blocks of 4 characters. 1 name in common, then the chains part for good."
+    assert (
+        hello.sentence == "2 and 3 full blocks of 4 characters. 1 block hash in common, then the chains part for good."
+    )
 
 
-def test_the_names_are_the_engine_s():
+def test_the_hashes_are_the_engine_s():
     """What is drawn as shared is what the manager would find."""
     first, second = (list(map(ord, preset)) for preset in (PRESETS[2].first, PRESETS[2].second))
     kv = KVCacheManager.for_full_attention(100, 4)
@@ -86,8 +88,8 @@ def test_text_cannot_become_part_of_the_page():
         ("", "", 4, NO_NAME),
         ("abcd", "abc", 4, NO_NAME),
         ("abcd", "abce", 4, APART),
-        ("abcd", "abcd", 2, "2 and 2 full blocks of 2 characters. 2 names in common: all that both have."),
-        ("abcdef", "abcd", 2, "3 and 2 full blocks of 2 characters. 2 names in common: all that both have."),
+        ("abcd", "abcd", 2, "2 and 2 full blocks of 2 characters. 2 block hashes in common: all that both have."),
+        ("abcdef", "abcd", 2, "3 and 2 full blocks of 2 characters. 2 block hashes in common: all that both have."),
     ],
 )
 def test_the_sentence_below(first, second, block_size, sentence):

@@ -83,7 +83,7 @@ def test_a_pool_that_is_too_small_is_refused_by_name():
         follow_replay(CHATS, num_blocks=4)
 
 
-def test_groups_by_overlap_lose_nobody():
+def test_groups_by_overlap_lose_no_request():
     """The borders belong below: a quarter shared is in the first warm group."""
     memory = MemoryUse(0, 0, 0)
     requests = [

@@ -44,7 +44,7 @@ def test_a_block_that_two_of_them_revive_is_paid_for_once():
     assert allocate_together(kv, batch) == [8, 8]
 
 
-def test_a_block_that_somebody_holds_is_no_saving():
+def test_a_hit_on_a_held_block_does_not_count_as_revived():
     """B and C share two blocks with A, which costs nothing: each needs one more, and there is one."""
     kv = make_kv(4)
     (a,) = prompts(kv, A=range(8))
@@ -68,7 +68,7 @@ def test_an_id_that_is_in_use_or_comes_twice_is_refused_before_anything_is_taken
     assert manager_state(kv) == before
 
 
-def test_blocks_go_back_when_the_body_fails_and_names_of_what_was_never_written_with_them():
+def test_blocks_go_back_when_the_body_fails_and_keys_of_what_was_never_written_with_them():
     kv = make_kv(6)
     (a,) = prompts(kv, A=range(9))
 

@@ -84,7 +84,7 @@ def test_only_the_last_to_leave_frees_what_is_shared():
         "A is done. Free now, in this order: 5.",
         "A is not running.",
         "B is done. Free now, in this order: 6 4..1.",
-        "Nobody is running: admit a request first.",
+        "No request is running: admit one first.",
     ]
 
 

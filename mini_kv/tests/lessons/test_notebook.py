@@ -18,7 +18,7 @@ from mini_kv.viz import figure
 
 
 def test_a_story_carries_all_that_it_needs():
-    """Its script, once, and its data; and it asks nobody for anything."""
+    """It holds its script, once, and its data, and loads nothing from elsewhere."""
     html = Story("share-and-evict")._repr_html_()
     assert html.startswith(f"<script>{figure.script()}</script>")
     assert html.endswith(figure.fragment(figure.story_data(load_scenario("share-and-evict"))))

@@ -38,7 +38,7 @@ def test_the_steps_are_those_of_the_figure():
     assert {name: player.kv.manager.get_block_ids(name.upper())[0] for name in TABLES} == TABLES
 
 
-def test_written_rightly_everybody_reads_their_own():
+def test_written_rightly_every_request_reads_its_own_kv():
     memory = write_steps()
     assert memory.blocks[:6] == [
         ["", "", "", ""],
@@ -66,7 +66,7 @@ def test_two_requests_that_are_sent_to_the_same_slots_write_over_each_other(mist
     assert memory.wrong_reads == 16
 
 
-def test_padding_at_minus_one_is_seen_by_nobody_yet():
+def test_padding_written_at_minus_one_is_not_read_yet():
     """It lies in the last slot of the last block, which a young pool has not handed out."""
     memory = write_steps("padding at -1")
     assert memory.blocks[-1] == ["", "", "", "pad"]

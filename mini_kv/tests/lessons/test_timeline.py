@@ -49,7 +49,7 @@ def test_what_is_computed_anew_is_told_apart():
 
 
 def test_a_prompt_waits_for_a_place_in_the_budget_and_comes_in_pieces():
-    """Two tokens a step: A's prompt takes both, and then leaves one."""
+    """Two tokens per step: A's prompt takes both, and then leaves one."""
     arrivals = [Arrival(1, "A", range(2), 6), Arrival(1, "B", range(100, 104), 2)]
     lines = timeline(arrivals, 20, 4, SchedulerConfig(max_num_batched_tokens=2))
     assert drawn(lines) == {"A": "Paaaaa", "B": ".PPPPa"}

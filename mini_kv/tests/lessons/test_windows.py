@@ -50,7 +50,7 @@ def test_a_window_needs_what_the_next_token_reads_and_no_more():
     assert find_with_holes(("window 48",), 161, {0: [9]}).num_tokens == 144
 
 
-def test_asked_in_turn_until_nobody_shortens_it():
+def test_groups_are_asked_in_turn_until_none_shortens_the_hit():
     """Alone they would say 128, 160 and 160; two agree on 80, and all three on 16."""
     full, wide, narrow = ("full", [8]), ("window 48", [1, 5]), ("window 32", [4])
 

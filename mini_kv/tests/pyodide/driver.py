@@ -69,7 +69,7 @@ def modules() -> list[str]:
 
 
 def scenarios() -> dict[str, Any]:
-    """Play every scenario: story, frame and drawing a step, and the whole as the terminal shows it."""
+    """Play every scenario: story, frame and drawing per step, and the whole as the terminal shows it."""
     from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
     from mini_kv.viz.terminal import draw_step, play_in_terminal
 

@@ -1,4 +1,4 @@
-"""The tests of the Hugging Face adapter need transformers; whoever has none is told so once."""
+"""The tests of the Hugging Face adapter need transformers; where it is missing, one skipped test says so."""
 
 import importlib.util
 

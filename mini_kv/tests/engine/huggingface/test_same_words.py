@@ -1,6 +1,6 @@
 """The engine says what transformers' own `generate` says: whatever is cached, cut, preempted or forked on the way.
 
-Twenty prompts for each architecture, greedily, in float64 (see `checkpoints`); memory that nobody may read is NaN.
+Twenty prompts for each architecture, greedily, in float64 (see `checkpoints`); memory that no request may read is NaN.
 """
 
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ def test_so_they_do_if_the_pool_is_so_small_that_requests_are_preempted(name, ma
     assert short.num_preemptions > 0
 
 
-def test_so_they_do_if_whoever_is_preempted_finds_nothing_of_its_own_in_the_cache(made):
+def test_preempted_requests_that_find_none_of_their_blocks_cached_get_the_answers_of_transformers(made):
     checkpoint = made("gemma3_text")
     short = run(checkpoint, replace(tight(checkpoint), enable_prefix_caching=False), checkpoint.prompts)
     assert short.answers == checkpoint.answers

@@ -1,0 +1,288 @@
+"""What lab-11 needs: a scheduler with one method of the learner's, driven step by step, and random lives.
+
+Reading order: `Play`, the engine that the tests drive; steps and results in words; `make_scheduler`; random lives.
+Its worker, which remembers what lies in each slot, is `mini_kv.labkit.worker`; what random lives are compared with is
+`NaiveScheduler` in `mini_kv.labkit.naive`.
+"""
+
+import random
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from mini_kv.core.errors import KVCacheError
+from mini_kv.core.sched import scheduler as engine
+from mini_kv.core.sched.admission import AdmissionPolicy
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
+from mini_kv.core.sched.transaction import Step as StepUnderWay
+from mini_kv.labkit import LabTodo
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.labkit.lives import COMES, Step, check_life, free_queue, random_life, scramble, seeds
+from mini_kv.labkit.naive import NaiveScheduler
+from mini_kv.labkit.worker import RememberingWorker
+from mini_kv.policy.admission import ReservedBlocks
+from mini_kv.trace.step import SampledTokens, run_step
+
+SCHEDULE, PREEMPT, UPDATE = METHODS = ("schedule", "_preempt_request", "update_from_output")
+
+
+class Play:
+    """A scheduler with one method of the learner's, its cache and its worker."""
+
+    def __init__(
+        self,
+        lab: LabUnderTest,
+        learners: str,
+        num_blocks: int = 20,
+        block_size: int = 4,
+        *,
+        next_token: Callable[[Sequence[int]], int] = len,
+        reserved_blocks: int = 0,
+        admission: AdmissionPolicy | None = None,
+        **limits: Any,
+    ) -> None:
+        """Start without requests.
+
+        Args:
+            lab: the learner's code.
+            learners: the method that is the learner's; "" if all three are.
+            num_blocks: blocks, the null block included.
+            block_size: tokens per block.
+            next_token: what the model says after these tokens; by default how many they are.
+            reserved_blocks: blocks that a newcomer must leave free, if others run.
+            admission: another strategy in its place.
+            limits: fields of `SchedulerConfig`.
+        """
+        self.lab = lab
+        self.kv = lab.make_kv(num_blocks, block_size)
+        admission = admission or ReservedBlocks(reserved_blocks)
+        self.scheduler = make_scheduler(lab, learners, self.kv, SchedulerConfig(**limits), admission=admission)
+        self.worker = RememberingWorker(block_size, next_token)
+        self.answers: dict[str, list[int]] = {}
+        self.ended: list[str] = []
+
+    def arrive(self, name: str, tokens: int | Sequence[int], max_tokens: int = 4, stop: Sequence[int] = ()) -> None:
+        """Put a new request in the line; a number of tokens stands for as many that no other request has."""
+        if isinstance(tokens, int):
+            tokens = [100 * (ord(name) - ord("A")) + number for number in range(tokens)]
+        self.scheduler.add_request(self.kv.new_request(name, tokens), max_tokens=max_tokens, stop_token_ids=stop)
+
+    def abort(self, name: str) -> None:
+        """Abort a request; that is the engine's work, on what the learner's methods have left."""
+        with self._blame(f"finish_requests([{name}]), the engine's"):
+            self.scheduler.finish_requests([name])
+
+    def preempt(self, name: str) -> None:
+        """Preempt a request, between two steps."""
+        self.scheduler._preempt_request(self.scheduler.requests[name])
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan a step and look at it from outside."""
+        with self._blame("schedule(), the engine's"):
+            step: Any = self.scheduler.schedule()
+        if not isinstance(step, SchedulerOutput):
+            self.lab.fail("what schedule returned", "a SchedulerOutput", step)
+        num_tokens, limits = step.total_num_scheduled_tokens, self.scheduler.config
+        if num_tokens > limits.max_num_batched_tokens:
+            why = "the budget is what a step may compute in all"
+            self.lab.fail(
+                f"tokens of the step {told(step)}", f"at most {limits.max_num_batched_tokens}", num_tokens, why
+            )
+        if len(self.running) > limits.max_num_seqs:
+            self.lab.fail("those who run", f"at most {limits.max_num_seqs}", self.running)
+        strangers = [name for name in step.num_scheduled_tokens if name not in self.running or name in self.waiting]
+        what = f"who is in the step {told(step)}, but not in the batch ({self._who})"
+        self.lab.expect(what, [], strangers, why="a request that gave way is not asked again, and is not in the step")
+        return step
+
+    def update_from_output(self, step: SchedulerOutput, sampled: SampledTokens) -> list[EngineCoreOutput]:
+        """Bring the results of a step."""
+        in_step = {name: self.scheduler.requests[name] for name in step.num_scheduled_tokens}
+        self.scheduler.step = StepUnderWay(0, step, in_step)  # the engine's own method asks for it
+        with self._blame("update_from_output(...), the engine's"):
+            outputs: Any = self.scheduler.update_from_output(step, sampled)
+        self.scheduler.step = None
+        if not isinstance(outputs, list) or not all(isinstance(output, EngineCoreOutput) for output in outputs):
+            self.lab.fail("what update_from_output returned", "a list of EngineCoreOutput", outputs)
+        for output in outputs:
+            self.answers.setdefault(output.request_id, []).extend(output.new_token_ids)
+        self.ended += [output.request_id for output in outputs if output.finish_reason]
+        return outputs
+
+    def finish(self, step: SchedulerOutput) -> list[str]:
+        """Run a planned step and bring its results; return them as in "A says [11]"."""
+        return said(self.update_from_output(step, self.worker(step)))
+
+    def results(self) -> list[str]:
+        """Run one step; return its results as in "A says [11]"."""
+        return said(run_step(self, self.worker).results)
+
+    def step(self) -> str:
+        """Run one step; return its plan as in "A 11, B 3"."""
+        return told(run_step(self, self.worker).output)
+
+    def steps(self, count: int) -> list[str]:
+        """Run this number of steps; return their plans."""
+        return [self.step() for _ in range(count)]
+
+    def drain(self, bound: int) -> list[str]:
+        """Run until no request is left, which must be the case after `bound` steps; return the plans."""
+        steps: list[str] = []
+        while self.scheduler.requests:
+            if len(steps) == bound:
+                what = f"requests that are not done after {bound} steps (the last step: {steps[-1] or 'empty'})"
+                self.lab.fail(what, [], list(self.scheduler.requests))
+            steps.append(self.step())
+        return steps
+
+    @property
+    def running(self) -> list[str]:
+        """Those who run."""
+        return [request.request_id for request in self.scheduler.running]
+
+    @property
+    def waiting(self) -> list[str]:
+        """Those who wait."""
+        return [request.request_id for request in self.scheduler.waiting]
+
+    def known(self, *names: str) -> list[int]:
+        """Return how many tokens each of them has."""
+        return [self.scheduler.requests[name].num_tokens for name in names]
+
+    def computed(self, *names: str) -> list[int]:
+        """Return how many tokens of each are computed."""
+        return [self.scheduler.requests[name].num_computed_tokens for name in names]
+
+    @property
+    def _who(self) -> str:
+        return f"running: {', '.join(self.running) or 'none'}; waiting: {', '.join(self.waiting) or 'none'}"
+
+    @contextmanager
+    def _blame(self, what: str) -> Iterator[None]:
+        """Say it in one line if the engine breaks down on what the learner's method has left behind."""
+        try:
+            yield
+        except (LabTodo, LabFailure, KVCacheError):
+            raise
+        except Exception as error:
+            file = self.lab.implementation.file
+            if any(frame.filename == file for frame in traceback.extract_tb(error.__traceback__)):
+                raise  # it happened in the learner's own lines
+            why = "where a request stands is written in its status, and in the batch or the line: they must agree"
+            self.lab.fail(f"{what}, on what your method left behind ({self._who})", "no exception", error, why)
+
+
+def the_figure(lab: LabUnderTest, learners: str) -> Play:
+    """Return the engine of the figure, with A and B in the line."""
+    play = Play(lab, learners, 8, max_num_batched_tokens=14)
+    play.arrive("A", 11, max_tokens=6)
+    play.arrive("B", 11, max_tokens=4)
+    return play
+
+
+def told(step: SchedulerOutput) -> str:
+    """Return a step as in "A 11, B 3"."""
+    return ", ".join(f"{name} {num_tokens}" for name, num_tokens in step.num_scheduled_tokens.items())
+
+
+def said(outputs: Sequence[EngineCoreOutput]) -> list[str]:
+    """Return results as in "A says [11]", with how the request ended if it did."""
+    return [
+        ", ".join(filter(None, (f"{output.request_id} says {list(output.new_token_ids)}", output.finish_reason)))
+        for output in outputs
+    ]
+
+
+def make_scheduler(lab: LabUnderTest, learners: str, *args: Any, **options: Any) -> engine.Scheduler:
+    """Return the engine's scheduler, with the learner's method `learners` in it; with all three of them for "".
+
+    So a mistake in one method does not fail the tests of another. The learner's method runs on an object of the
+    learner's class that has the same attributes, so that helpers of any name are welcome there.
+    """
+    own: type[engine.Scheduler] = lab.Scheduler
+    taught = [learners] if learners else METHODS
+    for method in taught:
+        if own is not engine.Scheduler and getattr(own, method) is getattr(engine.Scheduler, method):
+            lab.fail(f"Scheduler.{method}", "a method of your own", "the engine's, which your class inherits")
+    pair: dict[str, engine.Scheduler] = {}
+
+    def passed_to(owner: str, method: str) -> Callable[..., Any]:
+        return lambda self, *args, **options: getattr(pair[owner], method)(*args, **options)
+
+    own_class = type("Scheduler", (own,), {m: passed_to("engine", m) for m in METHODS if m not in taught})
+    engine_class = type("Scheduler", (engine.Scheduler,), {m: passed_to("own", m) for m in taught})
+    pair["own"] = own_class(*args, **options)
+    pair["engine"] = object.__new__(engine_class)
+    pair["engine"].__dict__ = pair["own"].__dict__
+    return pair["engine"]
+
+
+# Random lives -------------------------------------------------------------------------------------------------------
+
+RUNS, ABORTED = "step", "is aborted"
+SHARES = {COMES: 0.35, ABORTED: 0.07, RUNS: 0.58}
+OPTIONS = {COMES: {"wants": (1, 2, 3, 5, 8), "ends at": (0, 3)}}
+"""How many tokens a request may say, and which token ends it; 0: none."""
+
+
+def compare_lives(lab: LabUnderTest, learners: str) -> None:
+    """Compare forty random lives, step by step and then to their end, with `NaiveScheduler`."""
+    for seed in seeds(40):
+        rng = random.Random(seed)
+        setup = {
+            "max_num_seqs": rng.choice((1, 2, 3, 9)),
+            "max_num_batched_tokens": rng.choice((1, 3, 5, 8, 30)),
+            "num_blocks": rng.randint(5, 8),
+            "block_size": rng.choice((1, 3, 4)),
+            "reserved_blocks": rng.choice((0, 0, 1, 3)),
+        }
+        stem = tuple(rng.choices((1, 2), k=setup["num_blocks"] * setup["block_size"] * 2 // 3))
+        life = random_life(rng, 20, SHARES, stems=[stem], of_cache=[RUNS], options=OPTIONS)
+        limits = ", ".join(f"{name} {value}" for name, value in setup.items())
+        where = f"in the life of seed {seed}, {limits}, to the end"
+        check_life(lab, partial(play_life, lab, learners, setup), life, where)
+
+
+def play_life(lab: LabUnderTest, learners: str, setup: dict[str, Any], life: list[Step]) -> None:
+    """Play the steps on the learner's code and on the model, then go on until all requests are done."""
+    play, model = Play(lab, learners, next_token=mixed, **setup), NaiveScheduler(**setup)
+    scramble(play.kv)
+    model.free_queue = free_queue(play.kv)
+    num_slots = (setup["num_blocks"] - 1) * setup["block_size"]
+    for step in life:
+        if step.verb == RUNS:
+            compare_step(lab, learners, play, model)
+        elif step.verb == ABORTED:
+            play.abort(step.name)
+            model.forget(step.name)
+        elif len(step.tokens) + step.options["wants"] <= num_slots + 1:  # the engine refuses what can never fit
+            play.arrive(step.name, step.tokens, step.options["wants"], [step.options["ends at"]])
+            model.arrive(step.name, step.tokens, step.options["wants"], step.options["ends at"])
+    while model.tokens:
+        compare_step(lab, learners, play, model)
+    lab.expect("requests that are not finished", [], list(play.scheduler.requests))
+
+
+def compare_step(lab: LabUnderTest, learners: str, play: Play, model: NaiveScheduler) -> None:
+    """Run one step on both sides and compare."""
+    want, preempted = model.schedule()
+    step = play.schedule()
+    lab.expect("the step", ", ".join(f"{name} {num_tokens}" for name, num_tokens in want.items()), told(step))
+    if learners != PREEMPT:  # the engine's `schedule` learns it from its own `_preempt_request`
+        lab.expect("who gave way", preempted, step.preempted_req_ids)
+    results = [EngineCoreOutput(name, [token], why or None) for name, (token, why) in model.finish(want, mixed).items()]
+    lab.expect("what the step brought", said(results), play.finish(step))
+    lab.expect("those who run", model.running, play.running)
+    lab.expect("those who wait", model.waiting, play.waiting)
+    computed = [model.computed[name] for name in model.running]
+    lab.expect("computed tokens of those who run", computed, play.computed(*play.running))
+    lab.expect("free queue", model.free_queue, free_queue(play.kv))
+
+
+def mixed(tokens: Sequence[int]) -> int:
+    """Return what the model says in random lives: a 1, 2 or 3 made of all tokens before it."""
+    return 1 + zlib.crc32(repr(list(tokens)).encode()) % 3
