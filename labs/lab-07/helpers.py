@@ -271,14 +271,16 @@ def around_edges(block_size: int, num_blocks: int) -> list[int]:
 # Random lives -------------------------------------------------------------------------------------------------------
 
 EVICTS, RESETS = "evict_blocks", "reset_prefix_cache"
-SHARES = {COMES: 0.52, LEAVES: 0.35, EVICTS: 0.1, RESETS: 0.03}
+SHARES = {COMES: 0.55, LEAVES: 0.33, EVICTS: 0.11, RESETS: 0.01}
 
 
 def compare_lives(lab: LabUnderTest, learners: str) -> None:
     """Compare forty lives with the naive cache; of the first that goes wrong, the shortest part is the failure."""
     for seed in lives.seeds(40):
         options = {EVICTS: {"block": range(1, 9)}}
-        life = lives.random_life(random.Random(seed), 18, SHARES, of_cache=(EVICTS, RESETS), options=options)
+        life = lives.random_life(
+            random.Random(seed), 30, SHARES, max_tail=5, of_cache=(EVICTS, RESETS), options=options
+        )
         if lives.fails(partial(play, lab, partial(quick_kv, lab, learners, 9, 2)), life):
             watched = partial(play, lab, partial(make_kv, lab, learners, 9, 2))
             lives.check_life(lab, watched, life, f"blocks of 2, seed {seed}")
