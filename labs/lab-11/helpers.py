@@ -1,19 +1,16 @@
-"""What lab-11 needs: a scheduler with one method of the learner's, driven step by step, and random lives.
+"""What lab-11 needs: a scheduler with one method of the learner's, driven step by step.
 
-Reading order: `Play`, the engine that the tests drive; steps and results in words; `make_scheduler`; random lives.
-Its worker, which remembers what lies in each slot, is `mini_kv.labkit.worker`; what random lives are compared with is
-`NaiveScheduler` in `mini_kv.labkit.naive`.
+Reading order: `Play`, the engine that the tests drive; steps and results in words; `make_scheduler`. Its worker, which
+remembers what lies in each slot, is `mini_kv.labkit.worker`.
 """
 
-import random
 import traceback
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
+from mini_kv.core.request import Request
 from mini_kv.core.sched import scheduler as engine
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
@@ -21,8 +18,6 @@ from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.transaction import Step as StepUnderWay
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest
-from mini_kv.labkit.lives import COMES, Step, check_life, free_queue, random_life, scramble, seeds
-from mini_kv.labkit.naive import NaiveScheduler
 from mini_kv.labkit.worker import RememberingWorker
 from mini_kv.policy.admission import ReservedBlocks
 from mini_kv.trace.step import SampledTokens, run_step
@@ -197,92 +192,61 @@ def said(outputs: Sequence[EngineCoreOutput]) -> list[str]:
     ]
 
 
+class Scheduler(engine.Scheduler):
+    """The engine's scheduler, whose taught methods run on the learner's side: an object with this one's state."""
+
+    taught: Sequence[str] = ()
+    own_side: engine.Scheduler
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan a step, or let the learner's method do it."""
+        return self.own_side.schedule() if SCHEDULE in self.taught else super().schedule()
+
+    def _preempt_request(self, request: Request) -> None:
+        if PREEMPT in self.taught:
+            self.own_side._preempt_request(request)
+        else:
+            super()._preempt_request(request)
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
+    ) -> list[EngineCoreOutput]:
+        """Take in a step's results, or let the learner's method do it."""
+        if UPDATE in self.taught:
+            return self.own_side.update_from_output(scheduler_output, sampled_token_ids)
+        return super().update_from_output(scheduler_output, sampled_token_ids)
+
+
 def make_scheduler(lab: LabUnderTest, learners: str, *args: Any, **options: Any) -> engine.Scheduler:
     """Return the engine's scheduler, with the learner's method `learners` in it; with all three of them for "".
 
     So a mistake in one method does not fail the tests of another. The learner's method runs on an object of the
-    learner's class that has the same attributes, so that helpers of any name are welcome there.
+    learner's class, so that helpers of any name are welcome there; what it reads and sets is the engine's.
     """
-    own: type[engine.Scheduler] = lab.Scheduler
     taught = [learners] if learners else METHODS
     for method in taught:
-        if own is not engine.Scheduler and getattr(own, method) is getattr(engine.Scheduler, method):
+        if lab.Scheduler is not engine.Scheduler and getattr(lab.Scheduler, method) is getattr(
+            engine.Scheduler, method
+        ):
             lab.fail(f"Scheduler.{method}", "a method of your own", "the engine's, which your class inherits")
-    pair: dict[str, engine.Scheduler] = {}
+    whole = Scheduler(*args, **options)
 
-    def passed_to(owner: str, method: str) -> Callable[..., Any]:
-        return lambda self, *args, **options: getattr(pair[owner], method)(*args, **options)
+    class OwnSide(lab.Scheduler):  # type: ignore[misc, name-defined]  # the learner's
+        """The learner's methods on the state of `whole`; the others are those of `whole`."""
 
-    own_class = type("Scheduler", (own,), {m: passed_to("engine", m) for m in METHODS if m not in taught})
-    engine_class = type("Scheduler", (engine.Scheduler,), {m: passed_to("own", m) for m in taught})
-    pair["own"] = own_class(*args, **options)
-    pair["engine"] = object.__new__(engine_class)
-    pair["engine"].__dict__ = pair["own"].__dict__
-    return pair["engine"]
+        if SCHEDULE not in taught:
+            schedule = whole.schedule
+        if PREEMPT not in taught:
+            _preempt_request = whole._preempt_request
+        if UPDATE not in taught:
+            update_from_output = whole.update_from_output
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(whole, name)
 
-# Random lives -------------------------------------------------------------------------------------------------------
+        def __setattr__(self, name: str, value: Any) -> None:
+            whole.__setattr__(name, value)
 
-RUNS, ABORTED = "step", "is aborted"
-SHARES = {COMES: 0.35, ABORTED: 0.07, RUNS: 0.58}
-OPTIONS = {COMES: {"wants": (1, 2, 3, 5, 8), "ends at": (0, 3)}}
-"""How many tokens a request may say, and which token ends it; 0: none."""
-
-
-def compare_lives(lab: LabUnderTest, learners: str) -> None:
-    """Compare forty random lives, step by step and then to their end, with `NaiveScheduler`."""
-    for seed in seeds(40):
-        rng = random.Random(seed)
-        setup = {
-            "max_num_seqs": rng.choice((1, 2, 3, 9)),
-            "max_num_batched_tokens": rng.choice((1, 3, 5, 8, 30)),
-            "num_blocks": rng.randint(5, 8),
-            "block_size": rng.choice((1, 3, 4)),
-            "reserved_blocks": rng.choice((0, 0, 1, 3)),
-        }
-        stem = tuple(rng.choices((1, 2), k=setup["num_blocks"] * setup["block_size"] * 2 // 3))
-        life = random_life(rng, 20, SHARES, stems=[stem], of_cache=[RUNS], options=OPTIONS)
-        limits = ", ".join(f"{name} {value}" for name, value in setup.items())
-        where = f"in the life of seed {seed}, {limits}, to the end"
-        check_life(lab, partial(play_life, lab, learners, setup), life, where)
-
-
-def play_life(lab: LabUnderTest, learners: str, setup: dict[str, Any], life: list[Step]) -> None:
-    """Play the steps on the learner's code and on the model, then go on until all requests are done."""
-    play, model = Play(lab, learners, next_token=mixed, **setup), NaiveScheduler(**setup)
-    scramble(play.kv)
-    model.free_queue = free_queue(play.kv)
-    num_slots = (setup["num_blocks"] - 1) * setup["block_size"]
-    for step in life:
-        if step.verb == RUNS:
-            compare_step(lab, learners, play, model)
-        elif step.verb == ABORTED:
-            play.abort(step.name)
-            model.forget(step.name)
-        elif len(step.tokens) + step.options["wants"] <= num_slots + 1:  # the engine refuses what can never fit
-            play.arrive(step.name, step.tokens, step.options["wants"], [step.options["ends at"]])
-            model.arrive(step.name, step.tokens, step.options["wants"], step.options["ends at"])
-    while model.tokens:
-        compare_step(lab, learners, play, model)
-    lab.expect("requests that are not finished", [], list(play.scheduler.requests))
-
-
-def compare_step(lab: LabUnderTest, learners: str, play: Play, model: NaiveScheduler) -> None:
-    """Run one step on both sides and compare."""
-    want, preempted = model.schedule()
-    step = play.schedule()
-    lab.expect("the step", ", ".join(f"{name} {num_tokens}" for name, num_tokens in want.items()), told(step))
-    if learners != PREEMPT:  # the engine's `schedule` learns it from its own `_preempt_request`
-        lab.expect("who gave way", preempted, step.preempted_req_ids)
-    results = [EngineCoreOutput(name, [token], why or None) for name, (token, why) in model.finish(want, mixed).items()]
-    lab.expect("what the step brought", said(results), play.finish(step))
-    lab.expect("those who run", model.running, play.running)
-    lab.expect("those who wait", model.waiting, play.waiting)
-    computed = [model.computed[name] for name in model.running]
-    lab.expect("computed tokens of those who run", computed, play.computed(*play.running))
-    lab.expect("free queue", model.free_queue, free_queue(play.kv))
-
-
-def mixed(tokens: Sequence[int]) -> int:
-    """Return what the model says in random lives: a 1, 2 or 3 made of all tokens before it."""
-    return 1 + zlib.crc32(repr(list(tokens)).encode()) % 3
+    whole.own_side = OwnSide(*args, **options)
+    whole.taught = taught
+    return whole

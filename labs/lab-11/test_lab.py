@@ -17,7 +17,8 @@ from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.lives import free_queue, refuses, table
 from mini_kv.policy.admission import Hysteresis
 
-from .helpers import PREEMPT, SCHEDULE, UPDATE, Play, compare_lives, mixed, the_figure, told
+from .chance import compare_lives, mixed
+from .helpers import PREEMPT, SCHEDULE, UPDATE, Play, the_figure, told
 
 # The biography ------------------------------------------------------------------------------------------------------
 
