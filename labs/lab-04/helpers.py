@@ -272,9 +272,8 @@ def hashes_elsewhere(lab: LabUnderTest) -> list[bytes]:
         check=False,
     )
     if done.returncode != 0:
-        lab.fail(
-            "the code in another process", "the same five hashes", InWords(done.stderr.strip().rpartition("\n")[2])
-        )
+        last_line = done.stderr.strip().rpartition("\n")[2]
+        lab.fail("the code in another process", "the same five hashes", InWords(last_line))
     return [bytes.fromhex(one) for one in json.loads(done.stdout.splitlines()[-1])]
 
 

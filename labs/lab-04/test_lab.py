@@ -60,14 +60,10 @@ def test_1_a_full_block_has_a_hash(lab: LabUnderTest) -> None:
             lab.fail("the hash", f"what {function.__name__} returned", InWords("other bytes of the same length"))
     blocks = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5], [4, 3, 2, 1]]
     hashes = [hash_block(lab, sha256, PARENT, block) for block in blocks]
-    expect_hashes(
-        lab, f"hashes of {blocks}", "aabc", Letters()(hashes), why="equal blocks, equal hashes; others, others"
-    )
+    expect_hashes(lab, f"hashes of {blocks}", "aabc", Letters()(hashes), why="equal hashes for equal blocks alone")
 
 
-@points(
-    3, "hash_block_tokens", why="KV depends on all that came before, so the hash does: it is made from the parent's"
-)
+@points(3, "hash_block_tokens", why="KV depends on all that came before; so a hash is made from the parent's")
 def test_2_same_block_after_another_prefix_has_another_hash(lab: LabUnderTest) -> None:
     """5 6 7 8 after 1 2 3 4, after 0 0 0 0, and alone: the same tokens, three different contexts, three hashes."""
     after_1234 = hash_block(lab, sha256, PARENT, [1, 2, 3, 4])
@@ -79,9 +75,7 @@ def test_2_same_block_after_another_prefix_has_another_hash(lab: LabUnderTest) -
     expect_hashes(lab, "hashes after three parents that differ in their first or last byte", "abc", Letters()(hashes))
 
 
-@points(
-    3, "get_request_block_hasher", why="a block is hashed when it is full, and a block that is not full has no hash"
-)
+@points(3, "get_request_block_hasher", why="a block is hashed when it is full; until then it has no hash")
 def test_3_only_full_blocks_have_hashes(lab: LabUnderTest) -> None:
     """One token less than a block, a block, one token more; blocks of 1, 3, 4 and 16 tokens."""
     for block_size in (1, 3, 4, 16):

@@ -12,8 +12,6 @@ LABS = sorted(file.parent for file in ROOT.glob("labs/lab-*/test_lab.py"))
 MOST_LINES = 450
 MOST_MACHINERY = 0.15
 MOST_HELPERS = 200
-NOT_YET: set[str] = set()
-"""Labs whose tests are still to be rewritten; in the end there are none."""
 
 
 class Size(NamedTuple):
@@ -72,7 +70,7 @@ def test_machinery_is_what_stands_between_the_tests():
     assert measure(EXAMPLE) == Size(lines=23, code=12, machinery=3)
 
 
-@pytest.mark.parametrize("lab", [lab for lab in LABS if lab.name not in NOT_YET], ids=lambda lab: lab.name)
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 def test_a_labs_tests_are_a_story(lab: Path):
     size = measure((lab / "test_lab.py").read_text(encoding="utf-8"))
     assert (size.lines <= MOST_LINES, size.share <= MOST_MACHINERY) == (True, True), size
@@ -85,13 +83,3 @@ def test_what_a_lab_needs_besides_is_small_and_has_no_tests(lab: Path):
         source = besides.read_text(encoding="utf-8")
         assert "def test_" not in source
         assert measure(source).code <= MOST_HELPERS
-
-
-def test_the_list_of_those_to_be_rewritten_is_true():
-    """A lab that fits leaves the list."""
-    fits = set()
-    for lab in LABS:
-        size = measure((lab / "test_lab.py").read_text(encoding="utf-8"))
-        if size.lines <= MOST_LINES and size.share <= MOST_MACHINERY:
-            fits.add(lab.name)
-    assert fits & NOT_YET == set()
