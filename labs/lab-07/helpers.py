@@ -271,7 +271,7 @@ def around_edges(block_size: int, num_blocks: int) -> list[int]:
 # Random lives -------------------------------------------------------------------------------------------------------
 
 EVICTS, RESETS = "evict_blocks", "reset_prefix_cache"
-SHARES = {COMES: 0.55, LEAVES: 0.33, EVICTS: 0.11, RESETS: 0.01}
+SHARES = {COMES: 0.55, LEAVES: 0.33, EVICTS: 0.12, RESETS: 0.01}
 
 
 def compare_lives(lab: LabUnderTest, learners: str) -> None:

@@ -48,7 +48,7 @@ from .helpers import (
 
 
 @points(3, SKIP, why="the next token reads itself and the 3 tokens before it: 4 in all")
-def test_1_what_no_token_reads_any_more(lab: LabUnderTest) -> None:
+def test_1_tokens_that_no_later_token_reads(lab: LabUnderTest) -> None:
     """A window of 4. With 0 tokens computed, 1, 2 and so on: how many of them will no token read again?
 
     tokens    0  1  2  3  4  5 | 6           6 are computed, token 6 is next
