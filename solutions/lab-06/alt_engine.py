@@ -17,7 +17,9 @@ class KVCacheManager(engine.KVCacheManager):
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
     ) -> int:
-        return self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens, [new_computed_blocks])
+        num_blocks = self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens, [new_computed_blocks])
+        assert num_blocks is not None, "only a layer with states says: not now"
+        return num_blocks
 
     def allocate_slots(  # type: ignore[override]  # the engine's has three more, for a scheduler's admission
         self,
