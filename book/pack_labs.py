@@ -14,13 +14,13 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-REPO = Path("/repo")
-PYTHON_OF_THE_PAGE = ("lab_page.py",)
+_REPO = Path("/repo")
+_PYTHON_OF_THE_PAGE = ("lab_page.py",)
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/tests/skips.py")
 PACKAGES = ("core", "policy", "trace", "viz", "labkit")
-OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
+_OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
-OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
+_OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
 """pytest imports Pygments, to colour what a page shows without colours: most of its languages can stay away."""
 
 Files = dict[str, bytes]
@@ -28,25 +28,25 @@ Files = dict[str, bytes]
 
 def course() -> Files:
     """Return the course's files: those of mini_kv, and of every lab that needs nothing but Python and pytest."""
-    paths = [REPO / part for part in PARTS]
+    paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
-        paths += (REPO / "mini_kv" / package).rglob("*.py")
-    for folder in REPO.glob("labs/lab-*"):
+        paths += (_REPO / "mini_kv" / package).rglob("*.py")
+    for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder)
-    files = {str(path.relative_to(REPO)): path.read_bytes() for path in paths}
-    for name in PYTHON_OF_THE_PAGE:
-        files[name] = (REPO / "book/mini_kv_book/assets" / name).read_bytes()
-    return files | bytecode_beside(files)
+    files = {str(path.relative_to(_REPO)): path.read_bytes() for path in paths}
+    for name in _PYTHON_OF_THE_PAGE:
+        files[name] = (_REPO / "book/mini_kv_book/assets" / name).read_bytes()
+    return files | _bytecode_beside(files)
 
 
 def of_a_lab(folder: Path) -> list[Path]:
     """Return the files that a lab brings; none if it needs more than Python and pytest."""
     if tomllib.loads((folder / "lab.toml").read_text(encoding="utf-8"))["needs"] != "C":
         return []
-    return [*(folder / name for name in OF_A_LAB), *folder.glob("helpers.py"), *folder.glob("chance.py")]
+    return [*(folder / name for name in _OF_A_LAB), *folder.glob("helpers.py"), *folder.glob("chance.py")]
 
 
-def bytecode_beside(files: Files) -> Files:
+def _bytecode_beside(files: Files) -> Files:
     """Return the bytecode of the Python files, at the paths where Python looks for it."""
     return {
         importlib.util.cache_from_source(name): bytecode(source, "/course/" + name)
@@ -58,8 +58,8 @@ def bytecode_beside(files: Files) -> Files:
 def wheels() -> Files:
     """Return what pip downloaded, without sources, which no page shows."""
     files: Files = {}
-    for wheel in (REPO / "book/node_modules/.wheels").glob("*-none-any.whl"):
-        files |= {f"packages/{name}": data for name, data in unpacked(wheel) if not OF_NO_USE.search(name)}
+    for wheel in (_REPO / "book/node_modules/.wheels").glob("*-none-any.whl"):
+        files |= {f"packages/{name}": data for name, data in unpacked(wheel) if not _OF_NO_USE.search(name)}
     return compiled(files, "/course/", set(files))
 
 
@@ -67,7 +67,7 @@ def licences() -> bytes:
     """Return the texts of the packages' licences, each below the name of its file."""
     texts = [
         name.encode() + b"\n\n" + data
-        for wheel in sorted((REPO / "book/node_modules/.wheels").glob("*-none-any.whl"))
+        for wheel in sorted((_REPO / "book/node_modules/.wheels").glob("*-none-any.whl"))
         for name, data in unpacked(wheel)
         if ".dist-info/licenses/" in name
     ]

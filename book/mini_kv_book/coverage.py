@@ -10,7 +10,7 @@ from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import FenceError, source_of
 
 DATA = ROOT / "book" / "data" / "coverage.toml"
-PACKAGES_WITH_PAGES = ("core", "trace", "viz", "attention")
+_PACKAGES_WITH_PAGES = ("core", "trace", "viz", "attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def problem_with(home: str) -> str | None:
     page, _, anchor = home.partition("#")
     if not (DOCS / page).is_file():
         return "no such page"
-    return None if not anchor or anchor in anchors_of(DOCS / page) else "no such anchor"
+    return None if not anchor or anchor in _anchors_of(DOCS / page) else "no such anchor"
 
 
 def find_symbol(symbol: str) -> tuple[str, list[str]] | None:
@@ -88,20 +88,20 @@ def find_symbol(symbol: str) -> tuple[str, list[str]] | None:
     return module, symbol.split(".")[len(module.split(".")) :]
 
 
-def anchors_of(page: Path) -> set[str]:
+def _anchors_of(page: Path) -> set[str]:
     """Return the anchors of a page: those written as `{ #name }`, and those that its headings get by themselves."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     anchors = set()
     for heading in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE):
         named = re.search(r"\{[^}]*#([\w-]+)[^}]*\}\s*$", heading)
-        anchors.add(named[1] if named else slug(heading))
+        anchors.add(named[1] if named else _slug(heading))
     return anchors
 
 
-def slug(heading: str) -> str:
+def _slug(heading: str) -> str:
     """Return the anchor that Python-Markdown makes of a heading.
 
-    >>> slug("Hits, evictions & `allocate_slots`")
+    >>> _slug("Hits, evictions & `allocate_slots`")
     'hits-evictions-allocate_slots'
     """
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
@@ -111,23 +111,23 @@ def link_to(home: str) -> str:
     """Return a Markdown link, seen from a page in docs/reference."""
     kind = kind_of(home)
     if kind == "page":
-        return f"[{label_of(home)}](../{home})"
+        return f"[{_label_of(home)}](../{home})"
     if kind == "lab":
         return f"[{home}](../labs/{home}.md)"
     if kind == "notebook":
         return f"[{Path(home).stem}](../../../{home})"
     module, names = find_symbol(home) or (home, [])
     text = f"`{'.'.join(names) or module.removeprefix('mini_kv.')}`"
-    if module.split(".")[1] not in PACKAGES_WITH_PAGES:
+    if module.split(".")[1] not in _PACKAGES_WITH_PAGES:
         return f"[{text}](../../../{module.replace('.', '/')}.py)"
     anchored = names and not names[-1].startswith("_")
     return f"[{text}](../api/{module}.md{'#' + home if anchored else ''})"
 
 
-def label_of(page: str) -> str:
+def _label_of(page: str) -> str:
     """Return a short name for a page: `chapter 7`, `errata E6`, `benefits`.
 
-    >>> label_of("chapters/07-share-free-revive-evict.md"), label_of("reference/errata.md#n08"), label_of("index.md")
+    >>> _label_of("chapters/07-share-free-revive-evict.md"), _label_of("reference/errata.md#n08"), _label_of("index.md")
     ('chapter 7', 'errata N08', 'start')
     """
     path, _, anchor = page.partition("#")

@@ -77,7 +77,7 @@ def kv_source(body: str, md: Any) -> str:
 @fence
 def kv_python(body: str, md: Any) -> str:
     """Run the code, and show it with what it printed."""
-    shown, output = run_python(body, names_of(md))
+    shown, output = run_python(body, _names_of(md))
     result = printed(output)
     if PREDICT in body.splitlines():
         result = f'<details class="example"><summary>What it prints</summary>{result}</details>'
@@ -87,12 +87,12 @@ def kv_python(body: str, md: Any) -> str:
 @fence
 def kv_chart(body: str, md: Any) -> str:
     """Draw the chart that the code ends with."""
-    drawing = run_chart(body, names_of(md))
+    drawing = run_chart(body, _names_of(md))
     how = f'<details class="example"><summary>How it is drawn</summary>{code(body, "python")}</details>'
     return f'<div class="kv-chart">{drawing}{how}</div>'
 
 
-def names_of(md: Any) -> dict[str, Any]:
+def _names_of(md: Any) -> dict[str, Any]:
     """Return the names that the fences of a page share."""
     if not hasattr(md, "kv_namespace"):
         md.kv_namespace = {"__name__": "__main__"}

@@ -44,7 +44,7 @@ def chapters() -> dict[str, str]:
 
 def lab_page(lab: str) -> str:
     """Return the page of a lab: its README, then the lab itself, then what an instructor sees."""
-    status = "---\nstatus: triton\n---\n\n" if lab_toml(lab)["needs"] == "K" else ""
+    status = "---\nstatus: triton\n---\n\n" if _lab_toml(lab)["needs"] == "K" else ""
     return (
         f"{status}<!-- include labs/{lab}/README.md -->\n\n"
         f"## Run it here\n\n```kv-lab\n{lab}\n```\n\n"
@@ -52,7 +52,7 @@ def lab_page(lab: str) -> str:
     )
 
 
-def lab_toml(lab: str) -> dict[str, object]:
+def _lab_toml(lab: str) -> dict[str, object]:
     """Return what a lab says about itself."""
     return tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))
 
@@ -76,7 +76,7 @@ def navigation() -> dict[str, list[str]]:
             api += [f"          - {'.'.join(name.split('.')[2:])}: api/{name}.md" for name in names]
     return {
         "chapters": [f'      - "{title}": chapters/{name}' for name, title in chapters().items()],
-        "labs": [f'      - "{lab[4:]} {lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
+        "labs": [f'      - "{lab[4:]} {_lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
         "api": api,
     }
 

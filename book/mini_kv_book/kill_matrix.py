@@ -36,7 +36,7 @@ def load() -> dict[str, dict[str, Kill]]:
     return matrix
 
 
-def kills_of(folder: Path) -> dict[str, Kill]:
+def _kills_of(folder: Path) -> dict[str, Kill]:
     """Run the lab's audit and return its part of the matrix. Raises `ValueError` for a lab that is not sound."""
     audit = audit_lab(folder)
     if audit.findings:
@@ -62,7 +62,7 @@ def section(lab: Lab, kills: dict[str, Kill]) -> str:
     first = Counter(kill["caught_by"][0] for kill in kills.values())
     alone = Counter(kill["caught_by"][0] for kill in kills.values() if len(kill["caught_by"]) == 1)
     every = Counter(test for kill in kills.values() for test in kill["caught_by"])
-    in_order = sorted(every, key=order_of(lab).index)
+    in_order = sorted(every, key=_order_of(lab).index)
     table = [f"| {sentence(test)} | {every[test]} | {first[test]} | {alone[test]} |" for test in in_order]
     beliefs = [
         f"    | {plain(kill['idea'])} | {sentence(kill['caught_by'][0])} | {len(kill['caught_by'])} |"
@@ -101,7 +101,7 @@ def sentence(test: str) -> str:
     return test.removeprefix("test_").partition("[")[0].replace("_", " ")
 
 
-def order_of(lab: Lab) -> list[str]:
+def _order_of(lab: Lab) -> list[str]:
     """Return the lab's tests in the order in which they stand in its file."""
     tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
     return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
@@ -111,7 +111,7 @@ def main() -> None:
     """Audit every lab and write the matrix, a line per mutant."""
     labs = []
     for folder in sorted(LABS.glob("lab-[0-9][0-9]")):
-        kills = kills_of(folder)
+        kills = _kills_of(folder)
         lines = ",\n".join(f"  {json.dumps(mutant)}: {json.dumps(kill)}" for mutant, kill in kills.items())
         labs.append(f" {json.dumps(folder.name)}: {{\n{lines}\n }}")
         print(f"{folder.name}: {len(kills)} mutants")

@@ -37,7 +37,7 @@ def megabytes() -> int | None:
 def element(lab: str, size: int | None) -> str:
     """Return `<kv-lab>`. Without `size`, or if the lab needs more than Python and pytest, the page cannot run it."""
     folder = ROOT / "labs" / lab
-    toml, hints, predict = (read_toml(folder / f"{name}.toml") for name in ("lab", "hints", "predict"))
+    toml, hints, predict = (_read_toml(folder / f"{name}.toml") for name in ("lab", "hints", "predict"))
     starter = (ROOT / "mini_kv" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
     here = size is not None and toml["needs"] == "C"
     about = {
@@ -47,7 +47,7 @@ def element(lab: str, size: int | None) -> str:
         "questions": predict["question"],
         "megabytes": size,
     }
-    data = f'<script type="application/json">{inert(about)}</script>' if here else ""
+    data = f'<script type="application/json">{_inert(about)}</script>' if here else ""
     return (
         f'<div><kv-lab lab="{lab}"{" python" if here else ""}>{data}'
         f"<p>On your own machine: edit <code>labs/{lab}/starter.py</code> in an editor that you know, and run "
@@ -56,12 +56,12 @@ def element(lab: str, size: int | None) -> str:
     )
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     """Return what a TOML file says."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def inert(data: object) -> str:
+def _inert(data: object) -> str:
     """Return JSON in which no character can end or open an element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from mini_kv_book.places import ROOT
 
-STATEMENTS = 5
-READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".whl"}
+_STATEMENTS = 5
+_READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".whl"}
 PUBLIC = ("mini_kv/**/*.py", "labs/**/*.py")
 
 
@@ -48,7 +48,7 @@ def bodies(path: Path) -> list[Body]:
         if not isinstance(node, ast.FunctionDef):
             continue
         body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-        if sum(isinstance(inner, ast.stmt) for statement in body for inner in ast.walk(statement)) < STATEMENTS:
+        if sum(isinstance(inner, ast.stmt) for statement in body for inner in ast.walk(statement)) < _STATEMENTS:
             continue
         code = [bare(line) for line in lines[body[0].lineno - 1 : node.end_lineno]]
         found.append(Body(f"{path.relative_to(ROOT).as_posix()}: {node.name}", [line for line in code if line]))
@@ -74,8 +74,8 @@ def public() -> str:
 
 def runs(body: Body) -> list[str]:
     """Return every run of five lines of a body, or the whole body if it has fewer lines."""
-    last = max(1, len(body.lines) - STATEMENTS + 1)
-    return ["".join(body.lines[start : start + STATEMENTS]) for start in range(last)]
+    last = max(1, len(body.lines) - _STATEMENTS + 1)
+    return ["".join(body.lines[start : start + _STATEMENTS]) for start in range(last)]
 
 
 def leaks(site: Path) -> list[str]:
@@ -87,7 +87,7 @@ def leaks(site: Path) -> list[str]:
         for body in bodies(path)
     }
     found = []
-    for path in sorted(path for path in site.rglob("*") if path.suffix in READ):
+    for path in sorted(path for path in site.rglob("*") if path.suffix in _READ):
         text = shown(path.name, path.read_bytes())
         found += [f"{path}: {name}" for name, lines in secrets.items() if any(line in text for line in lines)]
     return found

@@ -11,17 +11,17 @@ from mkdocs.exceptions import BuildError
 
 from mini_kv_book.places import DOCS, ROOT, page_of, repository_url, where
 
-DOCS_PREFIX = "book/docs/"
+_DOCS_PREFIX = "book/docs/"
 
 
-def page_about(path: str) -> str | None:
+def _page_about(path: str) -> str | None:
     """Return the page, below docs, that is about a file or folder of the repository.
 
-    >>> page_about("labs/lab-05/README.md"), page_about("mini_kv/core/block_pool.py"), page_about("Makefile")
+    >>> _page_about("labs/lab-05/README.md"), _page_about("mini_kv/core/block_pool.py"), _page_about("Makefile")
     ('labs/lab-05.md', 'api/mini_kv.core.block_pool.md', None)
     """
-    if path.startswith(DOCS_PREFIX):
-        return path.removeprefix(DOCS_PREFIX)
+    if path.startswith(_DOCS_PREFIX):
+        return path.removeprefix(_DOCS_PREFIX)
     if lab := re.fullmatch(r"labs/(lab-\d\d)(/README\.md)?", path):
         candidate = f"labs/{lab[1]}.md"
     else:
@@ -31,7 +31,7 @@ def page_about(path: str) -> str | None:
 
 def link_to(md: Any, path: str) -> str:
     """Return what leads from the page to a file or folder of the repository, as a built site writes it."""
-    about, page = page_about(path), page_of(md)
+    about, page = _page_about(path), page_of(md)
     if about and page:
         here = posixpath.dirname(page) if page.endswith("index.md") else page.removesuffix(".md")
         return posixpath.relpath(about.removesuffix(".md"), here or ".") + "/"
@@ -48,7 +48,7 @@ class RepositoryLinks(Treeprocessor):
         if page is None:
             return
         included = getattr(self.md, "kv_included", [])
-        base = included[0].parent.relative_to(ROOT).as_posix() if included else posixpath.dirname(DOCS_PREFIX + page)
+        base = included[0].parent.relative_to(ROOT).as_posix() if included else posixpath.dirname(_DOCS_PREFIX + page)
         for element in root.iter():
             key = {"a": "href", "img": "src"}.get(element.tag)
             if key and (link := element.get(key)):
@@ -58,12 +58,12 @@ class RepositoryLinks(Treeprocessor):
         """Return the link as MkDocs wants it: relative to the page, or an address."""
         parts = urlsplit(link)
         target = posixpath.normpath(posixpath.join(base, parts.path))
-        outside = not target.startswith(DOCS_PREFIX)
+        outside = not target.startswith(_DOCS_PREFIX)
         if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
             return link
         if outside and not (ROOT / target).exists():
             raise BuildError(f"{where(self.md, link)}: the link {link!r} leads to {target}, which does not exist")
-        about = page_about(target)
+        about = _page_about(target)
         if about is None:
             return link_to(self.md, target)
         anchor = f"#{parts.fragment}" if parts.fragment else ""

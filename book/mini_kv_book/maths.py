@@ -8,7 +8,7 @@ from mkdocs.exceptions import BuildError
 
 from mini_kv_book.places import where
 
-CHILDREN = {"mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3}
+_CHILDREN = {"mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3}
 
 
 class MathML(Treeprocessor):
@@ -29,7 +29,7 @@ class MathML(Treeprocessor):
         except Exception as error:  # latex2mathml has no common base class for its errors
             raise BuildError(f"{where(self.md, formula)}: {formula!r} is no formula: {error!r}") from error
         for part in math.iter():  # what latex2mathml lets through
-            if (part.text or "").startswith("\\") or len(part) != CHILDREN.get(part.tag, len(part)):
+            if (part.text or "").startswith("\\") or len(part) != _CHILDREN.get(part.tag, len(part)):
                 name = part.text or part.tag
                 raise BuildError(f"{where(self.md, formula)}: {formula!r} is no formula: see {name}")
         return math

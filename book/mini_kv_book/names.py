@@ -27,7 +27,7 @@ RENAMED = {
 }
 """Ours, below `mini_kv.core`; the name upstream, or "" where there is none on purpose; a remark."""
 
-SKIPPED = ("errors", "invariants")
+_SKIPPED = ("errors", "invariants")
 """Modules that teach and check; vLLM has no counterpart of them."""
 
 
@@ -37,7 +37,7 @@ PREFIX = "mini_kv.core."
 def modules() -> list[ModuleType]:
     """Return the engine's modules that have a counterpart, in the order in which `mini_kv.core` says to read them."""
     walked = pkgutil.walk_packages(mini_kv.core.__path__, PREFIX)
-    found = [info.name for info in walked if not info.ispkg and info.name.removeprefix(PREFIX) not in SKIPPED]
+    found = [info.name for info in walked if not info.ispkg and info.name.removeprefix(PREFIX) not in _SKIPPED]
     reading_order = re.findall(r"`([a-z_.]+)`", mini_kv.core.__doc__ or "")
 
     def place(name: str) -> tuple[int, str]:
@@ -47,7 +47,7 @@ def modules() -> list[ModuleType]:
     return [importlib.import_module(name) for name in sorted(found, key=place)]
 
 
-def symbols_of(module: ModuleType) -> Iterator[tuple[str, object]]:
+def _symbols_of(module: ModuleType) -> Iterator[tuple[str, object]]:
     """Yield the public classes and functions that the module defines, in the order of its text."""
     for name, value in vars(module).items():
         is_new_type = hasattr(value, "__supertype__")
@@ -56,12 +56,12 @@ def symbols_of(module: ModuleType) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def members_of(cls: type) -> list[str]:
+def _members_of(cls: type) -> list[str]:
     """Return the public methods and attributes that a class adds itself."""
     return [name for name in vars(cls) if not name.startswith("_")]
 
 
-def upstream_of(module: str, name: str) -> tuple[str, list[str], str]:
+def _upstream_of(module: str, name: str) -> tuple[str, list[str], str]:
     """Return the name upstream, the files that define it, and a remark; an empty name if there is none."""
     renamed, remark = RENAMED.get(f"{module}.{name}", (name, ""))
     return (renamed, files_with(renamed), remark) if renamed else ("", [], remark)
@@ -81,7 +81,7 @@ def as_markdown() -> str:
         page = f"../api/{module.__name__}.md"
         table = [
             f"| [{name}]({page}) | {_upstream_cell(short, name)} | {_members_cell(short, name, value)} |"
-            for name, value in symbols_of(module)
+            for name, value in _symbols_of(module)
         ]
         first = (inspect.getdoc(module) or "").splitlines()[0]
         head = [f"## core.{short}", "", first, "", "| name | in vLLM 0.33 | members and remarks |", "|---|---|---|"]
@@ -90,7 +90,7 @@ def as_markdown() -> str:
 
 
 def _upstream_cell(module: str, name: str) -> str:
-    upstream, files, _ = upstream_of(module, name)
+    upstream, files, _ = _upstream_of(module, name)
     if not files:
         return "only here"
     return best(files, module) if upstream == name else f"`{upstream}`, {best(files, module)}"
@@ -101,12 +101,12 @@ def _first_line(value: object) -> str:
 
 
 def _members_cell(module: str, name: str, value: object) -> str:
-    _, files, remark = upstream_of(module, name)
+    _, files, remark = _upstream_of(module, name)
     remarks = [remark or ("" if files else _first_line(value))]
     if isinstance(value, type):
         same, other, ours = [], [], []
-        for member in members_of(value):
-            upstream, found, _ = upstream_of(module, f"{name}.{member}")
+        for member in _members_of(value):
+            upstream, found, _ = _upstream_of(module, f"{name}.{member}")
             if not found or not files:
                 ours.append(f"`{member}`")
             elif upstream.endswith(f".{member}"):

@@ -26,7 +26,7 @@ def page_of(md: Any) -> str | None:
     return None
 
 
-def sources_of(md: Any) -> list[Path]:
+def _sources_of(md: Any) -> list[Path]:
     """Return the files whose text is on the page: the page itself, and what it includes."""
     page = page_of(md)
     return ([DOCS / page] if page else []) + list(getattr(md, "kv_included", []))
@@ -50,8 +50,8 @@ def line_of(body: str, text: str) -> int | None:
 
 def where(md: Any, body: str, offset: int = 0) -> str:
     """Return `file:line` of the line `offset` of a fence's body."""
-    for path in sources_of(md):
+    for path in _sources_of(md):
         number = line_of(body, path.read_text(encoding="utf-8"))
         if number is not None:
             return f"{path.relative_to(ROOT).as_posix()}:{number + offset}"
-    return str(next(iter(sources_of(md)), "a docstring"))
+    return str(next(iter(_sources_of(md)), "a docstring"))

@@ -64,22 +64,22 @@ def main() -> None:
     parser.add_argument("vllm", type=Path, help="the folder vllm/ of the unpacked wheel")
     root: Path = parser.parse_args().vllm
     files = sorted(file for pattern in MODULES for file in root.glob(pattern) if file.stat().st_size)
-    symbols = {file.relative_to(root).as_posix(): sorted(names_in(file)) for file in files}
+    symbols = {file.relative_to(root).as_posix(): sorted(_names_in(file)) for file in files}
     recording = {
         "version": "0.33.0",
         "command": "python -m mini_kv_book.record_vllm",
         "symbols": symbols,
-        "bases": {cls: bases for file in files for cls, bases in bases_in(file).items()},
-        "config": {cls: fields for name in CONFIGS for cls, fields in settings_in(root / name).items()},
-        "literals": {name: values for file in CONFIGS for name, values in literals_in(root / file).items()},
-        "flags": strings_in(root / "engine/arg_utils.py", "--[a-z-]+"),
-        "metrics": strings_in(root / "v1/metrics/loggers.py", "vllm:[a-z_]+"),
+        "bases": {cls: bases for file in files for cls, bases in _bases_in(file).items()},
+        "config": {cls: fields for name in CONFIGS for cls, fields in _settings_in(root / name).items()},
+        "literals": {name: values for file in CONFIGS for name, values in _literals_in(root / file).items()},
+        "flags": _strings_in(root / "engine/arg_utils.py", "--[a-z-]+"),
+        "metrics": _strings_in(root / "v1/metrics/loggers.py", "vllm:[a-z_]+"),
     }
-    RECORDING.write_text(a_line_each(recording), encoding="utf-8")
+    RECORDING.write_text(_a_line_each(recording), encoding="utf-8")
     print(f"{sum(map(len, symbols.values()))} names in {len(files)} files")
 
 
-def a_line_each(recording: dict[str, Any]) -> str:
+def _a_line_each(recording: dict[str, Any]) -> str:
     """Return the recording as JSON with a line for each file and class, so that a new version can be compared."""
     lines = []
     for name, value in recording.items():
@@ -96,10 +96,10 @@ def parse(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def names_in(file: Path) -> Iterator[str]:
+def _names_in(file: Path) -> Iterator[str]:
     """Yield the names of a module: its classes, their methods and attributes, its functions and constants."""
     for node in parse(file).body:
-        yield from assigned(node)
+        yield from _assigned(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         if isinstance(node, ast.ClassDef):
@@ -107,7 +107,7 @@ def names_in(file: Path) -> Iterator[str]:
             yield from (f"{node.name}.{name}" for name in members(node))
 
 
-def bases_in(file: Path) -> dict[str, list[str]]:
+def _bases_in(file: Path) -> dict[str, list[str]]:
     """Return the base classes of each class, by their plain names."""
     classes = [node for node in parse(file).body if isinstance(node, ast.ClassDef) and node.bases]
     return {cls.name: [base.id for base in cls.bases if isinstance(base, ast.Name)] for cls in classes}
@@ -117,7 +117,7 @@ def members(cls: ast.ClassDef) -> set[str]:
     """Return a class's methods and attributes, those that `__init__` sets included."""
     names: set[str] = set()
     for node in cls.body:
-        names.update(assigned(node))
+        names.update(_assigned(node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
             if node.name == "__init__":
@@ -132,17 +132,17 @@ def members(cls: ast.ClassDef) -> set[str]:
     return names
 
 
-def assigned(node: ast.stmt) -> list[str]:
+def _assigned(node: ast.stmt) -> list[str]:
     """Return the plain names that a statement assigns to."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def settings_in(file: Path) -> dict[str, dict[str, str]]:
+def _settings_in(file: Path) -> dict[str, dict[str, str]]:
     """Return the default of every setting, as its source text, by class."""
     return {
         cls.name: {
-            node.target.id: default_of(node.value)
+            node.target.id: _default_of(node.value)
             for node in cls.body
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
         }
@@ -151,7 +151,7 @@ def settings_in(file: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def default_of(value: ast.expr) -> str:
+def _default_of(value: ast.expr) -> str:
     """Return the default's text: of `Field(default=0.92, gt=0)`, that is `0.92`."""
     if isinstance(value, ast.Call):
         for keyword in value.keywords:
@@ -160,17 +160,17 @@ def default_of(value: ast.expr) -> str:
     return ast.unparse(value)
 
 
-def literals_in(file: Path) -> dict[str, list[str]]:
+def _literals_in(file: Path) -> dict[str, list[str]]:
     """Return the choices of every `Name = Literal[...]`."""
     return {
         name: [str(constant.value) for constant in ast.walk(node.value) if isinstance(constant, ast.Constant)]
         for node in parse(file).body
         if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal[")
-        for name in assigned(node)
+        for name in _assigned(node)
     }
 
 
-def strings_in(file: Path, pattern: str) -> list[str]:
+def _strings_in(file: Path, pattern: str) -> list[str]:
     """Return the strings of a file that the pattern matches as a whole: the flags of the server, or its metrics."""
     strings = {node.value for node in ast.walk(parse(file)) if isinstance(node, ast.Constant)}
     return sorted(text for text in strings if isinstance(text, str) and re.fullmatch(pattern, text))

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from mini_kv_book.places import ROOT
 
-PRINTS = "# prints:"
+_PRINTS = "# prints:"
 PREDICT = "# predict first"
-COMMAND_LIMIT = 60  # seconds
+_COMMAND_LIMIT = 60  # seconds
 
 
 class FenceError(Exception):
@@ -47,7 +47,7 @@ def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
         FenceError: The code raised, or printed something else than it promises.
     """
     lines = body.splitlines()
-    promised = [line.removeprefix(PRINTS).strip() for line in lines if line.startswith(PRINTS)]
+    promised = [line.removeprefix(_PRINTS).strip() for line in lines if line.startswith(_PRINTS)]
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):
@@ -56,9 +56,9 @@ def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
         raise FenceError(f"{type(error).__name__}: {error}", _guilty_line(error)) from error
     output = printed.getvalue().rstrip()
     if promised and [line.strip() for line in output.splitlines()] != promised:
-        first = next(number for number, line in enumerate(lines) if line.startswith(PRINTS))
+        first = next(number for number, line in enumerate(lines) if line.startswith(_PRINTS))
         raise FenceError(f"promises {promised}, printed {output.splitlines()}", first)
-    return "\n".join(line for line in lines if not line.startswith((PRINTS, PREDICT))).strip(), output
+    return "\n".join(line for line in lines if not line.startswith((_PRINTS, PREDICT))).strip(), output
 
 
 def run_chart(body: str, namespace: dict[str, Any]) -> str:
@@ -116,11 +116,11 @@ def run_command(body: str) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
-            timeout=COMMAND_LIMIT,
+            timeout=_COMMAND_LIMIT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise FenceError(f"took longer than {COMMAND_LIMIT} s") from None
+        raise FenceError(f"took longer than {_COMMAND_LIMIT} s") from None
     if done.returncode:
         raise FenceError(f"exit status {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")
     if str(ROOT) in done.stdout:

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-MAIN = '<div class="md-content"'
-SYMBOLS = re.compile(r'\s*<link rel="stylesheet" href="[^"]*_mkdocstrings\.css">')
+_MAIN = '<div class="md-content"'
+_SYMBOLS = re.compile(r'\s*<link rel="stylesheet" href="[^"]*_mkdocstrings\.css">')
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
@@ -12,9 +12,9 @@ def on_post_page(output: str, *, page: Any, config: Any) -> str:
 
     Only what stands before the text is touched: a listing keeps every blank.
     """
-    if MAIN not in output:
+    if _MAIN not in output:
         return output
-    head, text = output.split(MAIN, 1)
+    head, text = output.split(_MAIN, 1)
     if not page.file.src_uri.startswith("api/"):
-        head = SYMBOLS.sub("", head)
-    return re.sub(r"\n\s+", "\n", head) + MAIN + text
+        head = _SYMBOLS.sub("", head)
+    return re.sub(r"\n\s+", "\n", head) + _MAIN + text

@@ -34,10 +34,10 @@ def code_lines() -> dict[str, int]:
     return {name: size_report().measure(ROOT / "mini_kv" / name).size for name in spine()["files"]}
 
 
-def module_of(name: str) -> str:
+def _module_of(name: str) -> str:
     """Return the module of a file of the spine.
 
-    >>> module_of("core/sched/output.py")
+    >>> _module_of("core/sched/output.py")
     'mini_kv.core.sched.output'
     """
     return "mini_kv." + name.removesuffix(".py").replace("/", ".")
@@ -47,8 +47,8 @@ def stop_as_markdown(name: str, *symbols: str) -> str:
     """Return the line below a file's heading: its place, its code lines, and what to read first in it."""
     if name not in code_lines():
         raise ValueError(f"{name} is no file of the spine: {', '.join(code_lines())}")
-    links = [link_to(module_of(name), symbol) for symbol in symbols]
-    return f"[`mini_kv/{name}`](api/{module_of(name)}.md), {code_lines()[name]} lines. Read first: {', '.join(links)}."
+    links = [link_to(_module_of(name), symbol) for symbol in symbols]
+    return f"[`mini_kv/{name}`](api/{_module_of(name)}.md), {code_lines()[name]} lines. Read first: {', '.join(links)}."
 
 
 def link_to(module: str, symbol: str) -> str:
@@ -67,7 +67,7 @@ def total() -> str:
 
 def imports() -> dict[str, set[str]]:
     """Return which other files of the spine each one imports."""
-    files = {module_of(name): name for name in spine()["files"]}
+    files = {_module_of(name): name for name in spine()["files"]}
     found = {}
     for name in files.values():
         tree = ast.parse((ROOT / "mini_kv" / name).read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
 
-QUERY_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_QUERY_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def check_attention(
@@ -36,8 +36,8 @@ def _check_query(query: Tensor, kv_cache: PagedKVCache) -> None:
         raise ConfigError(f"query has head size {head_size}, the cache {kv_cache.head_size}")
     if num_heads % kv_cache.num_kv_heads != 0:
         raise ConfigError(f"{num_heads} heads cannot share {kv_cache.num_kv_heads} heads of keys evenly")
-    if query.dtype not in QUERY_DTYPES:
-        raise ConfigError(f"query is {query.dtype}; it must be one of {', '.join(map(str, QUERY_DTYPES))}")
+    if query.dtype not in _QUERY_DTYPES:
+        raise ConfigError(f"query is {query.dtype}; it must be one of {', '.join(map(str, _QUERY_DTYPES))}")
     if query.dtype != kv_cache.data.dtype and not kv_cache.is_quantized:
         raise ConfigError(f"query is {query.dtype}, the cache {kv_cache.data.dtype}")
     if kv_cache.data.dtype == torch.int8 and kv_cache.scales is None:

@@ -19,7 +19,7 @@ from mini_kv.core.errors import ConfigError
 Layout = Literal["NHD", "HND"]
 """Which of tokens (N) and heads (H) is outermost within a block in memory; the logical shape is the same for both."""
 
-CACHE_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
+_CACHE_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ def allocate_kv_cache(
     for name, value in sizes.items():
         if value < 1:
             raise ConfigError(f"{name} is {value}, it must be at least 1")
-    if dtype not in CACHE_DTYPES:
-        raise ConfigError(f"dtype is {dtype}; a KV cache holds {', '.join(map(str, CACHE_DTYPES))}")
+    if dtype not in _CACHE_DTYPES:
+        raise ConfigError(f"dtype is {dtype}; a KV cache holds {', '.join(map(str, _CACHE_DTYPES))}")
     if tensor_scales != (1.0, 1.0) and dtype != torch.float8_e4m3fn:
         raise ConfigError(f"tensor_scales are for float8_e4m3fn; dtype is {dtype}")
     if min(tensor_scales) <= 0:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mini_kv.attention.kv_cache import PagedKVCache
 
-INT8_MAX = 127.0
+_INT8_MAX = 127.0
 FP8_MAX = 448.0
 """Largest number of float8_e4m3fn."""
 
@@ -27,9 +27,9 @@ def quantize_per_token_head(x: Tensor) -> tuple[Tensor, Tensor]:
         row of zeros.
     """
     x = x.float()
-    scales = x.abs().amax(dim=-1) / INT8_MAX
+    scales = x.abs().amax(dim=-1) / _INT8_MAX
     divisor = torch.where(scales == 0, torch.ones_like(scales), scales)
-    return torch.round(x / divisor.unsqueeze(-1)).clamp(-INT8_MAX, INT8_MAX).to(torch.int8), scales
+    return torch.round(x / divisor.unsqueeze(-1)).clamp(-_INT8_MAX, _INT8_MAX).to(torch.int8), scales
 
 
 def dequantize(x: Tensor, scales: Tensor) -> Tensor:

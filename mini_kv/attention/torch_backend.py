@@ -23,7 +23,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.torch_plan import Batch, DecodePlan, blocks_at_once, plan_decode
 from mini_kv.attention.torch_reader import BlockReader, workspace
 
-QUERIES_AT_ONCE = 16
+_QUERIES_AT_ONCE = 16
 """Queries whose scores are held at a time, so that a long prompt does not need all of them."""
 
 _fused: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -214,8 +214,8 @@ def _scores(q: Tensor, reader: BlockReader, request: int, seq_len: int, options:
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     q = (q * options.scale_for(q.shape[3])).to(dtype)
     parts = [
-        _scores_of_a_few(q[:, :, i : i + QUERIES_AT_ONCE], reader, request, seq_len - query_len + i, options)
-        for i in range(0, query_len, QUERIES_AT_ONCE)
+        _scores_of_a_few(q[:, :, i : i + _QUERIES_AT_ONCE], reader, request, seq_len - query_len + i, options)
+        for i in range(0, query_len, _QUERIES_AT_ONCE)
     ]
     outs, lses = zip(*parts, strict=True)
     return torch.cat(outs, dim=2), torch.cat(lses, dim=2)

@@ -17,9 +17,9 @@ from typing import Any
 from mini_kv.bench.measure import Run, Stopwatch
 from mini_kv.bench.peers import Cache, NanoVLLM, Peer, PeerError
 
-PACKAGE_ROOT = Path(__file__).parents[2]
+_PACKAGE_ROOT = Path(__file__).parents[2]
 """Where `python -m mini_kv...` finds this package, installed or not."""
-VOCABULARY = range(128_000)
+_VOCABULARY = range(128_000)
 BLOCK_SIZE = 16
 """Tokens per block, in every row but hashing."""
 
@@ -108,7 +108,7 @@ QUICK = Sizes(
 
 def tokens(rng: random.Random, count: int) -> list[int]:
     """Return a random prompt."""
-    return rng.choices(VOCABULARY, k=count)
+    return rng.choices(_VOCABULARY, k=count)
 
 
 def churn(sizes: Sizes, seed: int) -> Row:
@@ -201,7 +201,7 @@ def admission(name: str, sizes: Sizes, seed: int, *, held: int, shared: int, tar
                 watch.lap("finish")
             expect(hits, [shared] * count, f"{peer.name}: hits of {name}")
 
-        cache.finish(warm_head(cache, head + tokens(rng, total - shared)))
+        cache.finish(_warm_head(cache, head + tokens(rng, total - shared)))
         serve(held + 1 + sizes.pool_blocks * BLOCK_SIZE // (total - shared), Stopwatch())
 
         def run() -> dict[str, float]:
@@ -334,7 +334,7 @@ def memory(sizes: Sizes, seed: int) -> Row:
             command.append(str(peer.path))
 
         def run() -> dict[str, float]:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PACKAGE_ROOT)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_PACKAGE_ROOT)
             if done.returncode:
                 raise PeerError(f"{peer.name} could not be weighed: {done.stderr.strip().splitlines()[-1:]}")
             figures: dict[str, float] = json.loads(done.stdout)
@@ -373,7 +373,7 @@ def expect(found: object, expected: object, what: str) -> None:
         raise PeerError(f"{what}: {found}, expected {expected}")
 
 
-def warm_head(cache: Cache, prompt: Sequence[int]) -> Any:
+def _warm_head(cache: Cache, prompt: Sequence[int]) -> Any:
     """Admit the very first request, which cannot hit, and return it."""
     request = cache.submit("first", list(prompt))
     expect(cache.admit(request), 0, "hit of the first request")

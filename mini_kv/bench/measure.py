@@ -71,7 +71,7 @@ def lap_cost() -> int:
 
 
 @contextmanager
-def production_gc() -> Iterator[None]:
+def _production_gc() -> Iterator[None]:
     """Collect garbage as a server does: automatically, with all that was built before the start left out.
 
     vLLM's engine also freezes its heap once it is up (`freeze_gc_heap`), so its GC never walks the pool.
@@ -96,7 +96,7 @@ def take_turns(runs: Mapping[str, Run], repeats: int, warmups: int = 1) -> dict[
     rounds do not count.
     """
     values: dict[str, dict[str, list[float]]] = {name: {} for name in runs}
-    with production_gc():
+    with _production_gc():
         for turn in range(warmups + repeats):
             order = list(runs) if turn % 2 == 0 else list(runs)[::-1]
             for name in order:

@@ -14,34 +14,34 @@ from pathlib import Path
 from mini_kv.bench.bookkeeping import BLOCK_SIZE, tokens
 from mini_kv.bench.peers import Cache, Peer, make_peer
 
-BLOCKS_A_REQUEST = 50
+_BLOCKS_A_REQUEST = 50
 
 
 def weigh(peer: Peer, num_blocks: int, seed: int) -> dict[str, float]:
     """Return the bytes of an idle block, by `tracemalloc` and (on Linux) by RSS, and what a key adds to it."""
     figures = {}
-    rss = resident_bytes()
+    rss = _resident_bytes()
     pool = peer.pool(num_blocks)
     if rss is not None:
-        figures["idle block, RSS"] = ((resident_bytes() or 0) - rss) / num_blocks
+        figures["idle block, RSS"] = ((_resident_bytes() or 0) - rss) / num_blocks
     del pool
     gc.collect()
 
     tracemalloc.start()
-    before = traced_bytes()
+    before = _traced_bytes()
     pool = peer.pool(num_blocks)
-    figures["idle block"] = (traced_bytes() - before) / num_blocks
+    figures["idle block"] = (_traced_bytes() - before) / num_blocks
     del pool
 
     cache = peer.cache(num_blocks, BLOCK_SIZE)
     rng = random.Random(seed)
     # The first request also brings what is made once and stays.
     fill(cache, "first", tokens(rng, 1))
-    before = traced_bytes()
-    num_requests = (num_blocks - 2) // BLOCKS_A_REQUEST
+    before = _traced_bytes()
+    num_requests = (num_blocks - 2) // _BLOCKS_A_REQUEST
     for index in range(num_requests):
-        fill(cache, str(index), tokens(rng, BLOCKS_A_REQUEST * BLOCK_SIZE))
-    figures["more if cached"] = (traced_bytes() - before) / (num_requests * BLOCKS_A_REQUEST)
+        fill(cache, str(index), tokens(rng, _BLOCKS_A_REQUEST * BLOCK_SIZE))
+    figures["more if cached"] = (_traced_bytes() - before) / (num_requests * _BLOCKS_A_REQUEST)
     tracemalloc.stop()
     return figures
 
@@ -53,13 +53,13 @@ def fill(cache: Cache, request_id: str, prompt: list[int]) -> None:
     cache.finish(request)
 
 
-def traced_bytes() -> int:
+def _traced_bytes() -> int:
     """Return the bytes of all live Python objects that were made since `tracemalloc.start`."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
 
-def resident_bytes() -> int | None:
+def _resident_bytes() -> int | None:
     """Return the memory of this process that is in RAM; `None` where there is no /proc."""
     try:
         statm = Path("/proc/self/statm").read_text(encoding="ascii")

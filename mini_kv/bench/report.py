@@ -112,12 +112,12 @@ def table_lines(row: Row, found: Sequence[Result], peers: Sequence[str]) -> list
     lines = [head]
     for result in found:
         figure, target = result.figure, result.figure.target
-        cells = [figure.name, figure.unit, spread_text(result.spreads[OURS])]
+        cells = [figure.name, figure.unit, _spread_text(result.spreads[OURS])]
         for name in others:
             there = name in result.spreads
-            cells.append(spread_text(result.spreads[name]) if there else "-")
+            cells.append(_spread_text(result.spreads[name]) if there else "-")
             cells.append(f"{result.ratios[name]:.2f}x" if name in result.ratios else "-")
-        cells += [*target_text(target), result.verdict or ("-" if target is None else f"no {target.versus}")]
+        cells += [*_target_text(target), result.verdict or ("-" if target is None else f"no {target.versus}")]
         lines.append(cells)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
@@ -129,13 +129,13 @@ def table_lines(row: Row, found: Sequence[Result], peers: Sequence[str]) -> list
     ]
 
 
-def spread_text(spread: Spread) -> str:
+def _spread_text(spread: Spread) -> str:
     """Return a median with three digits and the relative distance of the quartiles."""
     value = f"{spread.median:,.0f}" if spread.median >= 1000 else f"{spread.median:.3g}"
     return f"{value} ±{spread.relative_iqr:3.0%}"
 
 
-def target_text(target: Target | None) -> tuple[str, str]:
+def _target_text(target: Target | None) -> tuple[str, str]:
     """Return must and goal as cells."""
     if target is None:
         return "", ""

@@ -46,7 +46,7 @@ SIZES = (
     "max_position_embeddings",
 )
 """Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
-MAX_SIZE = 1 << 32
+_MAX_SIZE = 1 << 32
 """Largest value of each of these; a product of two of them still fits into a message."""
 
 
@@ -70,7 +70,7 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLl
     if tokenizer.vocab_size > config.vocab_size:
         sizes = f"{tokenizer.vocab_size} tokens, and the model has embeddings for {config.vocab_size}"
         raise CheckpointError(folder / TOKENIZER, f"has {sizes}")
-    model = load_weights(folder, config, dtype)
+    model = _load_weights(folder, config, dtype)
     tokenizer.fill_up(config.vocab_size)
     return model, tokenizer
 
@@ -99,7 +99,7 @@ def load_config(folder: Path) -> ModelConfig:
         raise CheckpointError(path, str(error)) from None
 
 
-def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> TinyLlama:
+def _load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> TinyLlama:
     """Return a model with the weights of a folder's `model.safetensors`; every one of them is asked for by name.
 
     Nothing is allocated before the file's header says that the weights are there, all of them, in the config's sizes.
@@ -156,8 +156,8 @@ def _size(path: Path, data: Mapping[str, Any], name: str) -> int:
     value = data.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise CheckpointError(path, f"{name} is {value!r}, it must be a whole number")
-    if not 1 <= value <= MAX_SIZE:
-        raise CheckpointError(path, f"{name} is {value}, it must be from 1 to {MAX_SIZE:,}")
+    if not 1 <= value <= _MAX_SIZE:
+        raise CheckpointError(path, f"{name} is {value}, it must be from 1 to {_MAX_SIZE:,}")
     return value
 
 

@@ -41,7 +41,7 @@ class NoCache:
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Attend to the tokens of this step alone."""
-        return look_back(query, key, value, options)
+        return _look_back(query, key, value, options)
 
     def end_step(self, num_new_tokens: int) -> None:
         """Do nothing: no key or value is kept."""
@@ -73,7 +73,7 @@ class ContiguousCache:
             raise ConfigError(f"the cache has room for {self.max_num_tokens} tokens; this would be token {end}")
         self.keys[layer][self.num_tokens : end] = key
         self.values[layer][self.num_tokens : end] = value
-        return look_back(query, self.keys[layer][:end], self.values[layer][:end], options)
+        return _look_back(query, self.keys[layer][:end], self.values[layer][:end], options)
 
     def end_step(self, num_new_tokens: int) -> None:
         """Count the new tokens, now that all layers have their keys and values."""
@@ -102,7 +102,7 @@ def generate_alone(model: CausalLM, token_ids: Sequence[int], max_tokens: int, p
     return tokens[len(token_ids) :]
 
 
-def look_back(query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions) -> Tensor:
+def _look_back(query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions) -> Tensor:
     """Return the attention of a text's last tokens over the text, `[num_queries, num_heads, head_size]`.
 
         keys        0 1 2 3 4 5 6

@@ -102,7 +102,7 @@ def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> Non
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         show_live(engine, stream, texts, sys.stdout)
     else:
-        write_plain(stream, texts, sys.stdout)
+        _write_plain(stream, texts, sys.stdout)
     if args.stats:
         stats = engine.stats
         print(engine.stat_logger.line(), file=sys.stderr)
@@ -122,11 +122,11 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
             name = option.replace("_", "-")
             raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {LARGEST:,}")
     model, tokenizer = load(args.model)
-    check_memory(model, args.num_blocks, args.block_size)
+    _check_memory(model, args.num_blocks, args.block_size)
     return LLMEngine(model, tokenizer, EngineConfig(block_size=args.block_size, num_blocks=args.num_blocks), **parts)
 
 
-def check_memory(model: "CausalLM", num_blocks: int, block_size: int) -> None:
+def _check_memory(model: "CausalLM", num_blocks: int, block_size: int) -> None:
     """Raise `ConfigError` if the machine does not give as much memory as the pool needs."""
     import torch
 
@@ -173,7 +173,7 @@ def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
     return engine.stream(args.prompts, params)
 
 
-def write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO) -> None:
+def _write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO) -> None:
     """Write one text as it comes, or several when all are done, each with its number."""
     live = len(texts) == 1
     if live:
@@ -196,16 +196,16 @@ def show_live(engine: "LLMEngine", stream: "Iterable[DeltaOutput]", texts: list[
         if engine.stats.num_steps > num_steps:
             num_steps = engine.stats.num_steps
             columns, rows = shutil.get_terminal_size()
-            below = below_the_texts(engine, columns)
+            below = _below_the_texts(engine, columns)
             # Lines that have left the screen at the top cannot be drawn again: keep to what fits.
             above = text_lines(texts, columns - 1)[-max(1, rows - len(below) - 1) :]
             screen.draw([*above, *below])
     screen.clear()
     columns = shutil.get_terminal_size().columns
-    screen.draw([*text_lines(texts, columns - 1), *below_the_texts(engine, columns)])
+    screen.draw([*text_lines(texts, columns - 1), *_below_the_texts(engine, columns)])
 
 
-def below_the_texts(engine: "LLMEngine", columns: int) -> list[str]:
+def _below_the_texts(engine: "LLMEngine", columns: int) -> list[str]:
     """Return the pool, and what its marks mean."""
     pool = engine.kv_cache_manager.block_pool
     num_held = len(pool.blocks) - 1 - pool.num_free_blocks

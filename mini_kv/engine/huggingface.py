@@ -41,7 +41,7 @@ SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_te
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 """Names of the dtypes that a model may compute in."""
 
-BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Kinds of RoPE whose angles change with the longest text of the batch, so that a kept key would be wrong later."""
 
 
@@ -149,7 +149,7 @@ def check_config(config: dict[str, Any]) -> None:
         method = config["quantization_config"].get("quant_method")
         raise ConfigError(f"quantised weights ({method}) are not supported; load a checkpoint in bf16, fp16 or fp32")
     for rope in _rope_types(_object(text, "rope_parameters") or _object(text, "rope_scaling")):
-        if rope in BATCH_DEPENDENT_ROPE:
+        if rope in _BATCH_DEPENDENT_ROPE:
             raise ConfigError(
                 f"RoPE of the kind {rope!r} turns a key by an angle that depends on the longest text of the batch; "
                 "a key that is kept would be wrong when the batch changes"

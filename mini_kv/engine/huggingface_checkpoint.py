@@ -29,10 +29,10 @@ from mini_kv.engine.weights_file import TensorHeader, check_finite, num_elements
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 """A folder with one of these has a tokenizer."""
 SETTINGS = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-OTHER_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json")
+_OTHER_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json")
 """What else transformers reads if it is there."""
 COUNTS = 1024
 """Settings that begin with num_ may be as large as that, or as the number of tensors: lists are made that long."""
@@ -90,7 +90,7 @@ def _check_other_files(folder: Path) -> None:
     for name in SETTINGS:
         if (folder / name).exists():
             read_json(folder / name)
-    for name in OTHER_FILES:
+    for name in _OTHER_FILES:
         if (folder / name).exists():
             check_file(folder / name, MAX_TOKENIZER_BYTES, needed_for="tokens")
     if (folder / "tokenizer.json").exists():
@@ -198,7 +198,7 @@ def _load_tokenizer(folder: Path) -> HuggingFaceTokenizer | None:
     """Return the folder's tokenizer, if it has one."""
     from transformers import AutoTokenizer
 
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
     try:
         return HuggingFaceTokenizer(

@@ -15,7 +15,7 @@ from typing import Any
 from mini_kv import strict_json
 from mini_kv.engine.errors import CheckpointError
 
-MAX_CONFIG_BYTES = 1 << 20
+_MAX_CONFIG_BYTES = 1 << 20
 """Largest file with settings; published ones have a few KiB."""
 MAX_INDEX_BYTES = 16 << 20
 """Largest index of a checkpoint that lies in several files."""
@@ -24,7 +24,7 @@ MAX_TOKENIZER_BYTES = 64 << 20
 
 
 def read_json(
-    path: Path, max_bytes: int = MAX_CONFIG_BYTES, *, needed_for: str = "the model's sizes"
+    path: Path, max_bytes: int = _MAX_CONFIG_BYTES, *, needed_for: str = "the model's sizes"
 ) -> dict[str, Any]:
     """Return the object in a file with settings. Raises `CheckpointError` if it is missing or holds something else."""
     check_file(path, max_bytes, needed_for=needed_for)

@@ -122,7 +122,7 @@ class _Decoder(nn.Module):
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         hidden: Tensor = self.embed_tokens(token_ids)
-        cos, sin = rotary_angles(positions, self.config.head_dim, self.config.rope_theta, hidden.dtype)
+        cos, sin = _rotary_angles(positions, self.config.head_dim, self.config.rope_theta, hidden.dtype)
         for layer in self.layers:
             hidden = layer(hidden, cos, sin, attend)
         normed: Tensor = self.norm(hidden)
@@ -199,7 +199,7 @@ class RMSNorm(nn.Module):
         return self.weight * normed.to(hidden.dtype)
 
 
-def rotary_angles(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _rotary_angles(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of each position's angles, `[num_tokens, 1, head_dim]`, for `rotate`.
 
     Pair i turns by `position / theta ** (2 * i / head_dim)`: the first pairs fast, the last ones slowly.

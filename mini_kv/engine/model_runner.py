@@ -181,7 +181,7 @@ class ModelRunner:
             self.requests[new.request_id] = CachedRequestState(list(new.token_ids), row, new.num_computed_tokens)
             for table, block_ids in zip(self.block_tables, new.block_ids, strict=True):
                 table.add_row(block_ids, row)
-        copied = first_targets(output.kv_cache_block_copies)
+        copied = _first_targets(output.kv_cache_block_copies)
         for cached in output.scheduled_cached_reqs:
             state = self.requests[cached.request_id]
             state.num_computed_tokens = cached.num_computed_tokens
@@ -242,7 +242,7 @@ class ModelRunner:
         return torch.tensor(values, dtype=torch.int64, device=self.model.device)
 
 
-def first_targets(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
+def _first_targets(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
     """Return where the parent's half-filled block goes, by the block's old id.
 
     A copy says from where to where, not for whom. Forked requests are introduced with their whole tables, so the only

@@ -63,7 +63,7 @@ class FiniteAttend:
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """See `Attend`. Raises `PoisonedKVError`."""
         found = self.attend(layer, query, key, value, options)
-        row = first_bad_row(found.flatten(1))
+        row = _first_bad_row(found.flatten(1))
         if row is not None:
             where = f"in layer {layer}, at its token {self.batch.positions[row]}"
             raise PoisonedKVError(self._request_of(row), where)
@@ -79,12 +79,12 @@ class FiniteAttend:
 
 def check_logits(request_ids: list[str], logits: Tensor) -> None:
     """Raise `PoisonedKVError` for the first request whose logits are not all numbers."""
-    row = first_bad_row(logits)
+    row = _first_bad_row(logits)
     if row is not None:
         raise PoisonedKVError(request_ids[row], "in its logits")
 
 
-def first_bad_row(x: Tensor) -> int | None:
+def _first_bad_row(x: Tensor) -> int | None:
     """Return the first row, of `[rows, n]`, in which something is NaN or infinite; `None`: there is none."""
     bad = (~x.isfinite().all(dim=1)).nonzero()
     return int(bad[0]) if len(bad) else None

@@ -15,7 +15,7 @@ from typing import TextIO
 from mini_kv.core.block_pool import BlockPool
 
 MARKS = ".  free    o  free, still cached    1  held    2, 3 ...  shared by that many"
-MAX_POOL_LINES = 4
+_MAX_POOL_LINES = 4
 
 
 def pool_lines(block_pool: BlockPool, width: int) -> list[str]:
@@ -26,9 +26,9 @@ def pool_lines(block_pool: BlockPool, width: int) -> list[str]:
         if not block.is_null
     )
     lines = [marks[i : i + width] for i in range(0, len(marks), width)]
-    if len(lines) > MAX_POOL_LINES:
-        num_hidden = len(marks) - width * (MAX_POOL_LINES - 1)
-        lines[MAX_POOL_LINES - 1 :] = [f"... and {num_hidden} more"[:width]]
+    if len(lines) > _MAX_POOL_LINES:
+        num_hidden = len(marks) - width * (_MAX_POOL_LINES - 1)
+        lines[_MAX_POOL_LINES - 1 :] = [f"... and {num_hidden} more"[:width]]
     return lines
 
 

@@ -25,9 +25,9 @@ from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.json_file import MAX_TOKENIZER_BYTES, read_json
 from mini_kv.engine.tokenizer_patterns import GPT_2, KNOWN_PATTERNS
 
-MAX_SPECIAL_TOKENS, MAX_SPECIAL_LENGTH = 1024, 128
+_MAX_SPECIAL_TOKENS, _MAX_SPECIAL_LENGTH = 1024, 128
 """How many special tokens a tokenizer may have, of how many characters: a text is searched for all of them."""
-MAX_CUTS = 8
+_MAX_CUTS = 8
 """Patterns that one text is cut by, one after the other."""
 _WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """Unicode's, which is what the patterns of a `tokenizer.json` mean; Python's has four control characters more."""
@@ -235,9 +235,9 @@ class _Reader:
             raise CheckpointError(self.path, "has two tokens with the same id")
         merges = [self._merge(merge) for merge in model["merges"]]
         self._check_vocab(vocab, merges)
-        patterns = list(itertools.islice(self._patterns(data["pre_tokenizer"]), MAX_CUTS + 1))
-        if len(patterns) > MAX_CUTS:
-            raise CheckpointError(self.path, f"cuts texts by more than {MAX_CUTS} patterns")
+        patterns = list(itertools.islice(self._patterns(data["pre_tokenizer"]), _MAX_CUTS + 1))
+        if len(patterns) > _MAX_CUTS:
+            raise CheckpointError(self.path, f"cuts texts by more than {_MAX_CUTS} patterns")
         return Tokenizer(vocab, merges, patterns, special, eos_token_id)
 
     def _check_options(self, data: Any) -> None:
@@ -262,13 +262,13 @@ class _Reader:
 
     def _special_tokens(self, added: list[dict[str, Any]]) -> dict[str, int]:
         """Return the names that stand for no text, and their ids."""
-        if len(added) > MAX_SPECIAL_TOKENS:
-            raise CheckpointError(self.path, f"has {len(added)} added tokens, at most {MAX_SPECIAL_TOKENS} are read")
+        if len(added) > _MAX_SPECIAL_TOKENS:
+            raise CheckpointError(self.path, f"has {len(added)} added tokens, at most {_MAX_SPECIAL_TOKENS} are read")
         special = {}
         for token in added:
             name = token["content"]
-            if not isinstance(name, str) or not 1 <= len(name) <= MAX_SPECIAL_LENGTH:
-                length = f"1 to {MAX_SPECIAL_LENGTH} characters"
+            if not isinstance(name, str) or not 1 <= len(name) <= _MAX_SPECIAL_LENGTH:
+                length = f"1 to {_MAX_SPECIAL_LENGTH} characters"
                 raise CheckpointError(self.path, f"has the added token {name!r}, it must be a text of {length}")
             self._only(f"special of {name!r}", token["special"], True)
             for flag in ("single_word", "lstrip", "rstrip"):

@@ -34,9 +34,9 @@ from mini_kv.labkit.misconception import fingerprint, fingerprint_file
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
 
-SEEDS = (0, 40, 80, 120, 160)
+_SEEDS = (0, 40, 80, 120, 160)
 """Values of LAB_SEED; a random test tries 40 seeds from each."""
-MAX_STARTER_LINES = 60
+_MAX_STARTER_LINES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ def _audit_right_code(audit: Audit) -> None:
     if audit.lab.engine is not None:
         right["engine"] = "engine"
     for name, lab_impl in right.items():
-        for seed in SEEDS:
-            results = run_lab(audit.lab, lab_impl, seed)
+        for seed in _SEEDS:
+            results = _run_lab(audit.lab, lab_impl, seed)
             _note_score(audit, name, results)
             wrong = [result.test for result in results if result.state is not State.PASS]
             if wrong:
@@ -145,8 +145,8 @@ def _audit_starter(audit: Audit) -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
     )
-    if num_lines > MAX_STARTER_LINES:
-        audit.findings.append(f"starter: {num_lines} lines of code, at most {MAX_STARTER_LINES}")
+    if num_lines > _MAX_STARTER_LINES:
+        audit.findings.append(f"starter: {num_lines} lines of code, at most {_MAX_STARTER_LINES}")
 
 
 def _audit_signatures(audit: Audit) -> None:
@@ -177,7 +177,7 @@ def _signatures(file: Path) -> dict[str, str]:
 
 def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
     if mutant.module is not None:
-        results = run_lab(audit.lab, str(audit.lab.solutions / "solution.py"), engine_bug=engine_bug(mutant))
+        results = _run_lab(audit.lab, str(audit.lab.solutions / "solution.py"), engine_bug=engine_bug(mutant))
     else:
         text = mutant.apply((audit.lab.solutions / "solution.py").read_text(encoding="utf-8"))
         results = _run_text(audit.lab, mutant.id, text)
@@ -196,7 +196,7 @@ def _run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name.replace('-', '_')}.py"
         file.write_text(text, encoding="utf-8")
-        return run_lab(lab, str(file))
+        return _run_lab(lab, str(file))
 
 
 def _note_fingerprint(audit: Audit, mutant: Mutant, results: Sequence[LabResult]) -> None:
@@ -237,7 +237,7 @@ def _audit_learner_files(audit: Audit) -> None:
 def _audit_decoration(audit: Audit) -> None:
     """Every test that is worth points must catch a mutant; one that waits for its parent is given its chance."""
     useful = {test for tests in audit.kills.values() for test in tests}
-    for result in run_lab(audit.lab, str(audit.lab.solutions / "solution.py")):
+    for result in _run_lab(audit.lab, str(audit.lab.solutions / "solution.py")):
         if result.points and result.test not in useful:
             audit.findings.append(f"{result.test} catches no mutant: it is decoration")
 
@@ -262,7 +262,7 @@ class _Collector:
         self.results = list(session.config.stash[RESULTS].values())
 
 
-def run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
+def _run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
     collector = _Collector(engine_bug or {})
     with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:

@@ -22,7 +22,7 @@ from typing import Any
 
 from mini_kv.labkit.lab import Lab, LabFunction, shown
 
-KEYWORDS = ("solution", "starter", "engine")
+_KEYWORDS = ("solution", "starter", "engine")
 
 
 class ImplementationError(Exception):
@@ -59,7 +59,7 @@ class Implementation:
 def check_choice(choice: str, invocation_dir: Path) -> None:
     """Raise `ImplementationError` unless the value of LAB_IMPL can mean something."""
     path = str(invocation_dir / choice)  # os.path says no to a path that cannot be one; Path raises
-    if choice in KEYWORDS or os.path.isdir(path) or (path.endswith(".py") and os.path.isfile(path)):
+    if choice in _KEYWORDS or os.path.isdir(path) or (path.endswith(".py") and os.path.isfile(path)):
         return
     if _module_exists(choice):
         return
@@ -69,10 +69,10 @@ def check_choice(choice: str, invocation_dir: Path) -> None:
 
 
 def _advice(choice: str) -> str:
-    near = difflib.get_close_matches(choice[:60], KEYWORDS, n=1)
+    near = difflib.get_close_matches(choice[:60], _KEYWORDS, n=1)
     if near:
         return f"Did you mean LAB_IMPL={near[0]}?"
-    return f"Choose {', '.join(KEYWORDS)}, a .py file, a folder or a module."
+    return f"Choose {', '.join(_KEYWORDS)}, a .py file, a folder or a module."
 
 
 def _module_exists(name: str) -> bool:

@@ -33,7 +33,7 @@ class LabFunction:
     """Symbol and file in vLLM that do the same."""
 
 
-PLACES = tuple(place.name for place in fields(OwnParts))
+_PLACES = tuple(place.name for place in fields(OwnParts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class LabPart:
     def __post_init__(self) -> None:
         if bool(self.goes_to) == bool(self.never):
             raise ValueError(f"part {self.name} needs goes_to, or never with the reason, and not both")
-        if self.goes_to and self.goes_to not in PLACES:
-            near = did_you_mean(self.goes_to, PLACES)
-            raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {near}the places are {', '.join(PLACES)}")
+        if self.goes_to and self.goes_to not in _PLACES:
+            near = did_you_mean(self.goes_to, _PLACES)
+            raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {near}the places are {', '.join(_PLACES)}")
 
     def __str__(self) -> str:
         return f"{self.lab_id} {self.name}"

@@ -22,7 +22,7 @@ from mini_kv.labkit.shrink import shrink
 Item = TypeVar("Item")
 
 COMES, LEAVES = "comes with", "leaves"
-STEMS = ((1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1), (2,))
+_STEMS = ((1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1), (2,))
 """Beginnings of the tokens that random requests bring."""
 
 
@@ -45,7 +45,7 @@ def random_life(
     num_steps: int,
     shares: Mapping[str, float],
     *,
-    stems: Sequence[tuple[int, ...]] = STEMS,
+    stems: Sequence[tuple[int, ...]] = _STEMS,
     max_tail: int = 3,
     of_cache: Sequence[str] = (),
     options: Mapping[str, Mapping[str, Sequence[Any]]] = MappingProxyType({}),
@@ -170,26 +170,26 @@ def table(kv: Any, name: str) -> list[int]:
 
 def free_queue(kv: Any) -> list[int]:
     """Return the ids in the free queue, the next to be handed out first."""
-    return ids_of(pool_of(kv).free_block_queue.get_all_free_blocks())
+    return ids_of(_pool_of(kv).free_block_queue.get_all_free_blocks())
 
 
 def cached_blocks(kv: Any) -> list[int]:
     """Return the ids of the blocks that have a block hash."""
-    return [block.block_id for block in pool_of(kv).blocks if block.block_hash is not None]
+    return [block.block_id for block in _pool_of(kv).blocks if block.block_hash is not None]
 
 
 def references(kv: Any, block_ids: Iterable[int]) -> list[int]:
     """Return the `ref_cnt` of each of these blocks."""
-    return [pool_of(kv).blocks[block_id].ref_cnt for block_id in block_ids]
+    return [_pool_of(kv).blocks[block_id].ref_cnt for block_id in block_ids]
 
 
 def scramble(kv: Any) -> None:
     """Reorder the free queue of a new cache, so that a block's id does not tell its place."""
-    queue = pool_of(kv).free_block_queue
+    queue = _pool_of(kv).free_block_queue
     blocks = queue.popleft_n(queue.num_free_blocks)
     queue.append_n(blocks[1::2] + blocks[::2][::-1])
 
 
-def pool_of(kv: Any) -> Any:
+def _pool_of(kv: Any) -> Any:
     """Return the manager's pool; a pool itself."""
     return getattr(kv, "block_pool", kv)

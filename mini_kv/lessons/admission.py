@@ -23,7 +23,7 @@ from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks
 from mini_kv.trace.step import run_step, sample_ready
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, TraceRequest, name_blocks, read_trace
 
-MAX_BLOCKS = 1_000_000
+_MAX_BLOCKS = 1_000_000
 """Most blocks of a pool that the command makes: this many take a second."""
 
 
@@ -184,7 +184,7 @@ class _Serving:
         return report
 
 
-def format_comparison(reports: dict[str, ServeReport]) -> str:
+def _format_comparison(reports: dict[str, ServeReport]) -> str:
     """Return a table, one line per strategy."""
     lines = ["strategy              steps  preempted  recomputed  usage  mean wait  longest"]
     for name, report in reports.items():
@@ -203,8 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ms-per-step", type=int, default=20)
     parser.add_argument("--max-num-seqs", type=int, default=128)
     options = parser.parse_args(argv)
-    if options.num_blocks > MAX_BLOCKS:
-        parser.error(f"--num-blocks is {options.num_blocks}, it must be at most {MAX_BLOCKS:,}")
+    if options.num_blocks > _MAX_BLOCKS:
+        parser.error(f"--num-blocks is {options.num_blocks}, it must be at most {_MAX_BLOCKS:,}")
     try:
         trace = read_trace(options.trace)
         config = SchedulerConfig(max_num_seqs=options.max_num_seqs)
@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     refused = next(iter(reports.values())).requests_refused
     print(f"{len(trace)} requests, {refused} of them larger than the pool of {options.num_blocks - 1} blocks\n")
-    print(format_comparison(reports))
+    print(_format_comparison(reports))
     return 0
 
 

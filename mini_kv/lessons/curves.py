@@ -178,7 +178,7 @@ def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
 
     The first are the cold ones, that share nothing; the others are warm, a quarter of the prompt per group.
     """
-    groups: list[list[FollowedRequest]] = [[] for _ in OVERLAP_LABELS]
+    groups: list[list[FollowedRequest]] = [[] for _ in _OVERLAP_LABELS]
     for request in requests:
         # 0 shared -> group 0; up to and including 1/4 -> group 1; up to 2/4 -> 2; ...
         groups[-(-4 * request.num_shared_tokens // request.num_tokens)].append(request)
@@ -190,9 +190,9 @@ def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
             sum(request.num_shared_tokens for request in group),
             sum(request.num_hit_tokens for request in group),
         )
-        for label, group in zip(OVERLAP_LABELS, groups, strict=True)
+        for label, group in zip(_OVERLAP_LABELS, groups, strict=True)
     ]
 
 
-OVERLAP_LABELS = ("nothing", "to 1/4", "to 2/4", "to 3/4", "more")
+_OVERLAP_LABELS = ("nothing", "to 1/4", "to 2/4", "to 3/4", "more")
 """Labels of the five groups: the part of a prompt that an earlier request had too."""

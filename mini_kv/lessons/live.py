@@ -19,9 +19,9 @@ from mini_kv.trace.scenario import parse_tokens, prefill
 from mini_kv.trace.story import id_runs
 from mini_kv.trace.traced_manager import Span, TracedKVCacheManager
 
-FIRST_STRANGE_TOKEN = 1_000_000
+_FIRST_STRANGE_TOKEN = 1_000_000
 """Tokens from here on belong to strangers: no prompt of the reader's has them."""
-MAX_PROMPT_TOKENS = 400
+_MAX_PROMPT_TOKENS = 400
 """More would not fit on a screen."""
 
 
@@ -62,8 +62,8 @@ class LiveCache:
         parts = tokens.split()
         if not parts or not all(re.fullmatch(r"[0-9]{1,9}(\.\.[0-9]{1,9})?", part) for part in parts):
             return f"A prompt is numbers and runs of numbers, like 0..15 100..103; this is not: {tokens}"
-        if not 0 < _num_tokens(tokens) <= MAX_PROMPT_TOKENS:
-            return f"A prompt here has 1 to {MAX_PROMPT_TOKENS} tokens; this one has {_num_tokens(tokens)}."
+        if not 0 < _num_tokens(tokens) <= _MAX_PROMPT_TOKENS:
+            return f"A prompt here has 1 to {_MAX_PROMPT_TOKENS} tokens; this one has {_num_tokens(tokens)}."
         name = _letter(self._num_admitted)
         said = self._admit(name, parse_tokens(tokens))
         self._num_admitted += name in self._running  # who is refused comes again, under the same name
@@ -82,7 +82,7 @@ class LiveCache:
         self._num_strangers += 1
         name = f"stranger {self._num_strangers}"
         size = num_blocks * self.block_size
-        first = FIRST_STRANGE_TOKEN * self._num_strangers
+        first = _FIRST_STRANGE_TOKEN * self._num_strangers
         said = self._admit(name, tuple(range(first, first + size)))
         if name in self._running:
             self.kv.free(self._running.pop(name))

@@ -53,7 +53,7 @@ class Story:
         self.data = figure.played_data(scenario, player(scenario)) if player else figure.story_data(scenario)
 
     def _repr_html_(self) -> str:
-        return f"{script_element()}{figure.fragment(self.data)}"
+        return f"{_script_element()}{figure.fragment(self.data)}"
 
 
 class LivePlayer:
@@ -134,7 +134,7 @@ class LivePlayer:
         return {**data, "at": -1, "key": f"live {id(self)}"}
 
     def _ipython_display_(self) -> None:
-        display_with_figure(self.box, self.story())
+        _display_with_figure(self.box, self.story())
 
 
 class PromptPlayer:
@@ -186,18 +186,18 @@ class PromptPlayer:
         self.figure.value = figure.fragment(self.data)
 
     def _ipython_display_(self) -> None:
-        display_with_figure(self.box, self.data)
+        _display_with_figure(self.box, self.data)
 
 
-def display_with_figure(box: Any, data: dict[str, Any]) -> None:
+def _display_with_figure(box: Any, data: dict[str, Any]) -> None:
     """Show controls with a figure among them.
 
     An HTML widget runs no script, so the figure has to be known before: by an output of the same cell, since in Colab
     each cell's outputs are a page of their own. The HTML is for exported pages, where no kernel answers.
     """
     display = need("IPython.display")
-    display.display(display.HTML(script_element()))
-    exported = f"{WITHOUT_A_KERNEL}{figure.fragment(data)}"
+    display.display(display.HTML(_script_element()))
+    exported = f"{_WITHOUT_A_KERNEL}{figure.fragment(data)}"
     display.display({**box._repr_mimebundle_(), "text/html": exported}, raw=True)
 
 
@@ -237,15 +237,15 @@ class ChainExplorer:
         self.shown.value = self.chain._repr_html_()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        return {**self.box._repr_mimebundle_(**kwargs), "text/html": f"{WITHOUT_A_KERNEL}{self.chain._repr_html_()}"}
+        return {**self.box._repr_mimebundle_(**kwargs), "text/html": f"{_WITHOUT_A_KERNEL}{self.chain._repr_html_()}"}
 
 
-def script_element() -> str:
+def _script_element() -> str:
     """Return the figure's script as an element; running it twice does nothing the second time."""
     return f"<script>{figure.script()}</script>"
 
 
-WITHOUT_A_KERNEL = "<p><em>In the notebook there are buttons and fields here. They need it to be running.</em></p>"
+_WITHOUT_A_KERNEL = "<p><em>In the notebook there are buttons and fields here. They need it to be running.</em></p>"
 """Stands in an exported page, in place of the controls."""
 
 _LABEL = {"style": {"description_width": "9em"}}

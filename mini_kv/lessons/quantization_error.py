@@ -20,10 +20,10 @@ from mini_kv.attention.quantized import (
     to_fp8,
 )
 
-SCHEMES = ("tensor", "token", "channel", "fp8")
+_SCHEMES = ("tensor", "token", "channel", "fp8")
 
 
-def round_trip(x: Tensor, scheme: str) -> Tensor:
+def _round_trip(x: Tensor, scheme: str) -> Tensor:
     """Return `[num_tokens, num_kv_heads, head_size]` as it comes back from 8 bits, in float32."""
     if scheme == "tensor":
         return dequantize(*quantize_per_tensor(x))
@@ -53,8 +53,8 @@ def errors(outlier: float, num_tokens: int = 512, head_size: int = 128, seed: in
     others = [channel for channel in range(head_size) if channel != 7]
     exact = _attention(queries, keys, values)
     found = {}
-    for scheme in SCHEMES:
-        near_keys, near_values = round_trip(keys, scheme), round_trip(values, scheme)
+    for scheme in _SCHEMES:
+        near_keys, near_values = _round_trip(keys, scheme), _round_trip(values, scheme)
         scores = queries @ (near_keys - keys)[:, 0].T * head_size**-0.5
         found[scheme] = {
             "others": _relative(near_keys[:, :, others], keys[:, :, others]),

@@ -29,7 +29,7 @@ TABLES = {"a": [2, 1], "b": [3, 4, 5]}
 """Block tables of the requests in the scenario `a-step-s-slots`: a test compares them."""
 STEPS = ({"a": 5}, {"a": 1, "b": 7}, {"a": 1, "b": 3})
 """How many tokens of each request a step computes."""
-PADDED = 8
+_PADDED = 8
 """Tokens of a batch: what a step lacks is filled up with tokens whose slot is -1."""
 MISTAKES = ("none", "positions from the step", "entry for block", "another's row", "padding at -1")
 
@@ -66,7 +66,7 @@ def write_steps(mistake: str = "none") -> Memory:
         slots = _slots(step, computed, mistake)
         before = _names_in(kv_cache, names)
         names += tokens
-        numbers = [names.index(token) for token in tokens] + [1] * (PADDED - len(tokens))
+        numbers = [names.index(token) for token in tokens] + [1] * (_PADDED - len(tokens))
         _write(torch.tensor(numbers, dtype=torch.float32).view(-1, 1, 1), kv_cache, slots, mistake)
         slots_now = zip(chain(*before), chain(*_names_in(kv_cache, names)), strict=True)
         overwritten += [(old, new) for old, new in slots_now if old and old != new]
@@ -97,7 +97,7 @@ def _slots(step: dict[str, int], computed: dict[str, int], mistake: str) -> Tens
     if mistake == "another's row":
         tables = tables[:1].expand(len(rows), -1)
     slots = compute_slot_mapping(torch.tensor(starts, dtype=torch.int32), torch.tensor(positions), tables, BLOCK_SIZE)
-    return torch.cat([slots, torch.full((PADDED - len(positions),), -1)])
+    return torch.cat([slots, torch.full((_PADDED - len(positions),), -1)])
 
 
 def _write(key: Tensor, kv_cache: PagedKVCache, slots: Tensor, mistake: str) -> None:

@@ -19,7 +19,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.trace.scenario import parse_group
 
-NEW_TOKEN = 1_000_000
+_NEW_TOKEN = 1_000_000
 """The output token of every request here; no prompt has it."""
 NUM_TOKENS = 8192
 """Length of a conversation, if nothing else is said."""
@@ -44,7 +44,7 @@ class Found:
     """The blocks by number, one row per group; 0 is the null block."""
 
 
-def cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCacheManager:
+def _cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCacheManager:
     """Return a cache of these groups; `num_blocks` counts the null block."""
     specs = [
         KVCacheGroupSpec((f"{index}: {name}",), parse_group(name, block_size)) for index, name in enumerate(groups)
@@ -67,11 +67,11 @@ def held_while_computing(
     if chunk < 1:
         raise ConfigError(f"chunk is {chunk}, it must be at least 1")
     num_blocks = 1 + len(groups) * -(-(num_tokens + num_more) // block_size)
-    kv = cache_of(num_blocks, groups, block_size)
+    kv = _cache_of(num_blocks, groups, block_size)
     request = kv.new_request("A", range(num_tokens))
     result = list(_compute(kv, request, chunk))
     for _ in range(num_more):
-        request.append_output_token_ids(NEW_TOKEN)
+        request.append_output_token_ids(_NEW_TOKEN)
         result += _compute(kv, request, chunk)
     return result
 
@@ -95,7 +95,7 @@ def find_with_holes(
         holes: for a group, by its place, the blocks that are missing, counted from the prompt's first, from 0.
         block_size: tokens per block, in every group.
     """
-    kv = cache_of(1 + len(groups) * -(-num_tokens // block_size), groups, block_size)
+    kv = _cache_of(1 + len(groups) * -(-num_tokens // block_size), groups, block_size)
     request = kv.new_request("A", range(num_tokens))
     list(_compute(kv, request, num_tokens))
     missing = {
@@ -127,11 +127,11 @@ def hits_of_the_second_round(
         chunk: most tokens of a step.
         block_size: tokens per block, in every group.
     """
-    kv = cache_of(num_blocks, groups, block_size)
+    kv = _cache_of(num_blocks, groups, block_size)
     hits = []
     for turn in range(2):
         for index in range(num_conversations):
-            first = index * NEW_TOKEN
+            first = index * _NEW_TOKEN
             request = kv.new_request(f"{index}, turn {turn}", range(first, first + num_tokens + turn))
             hits.append(kv.get_computed_blocks(request)[1])
             list(_compute(kv, request, chunk))

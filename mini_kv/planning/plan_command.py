@@ -55,14 +55,14 @@ def run(args: argparse.Namespace) -> int:
         model = load_model(args.model, args.block_size)
         max_len = args.max_len if args.max_len is not None else model.max_model_len
         groups = get_kv_cache_groups(model.kv_cache_spec, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
-        print("\n".join(plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)))
+        print("\n".join(_plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)))
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, max_len: int, step: int) -> list[str]:
+def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, max_len: int, step: int) -> list[str]:
     """Return the lines of the plan: one per group, then the totals, then the tensors."""
     config = get_kv_cache_config(groups, memory)
     size = max(len(group.layer_names) for group in groups)
@@ -92,7 +92,7 @@ def plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, ma
         f"concurrency  {get_max_concurrency(config, max_len, step):.2f} such requests at once",
         f"padding      {num_empty} of {num_places} places are empty: {100 * num_empty / num_places:.1f} %",
         "",
-        *tensor_lines(groups, model.kv_sharing),
+        *_tensor_lines(groups, model.kv_sharing),
         "",
         f"source: {model.source}",
     ]
@@ -112,7 +112,7 @@ def describe(spec: KVCacheSpec) -> str:
             return "full attention"
 
 
-def tensor_lines(groups: Sequence[KVCacheGroupSpec], kv_sharing: dict[str, str]) -> list[str]:
+def _tensor_lines(groups: Sequence[KVCacheGroupSpec], kv_sharing: dict[str, str]) -> list[str]:
     """Return a drawing of the tensors: a row per tensor, a column per group, + for layers that share an owner's KV."""
     tensors = get_kv_cache_tensors(groups, kv_sharing)
     cells = [

@@ -44,7 +44,7 @@ def leak_report(kv: KVCacheManager, taken_in: Mapping[int, str]) -> str:
     )
 
 
-def call_in_words(span: Span) -> str:
+def _call_in_words(span: Span) -> str:
     """Return a call with its most important arguments, as in "allocate_slots(A, 5)"."""
     args = span.args
     match span.call:
@@ -59,7 +59,7 @@ def call_in_words(span: Span) -> str:
     return f"{span.call}({words})"
 
 
-def changes_nothing(span: Span) -> bool:
+def _changes_nothing(span: Span) -> bool:
     """Return whether the call must leave the state as it was: a lookup, or a refusal."""
     refused = {"allocate_slots": None, "reset_prefix_cache": False}
     return span.call == "get_computed_blocks" or (span.call in refused and span.result is refused[span.call])
@@ -80,7 +80,7 @@ class DebugKVCacheManager(ObservedKVCacheManager):
     def observe(self, span: Span, request: Request | None) -> Iterator[None]:
         """Check the state before the call against the state after it, and the state after it against the ledger."""
         before = manager_state(self.manager)
-        text = call_in_words(span)
+        text = _call_in_words(span)
         try:
             yield
         except KVCacheError:
@@ -90,7 +90,7 @@ class DebugKVCacheManager(ObservedKVCacheManager):
         self._history.append(text)
         if span.call == "allocate_slots" and isinstance(span.result, list):
             self._taken_in |= dict.fromkeys(span.result, text)
-        if changes_nothing(span):
+        if _changes_nothing(span):
             self._check_unchanged(before)
         self._check_append_only(before["tables"])
         leak = leak_report(self.manager, self._taken_in)

@@ -43,7 +43,7 @@ def frame_of_pool(pool: BlockPool, tables: dict[str, list[list[int]]]) -> Frame:
     return Frame(blocks, tables, free_order_of(pool))
 
 
-def apply_edges(blocks: Sequence[BlockView], edges: Iterable[Edge]) -> tuple[BlockView, ...]:
+def _apply_edges(blocks: Sequence[BlockView], edges: Iterable[Edge]) -> tuple[BlockView, ...]:
     """Return the blocks after these edges."""
     after = list(blocks)
     for edge in edges:
@@ -63,6 +63,6 @@ def frames(spans: Iterable[Span], num_blocks: int) -> list[Frame]:
     for span in spans:
         if span.tables is None or span.free_order is None:
             raise ValueError(f"span {span.call} has no snapshot: trace with snapshots=True to draw frames")
-        blocks = apply_edges(blocks, span.edges)
+        blocks = _apply_edges(blocks, span.edges)
         result.append(Frame(blocks, span.tables, span.free_order))
     return result

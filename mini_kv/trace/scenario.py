@@ -207,7 +207,7 @@ def _parse_limits(values: dict[str, Any]) -> SchedulerConfig:
 def _parse_step(where: str, values: dict[str, Any]) -> Step:
     if values.get("call") not in CALLS:
         raise ScenarioError(f"{where}: call is {values.get('call')!r}; there are: {', '.join(CALLS)}")
-    unknown = values.keys() - STEP_KEYS
+    unknown = values.keys() - _STEP_KEYS
     if unknown:
         raise ScenarioError(f"{where}: unknown {', '.join(sorted(unknown))}")
     if not values.get("say"):
@@ -236,7 +236,7 @@ def _parse_step(where: str, values: dict[str, Any]) -> Step:
     )
 
 
-STEP_KEYS = {"call", "say", "expect", "request", "tokens", "salt", "max_tokens", "priority", "invariant", "predict"}
+_STEP_KEYS = {"call", "say", "expect", "request", "tokens", "salt", "max_tokens", "priority", "invariant", "predict"}
 
 
 def parse_tokens(text: str) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ BLOCK_SIZE = 512
 """Tokens per block, fixed by the format."""
 MAX_LINE_BYTES = 1 << 20
 """A line has a few bytes per block; this is enough for a prompt of 50 million tokens."""
-MAX_NUMBER = 10**15
+_MAX_NUMBER = 10**15
 """Largest time or length in a line: 10**15 ms are 30,000 years."""
 
 
@@ -140,8 +140,8 @@ def _parse(raw: bytes) -> TraceRequest:
     input_length = _integer(fields, "input_length", minimum=1)
     output_length = _integer(fields, "output_length", minimum=0)
     for name in ("timestamp", "input_length", "output_length"):
-        if fields[name] > MAX_NUMBER:
-            raise ValueError(f"{name} is {_quote(fields[name])}: it must be at most {MAX_NUMBER:,}")
+        if fields[name] > _MAX_NUMBER:
+            raise ValueError(f"{name} is {_quote(fields[name])}: it must be at most {_MAX_NUMBER:,}")
     request = TraceRequest(timestamp, input_length, output_length, _hash_ids(fields))
     if len(request.hash_ids) != request.num_blocks:
         message = f"hash_ids has {len(request.hash_ids)} ids, but a prompt of {input_length} tokens has "

@@ -53,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
         return 2
     finally:
         bar.clear()
-    print(json.dumps(report.as_dict(), indent=2) if args.json else format_report(report))
+    print(json.dumps(report.as_dict(), indent=2) if args.json else _format_report(report))
     return 0
 
 
-def format_report(report: ReplayReport) -> str:
+def _format_report(report: ReplayReport) -> str:
     """Return the report as text, one figure per line with the numbers that it is made of."""
     r = report
     lines = [

@@ -27,19 +27,19 @@ from typing import NamedTuple, TypeAlias
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, format_request
 
 # Inclusive ranges of what is drawn: tokens, turns, milliseconds.
-SYSTEM_PROMPT_TOKENS = ((1_200, 1_800), (4_000, 5_000), (300, 500), (2_200, 3_000))
-QUESTION_TOKENS = (20, 900)
-ANSWER_TOKENS = (10, 600)
-DOCUMENT_TOKENS = (4_000, 16_000)
-TURNS = (1, 8)
-SESSION_GAP_MS = (0, 8_000)
+_SYSTEM_PROMPT_TOKENS = ((1_200, 1_800), (4_000, 5_000), (300, 500), (2_200, 3_000))
+_QUESTION_TOKENS = (20, 900)
+_ANSWER_TOKENS = (10, 600)
+_DOCUMENT_TOKENS = (4_000, 16_000)
+_TURNS = (1, 8)
+_SESSION_GAP_MS = (0, 8_000)
 THINK_MS = (5_000, 60_000)
-DOCUMENTS_PER_SESSION = 0.25
+_DOCUMENTS_PER_SESSION = 0.25
 """Share of the sessions that send one document; the others are conversations."""
-REPEAT_MS = (1_000, 4_000)
-REPEATS_PER_TURN = 0.05
+_REPEAT_MS = (1_000, 4_000)
+_REPEATS_PER_TURN = 0.05
 """Share of the requests that come twice. In Mooncake's `synthetic_trace.jsonl` it is 213 of 3,993."""
-MAX_REQUESTS = 1_000_000
+_MAX_REQUESTS = 1_000_000
 
 Range: TypeAlias = tuple[int, int]
 
@@ -84,19 +84,19 @@ class Dice:
 def generate(seed: int, num_requests: int) -> list[TraceRequest]:
     """Return `num_requests` requests in order of arrival; the same seed gives the same trace."""
     dice = Dice(seed)
-    system_prompts = [dice.segment(bounds) for bounds in SYSTEM_PROMPT_TOKENS]
+    system_prompts = [dice.segment(bounds) for bounds in _SYSTEM_PROMPT_TOKENS]
     turns: list[Turn] = []
     start = 0
     while len(turns) < num_requests:
         # The square favours the first ones: a service has one system prompt that nearly all requests use.
         system_prompt = system_prompts[int(dice.chance() ** 2 * len(system_prompts))]
-        if dice.chance() < DOCUMENTS_PER_SESSION:
-            document = dice.segment(DOCUMENT_TOKENS)
-            session = [Turn(start, (system_prompt, document), dice.integer(ANSWER_TOKENS))]
+        if dice.chance() < _DOCUMENTS_PER_SESSION:
+            document = dice.segment(_DOCUMENT_TOKENS)
+            session = [Turn(start, (system_prompt, document), dice.integer(_ANSWER_TOKENS))]
         else:
             session = _conversation(dice, start, system_prompt)
         turns += session + _repeats(dice, session)
-        start += dice.integer(SESSION_GAP_MS)
+        start += dice.integer(_SESSION_GAP_MS)
     turns.sort(key=lambda turn: turn.timestamp)
     known: dict[tuple[tuple[int, ...], int], int] = {}
     return [
@@ -110,9 +110,9 @@ def _conversation(dice: Dice, start: int, system_prompt: Segment) -> list[Turn]:
     turns = []
     prompt: tuple[Segment, ...] = (system_prompt,)
     timestamp = start
-    for _ in range(dice.integer(TURNS)):
-        prompt += (dice.segment(QUESTION_TOKENS),)
-        answer = dice.segment(ANSWER_TOKENS)
+    for _ in range(dice.integer(_TURNS)):
+        prompt += (dice.segment(_QUESTION_TOKENS),)
+        answer = dice.segment(_ANSWER_TOKENS)
         turns.append(Turn(timestamp, prompt, answer.length))
         prompt += (answer,)
         timestamp += dice.integer(THINK_MS)
@@ -122,9 +122,9 @@ def _conversation(dice: Dice, start: int, system_prompt: Segment) -> list[Turn]:
 def _repeats(dice: Dice, session: Sequence[Turn]) -> list[Turn]:
     """Return a few of the turns once more, a little later, as a client does that grew impatient."""
     return [
-        turn._replace(timestamp=turn.timestamp + dice.integer(REPEAT_MS))
+        turn._replace(timestamp=turn.timestamp + dice.integer(_REPEAT_MS))
         for turn in session
-        if dice.chance() < REPEATS_PER_TURN
+        if dice.chance() < _REPEATS_PER_TURN
     ]
 
 
@@ -165,8 +165,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=200, help="how many (default: 200)")
     args = parser.parse_args(argv)
-    if not 1 <= args.requests <= MAX_REQUESTS:
-        parser.error(f"--requests must be at least 1, and at most {MAX_REQUESTS:,}: a trace holds at least one request")
+    if not 1 <= args.requests <= _MAX_REQUESTS:
+        parser.error(
+            f"--requests must be at least 1, and at most {_MAX_REQUESTS:,}: a trace holds at least one request"
+        )
     lines = [format_request(request) + "\n" for request in generate(args.seed, args.requests)]
     try:
         args.output.write_bytes("".join(lines).encode())  # bytes: the same line ends on every platform

@@ -29,8 +29,8 @@ from mini_kv.engine.tokenizer import Tokenizer
 from mini_kv.training.prose import read_prose
 from mini_kv.training.train_tokenizer import learn_merges, tokenizer_json
 
-EOS, EOS_ID = "<|end|>", 0
-HELD_OUT = "held_out.txt"
+_EOS, _EOS_ID = "<|end|>", 0
+_HELD_OUT = "held_out.txt"
 CONFIG = ModelConfig(
     vocab_size=1024,  # the end of a text, 256 bytes, 767 merges
     hidden_size=160,
@@ -116,12 +116,12 @@ def train(
     torch.manual_seed(recipe.seed)
     shuffle = random.Random(recipe.seed)
     model = new_model(config)
-    hooks = add_dropout(model, recipe.dropout)
+    hooks = _add_dropout(model, recipe.dropout)
     wide = [p for p in model.parameters() if p.dim() > 1]
     narrow = [p for p in model.parameters() if p.dim() == 1]  # norms, which nothing should pull towards zero
     groups = [{"params": wide, "weight_decay": recipe.weight_decay}, {"params": narrow, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
-    sections = [[*tokenizer.encode(text), EOS_ID] for text in learn]
+    sections = [[*tokenizer.encode(text), _EOS_ID] for text in learn]
     start, recent = time.perf_counter(), 0.0
     for step in range(recipe.steps):
         for group in optimizer.param_groups:
@@ -141,7 +141,7 @@ def train(
     return model
 
 
-def add_dropout(model: TinyLlama, share: float) -> list[RemovableHandle]:
+def _add_dropout(model: TinyLlama, share: float) -> list[RemovableHandle]:
     """Let the model forget by chance as long as it learns; the hooks that are returned end it when they are removed."""
 
     def forget(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -200,11 +200,11 @@ def make_checkpoint(folder: Path, prose: list[str], config: ModelConfig, recipe:
     print(f"{len(prose)} texts, {sum(map(len, prose)):,} characters, sha256 {digest}")
 
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = tokenizer_json(learn_merges(learn, config.vocab_size - 1 - 256), EOS)
+    vocabulary = tokenizer_json(learn_merges(learn, config.vocab_size - 1 - 256), _EOS)
     (folder / TOKENIZER).write_text(vocabulary, encoding="utf-8", newline="\n")
-    (folder / HELD_OUT).write_text("\n\n\n".join(held_out) + "\n", encoding="utf-8", newline="\n")
-    tokenizer = Tokenizer.from_file(folder / TOKENIZER, EOS_ID)
-    save_model(folder, train(config, recipe, tokenizer, learn, held_out), vocabulary, torch.bfloat16, EOS_ID)
+    (folder / _HELD_OUT).write_text("\n\n\n".join(held_out) + "\n", encoding="utf-8", newline="\n")
+    tokenizer = Tokenizer.from_file(folder / TOKENIZER, _EOS_ID)
+    save_model(folder, train(config, recipe, tokenizer, learn, held_out), vocabulary, torch.bfloat16, _EOS_ID)
 
     model, _ = load_model(folder)  # as it was rounded
     losses = [text_loss(model, tokenizer, texts) for texts in (learn, held_out)]
@@ -226,7 +226,7 @@ remembers them. What it writes looks like sense and is none: it is here so that 
     made by     python -m mini_kv.training.train --steps {recipe.steps}
     seed        {recipe.seed}, with torch {torch.__version__}
     prose       {digest} (SHA-256)
-    surprise    {losses[0]:.2f} nats a token on what it has read, {losses[1]:.2f} on {HELD_OUT}, which it has not;
+    surprise    {losses[0]:.2f} nats a token on what it has read, {losses[1]:.2f} on {_HELD_OUT}, which it has not;
                 a guess among all tokens would be {math.log(c.vocab_size):.2f}
 
 The weights are under the licence of the prose that they were learned from, CC BY 4.0: see `LICENSE-docs`.

@@ -39,7 +39,7 @@ from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.text import draw_state
 
 VERSION = 1
-GROUP_DIGITS = 8
+_GROUP_DIGITS = 8
 """Hex digits at the end of a key that name its group."""
 
 COUNTS = {
@@ -167,7 +167,7 @@ def _tokens(spans: Sequence[Span]) -> Data:
 
 def _short_names(keys: set[str]) -> dict[str, str]:
     """Return a short hash for each key: the start of its digest, and its group unless that is group 0."""
-    digests = {key: key[:-GROUP_DIGITS] or key for key in keys}
+    digests = {key: key[:-_GROUP_DIGITS] or key for key in keys}
     digits = 4
     while len({digest[:digits] for digest in digests.values()}) < len(set(digests.values())):
         digits += 1

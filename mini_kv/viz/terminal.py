@@ -17,10 +17,10 @@ from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.text import LEGEND, draw_state
 
 WIDTH = 78
-ESCAPE = re.compile("\x1b\\[[0-9]*m")
+_ESCAPE = re.compile("\x1b\\[[0-9]*m")
 STOP = ("q", "Q", "", "\x04", "\x1b")
 """Keys that end a story; the last three are the end of input, Ctrl-D and Esc."""
-BACK = ("\x1b[D", "\x1bOD", "\xe0K", "b")
+_BACK = ("\x1b[D", "\x1bOD", "\xe0K", "b")
 """Left, as terminals and Windows send it, and a letter for keyboards without arrows."""
 
 
@@ -36,7 +36,7 @@ class Page:
 
 def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None) -> None:
     """Write the scenario to `out`; with `keys` (a terminal), a step at each key: Left goes back, `q` stops."""
-    colour, width, steps = may_colour(out), width_of(out), len(scenario.steps)
+    colour, width, steps = _may_colour(out), _width_of(out), len(scenario.steps)
     pages = [
         Page(
             draw_step(played, f"{number}/{steps}", colour=colour, width=width), played.step.predict, played.right_choice
@@ -45,35 +45,35 @@ def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None
     ]
     out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
     out.write(f"{scenario.num_blocks - 1} blocks of {scenario.block_size} tokens.   {LEGEND}\n")
-    if turn_pages(pages, out, keys, width):
+    if _turn_pages(pages, out, keys, width):
         out.write(f"\n{_wrap(scenario.ending, width)}\n")
 
 
 def play_spans(spans: Sequence[Span], num_blocks: int, out: TextIO, keys: TextIO | None = None) -> None:
     """Write what each call did and the state after it; `keys` as in `play_in_terminal`. Needs snapshots."""
-    colour, width = may_colour(out), width_of(out)
+    colour, width = _may_colour(out), _width_of(out)
     pages = []
     for number, (span, frame) in enumerate(zip(spans, frames(spans, num_blocks), strict=True), start=1):
         changed = {edge.block_id for edge in span.edges}
         drawing = _indented(draw_state(frame, changed, colour=colour), width)
         pages.append(Page(f"[{number}/{len(spans)}] {story_line(span)}\n\n{drawing}"))
     out.write(f"{LEGEND}\n")
-    turn_pages(pages, out, keys, width)
+    _turn_pages(pages, out, keys, width)
 
 
-def turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: int) -> bool:
+def _turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: int) -> bool:
     """Write all pages, or with `keys` one at each key press; return whether the last one was reached."""
     number = 0  # pages written
     while number < len(pages):
         page = pages[number]
         key = ""
         if page.question is not None:
-            out.write(f"\n{draw_question(page.question, width, numbered=keys is not None)}\n")
+            out.write(f"\n{_draw_question(page.question, width, numbered=keys is not None)}\n")
         if keys is not None and (number > 0 or page.question is not None):
             key = _wait(out, keys, page.question)
             if key in STOP:
                 return False
-            if key in BACK and number > 0:
+            if key in _BACK and number > 0:
                 number = max(number - 1, 1)
                 out.write(f"\n{pages[number - 1].text}\n")
                 continue
@@ -82,12 +82,12 @@ def turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: i
     return True
 
 
-def may_colour(out: TextIO) -> bool:
+def _may_colour(out: TextIO) -> bool:
     """Return whether escape codes are welcome: on a terminal, unless NO_COLOR or a dumb terminal says otherwise."""
     return out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def width_of(out: TextIO) -> int:
+def _width_of(out: TextIO) -> int:
     """Return how wide a line may be: what is read well, or less where the terminal is narrow."""
     return max(20, min(WIDTH, shutil.get_terminal_size().columns - 2)) if out.isatty() else WIDTH
 
@@ -101,7 +101,7 @@ def draw_step(played: PlayedStep, number: str, *, colour: bool = False, width: i
     return f"{heading}\n{_wrap(played.step.say, width)}\n\n{calls}\n\n{drawing}"
 
 
-def draw_question(predict: Prediction, width: int = WIDTH, *, numbered: bool = False) -> str:
+def _draw_question(predict: Prediction, width: int = WIDTH, *, numbered: bool = False) -> str:
     """Return a question and what there is to choose from, with the keys to press if there are any."""
     marks = range(1, len(predict.choices) + 1) if numbered else ["-"] * len(predict.choices)
     choices = "\n".join(f"    {mark} {choice.text}" for mark, choice in zip(marks, predict.choices, strict=True))
@@ -136,7 +136,7 @@ def _broken(line: str, width: int) -> list[str]:
     """Return the line in parts, each no wider than that, escape codes aside."""
     parts = [""]
     for cell in re.findall(r" *[^ ]+(?: \])?", line):
-        if parts[-1] and len(ESCAPE.sub("", parts[-1] + cell)) > width:
+        if parts[-1] and len(_ESCAPE.sub("", parts[-1] + cell)) > width:
             parts.append("  " + cell.strip())
         else:
             parts[-1] += cell
@@ -149,12 +149,12 @@ def _wait(out: TextIO, keys: TextIO, question: Prediction | None) -> str:
     prompt = f"  -- {answers}, left: back, q: stop --"
     out.write(f"\n{prompt}")
     out.flush()
-    key = read_key(keys)
+    key = _read_key(keys)
     out.write("\r" + " " * len(prompt) + "\r")
     return key
 
 
-def read_key(keys: TextIO) -> str:
+def _read_key(keys: TextIO) -> str:
     """Return the next key pressed, without waiting for Enter; "" at the end of input."""
     if sys.platform == "win32":
         import msvcrt

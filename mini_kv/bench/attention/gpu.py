@@ -20,7 +20,7 @@ from mini_kv.bench.attention import gpu_peers
 from mini_kv.bench.attention.clock import Calls, gpu_seconds
 from mini_kv.bench.attention.shapes import Inputs, Shape, decode, make_inputs, prefill
 
-SETS_BYTES = 512 * 2**20
+_SETS_BYTES = 512 * 2**20
 """Keys and values of all sets together: far more than the 50 to 60 MB of a GPU's last cache."""
 
 Clock = Callable[[Calls], float]
@@ -118,7 +118,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure and print all rows; return them as plain values. On another device with another clock: for tests."""
     device = torch.device(device)
-    limits = measure_limits(device, clock, 2**16 if quick else 2**30)
+    limits = _measure_limits(device, clock, 2**16 if quick else 2**30)
     print(f"copy      {limits.copy / 1e12:.3f} TB/s    read {limits.read / 1e12:.3f} TB/s", flush=True)
     print(f"multiply  {limits.multiply / 1e12:.0f} TFLOP/s in bfloat16\n", flush=True)
     titles = f"{'us':>9}{'TB/s':>8}{'TFLOP/s':>9}{'share':>7}{'must':>7}{'goal':>7}{'reached':>9}{'error':>9}"
@@ -135,13 +135,13 @@ def run(
             found.append({"row": row.name, "failed": f"{type(error).__name__}: {error}"})
             continue
         print(line(result, limits), flush=True)
-        found.append(as_values(result, limits))
+        found.append(_as_values(result, limits))
         reasons |= {f"{name}: {why}" for name, why in result.failures.items()}
-    print("\n".join(["", *quantized_lines(found), "", *sorted(reasons)]), flush=True)
+    print("\n".join(["", *_quantized_lines(found), "", *sorted(reasons)]), flush=True)
     return {"copy": limits.copy, "read": limits.read, "multiply": limits.multiply, "rows": found}
 
 
-def quantized_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def _quantized_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how long decode over 8-bit caches takes, by the time over bfloat16: at most 0.62, better 0.55."""
     seconds = {row["row"]: row["seconds"] for row in found if "seconds" in row}
     name = "decode B32 4k"
@@ -149,7 +149,7 @@ def quantized_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{one}: {took / seconds[name]:.2f} of bfloat16" for one, took in pairs if took and name in seconds]
 
 
-def measure_limits(device: torch.device, clock: Clock, num_bytes: int) -> Limits:
+def _measure_limits(device: torch.device, clock: Clock, num_bytes: int) -> Limits:
     """Time a copy, a sum and a product."""
     source, target = (torch.ones(num_bytes // 4, dtype=torch.float32, device=device) for _ in range(2))
     side = max(64, round((num_bytes // 8) ** 0.5) // 64 * 64)
@@ -162,7 +162,7 @@ def measure_limits(device: torch.device, clock: Clock, num_bytes: int) -> Limits
 def measure(row: Row, seed: int, device: torch.device, clock: Clock, backend: str) -> Result:
     """Check one row and time it, with our kernels and with every peer that can do it."""
     shape = row.shape
-    num_sets = max(1, min(32, -(-SETS_BYTES // shape.kv_bytes))) if device.type == "cuda" else 2
+    num_sets = max(1, min(32, -(-_SETS_BYTES // shape.kv_bytes))) if device.type == "cuda" else 2
     sets = [make_inputs(shape, device, seed + i, with_contiguous=not row.write) for i in range(num_sets)]
     if row.write:
         return Result(row, clock([partial(_write, one, backend) for one in sets]), check_write(sets[0], backend))
@@ -226,7 +226,7 @@ def rates(result: Result) -> tuple[float, float]:
     return num_bytes / result.ours, shape.flops / result.ours
 
 
-def as_values(result: Result, limits: Limits) -> dict[str, Any]:
+def _as_values(result: Result, limits: Limits) -> dict[str, Any]:
     """Return a row as plain values."""
     num_bytes, flops = rates(result)
     row = result.row
@@ -250,7 +250,7 @@ def as_values(result: Result, limits: Limits) -> dict[str, Any]:
 
 def line(result: Result, limits: Limits) -> str:
     """Return a row as a line of text; behind it, how many times as fast as each other one ours is."""
-    values: Mapping[str, Any] = as_values(result, limits)
+    values: Mapping[str, Any] = _as_values(result, limits)
     row = result.row
     must, goal = ("" if t is None else f"{t / 1e12:.0f}T" if t > 1 else f"{t:.2f}" for t in (row.must, row.goal))
     others = [f"{name} {ratio:.2f}x" for name, ratio in values["times_as_fast_as"].items()]

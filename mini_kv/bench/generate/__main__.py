@@ -17,9 +17,9 @@ from mini_kv.bench.generate.setup import SHAPE_NAMES, Setup, make_setup
 from mini_kv.bench.report import cpu_model
 
 PARTS = {"cache": cache, "prefix": prefix, "batch": batch, "peers": peers}
-SHAPES_ON_CPU = {"cache": ("tiny", "small"), "prefix": ("tiny",), "batch": ("tiny", "small"), "peers": ("tiny",)}
+_SHAPES_ON_CPU = {"cache": ("tiny", "small"), "prefix": ("tiny",), "batch": ("tiny", "small"), "peers": ("tiny",)}
 """The models that each part measures by default."""
-SHAPES_ON_GPU = dict.fromkeys(PARTS, ("1b",))
+_SHAPES_ON_GPU = dict.fromkeys(PARTS, ("1b",))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\n".join(f"{name:<10}{value}" for name, value in header.items()), flush=True)
     report: dict[str, Any] = {"header": header, "parts": []}
     setups: dict[str, Setup] = {}
-    shapes = SHAPES_ON_GPU if device == "cuda" else SHAPES_ON_CPU
+    shapes = _SHAPES_ON_GPU if device == "cuda" else _SHAPES_ON_CPU
     for part in args.parts:
         for shape in args.shape or shapes[part]:
             if shape not in setups:

@@ -21,13 +21,13 @@ from mini_kv.bench.generate.setup import Setup, greedy, table
 from mini_kv.bench.measure import Run, take_turns
 
 TITLE = "tokens/s by the number of requests in a step"
-COPY_BYTES = 256 * 2**20
+_COPY_BYTES = 256 * 2**20
 """Size of the tensor that is copied: far more than a last-level cache."""
-ROUNDS = 10
+_ROUNDS = 10
 """Copies and products that are measured together, so that waiting for the device costs nothing beside them."""
 
 
-def run(setup: Setup, *, copy_bytes: int = COPY_BYTES) -> list[dict[str, Any]]:
+def run(setup: Setup, *, copy_bytes: int = _COPY_BYTES) -> list[dict[str, Any]]:
     """Return one row per batch size; limits and steps are measured in turns."""
     matrix = 4096 if setup.model.device.type == "cuda" else 512
     runs: dict[str, Run] = {"copy": _copy(setup, copy_bytes), "multiply": _multiply(setup, matrix)}
@@ -45,9 +45,9 @@ def _copy(setup: Setup, num_bytes: int) -> Run:
 
     def once() -> dict[str, float]:
         begin = setup.clock()
-        for _ in range(ROUNDS):
+        for _ in range(_ROUNDS):
             target.copy_(source)
-        return {"per second": ROUNDS * 2 * num_bytes / (setup.clock() - begin)}
+        return {"per second": _ROUNDS * 2 * num_bytes / (setup.clock() - begin)}
 
     return once
 
@@ -58,9 +58,9 @@ def _multiply(setup: Setup, size: int) -> Run:
 
     def once() -> dict[str, float]:
         begin = setup.clock()
-        for _ in range(ROUNDS):
+        for _ in range(_ROUNDS):
             left @ right
-        return {"per second": ROUNDS * 2 * size**3 / (setup.clock() - begin)}
+        return {"per second": _ROUNDS * 2 * size**3 / (setup.clock() - begin)}
 
     return once
 

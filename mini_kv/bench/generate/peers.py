@@ -20,13 +20,13 @@ from mini_kv.engine.contiguous import NoCache
 TITLE = "whole prompts and answers, beside transformers on the same model"
 OURS = "mini_kv"
 CONTINUOUS = "continuous batching"
-ALONE = "one by one"
+_ALONE = "one by one"
 MUST = 2.0
 """The target: so much faster than continuous batching, as a ratio, with the tiny model on a CPU."""
-PAGE_SIZE = 16
-MAX_BATCH_TOKENS = 512
+_PAGE_SIZE = 16
+_MAX_BATCH_TOKENS = 512
 """Most tokens of a step of continuous batching: the fastest of 256, 512 and 2048, as its mask grows with the square."""
-MOST_ALONE = 16
+_MOST_ALONE = 16
 """Prompts that are measured one by one; more take long and say nothing new."""
 
 Tokens = list[list[int]]
@@ -38,13 +38,13 @@ FindPeers = Callable[[Setup], tuple[dict[str, Once], dict[str, str]]]
 
 def run(setup: Setup, find_peers: FindPeers | None = None) -> list[dict[str, Any]]:
     """Return one row per workload, beside what `find_peers` finds: transformers, unless another is passed."""
-    with quiet_transformers():
-        peers, missing = (find_peers or transformers_peers)(setup)
+    with _quiet_transformers():
+        peers, missing = (find_peers or _transformers_peers)(setup)
         return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
+def _quiet_transformers() -> Iterator[None]:
     """Silence the warnings of transformers, where it is installed."""
     if not has_package("transformers"):
         yield
@@ -67,7 +67,7 @@ def has_package(name: str) -> bool:
 def _row(setup: Setup, count: int, length: int, shared: int, peers: dict[str, Once]) -> dict[str, Any]:
     prompts = setup.prompts(count, length, shared)
     said, failed = dict[str, Tokens](), dict[str, str]()
-    ways = {OURS: _ours(setup, count, length)} | (peers if count <= MOST_ALONE else _without_alone(peers))
+    ways = {OURS: _ours(setup, count, length)} | (peers if count <= _MOST_ALONE else _without_alone(peers))
     runs = {name: _turn(name, once, prompts, said, failed) for name, once in ways.items()}
     values = take_turns(runs, setup.repeats)
     if OURS in failed:
@@ -89,7 +89,7 @@ def _row(setup: Setup, count: int, length: int, shared: int, peers: dict[str, On
 
 
 def _without_alone(peers: dict[str, Once]) -> dict[str, Once]:
-    return {name: once for name, once in peers.items() if name != ALONE}
+    return {name: once for name, once in peers.items() if name != _ALONE}
 
 
 def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, Tokens], failed: dict[str, str]) -> Run:
@@ -141,7 +141,7 @@ def _ours(setup: Setup, count: int, length: int) -> Once:
     return once
 
 
-def transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
+def _transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
     """Return transformers' ways, and why those that are not there are missing."""
     if not has_package("transformers"):
         return {}, {"transformers": "the package transformers is not installed"}
@@ -160,8 +160,8 @@ def _continuous(setup: Setup, model: Any, settings: Any) -> Once:
     new_tokens = setup.sizes.new_tokens
 
     def continuous(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
-        pages = len(prompts) * -(-(len(prompts[0]) + new_tokens) // PAGE_SIZE) + 1
-        config = ContinuousBatchingConfig(page_size=PAGE_SIZE, num_blocks=pages, max_batch_tokens=MAX_BATCH_TOKENS)
+        pages = len(prompts) * -(-(len(prompts[0]) + new_tokens) // _PAGE_SIZE) + 1
+        config = ContinuousBatchingConfig(page_size=_PAGE_SIZE, num_blocks=pages, max_batch_tokens=_MAX_BATCH_TOKENS)
         answers: dict[str, list[int]] = {}
         with model.continuous_batching_context_manager(
             generation_config=settings, continuous_batching_config=config, warmup=False
@@ -183,7 +183,7 @@ def _continuous(setup: Setup, model: Any, settings: Any) -> Once:
 def _make_peers(setup: Setup) -> dict[str, Once]:
     from transformers import GenerationConfig
 
-    new_tokens, device, model = setup.sizes.new_tokens, setup.model.device, same_model(setup)
+    new_tokens, device, model = setup.sizes.new_tokens, setup.model.device, _same_model(setup)
     settings = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
 
     def batched(prompts: Sequence[list[int]]) -> tuple[float, Tokens]:
@@ -197,10 +197,10 @@ def _make_peers(setup: Setup) -> dict[str, Once]:
         found = [batched([prompt]) for prompt in prompts]
         return sum(seconds for seconds, _ in found), [answers[0] for _, answers in found]
 
-    return {CONTINUOUS: _continuous(setup, model, settings), "one batch": batched, ALONE: alone}
+    return {CONTINUOUS: _continuous(setup, model, settings), "one batch": batched, _ALONE: alone}
 
 
-def same_model(setup: Setup) -> Any:
+def _same_model(setup: Setup) -> Any:
     """Return transformers' Llama with our model's sizes and weights."""
     from transformers import AutoModelForCausalLM, LlamaConfig
 

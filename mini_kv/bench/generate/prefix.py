@@ -10,7 +10,7 @@ from mini_kv.bench.generate.setup import Setup, greedy, table
 from mini_kv.bench.measure import Run, take_turns
 
 TITLE = "prompts with shared beginnings, prefix caching off and on"
-NEW_TOKENS = 4
+_NEW_TOKENS = 4
 
 
 def run(setup: Setup) -> list[dict[str, Any]]:
@@ -47,14 +47,14 @@ def _case(
     num_tokens = sum(map(len, prompts))
 
     def once() -> dict[str, float]:
-        engine = setup.engine(2 * len(prompts), len(prompts[0]) + NEW_TOKENS, prefix_caching=caching)
+        engine = setup.engine(2 * len(prompts), len(prompts[0]) + _NEW_TOKENS, prefix_caching=caching)
         if warm:
-            engine.generate(earlier, greedy(NEW_TOKENS))
+            engine.generate(earlier, greedy(_NEW_TOKENS))
         hits = engine.kv_cache_manager.prefix_cache_stats.hits
         engine.stat_logger.line()  # its rates are of the time since the last line
         begin = setup.clock()
         for index, prompt in enumerate(prompts):
-            engine.add_request(f"r{index}", prompt, greedy(NEW_TOKENS))
+            engine.add_request(f"r{index}", prompt, greedy(_NEW_TOKENS))
         tokens: dict[str, list[int]] = {}
         first: dict[str, float] = {}
         while engine.has_unfinished_requests:

@@ -144,13 +144,13 @@ class Setup:
 def make_setup(shape: str, device: str, *, quick: bool, repeats: int, seed: int) -> Setup:
     """Return the setup of one shape on "cpu" or "cuda"."""
     sizes = QUICK if quick else GPU if device == "cuda" else CPU
-    model = load_model(tiny_folder())[0].to(device) if shape == "tiny" else random_model(SHAPES[shape], device, seed)
+    model = load_model(tiny_folder())[0].to(device) if shape == "tiny" else _random_model(SHAPES[shape], device, seed)
     # Longer than any of them has learned: what it says there is not looked at, only how fast.
     model.config = replace(model.config, max_position_embeddings=1 << 20)
     return Setup(shape, model, sizes, clock_of(device), repeats, seed)
 
 
-def random_model(config: ModelConfig, device: str, seed: int) -> TinyLlama:
+def _random_model(config: ModelConfig, device: str, seed: int) -> TinyLlama:
     """Return a model with random weights of a size that keeps its numbers small; on a GPU, in bfloat16."""
     generator = torch.Generator(device).manual_seed(seed)
     with torch.device(device):

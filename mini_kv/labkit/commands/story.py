@@ -37,16 +37,16 @@ def run(args: argparse.Namespace) -> int:
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not args.plain
     keys = sys.stdin if interactive else None
     if args.name is None:
-        print("\n".join(story_titles()))
+        print("\n".join(_story_titles()))
         return 0
     of_a_lab = args.test is not None or args.name.removeprefix("lab-").isdigit()
     try:
         if args.name.endswith(".jsonl"):
-            play_events(args, keys)
+            _play_events(args, keys)
         elif args.html is not None:
-            write_story_page(args, of_a_lab)
+            _write_story_page(args, of_a_lab)
         elif args.events is not None:
-            write_events(args, of_a_lab)
+            _write_events(args, of_a_lab)
         elif of_a_lab:
             tell_test(find_lab(args.name, Path.cwd()), args.test or "", sys.stdout, keys)
         else:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def story_titles() -> list[str]:
+def _story_titles() -> list[str]:
     """Return a line per scenario, and how to play one."""
     names = scenario_names()
     width = max(map(len, names))
@@ -65,7 +65,7 @@ def story_titles() -> list[str]:
     return ["type  mini-kv story NAME  with one of these, or with a lab's number and a test", *titles]
 
 
-def write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
+def _write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
     """Play a scenario and write its calls with what they changed. Raises `ValueError` if that cannot be done."""
     if of_a_lab:
         raise ValueError("--events writes a scenario; a lab's test is told in the terminal or as a page (--html)")
@@ -76,7 +76,7 @@ def write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
     print(f"play it:  mini-kv story {args.events}")
 
 
-def play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
+def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
     """Play recorded calls from a file. Raises `ValueError` if it cannot be read or the calls have no states."""
     if args.html is not None or args.events is not None or args.test is not None:
         raise ValueError("a file of events is played in the terminal, without --html, --events or TEST")
@@ -91,10 +91,10 @@ def play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
     play_spans(spans, header.num_blocks, sys.stdout, keys)
 
 
-def write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
+def _write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
     """Write the story as a page. Raises `ValueError` if it cannot be told, or the file not be written."""
     if of_a_lab:
-        text = page_of_test(find_lab(args.name, Path.cwd()), args.test or "")
+        text = _page_of_test(find_lab(args.name, Path.cwd()), args.test or "")
     else:
         text = page(story_data(load_scenario(args.name)))
     write_page(args.html, text)
@@ -117,7 +117,7 @@ def find_test(lab: Lab, beginning: str) -> str:
     return found[0]
 
 
-def run_test(lab: Lab, test: str) -> tuple[Any, Any]:
+def _run_test(lab: Lab, test: str) -> tuple[Any, Any]:
     """Run one test on the learner's code, in silence; return its result and its fixture, for telling its story."""
     import pytest
 
@@ -143,13 +143,13 @@ def run_test(lab: Lab, test: str) -> tuple[Any, Any]:
     return collector.result, collector.fixture
 
 
-def page_of_test(lab: Lab, beginning: str) -> str:
+def _page_of_test(lab: Lab, beginning: str) -> str:
     """Run the test on the learner's code and return a page that shows what it did to its cache, call by call.
 
     Raises `ValueError` if the test made no cache.
     """
     test = find_test(lab, beginning)
-    result, fixture = run_test(lab, test)
+    result, fixture = _run_test(lab, test)
     if fixture is None or not fixture.kvs:
         raise ValueError(f"{test} makes no cache, so there is nothing to draw")
     kv = fixture.kvs[-1]
@@ -160,7 +160,7 @@ def page_of_test(lab: Lab, beginning: str) -> str:
 
 def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> None:
     """Run the test on the learner's code and play what it did to its cache, call by call; then how it ended."""
-    result, fixture = run_test(lab, find_test(lab, beginning))
+    result, fixture = _run_test(lab, find_test(lab, beginning))
     if fixture is not None and fixture.kvs:
         kv = fixture.kvs[-1]
         play_spans(kv.spans, kv.manager.kv_cache_config.num_blocks, out, keys)

@@ -18,8 +18,8 @@ from mini_kv.labkit.fixture import LabFailure
 from mini_kv.labkit.kernels.interpreter import interpreted
 
 MAX_ROWS = 5
-MAX_COLUMNS = 64
-UNDEFINED_INTEGER = 99
+_MAX_COLUMNS = 64
+_UNDEFINED_INTEGER = 99
 """What a masked lane of a load without `other` holds here, if it is an integer; else NaN."""
 
 
@@ -119,7 +119,7 @@ class KernelMemory:
         values = loaded()
         if other is None:
             kind = values.data.dtype.kind
-            values.data[mask.data == 0] = float("nan") if kind == "f" else UNDEFINED_INTEGER
+            values.data[mask.data == 0] = float("nan") if kind == "f" else _UNDEFINED_INTEGER
         return values
 
     def on_store(self, builder: Any, ptrs: Any, mask: Any) -> None:
@@ -178,7 +178,7 @@ def draw_lanes(marks: Sequence[str], shape: Sequence[int]) -> list[str]:
         if number < len(rows) and rows[number] == rows[first]:
             continue
         label = str(first) if number - first == 1 else f"{first}-{number - 1}"
-        row = rows[first] if columns <= MAX_COLUMNS else rows[first][: MAX_COLUMNS - 4] + " ..."
+        row = rows[first] if columns <= _MAX_COLUMNS else rows[first][: _MAX_COLUMNS - 4] + " ..."
         lines.append(f"{label:>7}   {row}")
         first = number
     return (

@@ -39,7 +39,7 @@ def seams(own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None"
     }
 
 
-def kv_cache_parts(own: OwnParts) -> KVCacheParts:
+def _kv_cache_parts(own: OwnParts) -> KVCacheParts:
     """Return what the manager is to be built from."""
     parts = {
         "make_queue": own.queue,
@@ -55,7 +55,7 @@ def kv_cache_parts(own: OwnParts) -> KVCacheParts:
 
 def make_manager(own: OwnParts, kv_cache_config: KVCacheConfig, **options: Any) -> Any:
     """Return a manager with the learner's slots and lookup, on the learner's pool."""
-    parts = kv_cache_parts(own)
+    parts = _kv_cache_parts(own)
     lookup = own.lookup or KVCacheManager
     if own.slots is None:
         return lookup(kv_cache_config, parts=parts, **options)

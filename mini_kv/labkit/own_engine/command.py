@@ -71,9 +71,9 @@ def table(found: Sequence[Found], learner: str) -> list[str]:
 def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usable: int) -> tuple[list[str], bool]:
     """Return what is to be said of the run, and whether it was right."""
     if trial.error is not None:
-        return what_broke(trial, parts), False
+        return _what_broke(trial, parts), False
     if trial.said != reference.said:
-        return other_words(trial, reference), False
+        return _other_words(trial, reference), False
     differences = [
         float((mine - its).abs().max())
         for name, rows in reference.logits.items()
@@ -96,7 +96,7 @@ def hits(trial: Trial, reference: Trial) -> list[str]:
     return [f"But your prefix cache says that it had {counts[0]}, and mini_kv's had {counts[1]}."]
 
 
-def what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
+def _what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
     """Return the error, and the learner's line that was running."""
     error = trial.error
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -109,7 +109,7 @@ def what_broke(trial: Trial, parts: Mapping[str, Found]) -> list[str]:
     return [f"Your engine stopped after {sum(map(len, trial.said.values()))} tokens: {what}", f"  {at}"]
 
 
-def other_words(trial: Trial, reference: Trial) -> list[str]:
+def _other_words(trial: Trial, reference: Trial) -> list[str]:
     """Return, for each text that differs, both from the first token that does."""
     assert reference.engine is not None and reference.engine.tokenizer is not None
     lines = []

@@ -112,7 +112,7 @@ class Trial:
             except StopIteration:
                 return
             except (Exception, SystemExit, TookTooLongError) as error:
-                self.error = first_cause(error)
+                self.error = _first_cause(error)
                 return
             self.said[delta.request_id] += delta.new_token_ids
             yield delta
@@ -137,7 +137,7 @@ class Trial:
         return bool(difference.abs().max() <= TOLERANCE)  # not true of NaN, which is no small number
 
 
-def first_cause(error: BaseException) -> BaseException:
+def _first_cause(error: BaseException) -> BaseException:
     """Return the error that made a step fail, if this one was raised while the step's requests were being aborted.
 
     Python keeps it as the context of the later one. Of errors that the learner's code has raised and caught itself, one
