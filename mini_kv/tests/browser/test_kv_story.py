@@ -578,9 +578,11 @@ def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
     shown = show(crowded_run(num_blocks))
     times = shown.evaluate(
         """(budget) => {
-      const story = document.querySelector('kv-story'), best = Array(60).fill(Infinity), end = performance.now() + 30_000;
+      const story = document.querySelector('kv-story');
+      const best = Array(60).fill(Infinity), end = performance.now() + 30_000;
       for (let round = 0; round < 8 || (Math.max(...best) >= budget && performance.now() < end); round++) {
         story.step = 0;
+        document.documentElement.getBoundingClientRect(); // its layout is no other step's
         for (let step = 1; step <= 60; step++) {
           const start = performance.now();
           story.step = step;
