@@ -28,6 +28,7 @@ class Mutant(NamedTuple):
 
 POOL, QUEUE, HASH = "block_pool.py", "free_queue.py", "block_hash.py"
 GROUP, GROUPS, MANAGER = "single_type_kv_cache_manager.py", "kv_cache_coordinator.py", "kv_cache_manager.py"
+STATES, LARGE_BLOCKS, CHECKS = "mamba_manager.py", "block_hash_list.py", "checks.py"
 
 MUTANTS = (
     Mutant(
@@ -74,7 +75,12 @@ MUTANTS = (
         "            n = self.num_free_blocks\n",
     ),
     Mutant("head freed before the tail", GROUP, "free_blocks(reversed(table))", "free_blocks(table)"),
-    Mutant("revived hits not charged", GROUP, "max(num_new, 0) + num_revived", "max(num_new, 0)"),
+    Mutant(
+        "revived hits not charged",
+        GROUP,
+        "held + len(new_computed_blocks))\n        return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)",
+        "held + len(new_computed_blocks))\n        return max(num_new, 0)",
+    ),
     Mutant("shared hits charged", GROUP, "block.ref_cnt == 0 and not block.is_null", "not block.is_null"),
     Mutant(
         "partial block published", GROUP, "min(num_tokens // self.block_size,", "min(cdiv(num_tokens, self.block_size),"
@@ -84,15 +90,15 @@ MUTANTS = (
     Mutant("slides head first", GROUP, "in reversed(table[start:end])", "in table[start:end]"),
     Mutant("nulls withdrawn too", GROUP, "[first:num_cached] if not block.is_null]", "[first:num_cached]]"),
     Mutant(
-        "state within a block published", GROUP, "if num_tokens % self.cache_hit_alignment_tokens > 0:", "if False:"
+        "state within a block published", STATES, "if num_tokens % self.cache_hit_alignment_tokens > 0:", "if False:"
     ),
     Mutant(
         "states passed by published",
-        GROUP,
+        STATES,
         "        self.num_cached_block[request.request_id] = position  #",
         "        _ = position  #",
     ),
-    Mutant("promised state adopted", GROUP, "if is_hit and writer", "if False and writer"),
+    Mutant("promised state adopted", STATES, "if is_hit and writer", "if False and writer"),
     Mutant(
         "window looked up in group 0",
         GROUP,
@@ -108,11 +114,14 @@ MUTANTS = (
     Mutant(
         "slides although refused",
         MANAGER,
-        "            num_needed += reserved_blocks + len(shared)\n",
-        "            self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)\n",
+        "        num_needed += len(shared) + reserved_blocks\n",
+        "        self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)\n",
     ),
     Mutant(
-        "large block by its first part", HASH, "* self.scale_factor + self.scale_factor - 1]", "* self.scale_factor]"
+        "large block by its first part",
+        LARGE_BLOCKS,
+        "* self.scale_factor + self.scale_factor - 1]",
+        "* self.scale_factor]",
     ),
     Mutant(
         "hit goes on after a miss",
@@ -146,20 +155,20 @@ MUTANTS = (
     Mutant(
         "refusal leaks references",
         MANAGER,
-        "num_free_blocks:\n                return None\n",
-        "num_free_blocks:\n                self.block_pool.touch(hit[0])\n                return None\n",
+        "num_free_blocks:\n            return None\n",
+        "num_free_blocks:\n            self.block_pool.touch(hit[0])\n            return None\n",
     ),
     Mutant(
         "new blocks before the hit is touched",
         MANAGER,
-        "                self._admit(request, num_computed_tokens, hit)\n",
-        "                early = self.block_pool.get_new_blocks(num_needed - sum(b.ref_cnt == 0 for b in hit[0]))\n"
-        "                self._admit(request, num_computed_tokens, hit)\n"
-        "                self.block_pool.free_blocks(early)\n",
+        "            self._admit(request, num_computed_tokens, hit)\n",
+        "            early = self.block_pool.get_new_blocks(num_needed - sum(b.ref_cnt == 0 for b in hit[0]))\n"
+        "            self._admit(request, num_computed_tokens, hit)\n"
+        "            self.block_pool.free_blocks(early)\n",
     ),
-    Mutant("stale hit accepted", MANAGER, "if block.block_hash is None or block.block_hash != key:", "if False:"),
+    Mutant("stale hit accepted", CHECKS, "if block.block_hash is None or block.block_hash != key:", "if False:"),
     Mutant(
-        "namesake accepted", MANAGER, ".get(request.request_id) is not request:", ".get(request.request_id) is None:"
+        "namesake accepted", CHECKS, ".get(request.request_id) is not request:", ".get(request.request_id) is None:"
     ),
     Mutant("readmission counted again", MANAGER, "if request.num_cached_tokens is None:", "if True:"),
     Mutant("root without salt", HASH, "[] if cache_salt is None else", "[] if True else"),

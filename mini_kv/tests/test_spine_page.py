@@ -7,7 +7,6 @@ import sys
 import pytest
 from mini_kv_book import spine
 from mini_kv_book.places import DOCS, ROOT
-from mini_kv_book.tables import made
 
 PAGE = (DOCS / "engine.md").read_text(encoding="utf-8")
 REQUESTS = re.findall(r"^<!-- table (spine .+) -->$", PAGE, re.MULTILINE)
@@ -37,10 +36,12 @@ def test_the_numbers_are_those_of_the_size_report():
     ).stdout.replace("\\", "/")
     counted = {path: int(size) for size, path in re.findall(r"^ *(\d+) .* (mini_kv/\S+\.py)$", report, re.MULTILINE)}
     for request in REQUESTS:
-        ((name, lines),) = re.findall(r"^\[`(.+?)`\]\(.*\), (\d+) lines\. ", made(request))
+        ((name, lines),) = re.findall(
+            r"^\[`(.+?)`\]\(.*\), (\d+) lines\. ", spine.stop_as_markdown(*request.split()[1:])
+        )
         assert counted[name] == int(lines)
     (whole,) = re.findall(r"^ *(\d+) +\d+ +the spine", report, re.MULTILINE)
-    assert f" {int(whole):,} lines of code" in made("spine-total")
+    assert f" {int(whole):,} lines of code" in spine.total()
 
 
 @pytest.mark.parametrize("page", ["README.md", "book/docs/index.md", "book/docs/engine.md", "book/docs/api/index.md"])
@@ -74,4 +75,4 @@ def test_the_picture_has_every_file_and_no_arrow_that_follows_from_others():
 )
 def test_what_is_not_there_stops_the_build(request_, message):
     with pytest.raises(ValueError, match=message):
-        made(request_)
+        spine.stop_as_markdown(*request_.split()[1:])
