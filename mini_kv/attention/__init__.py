@@ -1,6 +1,6 @@
 """The data path: from a block table to slots, from slots to attention. Needs torch; triton is used if installed.
 
-    kv_cache = allocate_kv_cache(num_blocks, block_size, num_kv_heads, head_size)          a layer's, by itself
+    kv_cache = allocate_kv_cache(num_blocks, block_size, num_kv_heads, head_size)          once per layer (*)
     metadata = build_metadata(query_lens, seq_lens, block_tables, block_size)              once per step
     write_kv(key, value, kv_cache, metadata.slot_mapping)                                  each layer: first write,
     out, lse = paged_attention(query, kv_cache, metadata, AttentionOptions())              then read
@@ -12,6 +12,8 @@ of torch), `merge` (two parts of one attention put together), `torch_reader`, `t
 a CPU), `triton_kernels` and `triton_backend` (fast on a GPU), `flashinfer_backend` and `flash_attn_backend` (other
 people's kernels, where they are installed), `checks` (what cannot work is refused), `backends` (the two calls above:
 which of all these to use, and why).
+
+(*) In the engine, layers of several groups share tensors, which its model runner allocates.
 
 Nothing here knows requests, hashes or reference counts: block ids come in, and never go back.
 """

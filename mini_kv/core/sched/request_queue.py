@@ -75,9 +75,9 @@ class FCFSRequestQueue(deque[Request]):
 class PriorityRequestQueue:
     """The smallest `(priority, arrival)` first; a request that was sent back keeps both, and so its place."""
 
-    def __init__(self, requests: Iterable[Request] = ()) -> None:
-        self._heap = [(request.priority, request.arrival, request) for request in requests]
-        heapq.heapify(self._heap)
+    def __init__(self, heap: Iterable[tuple[int, int, Request]] = ()) -> None:
+        """Start with a copy of another line's heap, or without requests."""
+        self._heap = list(heap)
 
     def add_request(self, request: Request) -> None:
         """Put a request where its priority and arrival say."""
@@ -102,7 +102,7 @@ class PriorityRequestQueue:
 
     def copy(self) -> "PriorityRequestQueue":
         """Return a line of the same requests in the same order."""
-        return PriorityRequestQueue(request for _, _, request in self._heap)
+        return PriorityRequestQueue(self._heap)
 
     def __len__(self) -> int:
         return len(self._heap)
