@@ -101,15 +101,16 @@ def serve() -> Iterator[Callable[[Path], str]]:
 
 
 @pytest.fixture
-def axe() -> Callable[[Any], list[str]]:
-    """A function that returns a page's serious accessibility findings, each with where it is."""
+def axe() -> Callable[..., list[str]]:
+    """A function that returns a page's serious accessibility findings, by all rules or some, each with where it is."""
     if not AXE.is_file():
         pytest.skip("accessibility: axe-core is missing; `make e2e` gets it (or: npm ci in mini_kv/tests/browser)")
 
-    def findings(page: Any) -> list[str]:
-        # Through the debugger, which a page's own rules about scripts do not bind.
-        page.evaluate(AXE.read_text(encoding="utf-8"))
-        violations = page.evaluate("axe.run().then(result => result.violations)")
+    def findings(page: Any, rules: dict[str, Any] | None = None) -> list[str]:
+        if not page.evaluate("'axe' in window"):  # through the debugger, which a page's own rules do not bind
+            page.evaluate(AXE.read_text(encoding="utf-8"))
+        options = {"resultTypes": ["violations"], **(rules or {})}
+        violations = page.evaluate("options => axe.run(options).then(result => result.violations)", options)
         return [
             f"{one['id']} ({one['impact']}): {one['help']}: {[node['target'] for node in one['nodes']]}"
             for one in violations
