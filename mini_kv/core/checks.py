@@ -146,6 +146,11 @@ def _check_hit_of_group(
     first = manager.get_num_skipped_tokens(num_hit_tokens) // manager.block_size
     block_hashes = manager.hashes_per_block(request.block_hashes)[first : len(blocks)]
     keys = make_block_hashes_with_group_id(block_hashes, manager.kv_cache_group_id)
+    carried = [
+        block.block_hash for block in blocks[first:] if block.block_id < len(own) and own[block.block_id] is block
+    ]
+    if carried == keys and list(blocks[:first]) == [manager.block_pool.null_block] * first:
+        return  # as nearly always; what follows finds the guilty one
     # Longest: a block beyond the request's block hashes is another request's.
     for block, key in zip_longest(blocks[first:], keys):
         if block.block_hash is None or block.block_hash != key:

@@ -10,11 +10,12 @@ The same question decides what a hit is: all blocks that the next token reads ar
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.block_hash import make_block_hash_with_group_id, make_block_hashes_with_group_id
 from mini_kv.core.block_hash_list import BlockHashListWithBlockSize
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.journal import Journal
@@ -175,6 +176,16 @@ class SingleTypeKVCacheManager(ABC):
         new_blocks = self.block_pool.get_new_blocks(num_new)
         table += new_blocks
         return new_blocks
+
+    def first_skip(self, num_computed_tokens: int, end: int) -> int:
+        """Return after how many computed tokens the next block falls out of reach; `end` if not before."""
+
+        def num_skipped_blocks(num_tokens: int) -> int:
+            return self.get_num_skipped_tokens(num_tokens) // self.block_size
+
+        numbers = range(num_computed_tokens, end)
+        now = num_skipped_blocks(num_computed_tokens)
+        return num_computed_tokens + bisect_right(numbers, now, key=num_skipped_blocks)
 
     def get_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Return the blocks that the request can give back now, the last first."""
@@ -346,8 +357,9 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         """
         index = self.block_pool.cached_block_hash_to_block
         hit = []
-        for block_hash in block_hashes[: max_length // self.block_size]:
-            found = index.get_one_block(make_block_hash_with_group_id(block_hash, self.kv_cache_group_id))
+        block_hashes = block_hashes[: max_length // self.block_size]
+        for key in make_block_hashes_with_group_id(block_hashes, self.kv_cache_group_id):
+            found = index.get_one_block(key)
             if found is None:
                 break
             hit.append(found)
