@@ -25,8 +25,8 @@ from mini_kv.core.copy_on_write import CopyOnWrite
 from mini_kv.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.quiet import QuietStretches
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-from mini_kv.core.single_type_kv_cache_manager import cdiv
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,7 @@ class KVCacheManager:
         self.num_adopted_tokens: dict[str, int] = {}
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
-        self._quiet: dict[Request, tuple[int, int]] = {}
-        """From and before how many tokens a request needs nothing: see `_note_quiet`."""
+        self.quiet = QuietStretches()
         self._block_hasher = parts.make_block_hasher(
             self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
@@ -211,10 +210,9 @@ class KVCacheManager:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
             RepeatedRequestError: another admitted request has this id.
         """
-        quiet_from, quiet_before = self._quiet.get(request, (0, 0))
-        end = request.num_computed_tokens + num_new_tokens
-        is_plain = not (num_new_computed_tokens or new_computed_blocks or num_lookahead_tokens)
-        if is_plain and quiet_from <= request.num_computed_tokens < end < quiet_before:
+        first, end = self.quiet.get(request, (0, 0))
+        is_quiet = first <= request.num_computed_tokens < request.num_computed_tokens + num_new_tokens < end
+        if is_quiet and (num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens) == (0, None, 0):
             return self.empty_kv_cache_blocks  # as for most decoded tokens
 
         request_id = request.request_id
@@ -230,7 +228,7 @@ class KVCacheManager:
             # The last block has room and is the request's own.
             self.coordinator.remove_skipped_blocks(request_id, num_computed_tokens)
             self.coordinator.cache_blocks(request, num_full_tokens)
-            self._note_quiet(request, num_computed_tokens, num_full_tokens)
+            self.quiet.note(self.coordinator, request, num_computed_tokens, num_full_tokens)
             return self.empty_kv_cache_blocks
 
         num_needed = self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens_with_slots, hit)
@@ -250,26 +248,8 @@ class KVCacheManager:
         self.copy_on_write.copy(request_id, num_computed_tokens, shared)
         new_blocks = self.coordinator.allocate_new_blocks(request_id, num_tokens_with_slots)
         self.coordinator.cache_blocks(request, num_full_tokens)
-        self._note_quiet(request, num_computed_tokens, num_full_tokens)
+        self.quiet.note(self.coordinator, request, num_computed_tokens, num_full_tokens)
         return KVCacheBlocks(new_blocks)
-
-    def _note_quiet(self, request: Request, num_computed_tokens: int, num_full_tokens: int) -> None:
-        """Note until where the request needs nothing: no block fills up, none falls out of a window's reach.
-
-            block of 16     |= full =|= full =|= 5 of 16 -  -  -  -|          32 + 5 tokens have slots
-                                                  | quiet before 48: the token that fills the block is not
-
-        Decoding, this is 15 calls of 16. States are left out: what they may be asked for is checked at each call.
-        """
-        if not self.coordinator.has_states:
-            end = cdiv(num_full_tokens, self.coordinator.hash_block_size) * self.coordinator.hash_block_size
-            for manager in self.coordinator.skipping_managers:
-                end = manager.first_skip(num_computed_tokens, end)
-            self._quiet[request] = (num_computed_tokens, end)
-
-    def forget_quiet(self) -> None:
-        """Look again at the next call of each request: tables have been changed from outside."""
-        self._quiet.clear()
 
     def free(self, request: Request) -> None:
         """Drop the request's references to its blocks, tail first. Their keys stay, and can be hit until reuse.
@@ -277,7 +257,7 @@ class KVCacheManager:
         Raises `UnknownRequestError` if it holds none: a second free, or one before admission.
         """
         check_admitted(self, request)
-        self._quiet.pop(request, None)
+        self.quiet.pop(request, None)
         self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
         self.num_adopted_tokens.pop(request.request_id, None)
@@ -301,7 +281,7 @@ class KVCacheManager:
         """
         check_fork(self, parent, child)
         num_computed_tokens = parent.num_computed_tokens
-        self._quiet.pop(parent, None)
+        self.quiet.pop(parent, None)
         self.copy_on_write.fork(parent.request_id, child.request_id, num_computed_tokens)
         self.requests[child.request_id] = child
         self.num_adopted_tokens[child.request_id] = num_computed_tokens
@@ -336,7 +316,7 @@ class KVCacheManager:
         case. Those returned build on KV that will not come, and have to be preempted too. Costs O(tables).
         """
         check_admitted(self, request)
-        self._quiet.pop(request, None)
+        self.quiet.pop(request, None)
         num_computed = max(request.num_computed_tokens, self.num_adopted_tokens.get(request.request_id, 0))
         withdrawn = set(self.coordinator.withdraw_promises(request.request_id, num_computed))
         return [

@@ -10,7 +10,6 @@ The same question decides what a hit is: all blocks that the next token reads ar
 """
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,16 +175,6 @@ class SingleTypeKVCacheManager(ABC):
         new_blocks = self.block_pool.get_new_blocks(num_new)
         table += new_blocks
         return new_blocks
-
-    def first_skip(self, num_computed_tokens: int, end: int) -> int:
-        """Return after how many computed tokens the next block falls out of reach; `end` if not before."""
-
-        def num_skipped_blocks(num_tokens: int) -> int:
-            return self.get_num_skipped_tokens(num_tokens) // self.block_size
-
-        numbers = range(num_computed_tokens, end)
-        now = num_skipped_blocks(num_computed_tokens)
-        return num_computed_tokens + bisect_right(numbers, now, key=num_skipped_blocks)
 
     def get_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
         """Return the blocks that the request can give back now, the last first."""

@@ -20,6 +20,7 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.quiet import QuietStretches
 from mini_kv.core.request import Request
 from mini_kv.core.undo import Undo
 
@@ -30,18 +31,30 @@ class LooksEveryTime(KVCacheManager):
     """The slow twin: forgets before each call that a request was quiet."""
 
     def allocate_slots(self, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
-        self.forget_quiet()
+        self.quiet.clear()
         return super().allocate_slots(*args, **kwargs)
 
 
-class Counts(KVCacheManager):
+class CountingStretches(QuietStretches):
     """Counts the calls that do not end at once."""
 
     num_looks = 0
 
-    def _note_quiet(self, *args: Any) -> None:
+    def note(self, *args: Any) -> None:
         self.num_looks += 1
-        super()._note_quiet(*args)
+        super().note(*args)
+
+
+class Counts(KVCacheManager):
+    """Counts them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.quiet: CountingStretches = CountingStretches()
+
+    @property
+    def num_looks(self) -> int:
+        return self.quiet.num_looks
 
 
 def make(kind: type[Kind], *specs: KVCacheSpec, num_blocks: int = 40) -> Kind:
