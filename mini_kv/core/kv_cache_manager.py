@@ -37,7 +37,7 @@ class KVCacheBlocks:
 
     def get_block_ids(self) -> tuple[list[int], ...]:
         """Return the ids, per group: all that the side with the tensors needs to know."""
-        return tuple([block.block_id for block in group] for group in self.blocks)
+        return tuple([[block.block_id for block in group] for group in self.blocks])
 
 
 class KVCacheManager:
