@@ -1,5 +1,6 @@
 """The benchmark: its report is whole, and each row does the work that it claims. Time is never asserted."""
 
+import gc
 import io
 import json
 import random
@@ -232,9 +233,10 @@ def test_a_run_of_growing_prompts_serves_one_of_each_length_and_finds_nothing():
     ]  # fmt: skip
 
 
-def test_a_run_of_growing_batches_does_16_steps_of_each():
+def test_a_run_of_growing_batches_does_16_steps_of_each_and_of_the_largest_without_the_collector():
     sizes = [call[2] for call in one_run("growth-requests").calls if call[0] == "step"]
-    assert sizes == [count for count in QUICK.growth_requests for _ in range(16)]
+    assert sizes == [count for count in (*QUICK.growth_requests, QUICK.growth_requests[-1]) for _ in range(16)]
+    assert gc.isenabled()
 
 
 def test_growing_groups_are_one_of_full_attention_and_windows():
