@@ -82,7 +82,7 @@ class Request:
             raise ValueError(f"request {request_id!r} has {num_tokens} tokens, it needs at least 1")
         self.request_id = request_id
         self.token_ids = checked_token_ids(token_ids, first_index=0)
-        """Prompt, then output; empty if the tokens are not known. Grows by `append_output_token_ids` only."""
+        """Prompt, then output, packed; empty if the tokens are not known. Grows by `append_output_token_ids` only."""
         self.num_tokens = len(self.token_ids) if num_tokens is None else num_tokens
         self.num_prompt_tokens = self.num_tokens
         self.num_computed_tokens = 0

@@ -342,7 +342,7 @@ class Scheduler(TransactionalScheduler):
     def _introduce(self, request: Request, step: Step) -> None:
         """Tell the worker all that it needs of a request that it does not have."""
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
-        data = NewRequestData(request.request_id, list(request.token_ids), block_ids, request.num_computed_tokens)
+        data = NewRequestData(request.request_id, request.token_ids[:], block_ids, request.num_computed_tokens)
         step.output.scheduled_new_reqs.append(data)
 
     def _num_wanted(self, request: Request, num_computed_tokens: int, step: Step) -> int:
