@@ -11,7 +11,7 @@ from typing import Any
 
 from mini_kv.bench.bookkeeping import Figure, Row, Target
 from mini_kv.bench.measure import Spread
-from mini_kv.bench.peers import MiniKV, Peer
+from mini_kv.bench.peers import PEERS, MiniKV, Peer
 
 OURS = MiniKV.name
 
@@ -91,9 +91,11 @@ def results(row: Row, values: Mapping[str, Mapping[str, Sequence[float]]], sprea
 def header_lines(header: Header) -> list[str]:
     """Return the header as lines of text."""
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
+    absent = [f"{name} ({how})" for name, how in PEERS.items() if name not in header.versions]
     return [
         f"machine   {header.machine}",
         f"versions  {header.python}; {versions}",
+        *([f"absent    {', '.join(absent)}"] if absent else []),
         f"method    {header.method}",
         f"seed      {header.seed}",
         f"command   {header.command}",

@@ -69,6 +69,12 @@ def test_the_report_says_where_and_how_it_was_made(report):
     assert all(header[field] in text for field in ("machine", "python", "command", "method"))
 
 
+def test_the_report_says_in_a_line_which_peers_are_absent_and_how_they_are_brought_in(report):
+    text, _ = report
+    (line,) = [line for line in text.splitlines() if line.startswith("absent")]
+    assert all(peer in line for peer in ("vllm (pip install", "--nano-vllm CHECKOUT", "--mini-sglang CHECKOUT"))
+
+
 def test_the_table_shows_what_the_json_holds(report):
     text, found = report
     for row in found["rows"]:

@@ -1,4 +1,4 @@
-"""The engines that are measured: see `base` for what is asked of each."""
+"""The engines that are measured: see `base` for what is asked of each. None is a dependency of this project."""
 
 from pathlib import Path
 
@@ -8,7 +8,25 @@ from mini_kv.bench.peers.nano_vllm import NanoVLLM
 from mini_kv.bench.peers.ours import MiniKV
 from mini_kv.bench.peers.vllm import VLLM
 
-__all__ = ["VLLM", "Cache", "MiniKV", "MiniSGLang", "NanoVLLM", "NoSuchWorkError", "Peer", "PeerError", "make_peer"]
+__all__ = [
+    "PEERS",
+    "VLLM",
+    "Cache",
+    "MiniKV",
+    "MiniSGLang",
+    "NanoVLLM",
+    "NoSuchWorkError",
+    "Peer",
+    "PeerError",
+    "make_peer",
+]
+
+PEERS = {
+    VLLM.name: "pip install vllm==0.33.0 in an environment of its own",
+    NanoVLLM.name: "--nano-vllm CHECKOUT",
+    MiniSGLang.name: "--mini-sglang CHECKOUT",
+}
+"""How each of the others is brought in."""
 
 
 def make_peer(name: str, path: Path | None = None) -> Peer:
