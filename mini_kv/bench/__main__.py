@@ -5,12 +5,11 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from mini_kv.bench.bookkeeping import QUICK, Row, Sizes
-from mini_kv.bench.measure import spread, take_turns
+from mini_kv.bench.measure import Run, spread, take_turns
 from mini_kv.bench.peers import MiniKV, NoSuchWorkError, Peer, PeerError, make_peer
 from mini_kv.bench.report import Result, as_json, header_lines, make_header, results, table_lines
 from mini_kv.bench.rows import all_rows
@@ -36,9 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in rows:
             if args.rows and row.name not in args.rows:
                 continue
-            found = measure(row, peers, repeats)
+            runs, left_out = prepare(row, peers)
+            found = measure(row, runs, repeats)
             tables.append((row, found))
-            print("", *table_lines(row, found, [peer.name for peer in peers]), sep="\n", file=out, flush=True)
+            print("", *table_lines(row, found, list(runs)), *left_out, sep="\n", file=out, flush=True)
     except PeerError as error:
         print(f"mini_kv.bench: {error}", file=sys.stderr)
         return 2
@@ -79,12 +79,19 @@ def find_peers(peer: str, checkouts: Mapping[str, Path | None]) -> list[Peer]:
     return peers
 
 
-def measure(row: Row, peers: Sequence[Peer], repeats: int) -> list[Result]:
-    """Run one row for all peers that do its work, in turns, and return its figures."""
-    runs = {}
+def prepare(row: Row, peers: Sequence[Peer]) -> tuple[dict[str, Run], list[str]]:
+    """Return the runners of the peers that do the row's work, and a line on each that does not."""
+    runs, left_out = {}, []
     for peer in peers:
-        with suppress(NoSuchWorkError):
+        try:
             runs[peer.name] = row.prepare(peer)
+        except NoSuchWorkError as reason:
+            left_out.append(f"without {peer.name}: {reason}")
+    return runs, left_out
+
+
+def measure(row: Row, runs: Mapping[str, Run], repeats: int) -> list[Result]:
+    """Run one row for all peers in turns and return its figures."""
     values = take_turns(runs, 1, 0) if row.deterministic else take_turns(runs, repeats)
     return results(row, values, spread)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from mini_kv.bench.__main__ import main, measure
+from mini_kv.bench.__main__ import main, measure, prepare
 from mini_kv.bench.bookkeeping import QUICK, Figure, Sizes, Target, tokens
 from mini_kv.bench.measure import Spread, Stopwatch, spread, take_turns
 from mini_kv.bench.peers import Cache, MiniKV, NoSuchWorkError, PeerError, make_peer
@@ -255,7 +255,7 @@ def test_growing_groups_are_one_of_full_attention_and_windows():
     assert kinds == {1: ["FullAttentionSpec"], 3: ["FullAttentionSpec", window, window]}
 
 
-def test_a_peer_without_a_rows_work_is_left_out_of_it():
+def test_a_peer_without_a_rows_work_is_left_out_of_it_and_a_line_says_why():
     class Unscheduled(Recorded):
         def start_scheduling(self, requests):
             raise NoSuchWorkError("its scheduler needs a GPU")
@@ -267,8 +267,9 @@ def test_a_peer_without_a_rows_work_is_left_out_of_it():
             return Unscheduled(super().cache(num_blocks, block_size), [])
 
     (row,) = [row for row in all_rows(QUICK, 0) if row.name == "schedule"]
-    found = measure(row, [MiniKV(), Other()], 1)
-    assert [set(result.spreads) for result in found] == [{"mini_kv"}] * 2
+    runs, left_out = prepare(row, [MiniKV(), Other()])
+    assert left_out == ["without other: its scheduler needs a GPU"]
+    assert [set(result.spreads) for result in measure(row, runs, 1)] == [{"mini_kv"}] * 2
 
 
 def test_other_work_than_the_rows_is_an_error_not_a_figure():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from mini_kv.bench.peers.base import Cache, Peer, PeerError
+from mini_kv.bench.peers.base import Cache, NoSuchWorkError, Peer, PeerError
 
 _MAX_MODEL_LEN = 1 << 20
 
@@ -30,10 +30,6 @@ class VLLM(Peer):
             self._hashing = importlib.import_module("vllm.utils.hashing")
             self._interface = importlib.import_module("vllm.v1.kv_cache_interface")
             self._manager = importlib.import_module("vllm.v1.core.kv_cache_manager")
-            self._config = importlib.import_module("vllm.config")
-            self._ec_manager = importlib.import_module("vllm.config.ec_manager_config")
-            self._scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
-            self._structured_output = importlib.import_module("vllm.v1.structured_output")
             self.model_runner_output = importlib.import_module("vllm.v1.outputs").ModelRunnerOutput
             self.request_type = importlib.import_module("vllm.v1.request").Request
             self.sampling_params = importlib.import_module("vllm.sampling_params").SamplingParams(
@@ -89,55 +85,13 @@ class VLLM(Peer):
         )
 
     def new_scheduler(self, kv_cache_config: Any, block_size: int, max_tokens: int, max_seqs: int) -> Any:
-        """Return its `Scheduler`, with a manager of its own.
-
-        Its parts' configurations are real ones with their defaults. A stand-in is the whole that holds them, which
-        cannot be made without a model's files, and what it says of the model: a plain decoder, without drafts. The
-        manager of structured output is a real one that was never initialised: no request asks it for anything.
-        """
-        configs = self._config
-        limits = configs.SchedulerConfig(
-            max_model_len=_MAX_MODEL_LEN,
-            is_encoder_decoder=False,
-            max_num_batched_tokens=max_tokens,
-            max_num_seqs=max_seqs,
-            async_scheduling=False,
-        )
-        cache_config = configs.CacheConfig(block_size=block_size)
-        cache_config.num_gpu_blocks = kv_cache_config.num_blocks
-        model = SimpleNamespace(
-            max_model_len=_MAX_MODEL_LEN,
-            runner_type="generate",
-            is_diffusion=False,
-            is_encoder_decoder=False,
-            return_sampling_mask=False,
-            supports_multimodal_inputs=False,
-            uses_mrope=False,
-        )
-        whole = SimpleNamespace(
-            scheduler_config=limits,
-            cache_config=cache_config,
-            parallel_config=configs.ParallelConfig(),
-            observability_config=configs.ObservabilityConfig(),
-            ec_manager_config=self._ec_manager.EncoderCacheManagerConfig(),
-            aux_output_config=SimpleNamespace(enabled=False),
-            model_config=model,
-            ec_transfer_config=None,
-            kv_events_config=None,
-            kv_transfer_config=None,
-            lora_config=None,
-            speculative_config=None,
-            is_mm_encoder_only=False,
-            use_v2_model_runner=False,
-            max_concurrent_batches=1,
-            max_in_flight_tokens=max_tokens,
-            num_hash_lookahead_tokens=0,
-            num_lookahead_tokens=0,
-            num_prefill_lookahead_tokens=0,
-            num_speculative_tokens=0,
-        )
-        manager = self._structured_output.StructuredOutputManager
-        return self._scheduler.Scheduler(whole, kv_cache_config, manager.__new__(manager), block_size, log_stats=True)
+        """Return its `Scheduler`, with a manager of its own. Raises `NoSuchWorkError` where it is not 0.33's."""
+        try:
+            return _scheduler(kv_cache_config, block_size, max_tokens, max_seqs)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise NoSuchWorkError(
+                f"the scheduler of vLLM {self.version} is not configured as 0.33's: {error}"
+            ) from error
 
     def _kv_cache_config(self, num_blocks: int, block_size: int, num_groups: int = 1, sliding_window: int = 0) -> Any:
         """Return a configuration of one group of full attention, and windows in the others."""
@@ -146,6 +100,60 @@ class VLLM(Peer):
         specs += [self._interface.SlidingWindowSpec(**shape, sliding_window=sliding_window)] * (num_groups - 1)
         groups = [self._interface.KVCacheGroupSpec([f"layers {index}"], spec) for index, spec in enumerate(specs)]
         return self._interface.KVCacheConfig(num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+def _scheduler(kv_cache_config: Any, block_size: int, max_tokens: int, max_seqs: int) -> Any:
+    """Return vLLM 0.33's `Scheduler`.
+
+    Its parts' configurations are real ones with their defaults. A stand-in is the whole that holds them, which cannot
+    be made without a model's files, and what it says of the model: a plain decoder, without drafts. The manager of
+    structured output is a real one that was never initialised: no request asks it for anything.
+    """
+    configs = importlib.import_module("vllm.config")
+    limits = configs.SchedulerConfig(
+        max_model_len=_MAX_MODEL_LEN,
+        is_encoder_decoder=False,
+        max_num_batched_tokens=max_tokens,
+        max_num_seqs=max_seqs,
+        async_scheduling=False,
+    )
+    ec_manager = importlib.import_module("vllm.config.ec_manager_config")
+    cache_config = configs.CacheConfig(block_size=block_size)
+    cache_config.num_gpu_blocks = kv_cache_config.num_blocks
+    model = SimpleNamespace(
+        max_model_len=_MAX_MODEL_LEN,
+        runner_type="generate",
+        is_diffusion=False,
+        is_encoder_decoder=False,
+        return_sampling_mask=False,
+        supports_multimodal_inputs=False,
+        uses_mrope=False,
+    )
+    whole = SimpleNamespace(
+        scheduler_config=limits,
+        cache_config=cache_config,
+        parallel_config=configs.ParallelConfig(),
+        observability_config=configs.ObservabilityConfig(),
+        ec_manager_config=ec_manager.EncoderCacheManagerConfig(),
+        aux_output_config=SimpleNamespace(enabled=False),
+        model_config=model,
+        ec_transfer_config=None,
+        kv_events_config=None,
+        kv_transfer_config=None,
+        lora_config=None,
+        speculative_config=None,
+        is_mm_encoder_only=False,
+        use_v2_model_runner=False,
+        max_concurrent_batches=1,
+        max_in_flight_tokens=max_tokens,
+        num_hash_lookahead_tokens=0,
+        num_lookahead_tokens=0,
+        num_prefill_lookahead_tokens=0,
+        num_speculative_tokens=0,
+    )
+    manager = importlib.import_module("vllm.v1.structured_output").StructuredOutputManager
+    scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
+    return scheduler(whole, kv_cache_config, manager.__new__(manager), block_size, log_stats=True)
 
 
 class _VLLMCache(Cache):
