@@ -55,6 +55,8 @@ class Scheduler(TransactionalScheduler):
         check_limits(kv_cache_manager, self.config)
         super().__init__(kv_cache_manager, create_request_queue(self.config.policy))
         self.admission = admission or Greedy()
+        self._no_block_ids = kv_cache_manager.empty_kv_cache_blocks.get_block_ids()
+        """What the worker is told of most requests: one answer for all, which it only reads."""
 
     # Requests come and go.
 
@@ -244,7 +246,7 @@ class Scheduler(TransactionalScheduler):
                 self._unknown_to_worker.discard(request.request_id)
                 self._introduce(request, step)
             else:
-                block_ids = new_blocks.get_block_ids()
+                block_ids = new_blocks.get_block_ids() if any(new_blocks.blocks) else self._no_block_ids
                 data = CachedRequestData(request.request_id, block_ids, request.num_computed_tokens)
                 step.output.scheduled_cached_reqs.append(data)
             self._count(request, num_new_tokens, step)
