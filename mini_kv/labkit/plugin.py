@@ -1,11 +1,13 @@
 """pytest's hooks: TODO and WAIT as states of their own, drawn failures, points, the scoreboard.
 
-The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone.
+The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone. Under pytest-xdist the tests run
+in workers; their results are gathered, and told, in the process that started them.
 """
 
 import gc
 import importlib
 import os
+import pickle
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
@@ -183,7 +185,7 @@ def pytest_runtest_makereport(
         vars(report).pop("wasxfail", None)  # pytest.xfail() in a learner's code is no excuse
         result.state = _state_of(call.excinfo.value)
         _set_message(item, report, result, call.excinfo.value)
-        report.lab_state = result.state  # type: ignore[attr-defined]  # reports carry what plugins add
+        report.lab_state = result.state.value  # type: ignore[attr-defined]  # reports carry what plugins add
     return report
 
 
@@ -216,9 +218,9 @@ def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Show TODO and WAIT as themselves: not among the failures, whose list should start with a real problem."""
     state = getattr(report, "lab_state", None)
-    if state is State.TODO:
+    if state == State.TODO:
         return "todo", "T", "TODO"
-    if state is State.WAIT:
+    if state == State.WAIT:
         return "wait", "W", "WAIT"
     return None
 
@@ -240,8 +242,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remember how far the learner is, and write the files that were asked for."""
+    """Remember how far the learner is, and write the files that were asked for; a worker sends its results instead."""
     stash = session.config.stash
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["labs"] = pickle.dumps(stash[RESULTS])
+        return
     try:
         write_exports({option: session.config.getoption(option) for option in FORMATS}, list(stash[RESULTS].values()))
     except (OSError, ValueError) as error:
@@ -254,3 +259,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if implementation.choice == "starter" or Path(implementation.choice).is_dir():
             results = [result for result in stash[RESULTS].values() if result.lab.lab_id == lab_id]
             record_run(implementation, results, stash[NOTES].append)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker of pytest-xdist has sent: every test of the labs, with the result of those that it ran."""
+    config = node.config
+    results: dict[str, LabResult] = pickle.loads(getattr(node, "workeroutput", {}).get("labs", pickle.dumps({})))
+    for test_id, result in results.items():
+        lab = result.lab
+        config.stash[IMPLEMENTATIONS].setdefault(lab.lab_id, resolve(_choice(), lab, 1, config.invocation_params.dir))
+        if result.state is not State.NOT_RUN or test_id not in config.stash[RESULTS]:
+            config.stash[RESULTS][test_id] = result
