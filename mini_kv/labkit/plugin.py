@@ -77,6 +77,12 @@ def _choice() -> str:
     return os.environ.get("LAB_IMPL") or "solution"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what pytest and the tests are made of: it stays until the end."""
+    gc.freeze()
+
+
 def pytest_report_header() -> str:
     """Say which code the labs run."""
     return f"labs run: {_choice()} (LAB_IMPL={os.environ.get('LAB_IMPL', '')})"
