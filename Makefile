@@ -47,8 +47,9 @@ start: $(VENV)/.ready
 	esac
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
+# In two processes, a file's tests in one of them. Others: make test ARGS="-n 8"; in this one, for a debugger: ARGS="-n 0".
 test: $(VENV)/.torch $(LAB_PAGE)
-	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -p xdist -n 2 --dist loadfile $(ARGS)
 
 audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
