@@ -47,12 +47,16 @@ start: $(VENV)/.ready
 	esac
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
-# In two processes, a file's tests in one of them. Others: make test ARGS="-n 8"; in this one, for a debugger: ARGS="-n 0".
+# In two processes. More of them: make test ARGS="-n 8"; none, for a debugger: ARGS="-n 0". A file's tests share fixtures,
+# so one process runs them all; of audits and looks at the book, which take long, each process takes the next one.
+BY_FILE = -p xdist -n 2 --dist loadfile
+BY_TEST = -p xdist -n 2 --dist loadgroup
+
 test: $(VENV)/.torch $(LAB_PAGE)
-	@env -u LAB_IMPL $(BIN)/python -m pytest -p xdist -n 2 --dist loadfile $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest $(BY_FILE) $(ARGS)
 
 audit: $(VENV)/.torch
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)
 
 e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
@@ -89,7 +93,7 @@ book-instructor: $(VENV)/.book $(LAB_PAGE)
 	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
 
 book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(BY_TEST) $(ARGS)
 
 book-zensical: $(VENV)/.book
 	@$(PIP) --group zensical $(OR_SAY)

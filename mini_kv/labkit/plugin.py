@@ -1,7 +1,7 @@
 """pytest's hooks: TODO and WAIT as states of their own, drawn failures, points, the scoreboard.
 
-The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone. Under pytest-xdist the tests run
-in workers; their results are gathered, and told, in the process that started them.
+The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone.
+Under pytest-xdist tests run in workers; the process that started them gathers the results and tells them.
 """
 
 import gc
@@ -177,10 +177,14 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn what a lab's test raised into its state and its message."""
-    report = yield
     result = item.config.stash[RESULTS].get(item.nodeid)
     if result is None:
-        return report
+        return (yield)
+    style, item.config.option.tbstyle = item.config.option.tbstyle, "native"  # of all, the one that parses no source
+    try:
+        report = yield
+    finally:
+        item.config.option.tbstyle = style
     if call.excinfo is None:
         if report.when == "call" and report.passed:
             result.state = State.PASS
@@ -190,7 +194,7 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         vars(report).pop("wasxfail", None)  # pytest.xfail() in a learner's code is no excuse
         result.state = _state_of(call.excinfo.value)
-        _set_message(item, report, result, call.excinfo.value)
+        _set_message(item, report, result, call.excinfo)
         report.lab_state = result.state.value  # type: ignore[attr-defined]  # reports carry what plugins add
     return report
 
@@ -201,8 +205,11 @@ def _state_of(error: BaseException) -> State:
     return State.WAIT if isinstance(error, Waiting) else State.FAIL
 
 
-def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult, error: BaseException) -> None:
+def _set_message(
+    item: pytest.Item, report: pytest.TestReport, result: LabResult, excinfo: pytest.ExceptionInfo[BaseException]
+) -> None:
     """Put the drawn message in place of the traceback; keep the traceback with -vv, and for errors of the harness."""
+    error = excinfo.value
     if result.state is not State.FAIL:
         result.message = str(error)
     else:
@@ -213,9 +220,11 @@ def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult
         message = describe(error, result, why, fixture, implementation.file)
         result.observed = observed(error)
         if message is None:
+            report.longrepr = item.repr_failure(excinfo)
             return
         result.message = message
     if item.config.get_verbosity() >= 2:
+        report.longrepr = item.repr_failure(excinfo)
         report.sections.append(("In short", result.message))
     else:
         report.longrepr = result.message
@@ -269,7 +278,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker of pytest-xdist has sent: every test of the labs, with the result of those that it ran."""
+    """Take over the labs' tests that a worker of pytest-xdist has sent, with the results of those that it ran."""
     config = node.config
     results: dict[str, LabResult] = pickle.loads(getattr(node, "workeroutput", {}).get("labs", pickle.dumps({})))
     for test_id, result in results.items():
