@@ -130,7 +130,7 @@ constraints: $(VENV)/.lint
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf $(NPM)/node_modules $(BROWSER)/node_modules $(dir $(LAB_PAGE))
+	rm -rf $(NPM)/node_modules $(NPM)/.cache $(BROWSER)/node_modules $(dir $(LAB_PAGE))
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:
