@@ -74,7 +74,7 @@ class SchedulerOutput:
         self.scheduled_cached_reqs = [data for data in self.scheduled_cached_reqs if data.request_id != request_id]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as many of them: not frozen either
 class EngineCoreOutput:
     """What one step brought for one request.
 

@@ -355,7 +355,8 @@ class Scheduler(TransactionalScheduler):
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
-        return min(self.config.num_lookahead_tokens, request.max_slots - num_tokens)
+        wanted = self.config.num_lookahead_tokens
+        return min(wanted, request.max_slots - num_tokens) if wanted else 0
 
     def _count(self, request: Request, num_new_tokens: int, step: Step) -> None:
         """Note in the step that the request runs, with how many tokens and which drafts."""
