@@ -96,7 +96,7 @@ def kv_chart(body: str, md: Any) -> str:
 def _cells_of(md: Any) -> Cells:
     """Return the cells of a page, which share their names."""
     if not hasattr(md, "kv_cells"):
-        md.kv_cells = Cells()
+        md.kv_cells = Cells(kept())
     cells: Cells = md.kv_cells
     return cells
 
@@ -104,7 +104,7 @@ def _cells_of(md: Any) -> Cells:
 @fence
 def kv_output(body: str, _md: Any) -> str:
     """Run a command, and show it with what it printed."""
-    output = kept(["run_command", body], lambda: run_command(body))
+    output = kept()(["run_command", body], lambda: run_command(body))
     return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(output)}</div>'
 
 

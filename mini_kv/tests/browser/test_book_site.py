@@ -192,7 +192,7 @@ def engine_has_it_too() -> set[str]:
 
 
 def is_checked(index: int, name: str, look: str) -> bool:
-    """Return whether axe looks at a page so: of the API's, which one template makes, at samples in the dark and so on."""
+    """Return whether axe looks at a page so: of the API's, made by one template, only samples are looked at twice."""
     return look == "light" or not name.startswith("api/") or index % SAMPLE == 0
 
 
