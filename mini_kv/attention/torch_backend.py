@@ -4,8 +4,8 @@ What makes it fast, in order: no large allocation inside a call; keys and values
 that stay in the processor's cache; few operations, for each costs microseconds; the heads that share a key as rows of
 one matrix. Three ways from there:
 
-    decode     one query per request: torch's own fused attention, a piece at a time, put together by the log-sum-exp; 8 bits
-               are widened in the cache, scored without their scales, and then scaled
+    decode     one query per request: torch's own fused attention, a piece at a time, put together by the log-sum-exp;
+               8 bits are widened in the processor's cache, scored without their scales, and then scaled
     prompt     many queries: the same, over what came before them and over themselves
     scores     all scores of a few queries at once, then one softmax: any mask, soft cap, any form of the cache
 
