@@ -127,7 +127,9 @@ def _decode(query: Tensor, reader: BlockReader, plan: DecodePlan, options: Atten
         attend = _attend_to_full_pieces_in_8_bits if is_quantized else _attend_to_full_pieces
         parts += attend(q, plan.full_row_ids, plan.full_which, reader, scale)
     outs, lses = zip(*parts, strict=True)
-    out, lse = _combine_by_request(torch.cat(outs), torch.cat(lses), plan)
+    if len(parts) > 1:
+        outs, lses = (torch.cat(outs),), (torch.cat(lses),)
+    out, lse = _combine_by_request(outs[0], lses[0], plan)
     return out.flatten(1, 2), lse.flatten(1)
 
 
@@ -194,6 +196,8 @@ def _attend_to_full_pieces_in_8_bits(
 
 def _combine_by_request(out: Tensor, lse: Tensor, plan: DecodePlan) -> _Part:
     """Return attention of each request over all of its pieces."""
+    if plan.table is None:
+        return out, lse
     if plan.is_padded:
         out = torch.cat([out, torch.zeros_like(out[:1])])
         lse = torch.cat([lse, torch.full_like(lse[:1], -torch.inf)])

@@ -44,7 +44,7 @@ class BlockReader:
     def __init__(self, kv_cache: PagedKVCache, block_tables: Tensor) -> None:
         """See the cache as rows; `block_tables` is `[num_reqs, max_num_blocks]`."""
         self.kv_cache = kv_cache
-        self.block_tables = block_tables.to(torch.int64)
+        self.block_tables = block_tables
         self._is_nhd = kv_cache.data.is_contiguous()
         self.rows: Tensor
         """The cache as rows, which `row_ids` index: `[num_rows, row_size]`, a view."""
@@ -58,7 +58,7 @@ class BlockReader:
 
         Plane 0 is the keys, plane 1 the values.
         """
-        rows = torch.stack([2 * block_ids + plane for plane in planes], dim=-2)
+        rows = torch.stack([2 * block_ids.to(torch.int64) + plane for plane in planes], dim=-2)
         if self._is_nhd:
             return rows
         num_kv_heads = self.kv_cache.num_kv_heads
