@@ -142,8 +142,9 @@ def _attend_to_pieces(q: Tensor, kv: Tensor, batch: Batch, scale: float) -> _Par
     if batch.hidden is None or batch.mask is None:
         kv = kv[:, :, :, batch.visible]
     else:
-        pieces, places = batch.hidden
-        kv[pieces, :, :, places] = 0  # a weight of zero is not enough: unwritten memory may be NaN, and 0 * NaN is NaN
+        span, is_hidden = batch.hidden
+        # A weight of zero is not enough: unwritten memory may be NaN, and 0 * NaN is NaN.
+        kv[:, :, :, span].masked_fill_(is_hidden, 0)
         mask = batch.mask.to(q.dtype).expand(-1, -1, q.shape[2], -1)
     keys, values = kv.unbind(1)
     out, lse = _fused(q, keys, values, attn_mask=mask, scale=scale)

@@ -42,8 +42,8 @@ class Batch(NamedTuple):
     row_ids: Tensor
     visible: slice
     """Tokens that all queries see, if all see the same."""
-    hidden: tuple[Tensor, Tensor] | None
-    """If not: for each token that its query does not see, the piece and the place in it."""
+    hidden: tuple[slice, Tensor] | None
+    """If not: from the first to the last token that is hidden from a query, and from which, `[n, 1, 1, tokens, 1]`."""
     mask: Tensor | None
     """What is added to the scores, `[n, 1, 1, tokens]`: minus infinity for the tokens that are hidden."""
 
@@ -145,15 +145,16 @@ def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Tensor) -> 
 
 def _hidden(
     pieces: Sequence[Piece], num_tokens: int, query: Tensor
-) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
+) -> tuple[tuple[slice, Tensor] | None, Tensor | None]:
     """Return `Batch.hidden` and `Batch.mask` of pieces that are padded to `num_tokens` tokens."""
     if len({(piece.begin, piece.end) for piece in pieces}) == 1:
         return None, None
     tokens, ends = torch.arange(num_tokens), torch.tensor([(piece.begin, piece.end) for piece in pieces])
     is_hidden = (tokens < ends[:, :1]) | (tokens >= ends[:, 1:])
     mask = query.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)[:, None, None]
-    pieces_of, places = is_hidden.nonzero(as_tuple=True)
-    return (pieces_of, places), mask
+    places = is_hidden.any(dim=0).nonzero()
+    span = slice(int(places[0]), int(places[-1]) + 1)
+    return (span, is_hidden[:, None, None, span, None]), mask
 
 
 def _table(index: Sequence[int]) -> tuple[Tensor, bool]:
