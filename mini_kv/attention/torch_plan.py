@@ -43,7 +43,7 @@ class Batch(NamedTuple):
     visible: slice
     """Tokens that all queries see, if all see the same."""
     hidden: tuple[slice, Tensor] | None
-    """If not: from the first to the last token that is hidden from a query, and from which, `[n, 1, 1, tokens, 1]`."""
+    """If not: the stretch in which tokens are hidden, and from which queries they are, `[n, 1, 1, tokens, 1]`."""
     mask: Tensor | None
     """What is added to the scores, `[n, 1, 1, tokens]`: minus infinity for the tokens that are hidden."""
 
@@ -152,8 +152,8 @@ def _hidden(
     tokens, ends = torch.arange(num_tokens), torch.tensor([(piece.begin, piece.end) for piece in pieces])
     is_hidden = (tokens < ends[:, :1]) | (tokens >= ends[:, 1:])
     mask = query.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)[:, None, None]
-    places = is_hidden.any(dim=0).nonzero()
-    span = slice(int(places[0]), int(places[-1]) + 1)
+    all_see_the_first = all(piece.begin == 0 for piece in pieces)
+    span = slice(min(piece.end for piece in pieces) if all_see_the_first else 0, num_tokens)
     return (span, is_hidden[:, None, None, span, None]), mask
 
 
