@@ -115,3 +115,27 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
+
+
+def test_tuning_times_the_plans_own_tiles_first_and_goes_on_where_some_do_not_fit():
+    pytest.importorskip("triton", reason="the kernels need triton: make test, or pip install triton")
+    from mini_kv.bench.attention.tune import tune
+
+    def clock(calls):
+        if clock_calls:
+            raise RuntimeError("out of shared memory")
+        clock_calls.append(calls)
+        return cpu_seconds(calls)
+
+    clock_calls: list[object] = []
+    lines = tune("decode", decode(1, 16, dtype=torch.float32, num_heads=2, num_kv_heads=1), "cpu", clock, most=2)
+    assert lines[0] == "decode" and len(lines) == 3
+    assert lines[1].startswith("  tile 32   warps 4  stages 1") and lines[1].endswith(" us")
+    assert lines[2].endswith("  RuntimeError")
+
+
+def test_the_engines_tokens_are_compared_with_the_cpus(capsys):
+    from mini_kv.bench.attention import engine_on_gpu
+
+    assert engine_on_gpu.main("cpu", ("torch", "plain")) == 0
+    assert "plain on cpu: 4 of 4 texts of 64 tokens as on the CPU" in capsys.readouterr().out

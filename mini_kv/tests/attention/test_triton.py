@@ -16,7 +16,7 @@ from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import PagedKVCache, allocate_kv_cache
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.quantized import write_kv_torch
-from mini_kv.attention.triton_backend import Plan, pick_splits
+from mini_kv.attention.triton_plan import Plan, Tiles, pick_splits
 from mini_kv.core.errors import ConfigError
 from mini_kv.tests.attention.problem import dense, make_problem, relative_error
 
@@ -30,7 +30,7 @@ SINKS = AttentionOptions(sinks=torch.tensor([0.5, -3.0, 2.0, 0.0]))
 def test_splits_of_a_decode_are_put_together(num_splits, options, tile):
     """With 5 splits the last ones of the shorter requests have nothing to do; a request may have no new token."""
     problem = make_problem([1, 0, 1, 1], [70, 9, 33, 1], block_size=8, options=options)
-    plan = Plan(16, tile, num_splits, -(-70 // (num_splits * tile)) * tile, 4, 1)
+    plan = Plan(Tiles(16, tile, 4, 1), num_splits, -(-70 // (num_splits * tile)) * tile)
     out = torch.full_like(problem.query, torch.nan)
     lse = triton_backend.attend(problem.query, problem.kv_cache, problem.metadata, options, out, plan)
     expected, expected_lse = dense(problem)
@@ -42,7 +42,7 @@ def test_splits_of_several_queries_each():
     """Some rows of a split see nothing in it, though others do."""
     problem = make_problem([6, 3], [40, 19], block_size=8, options=SINKS)
     out = torch.empty_like(problem.query)
-    plan = Plan(16, 16, 3, 16, 4, 1)
+    plan = Plan(Tiles(16, 16, 4, 1), 3, 16)
     triton_backend.attend(problem.query, problem.kv_cache, problem.metadata, problem.options, out, plan)
     assert relative_error(out, dense(problem)[0]) <= 1e-5
 
@@ -51,7 +51,7 @@ def test_rows_of_no_request_are_left_alone_when_splits_are_put_together():
     problem = make_problem([1, 1], [40, 19])
     padded = torch.cat([problem.query, problem.query])
     out = torch.full_like(padded, 7.0)
-    plan = Plan(16, 16, 2, 32, 4, 1)
+    plan = Plan(Tiles(16, 16, 4, 1), 2, 32)
     triton_backend.attend(padded, problem.kv_cache, problem.metadata, problem.options, out, plan)
     assert relative_error(out[:2], dense(problem)[0]) <= 1e-5
     assert out[2:].unique().tolist() == [7.0]
@@ -62,7 +62,7 @@ def test_prompts_of_several_tiles_of_queries(block_m):
     """Each request's queries are spread over programs, which find their request by halving."""
     problem = make_problem([11, 0, 1, 17], [30, 4, 9, 17], num_heads=6, num_kv_heads=2)
     out = torch.empty_like(problem.query)
-    plan = Plan(block_m, 16, 1, 0, 4, 1)
+    plan = Plan(Tiles(block_m, 16, 4, 1), 1, 0)
     triton_backend.attend(problem.query, problem.kv_cache, problem.metadata, problem.options, out, plan)
     assert relative_error(out, dense(problem)[0]) <= 1e-5
 
