@@ -4,14 +4,15 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from mini_kv.bench.bookkeeping import QUICK, Row, Sizes, all_rows
-from mini_kv.bench.measure import spread, take_turns
-from mini_kv.bench.peers import MiniKV, Peer, PeerError, make_peer
+from mini_kv.bench.bookkeeping import QUICK, Row, Sizes
+from mini_kv.bench.measure import Run, spread, take_turns
+from mini_kv.bench.peers import MiniKV, NoSuchWorkError, Peer, PeerError, make_peer
 from mini_kv.bench.report import Result, as_json, header_lines, make_header, results, table_lines
+from mini_kv.bench.rows import all_rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,15 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     out: TextIO = sys.stderr if args.json == "-" else sys.stdout
     tables: list[tuple[Row, list[Result]]] = []
     try:
-        peers = find_peers(args.peer, args.nano_vllm)
+        peers = find_peers(args.peer, {"nano-vllm": args.nano_vllm, "mini-sglang": args.mini_sglang})
         header = make_header(peers, args.seed, repeats)
         print("\n".join(header_lines(header)), file=out)
         for row in rows:
             if args.rows and row.name not in args.rows:
                 continue
-            found = measure(row, peers, repeats)
+            runs, left_out = prepare(row, peers)
+            found = measure(row, runs, repeats)
             tables.append((row, found))
-            print("", *table_lines(row, found, [peer.name for peer in peers]), sep="\n", file=out, flush=True)
+            print("", *table_lines(row, found, list(runs)), *left_out, sep="\n", file=out, flush=True)
     except PeerError as error:
         print(f"mini_kv.bench: {error}", file=sys.stderr)
         return 2
@@ -55,6 +57,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", metavar="ROW", help=f"only these: {names(all_rows(QUICK, 0))}")
     parser.add_argument("--peer", choices=["auto", "vllm", "none"], default="auto", help="auto: vLLM if installed")
     parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="a checkout of nano-vllm to compare with, too")
+    parser.add_argument("--mini-sglang", type=Path, metavar="PATH", help="a checkout of mini-sglang, the same")
     parser.add_argument("--repeats", type=int, metavar="N", help="runs per row and peer")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts (default: 0)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the table, its figures mean nothing")
@@ -67,19 +70,28 @@ def names(rows: Sequence[Row]) -> str:
     return ", ".join(row.name for row in rows)
 
 
-def find_peers(peer: str, nano_vllm: Path | None) -> list[Peer]:
+def find_peers(peer: str, checkouts: Mapping[str, Path | None]) -> list[Peer]:
     """Return ours and the peers that were asked for. Raises `PeerError` if one of them is not there."""
     peers: list[Peer] = [MiniKV()]
     if peer == "vllm" or (peer == "auto" and importlib.util.find_spec("vllm") is not None):
         peers.append(make_peer("vllm"))
-    if nano_vllm is not None:
-        peers.append(make_peer("nano-vllm", nano_vllm))
+    peers += [make_peer(name, path) for name, path in checkouts.items() if path is not None]
     return peers
 
 
-def measure(row: Row, peers: Sequence[Peer], repeats: int) -> list[Result]:
+def prepare(row: Row, peers: Sequence[Peer]) -> tuple[dict[str, Run], list[str]]:
+    """Return the runners of the peers that do the row's work, and a line on each that does not."""
+    runs, left_out = {}, []
+    for peer in peers:
+        try:
+            runs[peer.name] = row.prepare(peer)
+        except NoSuchWorkError as reason:
+            left_out.append(f"without {peer.name}: {reason}")
+    return runs, left_out
+
+
+def measure(row: Row, runs: Mapping[str, Run], repeats: int) -> list[Result]:
     """Run one row for all peers in turns and return its figures."""
-    runs = {peer.name: row.prepare(peer) for peer in peers}
     values = take_turns(runs, 1, 0) if row.deterministic else take_turns(runs, repeats)
     return results(row, values, spread)
 

@@ -9,13 +9,13 @@ import random
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mini_kv.bench.measure import Run, Stopwatch
-from mini_kv.bench.peers import Cache, NanoVLLM, Peer, PeerError
+from mini_kv.bench.peers import Cache, Peer, PeerError
 
 _PACKAGE_ROOT = Path(__file__).parents[2]
 """Where `python -m mini_kv...` finds this package, installed or not."""
@@ -41,7 +41,7 @@ class Figure:
     name: str
     unit: str
     more_is_better: bool
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ class Sizes:
     growth_prefixes: int = 12
     growth_rounds: int = 3
     growth_limit_us: float = 50_000.0
+    growth_prompts: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    growth_requests: tuple[int, ...] = (10, 100, 1_000, 10_000)
+    growth_groups: tuple[int, ...] = (1, 2, 4, 8)
+    growth_steps: int = 16
+    """Steps per run: each request opens one block in 16 of them."""
     memory_blocks: int = 100_000
 
 
@@ -101,6 +106,9 @@ QUICK = Sizes(
     growth_prefix_blocks=8,
     growth_prefixes=4,
     growth_rounds=1,
+    growth_prompts=(100, 1_000),
+    growth_requests=(2, 8),
+    growth_groups=(1, 2),
     memory_blocks=1_000,
 )
 """Small sizes, for a look at the table and for the tests: their figures mean nothing."""
@@ -131,9 +139,9 @@ def churn(sizes: Sizes, seed: int) -> Row:
 
         return run
 
+    targets = {1: (Target(1.0, 1.3, "vllm"),), 96: (Target(1.0, 1.5, "vllm"),)}
     figures = tuple(
-        Figure(f"k = {count:,}", "M blocks/s", True, Target(1.0, 1.5, "vllm") if count == 96 else None)
-        for count in sizes.churn_block_counts
+        Figure(f"k = {count:,}", "M blocks/s", True, targets.get(count, ())) for count in sizes.churn_block_counts
     )
     return Row("churn", f"take k blocks and give them back, pool {sizes.pool_blocks:,}", figures, prepare)
 
@@ -160,23 +168,48 @@ def hashing(sizes: Sizes, seed: int) -> Row:
 
         return run
 
+    figures = tuple(Figure(f"{function}, block {block_size}", "M tokens/s", True) for function, block_size in cases)
+    return Row("hash", f"name the blocks of {sizes.hash_tokens:,} tokens that are checked already", figures, prepare)
+
+
+def naming(sizes: Sizes, seed: int) -> Row:
+    """Return the row of a request with its names, as a user pays it: our check of the tokens is inside the clock."""
+
+    def prepare(peer: Peer) -> Run:
+        prompt = tokens(random.Random(seed), sizes.hash_tokens)
+        namers = {block_size: peer.namer(block_size) for block_size in sizes.hash_block_sizes}
+
+        def run() -> dict[str, float]:
+            watch = Stopwatch()
+            figures = {}
+            for block_size, make_request in namers.items():
+                case = f"block {block_size}"
+                watch.start()
+                num_names = make_request(case, prompt)
+                watch.lap(case)
+                expect(num_names, sizes.hash_tokens // block_size, f"{peer.name}: names of {case}")
+                figures[case] = sizes.hash_tokens / watch.ns[case] * 1e3
+            return figures
+
+        return run
+
+    targets = {16: Target(2.0, 2.5, "vllm"), 64: Target(1.4, 2.0, "vllm"), 256: Target(1.2, 2.0, "vllm")}
     figures = tuple(
-        Figure(
-            f"{function}, block {block_size}",
-            "M tokens/s",
-            True,
-            Target(1.0, 3.0, "vllm") if function == "sha256" else None,
-        )
-        for function, block_size in cases
+        Figure(f"block {block_size}", "M tokens/s", True, (targets[block_size],))
+        for block_size in sizes.hash_block_sizes
     )
-    return Row("hash", f"name the blocks of {sizes.hash_tokens:,} tokens", figures, prepare)
+    title = f"a request of {sizes.hash_tokens:,} tokens and its names, SHA-256; ours checks the tokens, too"
+    return Row("request", title, figures, prepare)
 
 
-def admission(name: str, sizes: Sizes, seed: int, *, held: int, shared: int, target: Target | None) -> Row:
+def admission(
+    name: str, sizes: Sizes, seed: int, *, held: int, shared: int, targets: Mapping[str, tuple[Target, ...]]
+) -> Row:
     """Return a row of requests that come and go while `held` of them hold their blocks; the oldest leaves first.
 
     The pool is small enough that every new block evicts an old one. `shared` tokens at the head of every prompt are
     the same; with one request held at a time, no request holds them in between and each admission revives them.
+    `targets` are those of each figure.
     """
     total = sizes.shared_tokens + sizes.unique_tokens
 
@@ -187,7 +220,8 @@ def admission(name: str, sizes: Sizes, seed: int, *, held: int, shared: int, tar
         live: deque[Any] = deque()
 
         def serve(count: int, watch: Stopwatch) -> None:
-            prompts = [(f"{rng.getrandbits(64):x}", head + tokens(rng, total - shared)) for _ in range(count)]
+            token_ids = [head + tokens(rng, total - shared) for _ in range(count)]
+            prompts = [(f"{rng.getrandbits(64):x}", cache.prompt(prompt)) for prompt in token_ids]
             hits = []
             watch.start()
             for request_id, prompt in prompts:
@@ -213,8 +247,8 @@ def admission(name: str, sizes: Sizes, seed: int, *, held: int, shared: int, tar
         return run
 
     figures = (
-        Figure("requests", "1/s", True, target),
-        *(Figure(phase, "us", False) for phase in ("submit", "admit", "finish")),
+        Figure("requests", "1/s", True, targets.get("requests", ())),
+        *(Figure(phase, "us", False, targets.get(phase, ())) for phase in ("submit", "admit", "finish")),
     )
     title = f"{shared:,} shared + {total - shared:,} unique tokens, {held} held at once, pool {sizes.pool_blocks:,}"
     return Row(name, title, figures, prepare)
@@ -231,8 +265,7 @@ def decode(sizes: Sizes, seed: int) -> Row:
         cache = peer.cache(num_blocks, BLOCK_SIZE)
 
         def run() -> dict[str, float]:
-            prompts = [tokens(rng, sizes.decode_prompt_tokens) for _ in range(sizes.decode_running)]
-            requests = [cache.submit(f"{rng.getrandbits(64):x}", prompt) for prompt in prompts]
+            requests = new_requests(cache, rng, sizes.decode_running, sizes.decode_prompt_tokens)
             for request in requests:
                 expect(cache.admit(request), 0, f"{peer.name}: hit of a prompt that no other request has")
             sampled = tokens(rng, sizes.decode_steps)
@@ -249,7 +282,7 @@ def decode(sizes: Sizes, seed: int) -> Row:
         return run
 
     figures = (
-        Figure("steps", "1/s", True, Target(1.0, 20.0, "vllm")),
+        Figure("steps", "1/s", True, (Target(4.0, 6.0, "vllm"),)),
         Figure("us per request", "us", False),
     )
     title = f"a step of {sizes.decode_running} running: append a token, a slot for it, ids of new blocks"
@@ -257,16 +290,18 @@ def decode(sizes: Sizes, seed: int) -> Row:
 
 
 def scheduling(sizes: Sizes, seed: int) -> Row:
-    """Return the row of whole steps: plan one, and take its tokens in. Peers do `decode`, a part of that."""
+    """Return the row of whole steps of the engine's own scheduler: plan one, and take its tokens in."""
 
     def prepare(peer: Peer) -> Run:
         rng = random.Random(seed)
         blocks_a_request = (sizes.decode_prompt_tokens + (1 << 10)) // BLOCK_SIZE + 1
         cache = peer.cache(sizes.decode_running * blocks_a_request + 1, BLOCK_SIZE)
+        (first,) = new_requests(cache, rng, 1, sizes.decode_prompt_tokens)
+        cache.start_scheduling([first])  # a peer without a scheduler says so here
+        cache.finish(first)
 
         def run() -> dict[str, float]:
-            prompts = [tokens(rng, sizes.decode_prompt_tokens) for _ in range(sizes.decode_running)]
-            requests = [cache.submit(f"{rng.getrandbits(64):x}", prompt) for prompt in prompts]
+            requests = new_requests(cache, rng, sizes.decode_running, sizes.decode_prompt_tokens)
             step = cache.start_scheduling(requests)
             sampled = tokens(rng, sizes.decode_steps)
             watch = Stopwatch()
@@ -282,47 +317,11 @@ def scheduling(sizes: Sizes, seed: int) -> Row:
         return run
 
     figures = (
-        Figure("steps", "1/s", True, Target(1.0, 1.0, "vllm")),
+        Figure("steps", "1/s", True, (Target(3.6, 5.0, "vllm"),)),
         Figure("us per request", "us", False),
     )
-    title = f"a scheduler's step of {sizes.decode_running} running, plan and update; peers: their allocation path alone"
+    title = f"a scheduler's step of {sizes.decode_running} running, whole: plan it and take its tokens in"
     return Row("schedule", title, figures, prepare)
-
-
-def growth(sizes: Sizes, seed: int) -> Row:
-    """Return the row that asks whether a hit costs more in a larger pool.
-
-    Each pool is scattered and filled with prefixes that no request holds; some of these, spread over the pool's memory,
-    are revived and freed in turn. A peer that needs long in one pool skips the larger ones.
-    """
-    prefix_tokens = sizes.growth_prefix_blocks * BLOCK_SIZE
-
-    def prepare(peer: Peer) -> Run:
-        pools = {}
-        for num_blocks in sizes.growth_pools:
-            cache, prompts = _filled(peer, num_blocks, prefix_tokens, sizes.growth_prefixes, random.Random(seed))
-            if _revive(peer, cache, prompts) > sizes.growth_limit_us:
-                break
-            pools[num_blocks] = (cache, prompts)
-
-        def run() -> dict[str, float]:
-            us = {
-                num_blocks: sum(_revive(peer, *pool) for _ in range(sizes.growth_rounds)) / sizes.growth_rounds
-                for num_blocks, pool in pools.items()
-            }
-            figures = {f"pool {num_blocks:,}": value for num_blocks, value in us.items()}
-            if len(us) == len(sizes.growth_pools):
-                figures["largest / smallest"] = us[sizes.growth_pools[-1]] / us[sizes.growth_pools[0]]
-            return figures
-
-        return run
-
-    figures = (
-        *(Figure(f"pool {num_blocks:,}", "us", False) for num_blocks in sizes.growth_pools),
-        Figure("largest / smallest", "x", False, Target(3.0, 1.5)),
-    )
-    title = f"admit + finish a request that revives {sizes.growth_prefix_blocks} blocks"
-    return Row("growth", title, figures, prepare)
 
 
 def memory(sizes: Sizes, seed: int) -> Row:
@@ -330,7 +329,7 @@ def memory(sizes: Sizes, seed: int) -> Row:
 
     def prepare(peer: Peer) -> Run:
         command = [sys.executable, "-m", "mini_kv.bench.memory", peer.name, str(sizes.memory_blocks), str(seed)]
-        if isinstance(peer, NanoVLLM):
+        if peer.path is not None:
             command.append(str(peer.path))
 
         def run() -> dict[str, float]:
@@ -343,28 +342,31 @@ def memory(sizes: Sizes, seed: int) -> Row:
         return run
 
     figures = (
-        Figure("idle block", "bytes", False, Target(136, 120)),
+        Figure("idle block", "bytes", False, (Target(136, 120),)),
         Figure("idle block, RSS", "bytes", False),
         Figure("more if cached", "bytes", False),
     )
     return Row("memory", f"bytes per block, of {sizes.memory_blocks:,}", figures, prepare, deterministic=True)
 
 
-def all_rows(sizes: Sizes, seed: int) -> list[Row]:
-    """Return every row, in the order of the table."""
+def admissions(sizes: Sizes, seed: int) -> list[Row]:
+    """Return the rows of requests that come and go: their shared head held by others, revived each time, or none."""
     shared = sizes.shared_tokens
-    target = Target(1.0, 3.0, "vllm")
+    speed = Target(1.8, 2.2, "vllm")
+    tree = Target(1.0, 1.5, "mini-sglang")
+    revived = {"requests": (Target(1.0, 2.2, "vllm"), tree), "finish": (Target(1.0, 1.3, "vllm"),)}
+    both = {"requests": (speed, tree)}
     return [
-        churn(sizes, seed),
-        hashing(sizes, seed),
-        admission("admit-held", sizes, seed, held=sizes.held, shared=shared, target=target),
-        admission("admit-revived", sizes, seed, held=1, shared=shared, target=target),
-        admission("admit-cold", sizes, seed, held=sizes.held, shared=0, target=None),
-        decode(sizes, seed),
-        scheduling(sizes, seed),
-        growth(sizes, seed),
-        memory(sizes, seed),
+        admission("admit-held", sizes, seed, held=sizes.held, shared=shared, targets=both),
+        admission("admit-revived", sizes, seed, held=1, shared=shared, targets=revived),
+        admission("admit-cold", sizes, seed, held=sizes.held, shared=0, targets=both),
     ]
+
+
+def new_requests(cache: Cache, rng: random.Random, count: int, num_tokens: int) -> list[Any]:
+    """Return `count` new requests with random prompts and names."""
+    prompts = [cache.prompt(tokens(rng, num_tokens)) for _ in range(count)]
+    return [cache.submit(f"{rng.getrandbits(64):x}", prompt) for prompt in prompts]
 
 
 def expect(found: object, expected: object, what: str) -> None:
@@ -375,43 +377,6 @@ def expect(found: object, expected: object, what: str) -> None:
 
 def _warm_head(cache: Cache, prompt: Sequence[int]) -> Any:
     """Admit the very first request, which cannot hit, and return it."""
-    request = cache.submit("first", list(prompt))
+    request = cache.submit("first", cache.prompt(list(prompt)))
     expect(cache.admit(request), 0, "hit of the first request")
     return request
-
-
-def _revive(peer: Peer, cache: Cache, prompts: list[list[int]]) -> float:
-    """Admit and finish a request per prompt, which hits all but its last token; return microseconds per request."""
-    requests = [cache.submit(f"revive {index}", prompt) for index, prompt in enumerate(prompts)]
-    hits = []
-    watch = Stopwatch()
-    watch.start()
-    for request in requests:
-        hits.append(cache.admit(request))
-        cache.finish(request)
-    watch.lap("revive")
-    expect(hits, [len(prompt) - 1 for prompt in prompts], f"{peer.name}: hits of prefixes that lie idle")
-    return watch.ns["revive"] / len(prompts) / 1e3
-
-
-def _filled(
-    peer: Peer, num_blocks: int, prefix_tokens: int, num_kept: int, rng: random.Random
-) -> tuple[Cache, list[list[int]]]:
-    """Return a cache with four fifths of it idle prefixes, and prompts that continue `num_kept` of these by a token."""
-    cache = peer.cache(num_blocks, BLOCK_SIZE)
-    cache.scatter(rng)
-    # A fifth stays unused: where a freed block without a key goes to the back of the queue (nano-vllm), each request
-    # walks one block further through the pool, and a full one would evict what is to be revived.
-    num_prefixes = num_blocks * 4 // 5 // (prefix_tokens // BLOCK_SIZE + 1)
-    if num_prefixes < num_kept:
-        raise ValueError(f"a pool of {num_blocks} blocks holds {num_prefixes} prefixes, {num_kept} are needed")
-    kept = {index * num_prefixes // num_kept for index in range(num_kept)}
-    prompts = []
-    for index in range(num_prefixes):
-        prompt = tokens(rng, prefix_tokens + 1)
-        request = cache.submit(f"fill {index}", prompt)
-        expect(cache.admit(request), 0, f"{peer.name}: hit of a prefix seen for the first time")
-        cache.finish(request)
-        if index in kept:
-            prompts.append(prompt)
-    return cache, prompts

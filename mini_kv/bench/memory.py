@@ -48,7 +48,7 @@ def weigh(peer: Peer, num_blocks: int, seed: int) -> dict[str, float]:
 
 def fill(cache: Cache, request_id: str, prompt: list[int]) -> None:
     """Let a request come and go: its full blocks stay cached, nothing else stays."""
-    request = cache.submit(request_id, prompt)
+    request = cache.submit(request_id, cache.prompt(prompt))
     cache.admit(request)
     cache.finish(request)
 

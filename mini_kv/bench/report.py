@@ -11,7 +11,7 @@ from typing import Any
 
 from mini_kv.bench.bookkeeping import Figure, Row, Target
 from mini_kv.bench.measure import Spread
-from mini_kv.bench.peers import MiniKV, Peer
+from mini_kv.bench.peers import PEERS, MiniKV, Peer
 
 OURS = MiniKV.name
 
@@ -68,12 +68,8 @@ class Result:
             return {name: ours / median for name, median in others.items() if median}
         return {name: median / ours for name, median in others.items() if ours}
 
-    @property
-    def verdict(self) -> str | None:
-        """`goal`, `must` or `missed`, whatever is reached; `None` without a target or the peer that it names."""
-        target = self.figure.target
-        if target is None:
-            return None
+    def verdict(self, target: Target) -> str | None:
+        """Return `goal`, `must` or `missed`, whatever is reached; `None` without the peer that the target names."""
         if target.versus is None:
             value = self.spreads[OURS].median
             return "goal" if value <= target.goal else "must" if value <= target.must else "missed"
@@ -95,13 +91,15 @@ def results(row: Row, values: Mapping[str, Mapping[str, Sequence[float]]], sprea
 def header_lines(header: Header) -> list[str]:
     """Return the header as lines of text."""
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
+    absent = [f"{name} ({how})" for name, how in PEERS.items() if name not in header.versions]
     return [
         f"machine   {header.machine}",
         f"versions  {header.python}; {versions}",
+        *([f"absent    {', '.join(absent)}"] if absent else []),
         f"method    {header.method}",
         f"seed      {header.seed}",
         f"command   {header.command}",
-        "ratio     how many times better than the peer; targets: at least this multiple of vLLM, or at most this value",
+        "ratio     how many times better than the peer; targets: at least this multiple of one, or at most this value",
     ]
 
 
@@ -111,14 +109,13 @@ def table_lines(row: Row, found: Sequence[Result], peers: Sequence[str]) -> list
     head = [row.name, "unit", OURS, *(cell for name in others for cell in (name, "ratio")), "must", "goal", "reached"]
     lines = [head]
     for result in found:
-        figure, target = result.figure, result.figure.target
+        figure = result.figure
         cells = [figure.name, figure.unit, _spread_text(result.spreads[OURS])]
         for name in others:
             there = name in result.spreads
             cells.append(_spread_text(result.spreads[name]) if there else "-")
             cells.append(f"{result.ratios[name]:.2f}x" if name in result.ratios else "-")
-        cells += [*_target_text(target), result.verdict or ("-" if target is None else f"no {target.versus}")]
-        lines.append(cells)
+        lines.append([*cells, *_target_cells(result)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         row.title,
@@ -135,13 +132,15 @@ def _spread_text(spread: Spread) -> str:
     return f"{value} ±{spread.relative_iqr:3.0%}"
 
 
-def _target_text(target: Target | None) -> tuple[str, str]:
-    """Return must and goal as cells."""
-    if target is None:
-        return "", ""
-    if target.versus is None:
-        return f"<={target.must:g}", f"<={target.goal:g}"
-    return f">={target.must:g}x", f">={target.goal:g}x"
+def _target_cells(result: Result) -> tuple[str, str, str]:
+    """Return must, goal, and what is reached, of each target."""
+    must, goal, reached = [], [], []
+    for target in result.figure.targets:
+        sign, unit = ("<=", "") if target.versus is None else (">=", "x")
+        must.append(f"{sign}{target.must:g}{unit} {target.versus or ''}".rstrip())
+        goal.append(f"{sign}{target.goal:g}{unit}")
+        reached.append(result.verdict(target) or f"no {target.versus}")
+    return ", ".join(must), ", ".join(goal), ", ".join(reached)
 
 
 def as_json(header: Header, tables: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
@@ -159,8 +158,9 @@ def as_json(header: Header, tables: Sequence[tuple[Row, Sequence[Result]]]) -> d
                         "more_is_better": result.figure.more_is_better,
                         "results": {peer: asdict(spread) for peer, spread in result.spreads.items()},
                         "ratios": result.ratios,
-                        "target": asdict(result.figure.target) if result.figure.target else None,
-                        "reached": result.verdict,
+                        "targets": [
+                            {**asdict(target), "reached": result.verdict(target)} for target in result.figure.targets
+                        ],
                     }
                     for result in found
                 ],

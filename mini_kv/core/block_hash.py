@@ -16,7 +16,8 @@ import hashlib
 import importlib.util
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from functools import lru_cache
+from typing import TypeAlias, cast
 
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId
 from mini_kv.core.errors import ConfigError
@@ -94,6 +95,7 @@ def _encode_value(value: str | int) -> bytes:
     return b"i%d" % value
 
 
+@lru_cache(maxsize=1024)
 def root_block_hash(
     hash_function: HashFunction,
     cache_salt: str | None = None,
@@ -161,14 +163,13 @@ def get_request_block_hasher(
     def request_block_hasher(request: Request) -> list[BlockHash]:
         """Return the hashes of the blocks that became full since the last call. Costs O(new tokens)."""
         start = len(request.block_hashes) * block_size
-        end = request.num_tokens // block_size * block_size
-        if start == end:
+        if request.num_tokens < start + block_size:
             return []
         if request.block_hashes:
-            parent = request.block_hashes[-1]
+            parent: bytes = request.block_hashes[-1]
         else:
             parent = root_block_hash(hash_function, request.cache_salt, model_fingerprint, weights_epoch)
-        packed = pack_token_ids(request.token_ids[start:end])
+        packed = pack_token_ids(request.token_ids[start : request.num_tokens // block_size * block_size])
         has_extra_keys = request.lora_request is not None or len(request.mm_features) > 0
         extras = NO_EXTRA_KEYS
         block_hashes = []
@@ -176,9 +177,9 @@ def get_request_block_hasher(
             if has_extra_keys:
                 first = start + offset // 4
                 extras = frame_extra_keys(generate_block_hash_extra_keys(request, first, first + block_size))
-            parent = BlockHash(hash_function(parent + extras + packed[offset : offset + 4 * block_size]))
+            parent = hash_function(parent + extras + packed[offset : offset + 4 * block_size])
             block_hashes.append(parent)
-        return block_hashes
+        return cast(list[BlockHash], block_hashes)
 
     return request_block_hasher
 
@@ -194,7 +195,7 @@ def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> Block
 def make_block_hashes_with_group_id(block_hashes: Iterable[BlockHash], group_id: int) -> list[BlockHashWithGroupId]:
     """Return the keys of many blocks of one group."""
     suffix = make_block_hash_with_group_id(BlockHash(b""), group_id)
-    return [BlockHashWithGroupId(block_hash + suffix) for block_hash in block_hashes]
+    return cast(list[BlockHashWithGroupId], [block_hash + suffix for block_hash in block_hashes])
 
 
 def get_block_hash(key: BlockHashWithGroupId) -> BlockHash:

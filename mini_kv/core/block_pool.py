@@ -155,7 +155,7 @@ class BlockPool:
         Raises `BlockStateError`, and changes nothing, if a block is given twice or no table holds it.
         """
         blocks = [block for block in ordered_blocks if not block.is_null]
-        if len(set(blocks)) != len(blocks):
+        if len(blocks) > 1 and len(set(blocks)) != len(blocks):
             raise BlockStateError("a block is given twice in one call", [block.block_id for block in blocks])
         for block in blocks:
             if block.ref_cnt < 1:
@@ -166,8 +166,10 @@ class BlockPool:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
                 (without_key if block.block_hash is None else with_key).append(block)
-        self.free_block_queue.prepend_n(without_key)
-        self.free_block_queue.append_n(with_key)
+        if without_key:
+            self.free_block_queue.prepend_n(without_key)
+        if with_key:
+            self.free_block_queue.append_n(with_key)
 
     def cache_full_blocks(
         self,

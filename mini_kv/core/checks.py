@@ -142,19 +142,30 @@ def _check_hit_of_group(
     request: Request, manager: SingleTypeKVCacheManager, blocks: Sequence[KVCacheBlock], num_hit_tokens: int
 ) -> None:
     """Raise unless each block that the next token reads is there, and carries the request's own block hash."""
-    own = manager.block_pool.blocks
     first = manager.get_num_skipped_tokens(num_hit_tokens) // manager.block_size
     block_hashes = manager.hashes_per_block(request.block_hashes)[first : len(blocks)]
     keys = make_block_hashes_with_group_id(block_hashes, manager.kv_cache_group_id)
-    # Longest: a block beyond the request's block hashes is another request's.
-    for block, key in zip_longest(blocks[first:], keys):
-        if block.block_hash is None or block.block_hash != key:
-            message = f"block {block.block_id} of the hit has been evicted since the lookup; look up again"
-            raise AllocationError(request.request_id, message)
-        if block.block_id >= len(own) or own[block.block_id] is not block:
-            message = f"block {block.block_id} of the hit belongs to another cache"
-            raise AllocationError(request.request_id, message)
-    for block in blocks[:first]:
-        if not block.is_null:
-            message = f"block {block.block_id} of the hit stands where group {manager.kv_cache_group_id} reads nothing"
-            raise AllocationError(request.request_id, message)
+    own = manager.block_pool.blocks
+    carried = [
+        block.block_hash for block in blocks[first:] if block.block_id < len(own) and own[block.block_id] is block
+    ]
+    if carried == keys and list(blocks[:first]) == [manager.block_pool.null_block] * first:
+        return
+    for block, key in zip_longest(blocks, [*[b""] * first, *keys]):  # find the guilty one
+        fault = _fault_in_hit(manager, block, key)
+        if fault:
+            raise AllocationError(request.request_id, f"block {block.block_id} of the hit {fault}")
+
+
+def _fault_in_hit(manager: SingleTypeKVCacheManager, block: KVCacheBlock, key: bytes | None) -> str | None:
+    """Return what is wrong with a block of a hit, if anything.
+
+    `key` is `b""` where nothing is read, and `None` where the request has no block hash: any block is another's then.
+    """
+    if key == b"":
+        return None if block.is_null else f"stands where group {manager.kv_cache_group_id} reads nothing"
+    if block.block_hash is None or block.block_hash != key:
+        return "has been evicted since the lookup; look up again"
+    own = manager.block_pool.blocks
+    is_own = block.block_id < len(own) and own[block.block_id] is block
+    return None if is_own else "belongs to another cache"

@@ -88,7 +88,7 @@ class FreeKVCacheBlockQueue:
 
     def _insert_before(self, after: KVCacheBlock, blocks: Sequence[KVCacheBlock]) -> None:
         """Link `blocks`, in order, in front of `after`; checks all of them before it links one."""
-        if len(set(blocks)) != len(blocks):
+        if len(blocks) > 1 and len(set(blocks)) != len(blocks):
             raise BlockStateError("a block is given twice", [block.block_id for block in blocks])
         for block in blocks:
             if block.next_free_block is not None:

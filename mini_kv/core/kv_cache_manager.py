@@ -25,6 +25,7 @@ from mini_kv.core.copy_on_write import CopyOnWrite
 from mini_kv.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.quiet import QuietStretches
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 
 
@@ -36,7 +37,7 @@ class KVCacheBlocks:
 
     def get_block_ids(self) -> tuple[list[int], ...]:
         """Return the ids, per group: all that the side with the tensors needs to know."""
-        return tuple([block.block_id for block in group] for group in self.blocks)
+        return tuple([[block.block_id for block in group] for group in self.blocks])
 
 
 class KVCacheManager:
@@ -95,6 +96,7 @@ class KVCacheManager:
         self.num_adopted_tokens: dict[str, int] = {}
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
+        self.quiet = QuietStretches()
         self._block_hasher = parts.make_block_hasher(
             self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
         )
@@ -208,6 +210,11 @@ class KVCacheManager:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
             RepeatedRequestError: another admitted request has this id.
         """
+        first, end = self.quiet.get(request, (0, 0))
+        is_quiet = first <= request.num_computed_tokens < request.num_computed_tokens + num_new_tokens < end
+        if is_quiet and (num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens) == (0, None, 0):
+            return self.empty_kv_cache_blocks  # as for most decoded tokens
+
         request_id = request.request_id
         hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
         num_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
@@ -218,9 +225,10 @@ class KVCacheManager:
 
         shared = self.copy_on_write.shared_blocks(request_id, num_computed_tokens)
         if num_tokens_with_slots <= num_slots and not shared:
-            # The last block has room and is the request's own, as it is for most decoded tokens.
+            # The last block has room and is the request's own.
             self.coordinator.remove_skipped_blocks(request_id, num_computed_tokens)
             self.coordinator.cache_blocks(request, num_full_tokens)
+            self.quiet.note(self.coordinator, request, num_computed_tokens, num_full_tokens)
             return self.empty_kv_cache_blocks
 
         num_needed = self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens_with_slots, hit)
@@ -240,6 +248,7 @@ class KVCacheManager:
         self.copy_on_write.copy(request_id, num_computed_tokens, shared)
         new_blocks = self.coordinator.allocate_new_blocks(request_id, num_tokens_with_slots)
         self.coordinator.cache_blocks(request, num_full_tokens)
+        self.quiet.note(self.coordinator, request, num_computed_tokens, num_full_tokens)
         return KVCacheBlocks(new_blocks)
 
     def free(self, request: Request) -> None:
@@ -248,6 +257,7 @@ class KVCacheManager:
         Raises `UnknownRequestError` if it holds none: a second free, or one before admission.
         """
         check_admitted(self, request)
+        self.quiet.pop(request, None)
         self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
         self.num_adopted_tokens.pop(request.request_id, None)
@@ -271,6 +281,7 @@ class KVCacheManager:
         """
         check_fork(self, parent, child)
         num_computed_tokens = parent.num_computed_tokens
+        self.quiet.pop(parent, None)
         self.copy_on_write.fork(parent.request_id, child.request_id, num_computed_tokens)
         self.requests[child.request_id] = child
         self.num_adopted_tokens[child.request_id] = num_computed_tokens
@@ -305,6 +316,7 @@ class KVCacheManager:
         case. Those returned build on KV that will not come, and have to be preempted too. Costs O(tables).
         """
         check_admitted(self, request)
+        self.quiet.pop(request, None)
         num_computed = max(request.num_computed_tokens, self.num_adopted_tokens.get(request.request_id, 0))
         withdrawn = set(self.coordinator.withdraw_promises(request.request_id, num_computed))
         return [

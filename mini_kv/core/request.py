@@ -82,7 +82,7 @@ class Request:
             raise ValueError(f"request {request_id!r} has {num_tokens} tokens, it needs at least 1")
         self.request_id = request_id
         self.token_ids = checked_token_ids(token_ids, first_index=0)
-        """Prompt, then output; empty if the tokens are not known. Grows by `append_output_token_ids` only."""
+        """Prompt, then output, packed; empty if the tokens are not known. Grows by `append_output_token_ids` only."""
         self.num_tokens = len(self.token_ids) if num_tokens is None else num_tokens
         self.num_prompt_tokens = self.num_tokens
         self.num_computed_tokens = 0
@@ -107,7 +107,8 @@ class Request:
         self.block_hashes = list(block_hashes)
         """Hashes of the full blocks, from the first block on."""
         self._block_hasher = block_hasher
-        self._extend_block_hashes()
+        if block_hasher is not None:
+            self.block_hashes += block_hasher(self)
 
     def append_output_token_ids(self, *token_ids: int) -> None:
         """Add tokens at the end; hash each block that becomes full. Raises `InvalidTokenError` and adds none."""
@@ -116,7 +117,8 @@ class Request:
         else:
             self.token_ids += checked_token_ids(token_ids, first_index=self.num_tokens)
         self.num_tokens += len(token_ids)
-        self._extend_block_hashes()
+        if self._block_hasher is not None:
+            self.block_hashes += self._block_hasher(self)
 
     def truncate(self, num_tokens: int, num_block_hashes: int) -> None:
         """Drop the tokens from `num_tokens` on, and the hashes of the blocks that they completed."""
@@ -139,10 +141,6 @@ class Request:
         """Put back what `state` returned."""
         self.status, self.num_computed_tokens, self.num_preemptions = state[:3]
         self.num_cached_tokens, self.shared_prefix_boundary, self.spec_token_ids = state[3:]
-
-    def _extend_block_hashes(self) -> None:
-        if self._block_hasher is not None:
-            self.block_hashes += self._block_hasher(self)
 
     def __repr__(self) -> str:
         return f"Request({self.request_id!r}, {self.num_tokens} tokens, {self.num_computed_tokens} computed)"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
-from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.core.block_hash import make_block_hash_with_group_id, make_block_hashes_with_group_id
 from mini_kv.core.block_hash_list import BlockHashListWithBlockSize
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.journal import Journal
@@ -346,8 +346,9 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         """
         index = self.block_pool.cached_block_hash_to_block
         hit = []
-        for block_hash in block_hashes[: max_length // self.block_size]:
-            found = index.get_one_block(make_block_hash_with_group_id(block_hash, self.kv_cache_group_id))
+        block_hashes = block_hashes[: max_length // self.block_size]
+        for key in make_block_hashes_with_group_id(block_hashes, self.kv_cache_group_id):
+            found = index.get_one_block(key)
             if found is None:
                 break
             hit.append(found)

@@ -1,7 +1,7 @@
-"""Token ids: checked once when they arrive, packed as bytes where they are hashed."""
+"""Token ids: checked and packed once, when they arrive."""
 
 import operator
-import struct
+import sys
 from array import array
 from collections.abc import Sequence
 
@@ -10,31 +10,52 @@ from mini_kv.core.errors import InvalidTokenError
 MAX_TOKEN_ID = 2**32 - 1
 
 
-def checked_token_ids(token_ids: Sequence[int], first_index: int) -> list[int]:
-    """Return the tokens as plain `int`; raises `InvalidTokenError` for the first that is none.
+def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]":
+    """Return the tokens packed, 4 bytes each; raises `InvalidTokenError` for the first that is none.
 
-    NumPy's integers are welcome and become plain ones: a key must not depend on a Python type. Booleans are refused,
-    although Python counts them as integers: a mask that slips in as a prompt should not get a cache entry.
+    Packing is the check: an array refuses what is no integer or does not fit, with no loop in Python. NumPy's integers
+    become plain ones: a key must not depend on a Python type. Booleans are refused, although Python counts them as
+    integers: a mask that slips in as a prompt should not get a cache entry.
     """
-    if set(map(type, token_ids)) == {int}:  # the usual case, with no loop in Python
-        try:
-            array("I", token_ids)  # 4 bytes each, unsigned: refuses what does not fit
-            return list(token_ids)
-        except OverflowError:
-            pass  # the loop below finds the guilty one
-    checked = []
-    for index, token in enumerate(token_ids):
-        try:
-            value = operator.index(token)
-        except TypeError:
-            raise InvalidTokenError(first_index + index, token) from None
-        # A NumPy bool has no __index__; Python's has.
-        if isinstance(token, bool) or not 0 <= value <= MAX_TOKEN_ID:
-            raise InvalidTokenError(first_index + index, token)
-        checked.append(value)
-    return checked
+    token_ids = list(token_ids)  # an array would take bytes for tokens that are packed already
+    try:
+        packed = array("I", token_ids)
+    except (TypeError, OverflowError):
+        raise _invalid(token_ids, first_index) from None
+    if _has_boolean(token_ids, packed.tobytes()):
+        raise _invalid(token_ids, first_index)
+    return packed
+
+
+def _has_boolean(token_ids: list[int], packed: bytes) -> bool:
+    """Return whether one of the tokens is a boolean. Packed, that is a 0 or a 1: only where these stand is looked."""
+    for value in (0, 1):
+        pattern = value.to_bytes(4, sys.byteorder)
+        start = packed.find(pattern)
+        while start >= 0:
+            if isinstance(token_ids[start // 4], bool):
+                return True
+            start = packed.find(pattern, start // 4 * 4 + 4)
+    return False
+
+
+def _invalid(token_ids: list[int], first_index: int) -> InvalidTokenError:
+    """Return the error that names the first of the tokens that is none."""
+    index = next(index for index, token in enumerate(token_ids) if not _is_token_id(token))
+    return InvalidTokenError(first_index + index, token_ids[index])
+
+
+def _is_token_id(token: object) -> bool:
+    try:
+        value = operator.index(token)  # type: ignore[arg-type]
+    except TypeError:  # a NumPy bool is among these; Python's is an integer
+        return False
+    return not isinstance(token, bool) and 0 <= value <= MAX_TOKEN_ID
 
 
 def pack_token_ids(token_ids: Sequence[int]) -> bytes:
-    """Return the tokens as 4 bytes each, little-endian. Serialising is most of the cost of a key, so do it once."""
-    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+    """Return the tokens as 4 bytes each, little-endian."""
+    packed = array("I", token_ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

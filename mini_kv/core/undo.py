@@ -38,6 +38,7 @@ class Undo:
         order may be another. May itself be interrupted and called again.
         """
         kv, journal = self.kv, self.journal
+        kv.quiet.clear()
         kv.block_pool.evict_blocks(block.block_id for block in journal.published)
         for manager in kv.coordinator.single_type_managers:
             manager.roll_back()

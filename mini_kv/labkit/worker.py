@@ -23,6 +23,8 @@ class RememberingWorker:
         self.block_size, self.next_token = block_size, next_token
         self.rows: dict[str, NewRequestData] = {}
         """What the worker knows of each request, kept up to date."""
+        self.tokens: dict[str, list[int]] = {}
+        """The tokens of each of them: what it was told, and what it sampled since."""
         self.slots: dict[int, list[int]] = {}
         """For each slot all tokens up to the one whose keys and values lie there."""
 
@@ -33,20 +35,20 @@ class RememberingWorker:
         for name, end in ends.items():
             row = self.rows[name]
             for position in range(row.num_computed_tokens, end):
-                self.slots[self._slot(row, position)] = row.token_ids[: position + 1]
+                self.slots[self._slot(row, position)] = self.tokens[name][: position + 1]
         for name, end in ends.items():
             self._read(self.rows[name], end)
-        through = [name for name, end in ends.items() if end == len(self.rows[name].token_ids)]
+        through = [name for name, end in ends.items() if end == len(self.tokens[name])]
         for name in through:
-            self.rows[name].token_ids.append(self.next_token(self.rows[name].token_ids))
-        return {name: self.rows[name].token_ids[-1:] for name in through}
+            self.tokens[name].append(self.next_token(self.tokens[name]))
+        return {name: self.tokens[name][-1:] for name in through}
 
     def _listen(self, step: SchedulerOutput) -> None:
         for name in (*step.preempted_req_ids, *step.finished_req_ids):
             self.rows.pop(name, None)
         for new in step.scheduled_new_reqs:
-            copy = replace(new, token_ids=list(new.token_ids), block_ids=(list(new.block_ids[0]),))
-            self.rows[new.request_id] = copy
+            self.rows[new.request_id] = replace(new, block_ids=(list(new.block_ids[0]),))
+            self.tokens[new.request_id] = list(new.token_ids)
         for data in step.scheduled_cached_reqs:
             if data.request_id not in self.rows:
                 raise LabFailure(f"{data.request_id}, whom the worker does not know", "told in full", data)
@@ -61,7 +63,7 @@ class RememberingWorker:
 
     def _end(self, row: NewRequestData, num_tokens: int) -> int:
         """Return how many tokens of the request are computed after this step; it must have them, and slots for them."""
-        num_known, end = len(row.token_ids), row.num_computed_tokens + num_tokens
+        num_known, end = len(self.tokens[row.request_id]), row.num_computed_tokens + num_tokens
         if end > num_known:
             known = f"{row.num_computed_tokens} of {num_known} tokens are computed"
             what = f"tokens of {row.request_id} that the step computes; the worker is told that {known}"
@@ -74,7 +76,7 @@ class RememberingWorker:
 
     def _read(self, row: NewRequestData, end: int) -> None:
         for position in range(end):
-            found, past = self.slots.get(self._slot(row, position)), row.token_ids[: position + 1]
+            found, past = self.slots.get(self._slot(row, position)), self.tokens[row.request_id][: position + 1]
             if found != past:
                 where = f"its token {position}, in block {row.block_ids[0][position // self.block_size]}"
                 what = f"whose keys and values {row.request_id} reads for {where}"

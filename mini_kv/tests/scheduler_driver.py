@@ -294,7 +294,7 @@ class Run:
         stop = next((i for i, token in enumerate(wanted) if token in self.config.stop_token_ids), None)
         reason = "length" if stop is None else "stop"
         wanted = wanted if stop is None else wanted[: stop + 1]
-        said = request.token_ids[len(order.prompt) :]
+        said = request.token_ids[len(order.prompt) :].tolist()
         if (said, out.finish_reason) != (wanted, reason):
             message = f"{request.request_id} said {said} ({out.finish_reason}), not {wanted} ({reason})"
             raise SchedulerFailure(f"I18: {message}")

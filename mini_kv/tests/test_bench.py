@@ -1,5 +1,6 @@
 """The benchmark: its report is whole, and each row does the work that it claims. Time is never asserted."""
 
+import gc
 import io
 import json
 import random
@@ -8,14 +9,27 @@ from itertools import pairwise
 
 import pytest
 
-from mini_kv.bench.__main__ import main
-from mini_kv.bench.bookkeeping import QUICK, Figure, Sizes, Target, all_rows, tokens
+from mini_kv.bench.__main__ import main, measure, prepare
+from mini_kv.bench.bookkeeping import QUICK, Figure, Sizes, Target, tokens
 from mini_kv.bench.measure import Spread, Stopwatch, spread, take_turns
-from mini_kv.bench.peers import Cache, MiniKV, PeerError, make_peer
+from mini_kv.bench.peers import Cache, MiniKV, NoSuchWorkError, PeerError, make_peer
 from mini_kv.bench.report import Result
+from mini_kv.bench.rows import all_rows
 from mini_kv.core.request import Request
 
-ROWS = ["churn", "hash", "admit-held", "admit-revived", "admit-cold", "decode", "schedule", "growth", "memory"]
+GROWTH = ["growth-pool", "growth-prompt", "growth-requests", "growth-groups"]
+ROWS = [
+    "churn",
+    "hash",
+    "request",
+    "admit-held",
+    "admit-revived",
+    "admit-cold",
+    "decode",
+    "schedule",
+    *GROWTH,
+    "memory",
+]
 
 
 def run(*argv):
@@ -55,6 +69,12 @@ def test_the_report_says_where_and_how_it_was_made(report):
     assert all(header[field] in text for field in ("machine", "python", "command", "method"))
 
 
+def test_the_report_says_in_a_line_which_peers_are_absent_and_how_they_are_brought_in(report):
+    text, _ = report
+    (line,) = [line for line in text.splitlines() if line.startswith("absent")]
+    assert all(peer in line for peer in ("vllm (pip install", "--nano-vllm CHECKOUT", "--mini-sglang CHECKOUT"))
+
+
 def test_the_table_shows_what_the_json_holds(report):
     text, found = report
     for row in found["rows"]:
@@ -65,9 +85,16 @@ def test_the_table_shows_what_the_json_holds(report):
 
 def test_a_target_against_an_absent_peer_is_open_and_one_in_absolute_terms_is_judged(report):
     _, found = report
-    reached = {(row["name"], figure["name"]): figure["reached"] for row in found["rows"] for figure in row["figures"]}
-    assert reached["decode", "steps"] is None
-    assert reached["growth", "largest / smallest"] in {"goal", "must", "missed"}
+    reached = {
+        (row["name"], figure["name"]): [target["reached"] for target in figure["targets"]]
+        for row in found["rows"]
+        for figure in row["figures"]
+    }
+    assert reached["decode", "steps"] == [None]
+    assert reached["admit-held", "requests"] == [None, None]
+    assert reached["growth-prompt", "largest / smallest"] == []
+    (pool,) = reached["growth-pool", "largest / smallest"]
+    assert pool in {"goal", "must", "missed"}
 
 
 def test_json_on_standard_output_is_nothing_but_json():
@@ -84,10 +111,11 @@ def test_an_unknown_row_is_refused_with_the_names_of_the_rows():
     assert all(name in err for name in ROWS)
 
 
-def test_a_path_without_nano_vllm_is_refused(tmp_path):
-    status, _, err = run("--nano-vllm", str(tmp_path))
+@pytest.mark.parametrize("peer", ["nano-vllm", "mini-sglang"])
+def test_a_path_without_the_peers_checkout_is_refused(tmp_path, peer):
+    status, _, err = run(f"--{peer}", str(tmp_path))
     assert status == 2
-    assert "no checkout of nano-vllm" in err
+    assert f"no checkout of {peer}" in err
 
 
 # What the rows claim about their work.
@@ -111,8 +139,9 @@ class Recorded(Cache):
         self.inner = inner
         self.calls = calls
 
-    def submit(self, request_id, token_ids):
-        return self.inner.submit(request_id, token_ids)
+    def submit(self, request_id, prompt):
+        self.calls.append(("submit", len(prompt)))
+        return self.inner.submit(request_id, prompt)
 
     def admit(self, request):
         hit = self.inner.admit(request)
@@ -122,6 +151,15 @@ class Recorded(Cache):
     def decode(self, requests, token_id):
         self.inner.decode(requests, token_id)
         self.calls.append(("decode", len(requests), self.inner.kv.block_pool.num_free_blocks))
+
+    def start_scheduling(self, requests):
+        step = self.inner.start_scheduling(requests)
+
+        def recorded(token_id):
+            step(token_id)
+            self.calls.append(("step", {request.num_computed_tokens for request in requests}, len(requests)))
+
+        return recorded
 
     def finish(self, request):
         self.inner.finish(request)
@@ -176,15 +214,68 @@ def test_a_churn_run_moves_the_same_number_of_blocks_for_every_count():
 
 
 def test_a_growth_run_revives_whole_prefixes_in_every_pool():
-    recorder = one_run("growth")
+    recorder = one_run("growth-pool")
     admits = [call for call in recorder.calls if call[0] == "admit"]
     assert admits == [("admit", 129, 128, 1)] * (QUICK.growth_prefixes * len(QUICK.growth_pools))
 
 
+def test_a_run_of_the_request_row_makes_a_checked_request_of_each_block_size():
+    make_request = MiniKV().namer(16)
+    assert make_request("a", list(range(40))) == 2
+    with pytest.raises(ValueError, match="token"):
+        make_request("b", [0, -1])
+
+
+def test_a_run_of_the_schedule_row_computes_a_token_of_every_request_per_step():
+    steps = [call for call in one_run("schedule").calls if call[0] == "step"]
+    lengths = range(QUICK.decode_prompt_tokens + 1, QUICK.decode_prompt_tokens + QUICK.decode_steps + 1)
+    assert steps == [("step", {length}, QUICK.decode_running) for length in lengths]
+
+
+def test_a_run_of_growing_prompts_serves_one_of_each_length_and_finds_nothing():
+    calls = [call for call in one_run("growth-prompt").calls if call[0] != "submit"]
+    assert calls == [
+        call for length in QUICK.growth_prompts for call in [("admit", length, 0, 1), ("finish",)]
+    ]  # fmt: skip
+
+
+def test_a_run_of_growing_batches_does_16_steps_of_each_and_of_the_largest_without_the_collector():
+    sizes = [call[2] for call in one_run("growth-requests").calls if call[0] == "step"]
+    assert sizes == [count for count in (*QUICK.growth_requests, QUICK.growth_requests[-1]) for _ in range(16)]
+    assert gc.isenabled()
+
+
+def test_growing_groups_are_one_of_full_attention_and_windows():
+    caches = {count: MiniKV().hybrid_cache(100, 16, count, 48) for count in (1, 3)}
+    kinds = {
+        count: [type(group.kv_cache_spec).__name__ for group in vars(cache)["kv"].kv_cache_config.kv_cache_groups]
+        for count, cache in caches.items()
+    }
+    window = "SlidingWindowSpec"
+    assert kinds == {1: ["FullAttentionSpec"], 3: ["FullAttentionSpec", window, window]}
+
+
+def test_a_peer_without_a_rows_work_is_left_out_of_it_and_a_line_says_why():
+    class Unscheduled(Recorded):
+        def start_scheduling(self, requests):
+            raise NoSuchWorkError("its scheduler needs a GPU")
+
+    class Other(MiniKV):
+        name = "other"
+
+        def cache(self, num_blocks, block_size):
+            return Unscheduled(super().cache(num_blocks, block_size), [])
+
+    (row,) = [row for row in all_rows(QUICK, 0) if row.name == "schedule"]
+    runs, left_out = prepare(row, [MiniKV(), Other()])
+    assert left_out == ["without other: its scheduler needs a GPU"]
+    assert [set(result.spreads) for result in measure(row, runs, 1)] == [{"mini_kv"}] * 2
+
+
 def test_other_work_than_the_rows_is_an_error_not_a_figure():
     class Hashless(Recorded):
-        def submit(self, request_id, token_ids):
-            return Request(request_id, token_ids)  # without block hashes nothing hits
+        def submit(self, request_id, prompt):
+            return Request(request_id, prompt)  # without block hashes nothing hits
 
     class Forgetful(MiniKV):
         def cache(self, num_blocks, block_size):
@@ -248,7 +339,9 @@ def test_prompts_come_from_the_seed():
     [(True, 30, 10, 3, "goal"), (True, 10, 10, 1, "must"), (False, 10, 5, 0.5, "missed"), (False, 5, 15, 3, "goal")],
 )
 def test_a_ratio_above_one_means_that_ours_is_better_whatever_the_unit(more_is_better, ours, theirs, ratio, verdict):
-    figure = Figure("figure", "unit", more_is_better, Target(1.0, 3.0, "vllm"))
+    target = Target(1.0, 3.0, "vllm")
+    figure = Figure("figure", "unit", more_is_better, (target,))
     result = Result(figure, {"mini_kv": spread([ours]), "vllm": spread([theirs])})
     assert result.ratios == {"vllm": ratio}
-    assert result.verdict == verdict
+    assert result.verdict(target) == verdict
+    assert result.verdict(Target(1.0, 3.0, "mini-sglang")) is None

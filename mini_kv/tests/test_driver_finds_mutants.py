@@ -178,8 +178,8 @@ MUTANTS = (
     Mutant(
         "block without its parent",
         HASH,
-        "            parent = BlockHash(hash_function(parent +",
-        "            parent = BlockHash(hash_function(b'' +",
+        "            parent = hash_function(parent +",
+        "            parent = hash_function(b'' +",
     ),
 )
 

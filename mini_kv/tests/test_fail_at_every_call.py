@@ -259,7 +259,7 @@ def misuse_everything(world: World) -> None:
         tokens, names = list(request.token_ids), list(request.block_hashes)
         with pytest.raises(InvalidTokenError):
             request.append_output_token_ids(0, -1)
-        assert (request.token_ids, request.block_hashes) == (tokens, names)
+        assert (list(request.token_ids), request.block_hashes) == (tokens, names)
     if waiting is not None:
         for call in hits_that_are_none(world, waiting).values():
             with pytest.raises(AllocationError):

@@ -30,7 +30,7 @@ class Color(enum.IntEnum):
 def test_a_new_request() -> None:
     """Nothing is computed, nothing was looked up, and all tokens are the prompt's."""
     request = Request("A", [3, 1, 4])
-    assert (request.request_id, request.token_ids, request.num_tokens) == ("A", [3, 1, 4], 3)
+    assert (request.request_id, list(request.token_ids), request.num_tokens) == ("A", [3, 1, 4], 3)
     assert (request.num_prompt_tokens, request.num_computed_tokens, request.num_cached_tokens) == (3, 0, None)
     assert request.block_hashes == []
     assert repr(request) == "Request('A', 3 tokens, 0 computed)"
@@ -42,7 +42,7 @@ def test_output_is_added_at_the_end() -> None:
     request = Request("A", prompt)
     request.append_output_token_ids(3, 4)
     request.append_output_token_ids()
-    assert (request.token_ids, request.num_tokens, request.num_prompt_tokens) == ([1, 2, 3, 4], 4, 2)
+    assert (list(request.token_ids), request.num_tokens, request.num_prompt_tokens) == ([1, 2, 3, 4], 4, 2)
     assert prompt == [1, 2]
 
 
@@ -62,7 +62,7 @@ def test_a_request_from_a_trace_brings_its_hashes() -> None:
     """Traces know lengths and prefix ids, no tokens."""
     names = [BlockHash(b"one"), BlockHash(b"two")]
     request = Request("A", num_tokens=9, block_hashes=names)
-    assert (request.token_ids, request.num_tokens, request.num_prompt_tokens) == ([], 9, 9)
+    assert (list(request.token_ids), request.num_tokens, request.num_prompt_tokens) == ([], 9, 9)
     assert request.block_hashes == [b"one", b"two"]
     assert request.block_hashes is not names
 
@@ -93,7 +93,7 @@ def test_bad_tokens_are_refused_with_their_place(token: object) -> None:
     with pytest.raises(InvalidTokenError) as later:
         request.append_output_token_ids(9, cast(int, token))
     assert (later.value.index, later.value.value) == (3, token)
-    assert (request.token_ids, request.num_tokens, request.block_hashes) == ([7, 8], 2, [])
+    assert (list(request.token_ids), request.num_tokens, request.block_hashes) == ([7, 8], 2, [])
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_bad_tokens_are_refused_with_their_place(token: object) -> None:
 def test_whatever_counts_becomes_plain_integers(token_ids: Sequence[int]) -> None:
     """Types vanish at the door, so that no key can depend on one."""
     checked = checked_token_ids(token_ids, first_index=0)
-    assert checked == [5, 0, 4294967295]
+    assert list(checked) == [5, 0, 4294967295]
     assert set(map(type, checked)) == {int}
 
 
 def test_no_tokens_are_fine_to_append() -> None:
     """A step may yield nothing."""
-    assert checked_token_ids([], first_index=0) == []
+    assert list(checked_token_ids([], first_index=0)) == []

@@ -189,7 +189,7 @@ def test_a_new_request_with_the_id_of_one_that_was_aborted_in_mid_step_gets_none
     engine.scheduler.finish_requests(["A"])
     engine.add("A", range(100, 103))
     assert engine.scheduler.update_from_output(output, {"A": [7]}) == []
-    assert engine.scheduler.requests["A"].token_ids == [100, 101, 102]
+    assert list(engine.scheduler.requests["A"].token_ids) == [100, 101, 102]
     output = engine.plan()
     assert (output.finished_req_ids, output.num_scheduled_tokens) == (["A"], {"A": 3})
 
@@ -286,7 +286,7 @@ def test_drafts_that_are_right_count_as_computed_and_wrong_ones_are_taken_back()
     (result,) = engine.scheduler.update_from_output(output, {"A": [1, 9]})  # the first was right
     a = engine.scheduler.requests["A"]
     assert result.new_token_ids == [1, 9]
-    assert a.token_ids == [0, 1, 2, 3, 4, 5, 7, 1, 9]
+    assert list(a.token_ids) == [0, 1, 2, 3, 4, 5, 7, 1, 9]
     assert a.num_computed_tokens == 8  # all but the last, as ever
     assert engine.step() == {"A": 1}
 

@@ -8,6 +8,7 @@ Nothing else crosses it, so a worker can live in another process, and what a cac
 carry (vLLM: a KV connector) is in here too: which blocks a request has, and how many of its tokens they hold already.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -19,7 +20,7 @@ class NewRequestData:
     """
 
     request_id: str
-    token_ids: list[int]
+    token_ids: Sequence[int]
     """Prompt, and the output before a preemption."""
     block_ids: tuple[list[int], ...]
     """Its block tables, per group."""
@@ -73,7 +74,7 @@ class SchedulerOutput:
         self.scheduled_cached_reqs = [data for data in self.scheduled_cached_reqs if data.request_id != request_id]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as many of them: not frozen either
 class EngineCoreOutput:
     """What one step brought for one request.
 

@@ -185,9 +185,10 @@ class Scheduler(TransactionalScheduler):
         self._before.progress = progress = _progress_of(step, sampled_token_ids)
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
-        for request, num_computed_tokens, _, _ in progress:
+        num_scheduled_tokens = scheduler_output.num_scheduled_tokens
+        for request, _, _, _ in progress:
             request_id = request.request_id
-            request.num_computed_tokens = num_computed_tokens + scheduler_output.num_scheduled_tokens[request_id]
+            request.num_computed_tokens += num_scheduled_tokens[request_id]
             sampled = sampled_token_ids.get(request_id)
             if sampled:
                 drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
@@ -342,7 +343,7 @@ class Scheduler(TransactionalScheduler):
     def _introduce(self, request: Request, step: Step) -> None:
         """Tell the worker all that it needs of a request that it does not have."""
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
-        data = NewRequestData(request.request_id, list(request.token_ids), block_ids, request.num_computed_tokens)
+        data = NewRequestData(request.request_id, request.token_ids[:], block_ids, request.num_computed_tokens)
         step.output.scheduled_new_reqs.append(data)
 
     def _num_wanted(self, request: Request, num_computed_tokens: int, step: Step) -> int:
@@ -354,7 +355,8 @@ class Scheduler(TransactionalScheduler):
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
-        return min(self.config.num_lookahead_tokens, request.max_slots - num_tokens)
+        wanted = self.config.num_lookahead_tokens
+        return min(wanted, request.max_slots - num_tokens) if wanted else 0
 
     def _count(self, request: Request, num_new_tokens: int, step: Step) -> None:
         """Note in the step that the request runs, with how many tokens and which drafts."""
@@ -400,10 +402,11 @@ class Scheduler(TransactionalScheduler):
 def _progress_of(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) -> list[tuple[Request, int, int, int]]:
     """Check the results of a step; return how far each of its running requests is, as `Before.progress` keeps it."""
     progress = []
+    all_drafts, running = step.output.scheduled_spec_decode_tokens, RequestStatus.RUNNING
     for request_id, num_tokens in step.output.num_scheduled_tokens.items():
         request = step.requests.get(request_id)
-        if request is not None and request.status is RequestStatus.RUNNING:
-            drafts = step.output.scheduled_spec_decode_tokens.get(request_id, ())
+        if request is not None and request.status is running:
+            drafts = all_drafts.get(request_id, ())
             check_sampled(request, num_tokens, drafts, sampled_token_ids.get(request_id, ()))
             progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
     return progress

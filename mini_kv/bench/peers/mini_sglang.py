@@ -1,0 +1,164 @@
+"""mini-sglang as a peer: its radix tree and the manager around it, imported without the rest, which needs a GPU."""
+
+import importlib
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from mini_kv.bench.peers.base import Cache, NoSuchWorkError, Peer, PeerError
+
+_MAX_REQUESTS = 512
+_MAX_TOKENS = 1 << 13
+"""Rows and columns of the page table, which its engine allocates when it starts."""
+
+
+class MiniSGLang(Peer):
+    """A checkout of mini-sglang. It finds prefixes by comparing tokens, in C++: no hashes."""
+
+    name = "mini-sglang"
+    version = "HEAD"
+
+    def __init__(self, path: Path) -> None:
+        """Import its cache from the checkout at `path`. Raises `PeerError` if it is not there, or cannot be built."""
+        package = path / "python" / "minisgl"
+        if not (package / "kvcache" / "radix_cache.py").is_file():
+            raise PeerError(f"{path} is no checkout of mini-sglang: it has no python/minisgl/kvcache/radix_cache.py")
+        self.path = path.resolve()
+        try:
+            self.torch: Any = importlib.import_module("torch")
+            _import_without_gpu(package, self.torch)
+            self.core: Any = importlib.import_module("minisgl.core")
+            self.cache_manager = importlib.import_module("minisgl.scheduler.cache").CacheManager
+            self.table_manager = importlib.import_module("minisgl.scheduler.table").TableManager
+            self.pending = importlib.import_module("minisgl.scheduler.utils").PendingReq
+            one = self.torch.ones(1, dtype=self.torch.int32)
+            importlib.import_module("minisgl.kernel").fast_compare_key(one, one)  # compiles it, where that is not done
+        except (ImportError, RuntimeError, OSError) as error:
+            reason = "it needs torch, apache-tvm-ffi, ninja and a C++ compiler"
+            raise PeerError(f"mini-sglang cannot be imported, {reason}: {error}") from error
+
+    def cache(self, num_blocks: int, block_size: int) -> Cache:
+        """Return its cache manager with a radix tree, and the page table; one page size at a time."""
+        return _SGLangCache(self, num_blocks, block_size)
+
+    def pool(self, num_blocks: int) -> Any:
+        """Return a cache manager: a free page is a number in a tensor."""
+        return _SGLangCache(self, num_blocks, 16).manager
+
+    def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
+        """Raise `NoSuchWorkError`: there are no names."""
+        raise NoSuchWorkError("a radix tree names no blocks")
+
+    def namer(self, block_size: int) -> Callable[[str, list[int]], int]:
+        """Raise `NoSuchWorkError`: there are no names."""
+        raise NoSuchWorkError("a radix tree names no blocks")
+
+
+def _import_without_gpu(package: Path, torch: Any) -> None:
+    """Put empty packages in place of those whose `__init__` imports kernels, sockets and transformers.
+
+    What the cache takes from them is put in by hand. Pinned memory, which the page table is written from, is a GPU's
+    as well: here it is plain memory.
+    """
+    for name in ("minisgl", "minisgl.utils", "minisgl.kernel", "minisgl.scheduler"):
+        stand_in = ModuleType(name)
+        stand_in.__path__ = [str(package.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = stand_in
+    for name, names in {
+        "utils.misc": ("align_down", "div_ceil"),
+        "utils.registry": ("Registry",),
+        "kernel.radix": ("fast_compare_key",),
+    }.items():
+        module = importlib.import_module(f"minisgl.{name}")
+        vars(sys.modules[f"minisgl.{name.partition('.')[0]}"]).update({each: getattr(module, each) for each in names})
+
+    def empty(*size: Any, pin_memory: bool = False, **options: Any) -> Any:
+        return torch.empty(*size, **options)
+
+    cache = importlib.import_module("minisgl.scheduler.cache")
+    vars(cache)["torch"] = SimpleNamespace(**{**vars(torch), "empty": empty})
+
+
+class _Request:
+    """A request of mini-sglang: first one that waits, then one that runs."""
+
+    def __init__(self, pending: Any) -> None:
+        self.pending = pending
+        self.running: Any = None
+
+
+class _SGLangCache(Cache):
+    def __init__(self, sglang: MiniSGLang, num_blocks: int, block_size: int) -> None:
+        self.sglang = sglang
+        torch = sglang.torch
+        # The tree takes its page size from here when it is made; the engine sets it once.
+        vars(sglang.core)["_GLOBAL_CTX"] = sglang.core.Context(page_size=block_size)
+        page_table = torch.zeros((_MAX_REQUESTS, _MAX_TOKENS), dtype=torch.int32)
+        self.tables = sglang.table_manager(_MAX_REQUESTS, page_table)
+        self.manager = sglang.cache_manager(num_blocks, block_size, page_table, "radix")
+        self.sampling_params = sglang.core.SamplingParams(max_tokens=1 << 10)
+
+    def prompt(self, token_ids: list[int]) -> Any:
+        return self.sglang.torch.tensor(token_ids, dtype=self.sglang.torch.int32)
+
+    def submit(self, request_id: str, prompt: Any) -> _Request:
+        return _Request(self.sglang.pending(request_id, prompt, self.sampling_params))
+
+    def admit(self, request: _Request) -> int:
+        """Do what `PrefillAdder` does for a request that fits, and its scheduler before and after the step."""
+        manager, tables, pending = self.manager, self.tables, request.pending
+        if pending.input_len > _MAX_TOKENS or tables.available_size == 0:
+            raise NoSuchWorkError(f"its page table is {_MAX_REQUESTS} requests of {_MAX_TOKENS:,} tokens here")
+        handle = manager.match_req(pending).cuda_handle
+        num_hit = int(handle.cached_len)
+        manager.lock(handle)
+        if pending.input_len - num_hit > manager.available_size:
+            raise PeerError(f"{pending.uid} does not fit")
+        row = tables.allocate()
+        if num_hit:
+            tables.token_pool[row][:num_hit].copy_(pending.input_ids[:num_hit])
+            tables.page_table[row][:num_hit].copy_(handle.get_matched_indices())
+        tables.token_pool[row, num_hit : pending.input_len].copy_(pending.input_ids[num_hit:])
+        request.running = self.sglang.core.Req(
+            input_ids=pending.input_ids,
+            table_idx=row,
+            cached_len=num_hit,
+            output_len=pending.output_len,
+            uid=pending.uid,
+            cache_handle=handle,
+            sampling_params=pending.sampling_params,
+        )
+        manager.allocate_paged([request.running])
+        request.running.complete_one()
+        with manager.lazy_free_region():
+            manager.cache_req(request.running, finished=False)
+        return num_hit
+
+    def decode(self, requests: Sequence[_Request], token_id: int) -> None:
+        running = [request.running for request in requests]
+        sampled = self.sglang.torch.full((len(running),), token_id, dtype=self.sglang.torch.int32)
+        for index, request in enumerate(running):
+            token = sampled[index]
+            request.append_host(token.unsqueeze(0))
+            int(token.item())
+        self.manager.allocate_paged(running)
+        for request in running:
+            request.complete_one()
+
+    def finish(self, request: _Request) -> None:
+        with self.manager.lazy_free_region():
+            self.tables.free(request.running.table_idx)
+            self.manager.cache_req(request.running, finished=True)
+
+    def churn(self, num_blocks: int, times: int) -> None:
+        manager = self.manager
+        for _ in range(times):
+            manager._free(manager._page_to_token(manager._allocate(num_blocks)))
+
+    def scatter(self, rng: random.Random) -> None:
+        order = list(range(len(self.manager.free_slots)))
+        rng.shuffle(order)
+        self.manager.free_slots = self.manager.free_slots[order]
