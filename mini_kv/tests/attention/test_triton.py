@@ -3,6 +3,7 @@
 On a CPU they run under triton's interpreter; what they compute is compared with dense attention in test_against_dense.
 """
 
+import inspect
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("triton", reason="the kernels need triton: make test, or pip
 
 import torch
 
-from mini_kv.attention import triton_backend
+from mini_kv.attention import triton_backend, triton_kernels
 from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import PagedKVCache, allocate_kv_cache
 from mini_kv.attention.options import AttentionOptions
@@ -126,6 +127,32 @@ def test_what_the_kernels_cannot_do_is_refused_before_launch(monkeypatch):
     assert refused(problem) == "the elements of a head must lie side by side"
     monkeypatch.setattr(triton_backend, "IS_INTERPRETED", False)
     assert refused(make_problem([1], [3])).startswith("the tensors are on cpu; without a GPU set TRITON_INTERPRET=1")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype", "head_size", "num_heads", "capability", "why"),
+    [
+        (torch.float16, torch.float16, 128, 4, (7, 5), "made for compute capability 8.0 and later; this GPU has 7.5"),
+        (torch.bfloat16, torch.float8_e4m3fn, 128, 4, (8, 6), "fp8 needs compute capability 8.9; this GPU has 8.6"),
+        (torch.float32, torch.int8, 256, 4, (9, 0), "float32 over int8, head size 256: registers hold none of them"),
+        (torch.float32, torch.float32, 128, 33, (9, 0), "33 heads share a head of keys; float32 over float32"),
+        (torch.bfloat16, torch.int8, 128, 65, (8, 0), "head size 128: registers hold 64 of them"),
+    ],
+)
+def test_what_a_gpu_cannot_do_is_refused_before_launch(dtype, cache_dtype, head_size, num_heads, capability, why):
+    kv_cache = allocate_kv_cache(2, 4, 1, head_size, dtype=cache_dtype)
+    query = torch.zeros(1, num_heads, head_size, dtype=dtype)
+    found = triton_backend.obstacle_of_gpu(query, kv_cache, capability)
+    assert found is not None and why in found
+    assert triton_backend.obstacle_of_gpu(query[:, :4].half(), allocate_kv_cache(2, 4, 1, 64), (8, 0)) is None
+
+
+def test_kernels_are_not_compiled_again_for_what_changes_while_a_server_runs():
+    """Every integer that is no stride of a tensor whose shape stays is named; triton then makes one version for all."""
+    for kernel in (triton_kernels.attend_kernel, triton_kernels.merge_kernel, triton_kernels.write_kv_kernel):
+        integers = {name for name in inspect.signature(kernel.fn).parameters if name.startswith("num_")}
+        integers |= {"table_stride", "lse_stride_split"} & set(inspect.signature(kernel.fn).parameters)
+        assert integers <= set(triton_kernels.CHANGING)
 
 
 def test_addresses_beyond_32_bits_are_computed_right():
