@@ -65,7 +65,7 @@ def max_rows(call: Call, capability: Capability) -> int:
     if call.query_bytes == 4:
         if is_quantized:  # converted on the way, which takes as many registers again
             return 16 if call.head_size <= 128 else 0
-        return 32
+        return 16 if is_small(capability) else 32
     if call.is_wide:
         return 32 if is_quantized else 64
     return 64 if is_quantized and sums_in_registers(capability) else 128
@@ -81,8 +81,8 @@ def pick_tiles(call: Call, capability: Capability) -> Tiles:
         if block_m > 16 and call.cache_bytes == 2:
             block_m = 64  # with 32 rows the compiler spills two registers, before compute capability 9.0
         return Tiles(block_m, 32, num_warps=4 if block_m == 16 else 8, num_stages=2)
-    is_small = block_m > 16 and (call.cache_bytes == 1 or sums_in_registers(capability))
-    return Tiles(block_m, 32 if is_small else 64, num_warps=4 if block_m < 64 else 8, num_stages=3)
+    is_narrow = block_m > 16 and (call.cache_bytes == 1 or sums_in_registers(capability))
+    return Tiles(block_m, 32 if is_narrow else 64, num_warps=4 if block_m < 64 else 8, num_stages=3)
 
 
 def sums_in_registers(capability: Capability) -> bool:
@@ -129,9 +129,14 @@ def programs_that_fit(registers: int, shared: int, capability: Capability, num_w
 
 def shared_memory(capability: Capability) -> int:
     """Return the bytes of shared memory of a multiprocessor; a program can have all but 1 KB of it."""
-    if capability in ((8, 6), (8, 9)) or capability >= (12, 0):
+    if is_small(capability):
         return 100 * 1024
     return (164 if capability < (9, 0) else 228) * 1024
+
+
+def is_small(capability: Capability) -> bool:
+    """Return whether the GPU is a desktop's: compute capability 8.6, 8.9, 12.0."""
+    return capability in ((8, 6), (8, 9)) or capability >= (12, 0)
 
 
 def pick_splits(num_programs: int, length: int, slots: int, tile: int) -> tuple[int, int]:
