@@ -93,7 +93,9 @@ def measure(row: Row, repeats: int, seed: int, layers_bytes: int = LAYERS_BYTES)
         "contiguous": partial(_seconds, [contiguous(one) for one in sets]),
     }
     if cpu_peers.obstacle() is None and row.shape.cache_dtype is None:
-        runs["vllm"] = partial(_seconds, [cpu_peers.vllm(one) for one in sets])
+        calls = [cpu_peers.vllm(one) for one in sets]
+        torch.testing.assert_close(calls[0](), paged(sets[0]))  # the same work, or there is nothing to compare
+        runs["vllm"] = partial(_seconds, calls)
     values = take_turns(runs, repeats)
     return Result(row, {name: spread([1e3 * s for s in found["seconds"]]) for name, found in values.items()})
 
