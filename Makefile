@@ -202,7 +202,8 @@ $(VENV)/.torch:
 # in a browser alone: tests are skipped and say what is missing, and the book's labs say how to run them at home. Inside
 # node_modules, so that whatever empties it has this done again.
 $(NPM)/node_modules/.ready:
-	@! command -v npm >/dev/null || { cd $(NPM) && npm ci --loglevel=error >/dev/null \
+	@! command -v npm >/dev/null || { echo "adding a browser's Python to $(NPM) (once, about a minute)" \
+	  && cd $(NPM) && npm ci --loglevel=error >/dev/null \
 	  && PATH="$(abspath $(BIN)):$$PATH" npm run --silent wheels && touch node_modules/.ready; } \
 	  || echo "the browser's Python could not be installed: see above; what needs it is left out" >&2
 
@@ -211,7 +212,8 @@ $(LAB_PAGE):
 	@[ ! -f $< ] || (cd $(NPM) && npm run --silent labs) || echo "the labs could not be packed for their pages: see above" >&2
 
 $(BROWSER)/node_modules/.ready:
-	@! command -v npm >/dev/null || { cd $(BROWSER) && npm ci --loglevel=error >/dev/null && touch node_modules/.ready; } \
+	@! command -v npm >/dev/null || { echo "adding the accessibility checker (once, seconds)" \
+	  && cd $(BROWSER) && npm ci --loglevel=error >/dev/null && touch node_modules/.ready; } \
 	  || echo "the accessibility checker could not be installed: see above; its tests are left out" >&2
 
 endif

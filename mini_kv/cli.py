@@ -30,6 +30,7 @@ VERBS = {
     "predict": Verb("a lab's questions, to be answered before you run it", "mini_kv.labkit.commands.predict"),
     "watch": Verb("test a lab again whenever you save your file", "mini_kv.labkit.commands.watch"),
     "reset": Verb("put a lab's starter back as it was; your file is kept", "mini_kv.labkit.commands.reset"),
+    "gpu-report": Verb("measure the kernels on your GPU; one file to send", "mini_kv.labkit.commands.gpu_report"),
     "doctor": Verb("what this machine has and lacks", "mini_kv.labkit.commands.doctor"),
 }
 

@@ -15,7 +15,7 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.tests.golden import conformance
-from mini_kv_book import coverage, deviations, kill_matrix, licences, names, recorded, serving, spine
+from mini_kv_book import coverage, deviations, kernels, kill_matrix, licences, names, recorded, serving, spine
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -24,6 +24,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "coverage-summary": coverage.summary,
     "coverage-waiting": coverage.waiting_as_markdown,
     "deviations": deviations.as_markdown,
+    "kernels": kernels.as_markdown,
     "kills": kill_matrix.as_markdown,
     "licences": licences.as_markdown,
     "names": names.as_markdown,

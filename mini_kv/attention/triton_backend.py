@@ -1,7 +1,6 @@
 """Attention over blocks with our own kernels: plans, checks and launches them. Import needs triton."""
 
 import os
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -13,30 +12,22 @@ from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.quantized import to_fp8
 from mini_kv.attention.triton_kernels import attend_kernel, merge_kernel, write_kv_kernel
+from mini_kv.attention.triton_plan import (
+    ROWS_PER_WRITE,
+    Call,
+    Capability,
+    Plan,
+    Tiles,
+    max_rows,
+    pick_splits,
+    pick_tiles,
+    power_of_2,
+    programs_per_multiprocessor,
+    version_text,
+)
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Read by triton when the kernels above were defined; from then on it cannot change."""
-
-PROGRAMS_PER_SM = 3
-"""Programs of a decode that run on one multiprocessor at a time: each takes 72 KB of its 227 KB of shared memory."""
-MIN_SPLIT_TOKENS = 256
-"""Positions of the shortest split: shorter ones write more partial results than the parallel work saves."""
-ROWS_PER_WRITE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How `attend_kernel` cuts up a call."""
-
-    block_m: int
-    """Rows of a program: queries times the heads that share a head of keys."""
-    tile: int
-    """Positions per step of the loop."""
-    num_splits: int
-    split_tokens: int
-    """Positions per split, a multiple of `tile`."""
-    num_warps: int
-    num_stages: int
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
@@ -51,10 +42,22 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
         return "more than 128 heads share a head of keys"
     if query.stride(-1) != 1 or kv_cache.data.stride(-1) != 1:
         return "the elements of a head must lie side by side"
-    if kv_cache.data.dtype == torch.float8_e4m3fn and query.device.type == "cuda":
-        capability = torch.cuda.get_device_capability(query.device)
-        if capability < (8, 9):
-            return f"fp8 needs compute capability 8.9; this GPU has {capability[0]}.{capability[1]}"
+    if query.device.type != "cuda":
+        return None
+    return obstacle_of_gpu(query, kv_cache, torch.cuda.get_device_capability(query.device))
+
+
+def obstacle_of_gpu(query: Tensor, kv_cache: PagedKVCache, capability: Capability) -> str | None:
+    """Return why a GPU of this compute capability cannot do the call, in words; `None` if it can."""
+    if capability < (8, 0):
+        return f"the kernels are made for compute capability 8.0 and later; this GPU has {version_text(capability)}"
+    if kv_cache.data.dtype == torch.float8_e4m3fn and capability < (8, 9):
+        return f"fp8 needs compute capability 8.9; this GPU has {version_text(capability)}"
+    call = call_of(query, kv_cache, max_query_len=1)
+    rows = max_rows(call, capability)
+    if call.group > rows:
+        what = f"{query.dtype} over {kv_cache.data.dtype}, head size {call.head_size}".replace("torch.", "")
+        return f"{call.group} heads share a head of keys; {what}: registers hold {rows or 'none'} of them"
     return None
 
 
@@ -94,8 +97,8 @@ def attend(
         *parts.stride()[:2],
         *part_lses.stride()[:2],
         HEAD_SIZE=head_size,
-        BLOCK_D=triton.next_power_of_2(head_size),
-        BLOCK_S=triton.next_power_of_2(plan.num_splits),
+        BLOCK_D=power_of_2(head_size),
+        BLOCK_S=power_of_2(plan.num_splits),
         HAS_SINKS=options.sinks is not None,
     )
     return lse
@@ -103,46 +106,30 @@ def attend(
 
 def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions) -> Plan:
     """Return how to cut up the call, from what the host knows: nothing waits for the device."""
-    group = query.shape[1] // kv_cache.num_kv_heads
-    rows = max(metadata.max_query_len, 1) * group
+    call = call_of(query, kv_cache, metadata.max_query_len)
     if IS_INTERPRETED:  # a program and a tile cost milliseconds each, whatever their size
-        return Plan(max(16, triton.next_power_of_2(group)), 32, 1, 0, 4, 1)
-    wide = query.element_size() * kv_cache.head_size > 256  # bytes per row: more than 128 numbers of 16 bits
-    block_m = max(16, min(triton.next_power_of_2(rows), 64 if wide else 128), triton.next_power_of_2(group))
-    few_registers = block_m > 16 and torch.cuda.get_device_capability(query.device) < (9, 0)
-    tile = 32 if wide or few_registers else 64
-    num_warps = 8 if block_m >= 64 and (few_registers or block_m >= 128) else 4
-    num_splits, split_tokens = 1, 0
-    if metadata.max_query_len == 1:
-        slots = PROGRAMS_PER_SM * torch.cuda.get_device_properties(query.device).multi_processor_count
-        length = metadata.max_seq_len
-        for limit in (options.sliding_window, options.chunk_size):
-            length = length if limit is None else min(length, limit + tile)
-        num_splits, split_tokens = pick_splits(metadata.num_reqs * kv_cache.num_kv_heads, length, slots, tile)
-    return Plan(block_m, tile, num_splits, split_tokens, num_warps, num_stages=2 if wide else 3)
+        return Plan(Tiles(max(16, power_of_2(call.group)), 32, num_warps=4, num_stages=1))
+    capability = torch.cuda.get_device_capability(query.device)
+    tiles = pick_tiles(call, capability)
+    if metadata.max_query_len > 1:
+        return Plan(tiles)
+    multiprocessors = torch.cuda.get_device_properties(query.device).multi_processor_count
+    slots = programs_per_multiprocessor(call, capability, tiles.num_warps) * multiprocessors
+    length = metadata.max_seq_len
+    for limit in (options.sliding_window, options.chunk_size):
+        length = length if limit is None else min(length, limit + tiles.tile)
+    return Plan(tiles, *pick_splits(metadata.num_reqs * kv_cache.num_kv_heads, length, slots, tiles.tile))
 
 
-def pick_splits(num_programs: int, length: int, slots: int, tile: int) -> tuple[int, int]:
-    """Return into how many splits, of how many positions, to cut each program, so that the GPU is busy to the end.
-
-    Programs run in waves of `slots`; what counts is how full the last one is. The fewest splits that fill the waves to
-    nine tenths win, else the fullest.
-
-    >>> pick_splits(num_programs=256, length=4096, slots=396, tile=64)  # 768 programs: 1.94 waves
-    (3, 1408)
-    >>> pick_splits(num_programs=8, length=4096, slots=396, tile=64)  # cannot be filled: as many as make sense
-    (16, 256)
-    """
-    best, best_fill = 1, 0.0
-    for num_splits in range(1, max(length // MIN_SPLIT_TOKENS, 1) + 1):
-        waves = num_programs * num_splits / slots
-        fill = waves / -(-num_programs * num_splits // slots)
-        if fill > best_fill:
-            best, best_fill = num_splits, fill
-        if fill >= 0.9:
-            break
-    split_tokens = -(-length // (best * tile)) * tile
-    return -(-length // split_tokens), split_tokens
+def call_of(query: Tensor, kv_cache: PagedKVCache, max_query_len: int) -> Call:
+    """Return what the tiles of such a call depend on."""
+    return Call(
+        query_bytes=query.element_size(),
+        cache_bytes=kv_cache.data.element_size(),
+        head_size=kv_cache.head_size,
+        group=query.shape[1] // kv_cache.num_kv_heads,
+        max_query_len=max_query_len,
+    )
 
 
 def _launch_attend(
@@ -157,7 +144,8 @@ def _launch_attend(
     num_tokens, num_heads, head_size = query.shape
     group = num_heads // kv_cache.num_kv_heads
     is_decode = metadata.max_query_len == 1
-    block_q = plan.block_m // group
+    tiles = plan.tiles
+    block_q = tiles.block_m // group
     num_tiles = metadata.num_reqs if is_decode else num_tokens // block_q + metadata.num_reqs
     scales = kv_cache.scales
     k_scales, v_scales = (lse, lse) if scales is None else (scales[:, 0], scales[:, 1])
@@ -187,10 +175,10 @@ def _launch_attend(
         metadata.block_tables.stride(0),
         BLOCK_SIZE=kv_cache.block_size,
         HEAD_SIZE=head_size,
-        BLOCK_D=max(16, triton.next_power_of_2(head_size)),
+        BLOCK_D=max(16, power_of_2(head_size)),
         GROUP=group,
-        BLOCK_M=plan.block_m,
-        TILE=plan.tile,
+        BLOCK_M=tiles.block_m,
+        TILE=tiles.tile,
         WINDOW=options.sliding_window or 0,
         CHUNK=options.chunk_size or 0,
         HAS_SOFT_CAP=options.logits_soft_cap is not None,
@@ -199,8 +187,8 @@ def _launch_attend(
         IS_SPLIT=plan.num_splits > 1,
         ONE_QUERY_EACH=is_decode,
         COMPUTE=compute_dtype(query.dtype),
-        num_warps=plan.num_warps,
-        num_stages=plan.num_stages,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
     )
 
 
@@ -244,7 +232,7 @@ def write_kv_triton(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_map
         NUM_KV_HEADS=num_kv_heads,
         BLOCK_SIZE=kv_cache.block_size,
         HEAD_SIZE=head_size,
-        BLOCK_D=triton.next_power_of_2(head_size),
+        BLOCK_D=power_of_2(head_size),
         ROWS=ROWS_PER_WRITE,
         HAS_SCALES=scales is not None,
         num_warps=4,

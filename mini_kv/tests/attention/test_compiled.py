@@ -1,72 +1,164 @@
-"""The kernels as machine code, for GPUs that need not be there: no spills, wide loads, tensor cores, shared memory."""
+"""The kernels as machine code, for GPUs that need not be there: no spills, wide loads, tensor cores, shared memory.
+
+Quick tests look at what was recorded for exactly this code (book/data/kernels.json), and compile a few launches again
+to compare. All of them are compiled again by `make audit`.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="the kernels need triton: make test, or pip install triton")
 
+import triton
+
+from mini_kv.attention.triton_plan import (
+    Call,
+    Tiles,
+    max_rows,
+    pick_tiles,
+    programs_per_multiprocessor,
+    shared_memory,
+    version_text,
+)
+from mini_kv.tests.attention.compiled import fingerprint, load_recording
+from mini_kv.tests.attention.launches import BYTES, CAPABILITIES, RELATIVES, launches
+
 ROOT = Path(__file__).parents[3]
-SHARED_MEMORY = {80: 163, 90: 227, 100: 227}  # KB a program may have, by compute capability
-CAPABILITIES = list(SHARED_MEMORY)
-pytestmark = pytest.mark.timeout(300)
+ALL = (*CAPABILITIES, *RELATIVES)
+RECORDED = {"3.7.1": ALL, "3.6.0": ((9, 0),)}
+"""Versions of Triton and the compute capabilities that each has compiled for."""
+SAMPLE = ["decode bf16", "decode fp32", "prefill bf16, int8 cache", "write bf16, int8 cache"]
 
 
-@pytest.fixture(scope="module", params=CAPABILITIES)
-def compiled(request):
-    """Return the capability, and for each case what it needs. In another process: this one may interpret kernels."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "mini_kv.tests.attention.compiled", str(request.param)]
-    found = subprocess.run(
-        command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+@pytest.fixture(scope="module")
+def recording():
+    return load_recording()
+
+
+@pytest.fixture(params=[(v, c) for v, capabilities in RECORDED.items() for c in capabilities], ids=str)
+def compiled(request, recording):
+    """Return a compute capability, its launches by name, and what a version of Triton made of each."""
+    version, capability = request.param
+    named = {launch.name: launch for launch in launches(capability)}
+    return capability, named, recording["triton"][version][version_text(capability)]
+
+
+def attention(found, what):
+    """Return the facts of the launches whose names begin so."""
+    return {name: facts for name, facts in found.items() if name.startswith(what)}
+
+
+def test_the_recording_is_of_these_kernels(recording):
+    how = (
+        "the kernels or their tiles have changed: python -m mini_kv.tests.attention.compiled --write, with each Triton"
     )
-    assert found.returncode == 0, found.stderr[-2000:]
-    return request.param, json.loads(found.stdout)
+    assert recording["source"] == fingerprint(), how
+    assert {version: set(found) for version, found in recording["triton"].items()} == {
+        version: {version_text(one) for one in capabilities} for version, capabilities in RECORDED.items()
+    }
 
 
-def count(case, *prefixes):
-    """Return how many instructions of a case begin so."""
-    return sum(number for name, number in case["instructions"].items() if name.startswith(prefixes))
+def test_every_launch_is_compiled(compiled):
+    _, named, found = compiled
+    assert list(found) == list(named)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=version_text)
+def test_all_tiles_that_the_plan_can_choose_are_compiled(capability):
+    """Each with its dtypes, at that head size or a larger one, which takes more registers."""
+    largest: dict[object, int] = {}
+    for launch in launches(capability):
+        if launch.kernel == "attend_kernel":
+            constants = launch.constants
+            tiles = Tiles(constants["BLOCK_M"], constants["TILE"], launch.num_warps, launch.num_stages)
+            key = (BYTES[launch.query], BYTES[launch.cache], tiles)
+            largest[key] = max(largest.get(key, 0), constants["HEAD_SIZE"])
+    dtypes, head_sizes = ((2, 2), (2, 1), (4, 4), (4, 1)), (16, 64, 80, 128, 192, 256)
+    groups, query_lens = (1, 2, 4, 7, 8, 16, 32, 64, 71, 128), (1, 2, 4, 8, 16, 64, 4096)
+    for (query, cache), head_size, group, query_len in product(dtypes, head_sizes, groups, query_lens):
+        call = Call(query, cache, head_size, group, query_len)
+        if group <= max_rows(call, capability):
+            assert largest.get((query, cache, pick_tiles(call, capability)), 0) >= head_size, call
 
 
 def test_no_register_is_spilled_to_memory(compiled):
-    _, cases = compiled
-    assert {name for name, case in cases.items() if count(case, "STL", "LDL")} == set()
+    _, _, found = compiled
+    assert {name for name, facts in found.items() if facts["spills"]} == set()
 
 
-def test_a_tile_fits_in_shared_memory_and_three_decodes_fit_on_a_multiprocessor(compiled):
-    capability, cases = compiled
-    assert max(case["shared"] for case in cases.values()) <= SHARED_MEMORY[capability] * 1024
-    assert 3 * (cases["decode"]["shared"] + 1024) <= 227 * 1024
+def test_every_program_fits_in_shared_memory(compiled):
+    capability, _, found = compiled
+    assert max(facts["shared"] for facts in found.values()) <= shared_memory(capability) - 1024
+
+
+def test_the_plan_counts_on_as_many_programs_as_the_compiler_allows(compiled):
+    """Never on more; and for the headline, decode of 16-bit keys on an H100 or H200, on exactly as many."""
+    capability, named, found = compiled
+    for name in attention(found, "decode"):
+        launch = named[name]
+        call = Call(BYTES[launch.query], BYTES[launch.cache], launch.constants["HEAD_SIZE"], 4, 1)
+        counted = programs_per_multiprocessor(call, capability, launch.num_warps)
+        assert 1 <= counted <= found[name]["programs"], name
+    if capability == (9, 0):
+        call = Call(2, 2, 128, 4, 1)
+        assert programs_per_multiprocessor(call, capability, 4) == found["decode bf16"]["programs"] == 3
 
 
 def test_keys_and_values_are_loaded_asynchronously_16_bytes_a_thread(compiled):
-    _, cases = compiled
-    for name, case in cases.items():
-        if name.startswith(("decode", "prefill")):
-            assert count(case, "LDGSTS.E.BYPASS.128") > 0, name
-    for name in ("decode", "decode, block 64", "decode, everything", "prefill"):
-        assert count(cases[name], "LDGSTS") == count(cases[name], "LDGSTS.E.BYPASS.128"), name
+    _, named, found = compiled
+    for name, facts in attention(found, ("decode", "prefill")).items():
+        assert facts["wide_loads"] + facts["narrow_loads"] > 0, name
+        if named[name].cache not in ("int8", "fp8"):
+            assert facts["wide_loads"] > facts["narrow_loads"] == 0, name
 
 
 def test_two_tiles_are_in_flight_while_one_is_computed(compiled):
     """The ids of the next tile's blocks are loaded ahead, without which the pipeliner keeps one buffer only."""
-    _, cases = compiled
+    _, _, found = compiled
     tile_of_keys_and_values = 2 * 64 * 128 * 2
-    assert cases["decode"]["shared"] > 2 * tile_of_keys_and_values
+    assert found["decode bf16"]["shared"] > 2 * tile_of_keys_and_values
 
 
 def test_prompts_use_the_large_tensor_core_instructions(compiled):
-    capability, cases = compiled
-    instruction = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}[capability]
-    assert count(cases["prefill"], instruction) > 0
+    capability, _, found = compiled
+    instruction = {(9, 0): "HGMMA", (10, 0): "UTCHMMA"}.get(capability, "HMMA")
+    assert instruction in found["prefill bf16"]["tensor_cores"].split()
 
 
-def test_new_keys_are_read_and_written_16_bytes_a_thread(compiled):
-    _, cases = compiled
-    assert count(cases["write"], "LDG.E.128") == count(cases["write"], "STG.E.128") == 2
-    assert count(cases["write"], "STG") == 2
+def recompiled(capability, *names):
+    """Return what the installed Triton makes of the launches. In another process: this one may interpret kernels."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    only = ["--only", *names] if names else []
+    done = subprocess.run(
+        [sys.executable, "-m", "mini_kv.tests.attention.compiled", "--json", "--capability", capability, *only],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)[capability]
+
+
+@pytest.mark.timeout(300)
+def test_some_launches_are_compiled_as_they_were_recorded(recording):
+    found = recompiled("9.0", *SAMPLE)
+    recorded = recording["triton"].get(triton.__version__, {}).get("9.0", found)
+    assert found == {name: recorded[name] for name in found}
+    assert not any(facts["spills"] for facts in found.values())
+
+
+@pytest.mark.audit
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("capability", [version_text(one) for one in ALL])
+def test_all_launches_are_compiled_as_they_were_recorded(capability, recording):
+    found = recompiled(capability)
+    assert found == recording["triton"].get(triton.__version__, {}).get(capability, found)
+    assert not any(facts["spills"] for facts in found.values())

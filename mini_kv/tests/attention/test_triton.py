@@ -3,6 +3,7 @@
 On a CPU they run under triton's interpreter; what they compute is compared with dense attention in test_against_dense.
 """
 
+import inspect
 import sys
 
 import pytest
@@ -11,12 +12,12 @@ pytest.importorskip("triton", reason="the kernels need triton: make test, or pip
 
 import torch
 
-from mini_kv.attention import triton_backend
+from mini_kv.attention import triton_backend, triton_kernels
 from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import PagedKVCache, allocate_kv_cache
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.quantized import write_kv_torch
-from mini_kv.attention.triton_backend import Plan, pick_splits
+from mini_kv.attention.triton_plan import Plan, Tiles, pick_splits
 from mini_kv.core.errors import ConfigError
 from mini_kv.tests.attention.problem import dense, make_problem, relative_error
 
@@ -30,7 +31,7 @@ SINKS = AttentionOptions(sinks=torch.tensor([0.5, -3.0, 2.0, 0.0]))
 def test_splits_of_a_decode_are_put_together(num_splits, options, tile):
     """With 5 splits the last ones of the shorter requests have nothing to do; a request may have no new token."""
     problem = make_problem([1, 0, 1, 1], [70, 9, 33, 1], block_size=8, options=options)
-    plan = Plan(16, tile, num_splits, -(-70 // (num_splits * tile)) * tile, 4, 1)
+    plan = Plan(Tiles(16, tile, 4, 1), num_splits, -(-70 // (num_splits * tile)) * tile)
     out = torch.full_like(problem.query, torch.nan)
     lse = triton_backend.attend(problem.query, problem.kv_cache, problem.metadata, options, out, plan)
     expected, expected_lse = dense(problem)
@@ -42,7 +43,7 @@ def test_splits_of_several_queries_each():
     """Some rows of a split see nothing in it, though others do."""
     problem = make_problem([6, 3], [40, 19], block_size=8, options=SINKS)
     out = torch.empty_like(problem.query)
-    plan = Plan(16, 16, 3, 16, 4, 1)
+    plan = Plan(Tiles(16, 16, 4, 1), 3, 16)
     triton_backend.attend(problem.query, problem.kv_cache, problem.metadata, problem.options, out, plan)
     assert relative_error(out, dense(problem)[0]) <= 1e-5
 
@@ -51,7 +52,7 @@ def test_rows_of_no_request_are_left_alone_when_splits_are_put_together():
     problem = make_problem([1, 1], [40, 19])
     padded = torch.cat([problem.query, problem.query])
     out = torch.full_like(padded, 7.0)
-    plan = Plan(16, 16, 2, 32, 4, 1)
+    plan = Plan(Tiles(16, 16, 4, 1), 2, 32)
     triton_backend.attend(padded, problem.kv_cache, problem.metadata, problem.options, out, plan)
     assert relative_error(out[:2], dense(problem)[0]) <= 1e-5
     assert out[2:].unique().tolist() == [7.0]
@@ -62,7 +63,7 @@ def test_prompts_of_several_tiles_of_queries(block_m):
     """Each request's queries are spread over programs, which find their request by halving."""
     problem = make_problem([11, 0, 1, 17], [30, 4, 9, 17], num_heads=6, num_kv_heads=2)
     out = torch.empty_like(problem.query)
-    plan = Plan(block_m, 16, 1, 0, 4, 1)
+    plan = Plan(Tiles(block_m, 16, 4, 1), 1, 0)
     triton_backend.attend(problem.query, problem.kv_cache, problem.metadata, problem.options, out, plan)
     assert relative_error(out, dense(problem)[0]) <= 1e-5
 
@@ -126,6 +127,32 @@ def test_what_the_kernels_cannot_do_is_refused_before_launch(monkeypatch):
     assert refused(problem) == "the elements of a head must lie side by side"
     monkeypatch.setattr(triton_backend, "IS_INTERPRETED", False)
     assert refused(make_problem([1], [3])).startswith("the tensors are on cpu; without a GPU set TRITON_INTERPRET=1")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype", "head_size", "num_heads", "capability", "why"),
+    [
+        (torch.float16, torch.float16, 128, 4, (7, 5), "made for compute capability 8.0 and later; this GPU has 7.5"),
+        (torch.bfloat16, torch.float8_e4m3fn, 128, 4, (8, 6), "fp8 needs compute capability 8.9; this GPU has 8.6"),
+        (torch.float32, torch.int8, 256, 4, (9, 0), "float32 over int8, head size 256: registers hold none of them"),
+        (torch.float32, torch.float32, 128, 33, (9, 0), "33 heads share a head of keys; float32 over float32"),
+        (torch.bfloat16, torch.int8, 128, 65, (8, 0), "head size 128: registers hold 64 of them"),
+    ],
+)
+def test_what_a_gpu_cannot_do_is_refused_before_launch(dtype, cache_dtype, head_size, num_heads, capability, why):
+    kv_cache = allocate_kv_cache(2, 4, 1, head_size, dtype=cache_dtype)
+    query = torch.zeros(1, num_heads, head_size, dtype=dtype)
+    found = triton_backend.obstacle_of_gpu(query, kv_cache, capability)
+    assert found is not None and why in found
+    assert triton_backend.obstacle_of_gpu(query[:, :4].half(), allocate_kv_cache(2, 4, 1, 64), (8, 0)) is None
+
+
+def test_kernels_are_not_compiled_again_for_what_changes_while_a_server_runs():
+    """Every integer that is no stride of a tensor whose shape stays is named; triton then makes one version for all."""
+    for kernel in (triton_kernels.attend_kernel, triton_kernels.merge_kernel, triton_kernels.write_kv_kernel):
+        integers = {name for name in inspect.signature(kernel.fn).parameters if name.startswith("num_")}
+        integers |= {"table_stride", "lse_stride_split"} & set(inspect.signature(kernel.fn).parameters)
+        assert integers <= set(triton_kernels.CHANGING)
 
 
 def test_addresses_beyond_32_bits_are_computed_right():

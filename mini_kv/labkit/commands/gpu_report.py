@@ -1,0 +1,110 @@
+"""`mini-kv gpu-report`: all that only a GPU can show, measured on this machine's and written to one file to send."""
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from mini_kv.labkit.lab import UnknownLabError, find_checkout
+
+OLDEST = (8, 0)
+"""The compute capability that the kernels are made for, and later ones."""
+TORCH_WORKS = "attention by torch works here all the same, and so does everything else of the course"
+SECONDS = 600
+"""For all parts together. What is not done by then is cut off, and the report says so."""
+
+
+class Part(NamedTuple):
+    """A question that a GPU answers, and Python's arguments for the program that asks it."""
+
+    title: str
+    arguments: tuple[str, ...]
+
+
+Run = Callable[[Path, Part, float], str]
+
+
+def parts(capability: str) -> list[Part]:
+    """Return what is run, the most important first."""
+    bench, compiled = "mini_kv.bench.attention", "mini_kv.tests.attention.compiled"
+    return [
+        Part("are the tokens of an engine the same on every backend", ("-m", f"{bench}.engine_on_gpu")),
+        Part("what does this compiler make of the kernels", ("-m", compiled, "--capability", capability)),
+        Part("how fast are they: copy bandwidth, our kernels, other people's", ("-m", bench, "--device", "cuda")),
+        Part("would other tiles be faster", ("-m", f"{bench}.tune")),
+        Part("lab-10's kernels", ("labs/lab-10/on_gpu.py",)),
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where the report goes."""
+    default = Path("gpu-report.txt")
+    parser.add_argument("--out", type=Path, default=default, metavar="FILE", help=f"default: {default}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and write the report; return 0, or 2 with one sentence where there is no GPU to measure on."""
+    why = obstacle()
+    if why is not None:
+        print(f"mini-kv gpu-report: {why}; {TORCH_WORKS}", file=sys.stderr)
+        return 2
+    try:
+        root = find_checkout(Path.cwd())
+    except UnknownLabError as error:
+        print(f"mini-kv gpu-report: {error}", file=sys.stderr)
+        return 2
+    args.out.touch()  # a folder that is not there is said now, and not after ten minutes
+    text = report(root, SECONDS, run_part)
+    args.out.write_text(text, encoding="utf-8")
+    print(f"written: {args.out}. Send it as it is: it has the card's name, versions and figures, and nothing of you.")
+    return 0
+
+
+def obstacle() -> str | None:
+    """Return why nothing can be measured here, in words; `None` if it can."""
+    for package in ("torch", "triton"):
+        if importlib.util.find_spec(package) is None:
+            return f"no {package} here: in a checkout, make test brings it"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no NVIDIA GPU here"
+    capability = torch.cuda.get_device_capability()
+    if capability < OLDEST:
+        major, minor = capability
+        return f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}, and the kernels need 8.0"
+    return None
+
+
+def report(root: Path, seconds: float, run_one: Run) -> str:
+    """Return the report: the card, then what each part printed. Prints the parts' titles as they begin."""
+    import torch
+    import triton
+
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    lines = [
+        f"card      {torch.cuda.get_device_name()}, compute capability {capability}",
+        f"versions  Python {sys.version.split()[0]}, torch {torch.__version__}, triton {triton.__version__}",
+    ]
+    end = time.monotonic() + seconds
+    for part in parts(capability):
+        print(f"{part.title} ...", flush=True)
+        lines += ["", f"== {part.title}", run_one(root, part, max(end - time.monotonic(), 1.0))]
+    return "\n".join(lines) + "\n"
+
+
+def run_part(root: Path, part: Part, seconds: float) -> str:
+    """Return what a part printed, errors included; behind it one line if it failed or took longer than `seconds`."""
+    command = [sys.executable, *part.arguments]
+    done = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        printed, _ = done.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        done.kill()
+        printed, _ = done.communicate()
+        return f"{printed}(cut off after {seconds:.0f} seconds)"
+    return printed + (f"(exit status {done.returncode})" if done.returncode else "")
