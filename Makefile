@@ -47,11 +47,16 @@ start: $(VENV)/.ready
 	esac
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
+# In two processes. More of them: make test ARGS="-n 8"; none, for a debugger: ARGS="-n 0". A file's tests share fixtures,
+# so one process runs them all; of audits and looks at the book, which take long, each process takes the next one.
+BY_FILE = -p xdist -n 2 --dist loadfile
+BY_TEST = -p xdist -n 2 --dist loadgroup
+
 test: $(VENV)/.torch $(LAB_PAGE)
-	@env -u LAB_IMPL $(BIN)/python -m pytest $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest $(BY_FILE) $(ARGS)
 
 audit: $(VENV)/.torch
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)
 
 e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
@@ -88,7 +93,7 @@ book-instructor: $(VENV)/.book $(LAB_PAGE)
 	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
 
 book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(BY_TEST) $(ARGS)
 
 book-zensical: $(VENV)/.book
 	@$(PIP) --group zensical $(OR_SAY)
@@ -125,7 +130,7 @@ constraints: $(VENV)/.lint
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf $(NPM)/node_modules $(BROWSER)/node_modules $(dir $(LAB_PAGE))
+	rm -rf $(NPM)/node_modules $(NPM)/.cache $(BROWSER)/node_modules $(dir $(LAB_PAGE))
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:

@@ -7,6 +7,7 @@ from typing import Any
 import mermaidx
 
 from mini_kv_book.fences import fence
+from mini_kv_book.kept import kept
 from mini_kv_book.runs import FenceError
 
 
@@ -14,7 +15,7 @@ from mini_kv_book.runs import FenceError
 def mermaid(body: str, _md: Any) -> str:
     """Draw a diagram."""
     try:
-        svg = str(mermaidx.render(body, theme="neutral").svg())
+        svg: str = kept()(["mermaid", body], lambda: str(mermaidx.render(body, theme="neutral").svg()))
     except Exception as error:  # whatever Mermaid's own JavaScript raised
         raise FenceError(str(error)) from error
     if not re.search(r"^ *accTitle: *\S", body, re.MULTILINE):

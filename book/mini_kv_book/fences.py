@@ -23,6 +23,7 @@ from pymdownx.superfences import SuperFencesException
 
 from mini_kv.trace.scenario import ScenarioError, load_scenario
 from mini_kv.viz.figure import fragment, played_data, story_data
+from mini_kv_book.kept import Cells, kept
 from mini_kv_book.links import link_to
 from mini_kv_book.places import where
 from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_command, run_python, source_of
@@ -77,7 +78,7 @@ def kv_source(body: str, md: Any) -> str:
 @fence
 def kv_python(body: str, md: Any) -> str:
     """Run the code, and show it with what it printed."""
-    shown, output = run_python(body, _names_of(md))
+    shown, output = _cells_of(md).result(run_python, body)
     result = printed(output)
     if PREDICT in body.splitlines():
         result = f'<details class="example"><summary>What it prints</summary>{result}</details>'
@@ -87,23 +88,24 @@ def kv_python(body: str, md: Any) -> str:
 @fence
 def kv_chart(body: str, md: Any) -> str:
     """Draw the chart that the code ends with."""
-    drawing = run_chart(body, _names_of(md))
+    drawing = _cells_of(md).result(run_chart, body)
     how = f'<details class="example"><summary>How it is drawn</summary>{code(body, "python")}</details>'
     return f'<div class="kv-chart">{drawing}{how}</div>'
 
 
-def _names_of(md: Any) -> dict[str, Any]:
-    """Return the names that the fences of a page share."""
-    if not hasattr(md, "kv_namespace"):
-        md.kv_namespace = {"__name__": "__main__"}
-    names: dict[str, Any] = md.kv_namespace
-    return names
+def _cells_of(md: Any) -> Cells:
+    """Return the cells of a page, which share their names."""
+    if not hasattr(md, "kv_cells"):
+        md.kv_cells = Cells(kept())
+    cells: Cells = md.kv_cells
+    return cells
 
 
 @fence
 def kv_output(body: str, _md: Any) -> str:
     """Run a command, and show it with what it printed."""
-    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(run_command(body))}</div>'
+    output = kept()(["run_command", body], lambda: run_command(body))
+    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(output)}</div>'
 
 
 def printed(output: str) -> str:

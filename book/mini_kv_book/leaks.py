@@ -8,6 +8,7 @@ nothing away.
 """
 
 import ast
+import functools
 import html
 import io
 import re
@@ -66,6 +67,7 @@ def shown(name: str, content: bytes) -> str:
     return "".join(bare(line) for line in text.splitlines())
 
 
+@functools.cache
 def public() -> str:
     """Return the code that every learner has, in the form of `shown`."""
     paths = [path for pattern in PUBLIC for path in sorted(ROOT.glob(pattern))]
@@ -78,18 +80,22 @@ def runs(body: Body) -> list[str]:
     return ["".join(body.lines[start : start + _STATEMENTS]) for start in range(last)]
 
 
-def leaks(site: Path) -> list[str]:
-    """Return a sentence for each function of a solution that the site gives away, in whole or in part."""
-    known = public()
-    secrets = {
-        body.where: [run for run in runs(body) if run not in known]
+@functools.cache
+def secrets() -> dict[str, list[str]]:
+    """Return, for each function of a solution, the runs of its lines that are in no file that every learner has."""
+    return {
+        body.where: [run for run in runs(body) if run not in public()]
         for path in sorted((ROOT / "solutions").glob("lab-*/*.py"))
         for body in bodies(path)
     }
+
+
+def leaks(site: Path) -> list[str]:
+    """Return a sentence for each function of a solution that the site gives away, in whole or in part."""
     found = []
     for path in sorted(path for path in site.rglob("*") if path.suffix in _READ):
         text = shown(path.name, path.read_bytes())
-        found += [f"{path}: {name}" for name, lines in secrets.items() if any(line in text for line in lines)]
+        found += [f"{path}: {name}" for name, lines in secrets().items() if any(line in text for line in lines)]
     return found
 
 

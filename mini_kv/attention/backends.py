@@ -11,6 +11,7 @@ flash_attn    CUDA, where the package is installed
 import importlib
 import importlib.util
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, cast
 
 import torch
@@ -92,7 +93,7 @@ def paged_attention(
         backend = choose_backend(query, kv_cache, options).name
     _refuse(obstacle(backend, query, kv_cache, options), backend)
     if out is None:
-        out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+        out = torch.zeros_like(query, memory_format=torch.contiguous_format)
     return out, load(backend).attend(query, kv_cache, metadata, options, out)
 
 
@@ -153,6 +154,7 @@ def _refuse(reason: str | None, backend: str) -> None:
         raise ConfigError(f"backend {backend!r} cannot do this: {reason}")
 
 
+@cache
 def load(name: str) -> Backend:
     """Import the backend's module. Its package must be installed."""
     return cast(Backend, importlib.import_module(f"mini_kv.attention.{MODULES[name]}"))

@@ -76,9 +76,7 @@ def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table
     Returns:
         `[num_tokens]`, int64: a cache of 4 GB has more slots times elements than 32 bits can count.
     """
-    num_tokens_per_req = query_start_loc[1:] - query_start_loc[:-1]
-    rows = torch.arange(len(num_tokens_per_req), device=positions.device)
-    rows = torch.repeat_interleave(rows, num_tokens_per_req.to(rows.dtype))
+    rows = torch.repeat_interleave(query_start_loc.diff())  # 0 as often as request 0 has tokens, then 1, ...
     positions = positions.to(torch.int64)
     block_ids = block_table[rows, positions // block_size].to(torch.int64)
     return block_ids * block_size + positions % block_size

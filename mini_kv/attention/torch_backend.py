@@ -4,7 +4,8 @@ What makes it fast, in order: no large allocation inside a call; keys and values
 that stay in the processor's cache; few operations, for each costs microseconds; the heads that share a key as rows of
 one matrix. Three ways from there:
 
-    decode     one query per request: torch's own fused attention, a piece at a time, put together by the log-sum-exp
+    decode     one query per request: torch's own fused attention, a piece at a time, put together by the log-sum-exp;
+               8 bits are widened in the processor's cache, scored without their scales, and then scaled
     prompt     many queries: the same, over what came before them and over themselves
     scores     all scores of a few queries at once, then one softmax: any mask, soft cap, any form of the cache
 
@@ -103,7 +104,7 @@ def _way(query_len: int, seq_len: int, query: Tensor, kv_cache: PagedKVCache, op
     if _fused is None or options.logits_soft_cap is not None or query.device.type != "cpu":
         return _scores
     if query_len == 1:
-        return _scores if kv_cache.is_quantized else _decode
+        return _decode
     return _prompt if options.first_visible(seq_len - 1) == 0 else _scores
 
 
@@ -116,12 +117,19 @@ def _decode(query: Tensor, reader: BlockReader, plan: DecodePlan, options: Atten
     head_size, scale = query.shape[2], options.scale_for(query.shape[2])
     q = query.view(len(query), reader.kv_cache.num_kv_heads, -1, head_size)
     parts = []
+    is_quantized = reader.kv_cache.is_quantized
+    if is_quantized:
+        q = q.to(torch.float32)
     for batch in plan.batches:
-        parts.append(_attend_to_pieces(q[batch.which], reader.copy(batch.row_ids), batch, scale))
+        kv = reader.dequantized(batch.row_ids) if is_quantized else reader.copy(batch.row_ids)
+        parts.append(_attend_to_pieces(q[batch.which], kv, batch, scale))
     if plan.full_which:
-        parts += _attend_to_full_pieces(q, plan.full_row_ids, plan.full_which, reader, scale)
+        attend = _attend_to_full_pieces_in_8_bits if is_quantized else _attend_to_full_pieces
+        parts += attend(q, plan.full_row_ids, plan.full_which, reader, scale)
     outs, lses = zip(*parts, strict=True)
-    out, lse = _combine_by_request(torch.cat(outs), torch.cat(lses), plan)
+    if len(parts) > 1:
+        outs, lses = (torch.cat(outs),), (torch.cat(lses),)
+    out, lse = _combine_by_request(outs[0], lses[0], plan)
     return out.flatten(1, 2), lse.flatten(1)
 
 
@@ -134,9 +142,10 @@ def _attend_to_pieces(q: Tensor, kv: Tensor, batch: Batch, scale: float) -> _Par
     if batch.hidden is None or batch.mask is None:
         kv = kv[:, :, :, batch.visible]
     else:
-        pieces, places = batch.hidden
-        kv[pieces, :, :, places] = 0  # a weight of zero is not enough: unwritten memory may be NaN, and 0 * NaN is NaN
-        mask = batch.mask.expand(-1, -1, q.shape[2], -1)
+        span, is_hidden = batch.hidden
+        # A weight of zero is not enough: unwritten memory may be NaN, and 0 * NaN is NaN.
+        kv[:, :, :, span].masked_fill_(is_hidden, 0)
+        mask = batch.mask.to(q.dtype).expand(-1, -1, q.shape[2], -1)
     keys, values = kv.unbind(1)
     out, lse = _fused(q, keys, values, attn_mask=mask, scale=scale)
     return out, lse
@@ -159,8 +168,37 @@ def _attend_to_full_pieces(
     return parts
 
 
+def _attend_to_full_pieces_in_8_bits(
+    q: Tensor, row_ids: Tensor, index: Sequence[int], reader: BlockReader, scale: float
+) -> list[_Part]:
+    """Return the same: all scores, then one softmax of all pieces, then all results.
+
+    8 bits become float32 in memory that stays in the processor's cache, one plane at a time. A token's scale multiplies
+    its score and its weight instead of its key and value, which are `head_size` times as many numbers.
+    """
+    key_ids, value_ids = row_ids.unbind(1)
+    key_scales, value_scales = reader.scales(row_ids).unsqueeze(3).unbind(1)
+    narrow, _ = reader.buffer(row_ids[:1, :1].shape)
+    wide, plane = reader.buffer(row_ids[:1, :1].shape, torch.float32)
+    keys = values = plane[0, 0]
+    scores = q.new_empty(len(index), *q.shape[1:3], keys.shape[1])
+    for which, ids, piece in zip(index, key_ids.flatten(1), scores, strict=True):
+        wide.copy_(torch.index_select(reader.rows, 0, ids, out=narrow))
+        torch.bmm(q[which], keys.transpose(1, 2), out=piece)
+    scores.mul_(scale * key_scales)
+    lse = scores.logsumexp(dim=-1, keepdim=True)
+    weights = scores.sub_(lse).exp_().mul_(value_scales)
+    out = torch.empty_like(q[index])
+    for ids, piece, result in zip(value_ids.flatten(1), weights, out, strict=True):
+        wide.copy_(torch.index_select(reader.rows, 0, ids, out=narrow))
+        torch.bmm(piece, values, out=result)
+    return [(out, lse.squeeze(-1))]
+
+
 def _combine_by_request(out: Tensor, lse: Tensor, plan: DecodePlan) -> _Part:
     """Return attention of each request over all of its pieces."""
+    if plan.table is None:
+        return out, lse
     if plan.is_padded:
         out = torch.cat([out, torch.zeros_like(out[:1])])
         lse = torch.cat([lse, torch.full_like(lse[:1], -torch.inf)])

@@ -37,13 +37,13 @@ class Piece(NamedTuple):
 class Batch(NamedTuple):
     """Pieces that are copied together, and padded to the longest."""
 
-    which: Tensor
+    which: Tensor | slice
     """The request, by its index, whose query each piece is for."""
     row_ids: Tensor
     visible: slice
     """Tokens that all queries see, if all see the same."""
-    hidden: tuple[Tensor, Tensor] | None
-    """If not: for each token that its query does not see, the piece and the place in it."""
+    hidden: tuple[slice, Tensor] | None
+    """If not: from the first to the last token that is hidden from a query, and from which, `[n, 1, 1, tokens, 1]`."""
     mask: Tensor | None
     """What is added to the scores, `[n, 1, 1, tokens]`: minus infinity for the tokens that are hidden."""
 
@@ -52,13 +52,16 @@ class DecodePlan(NamedTuple):
     """Where the queries, keys and values of all requests that decode lie."""
 
     rows: Tensor | slice
-    """Rows of the queries."""
+    """Rows of the queries, in the order of the requests' indices."""
     batches: list[Batch]
     full_row_ids: Tensor
     """Row ids of the pieces of full size."""
     full_which: list[int]
-    table: Tensor
-    """`[most pieces of a request, num_requests]`: its parts, in the order in which they are computed."""
+    table: Tensor | None
+    """`[most pieces of a request, num_requests]`: its parts, in the order in which they are computed.
+
+    `None`: each request is one piece, and the requests are in the order of the pieces, so that nothing is combined.
+    """
     is_padded: bool
     """Whether some requests have fewer parts than others."""
 
@@ -74,6 +77,10 @@ def plan_decode(
     """Return the plan for these requests, which have one query each."""
     kv_cache = reader.kv_cache
     pieces = _pieces([seq_lens[request] for request in requests], kv_cache, options)
+    is_one_each = len(pieces) == len(requests)
+    if is_one_each:
+        requests = [requests[piece.which] for piece in pieces]
+        pieces = [piece._replace(which=index) for index, piece in enumerate(pieces)]
     which = torch.tensor([piece.which for piece in pieces])
     row_ids = _row_ids(pieces, reader, torch.tensor(requests)[which])
     num_small = len(pieces) - _count_full(pieces, kv_cache)
@@ -82,10 +89,11 @@ def plan_decode(
         num_blocks = pieces[end - 1].num_blocks
         visible = slice(pieces[begin].begin, pieces[begin].end)
         hidden, mask = _hidden(pieces[begin:end], num_blocks * kv_cache.block_size, query)
-        batches.append(Batch(which[begin:end], row_ids[begin:end, ..., :num_blocks], visible, hidden, mask))
-    table, is_padded = _table([piece.which for piece in pieces])
+        queries = slice(begin, end) if is_one_each else which[begin:end]
+        batches.append(Batch(queries, row_ids[begin:end, ..., :num_blocks], visible, hidden, mask))
+    table, is_padded = (None, False) if is_one_each else _table([piece.which for piece in pieces])
     rows: Tensor | slice = slice(len(requests))
-    if len(requests) < starts[-1]:
+    if requests != list(range(starts[-1])):
         rows = torch.tensor([starts[request] for request in requests])
     return DecodePlan(rows, batches, row_ids[num_small:], which[num_small:].tolist(), table, is_padded)
 
@@ -137,15 +145,16 @@ def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Tensor) -> 
 
 def _hidden(
     pieces: Sequence[Piece], num_tokens: int, query: Tensor
-) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
+) -> tuple[tuple[slice, Tensor] | None, Tensor | None]:
     """Return `Batch.hidden` and `Batch.mask` of pieces that are padded to `num_tokens` tokens."""
     if len({(piece.begin, piece.end) for piece in pieces}) == 1:
         return None, None
     tokens, ends = torch.arange(num_tokens), torch.tensor([(piece.begin, piece.end) for piece in pieces])
     is_hidden = (tokens < ends[:, :1]) | (tokens >= ends[:, 1:])
     mask = query.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)[:, None, None]
-    pieces_of, places = is_hidden.nonzero(as_tuple=True)
-    return (pieces_of, places), mask
+    places = is_hidden.any(dim=0).nonzero()
+    span = slice(int(places[0]), int(places[-1]) + 1)
+    return (span, is_hidden[:, None, None, span, None]), mask
 
 
 def _table(index: Sequence[int]) -> tuple[Tensor, bool]:

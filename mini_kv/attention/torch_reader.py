@@ -22,14 +22,15 @@ class Workspace(threading.local):
         """Begin with none."""
         self._memory: dict[tuple[str, torch.dtype], Tensor] = {}
 
-    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Return an uninitialized tensor of this shape. The next call with the same name returns the same memory."""
+        dtype = dtype or like.dtype
         if like.device.type != "cpu":
-            return like.new_empty(shape)  # torch keeps a GPU's memory by itself
-        key, num_elements = (name, like.dtype), math.prod(shape)
+            return like.new_empty(shape, dtype=dtype)  # torch keeps a GPU's memory by itself
+        key, num_elements = (name, dtype), math.prod(shape)
         if key not in self._memory or self._memory[key].numel() < num_elements:
             with torch.inference_mode(False):  # else calls outside inference mode could not write to it later
-                self._memory[key] = torch.empty(num_elements, dtype=like.dtype)
+                self._memory[key] = torch.empty(num_elements, dtype=dtype)
         return self._memory[key][:num_elements].view(shape)
 
 
@@ -43,7 +44,7 @@ class BlockReader:
     def __init__(self, kv_cache: PagedKVCache, block_tables: Tensor) -> None:
         """See the cache as rows; `block_tables` is `[num_reqs, max_num_blocks]`."""
         self.kv_cache = kv_cache
-        self.block_tables = block_tables.to(torch.int64)
+        self.block_tables = block_tables
         self._is_nhd = kv_cache.data.is_contiguous()
         self.rows: Tensor
         """The cache as rows, which `row_ids` index: `[num_rows, row_size]`, a view."""
@@ -57,7 +58,7 @@ class BlockReader:
 
         Plane 0 is the keys, plane 1 the values.
         """
-        rows = torch.stack([2 * block_ids + plane for plane in planes], dim=-2)
+        rows = torch.stack([2 * block_ids.to(torch.int64) + plane for plane in planes], dim=-2)
         if self._is_nhd:
             return rows
         num_kv_heads = self.kv_cache.num_kv_heads
@@ -65,35 +66,42 @@ class BlockReader:
         return num_kv_heads * rows.unsqueeze(-2) + heads
 
     def copy(self, row_ids: Tensor) -> Tensor:
-        """Return rows `[n, num_planes, num_blocks]`, as they lie there, `[n, num_planes, heads, tokens, head_size]`."""
+        """Return rows `[n, num_planes, num_blocks]` as `[n, num_planes, heads, tokens, head_size]`, in their dtype."""
         buffer, x = self.buffer(row_ids.shape)
         torch.index_select(self.rows, 0, row_ids.flatten(), out=buffer)
         return x
+
+    def dequantized(self, row_ids: Tensor) -> Tensor:
+        """Return the same, for rows of 8 bits: the numbers that they stand for, in float32."""
+        narrow, _ = self.buffer(row_ids.shape)
+        wide, x = self.buffer(row_ids.shape, torch.float32)
+        wide.copy_(torch.index_select(self.rows, 0, row_ids.flatten(), out=narrow))
+        return x.mul_(self.scales(row_ids).unsqueeze(-1))
+
+    def scales(self, row_ids: Tensor) -> Tensor:
+        """Return the factors of rows of 8 bits, `[n, num_planes, heads, tokens]`; fp8: `[n, num_planes, 1, 1]`."""
+        if not self._is_nhd:
+            row_ids = row_ids[:, :, 0] // self.kv_cache.num_kv_heads
+        if self.kv_cache.scales is None:
+            return torch.tensor(self.kv_cache.tensor_scales, device=row_ids.device)[row_ids[:, :, :1] % 2, None]
+        found = self.kv_cache.scales.flatten(0, 1)[row_ids]
+        return found.flatten(2, 3).transpose(2, 3).contiguous()
 
     def read(self, request: int, begin: int, end: int, planes: tuple[int, ...] = (0, 1)) -> Tensor:
         """Return these positions of a request, `[len(planes), heads, tokens, head_size]`; 8 bits become float32."""
         block_size = self.kv_cache.block_size
         first_block, end_block = begin // block_size, -(-end // block_size)
-        block_ids = self.block_tables[request, first_block:end_block]
-        tokens = slice(begin - first_block * block_size, end - first_block * block_size)
-        x = self.copy(self.row_ids(block_ids.unsqueeze(0), planes))[0, :, :, tokens]
-        return self._dequantized(x, block_ids, tokens, planes) if self.kv_cache.is_quantized else x
+        row_ids = self.row_ids(self.block_tables[request : request + 1, first_block:end_block], planes)
+        x = self.dequantized(row_ids) if self.kv_cache.is_quantized else self.copy(row_ids)
+        return x[0, :, :, begin - first_block * block_size : end - first_block * block_size]
 
-    def _dequantized(self, x: Tensor, block_ids: Tensor, tokens: slice, planes: tuple[int, ...]) -> Tensor:
-        """Return the numbers that `[len(planes), heads, tokens, head_size]` stand for."""
-        wide = x.to(torch.float32)
-        for index, plane in enumerate(planes):
-            if self.kv_cache.scales is not None:
-                scales = self.kv_cache.scales[block_ids, plane].flatten(0, 1)[tokens]
-                wide[index] *= scales.T.unsqueeze(-1)
-            else:
-                wide[index] *= self.kv_cache.tensor_scales[plane]
-        return wide
+    def buffer(self, shape: torch.Size, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        """Return memory for rows of this shape, seen as rows to copy to, and seen as `copy` returns it.
 
-    def buffer(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """Return memory for rows of this shape, seen as rows to copy to, and seen as `copy` returns it."""
+        In the cache's own dtype, unless another is given.
+        """
         num_kv_heads, head_size = self.kv_cache.num_kv_heads, self.kv_cache.head_size
-        buffer = workspace.take("rows", (shape.numel(), self.rows.shape[1]), self.rows)
+        buffer = workspace.take("rows", (shape.numel(), self.rows.shape[1]), self.rows, dtype)
         if self._is_nhd:
             return buffer, buffer.view(*shape[:2], -1, num_kv_heads, head_size).transpose(2, 3)
         return buffer, buffer.view(*shape[:2], num_kv_heads, -1, head_size)

@@ -1,7 +1,8 @@
 """What the bookkeeping costs, beside what it costs in other engines.
 
 Standard library only; the engines to compare with are optional. In reading order: `measure` (clock, spread, order of
-the runs), `peers` (one adapter per engine), `bookkeeping` (the rows: what is measured), `memory` (bytes per block, in
-a process of its own), `report` (table and JSON), `__main__` (`python -m mini_kv.bench`). Beside them, with torch:
-`attention` (`python -m mini_kv.bench.attention`) and `generate` (`python -m mini_kv.bench.generate`).
+the runs), `peers` (one adapter per engine), `bookkeeping` (the rows: what is measured), `growth` (rows that ask what
+becomes dearer with size), `rows` (all of them), `memory` (bytes per block, in a process of its own), `report` (table
+and JSON), `__main__` (`python -m mini_kv.bench`). Beside them, with torch: `attention`
+(`python -m mini_kv.bench.attention`) and `generate` (`python -m mini_kv.bench.generate`).
 """

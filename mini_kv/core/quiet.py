@@ -15,7 +15,7 @@ from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, 
 
 
 class QuietStretches(dict[Request, tuple[int, int]]):
-    """Per request: a call is quiet that starts from at least so many computed tokens and ends before so many."""
+    """Per request the least tokens that a quiet call starts from, and the number that it has to end before."""
 
     def note(
         self, coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, num_full_tokens: int

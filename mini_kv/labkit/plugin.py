@@ -1,11 +1,13 @@
 """pytest's hooks: TODO and WAIT as states of their own, drawn failures, points, the scoreboard.
 
 The root `conftest.py` hands pytest to this module. Tests outside `labs/` are left alone.
+Under pytest-xdist tests run in workers; the process that started them gathers the results and tells them.
 """
 
 import gc
 import importlib
 import os
+import pickle
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
@@ -73,6 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _choice() -> str:
     return os.environ.get("LAB_IMPL") or "solution"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what pytest and the tests are made of: it stays until the end."""
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
@@ -169,10 +177,14 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn what a lab's test raised into its state and its message."""
-    report = yield
     result = item.config.stash[RESULTS].get(item.nodeid)
     if result is None:
-        return report
+        return (yield)
+    style, item.config.option.tbstyle = item.config.option.tbstyle, "native"  # of all, the one that parses no source
+    try:
+        report = yield
+    finally:
+        item.config.option.tbstyle = style
     if call.excinfo is None:
         if report.when == "call" and report.passed:
             result.state = State.PASS
@@ -182,8 +194,8 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         vars(report).pop("wasxfail", None)  # pytest.xfail() in a learner's code is no excuse
         result.state = _state_of(call.excinfo.value)
-        _set_message(item, report, result, call.excinfo.value)
-        report.lab_state = result.state  # type: ignore[attr-defined]  # reports carry what plugins add
+        _set_message(item, report, result, call.excinfo)
+        report.lab_state = result.state.value  # type: ignore[attr-defined]  # reports carry what plugins add
     return report
 
 
@@ -193,8 +205,11 @@ def _state_of(error: BaseException) -> State:
     return State.WAIT if isinstance(error, Waiting) else State.FAIL
 
 
-def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult, error: BaseException) -> None:
+def _set_message(
+    item: pytest.Item, report: pytest.TestReport, result: LabResult, excinfo: pytest.ExceptionInfo[BaseException]
+) -> None:
     """Put the drawn message in place of the traceback; keep the traceback with -vv, and for errors of the harness."""
+    error = excinfo.value
     if result.state is not State.FAIL:
         result.message = str(error)
     else:
@@ -205,9 +220,11 @@ def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult
         message = describe(error, result, why, fixture, implementation.file)
         result.observed = observed(error)
         if message is None:
+            report.longrepr = item.repr_failure(excinfo)
             return
         result.message = message
     if item.config.get_verbosity() >= 2:
+        report.longrepr = item.repr_failure(excinfo)
         report.sections.append(("In short", result.message))
     else:
         report.longrepr = result.message
@@ -216,9 +233,9 @@ def _set_message(item: pytest.Item, report: pytest.TestReport, result: LabResult
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Show TODO and WAIT as themselves: not among the failures, whose list should start with a real problem."""
     state = getattr(report, "lab_state", None)
-    if state is State.TODO:
+    if state == State.TODO:
         return "todo", "T", "TODO"
-    if state is State.WAIT:
+    if state == State.WAIT:
         return "wait", "W", "WAIT"
     return None
 
@@ -240,8 +257,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remember how far the learner is, and write the files that were asked for."""
+    """Remember how far the learner is, and write the files that were asked for; a worker sends its results instead."""
     stash = session.config.stash
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["labs"] = pickle.dumps(stash[RESULTS])
+        return
     try:
         write_exports({option: session.config.getoption(option) for option in FORMATS}, list(stash[RESULTS].values()))
     except (OSError, ValueError) as error:
@@ -254,3 +274,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if implementation.choice == "starter" or Path(implementation.choice).is_dir():
             results = [result for result in stash[RESULTS].values() if result.lab.lab_id == lab_id]
             record_run(implementation, results, stash[NOTES].append)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the labs' tests that a worker of pytest-xdist has sent, with the results of those that it ran."""
+    config = node.config
+    results: dict[str, LabResult] = pickle.loads(getattr(node, "workeroutput", {}).get("labs", pickle.dumps({})))
+    for test_id, result in results.items():
+        lab = result.lab
+        config.stash[IMPLEMENTATIONS].setdefault(lab.lab_id, resolve(_choice(), lab, 1, config.invocation_params.dir))
+        if result.state is not State.NOT_RUN or test_id not in config.stash[RESULTS]:
+            config.stash[RESULTS][test_id] = result

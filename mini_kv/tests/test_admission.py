@@ -1,5 +1,6 @@
 """When a newcomer may enter: each strategy's own rule, and what they cost on one workload."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.lessons.admission import Strategy, compare_strategies, main, serve, strategies
+from mini_kv.lessons.admission import ServeReport, Strategy, compare_strategies, main, serve, strategies
 from mini_kv.policy.admission import Greedy, Hysteresis, ReservedBlocks
 from mini_kv.tests.scheduler_driver import run
 from mini_kv.tests.scheduler_matrix import Config
@@ -116,11 +117,15 @@ def test_serving_a_trace_counts_every_step_and_every_token():
     assert (report.mean_wait, report.longest_wait) == (0.5, 1)
 
 
+@cache
+def reports() -> dict[str, ServeReport]:
+    """Return what each strategy costs on the chapter's trace."""
+    return compare_strategies(read_trace(TRACE), 60, ms_per_step=50)
+
+
 def test_jumping_the_queue_halves_the_mean_wait_and_lengthens_the_longest():
     """The chapter's figures: who is fast for most is unfair to some."""
-    trace = read_trace(TRACE)
-    greedy = serve(trace, 60, admission=Greedy(), ms_per_step=50)
-    jumping = serve(trace, 60, admission=Greedy(may_jump=True), ms_per_step=50)
+    greedy, jumping = reports()["greedy"], reports()["greedy, jumping"]
     assert (greedy.requests, jumping.requests) == (200, 200)
     assert jumping.mean_wait < greedy.mean_wait / 2
     assert jumping.longest_wait > 2 * greedy.longest_wait
@@ -128,15 +133,14 @@ def test_jumping_the_queue_halves_the_mean_wait_and_lengthens_the_longest():
 
 def test_the_figures_of_notebook_08():
     """And of the chapter: what each strategy costs, and what of it is found again by those who were thrown out."""
-    reports = compare_strategies(read_trace(TRACE), 60, ms_per_step=50)
-    assert {name: (r.preemptions, r.tokens_given_up, r.tokens_recomputed) for name, r in reports.items()} == {
+    assert {name: (r.preemptions, r.tokens_given_up, r.tokens_recomputed) for name, r in reports().items()} == {
         "greedy": (17, 84_173, 11_469),
         "greedy, jumping": (47, 222_235, 81_947),
         "8 blocks reserved": (3, 33_092, 2_884),
         "watermark 10 %": (0, 0, 0),
         "hysteresis 90/50 %": (3, 17_401, 1_529),
     }
-    assert {name: (int(r.mean_wait), r.longest_wait) for name, r in reports.items()} == {
+    assert {name: (int(r.mean_wait), r.longest_wait) for name, r in reports().items()} == {
         "greedy": (1383, 3276),
         "greedy, jumping": (483, 6792),
         "8 blocks reserved": (1843, 4142),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from mini_kv_book import generate, leaks, places
+from mini_kv_book import generate, kept, leaks, places
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
@@ -285,3 +285,53 @@ def test_what_every_learner_has_is_no_leak(tmp_path):
 
 def test_a_drawing_in_a_docstring_keeps_its_columns():
     assert with_drawings("Drawn.\n\nA   [1]\nB   [2]\n\nDone.") == "Drawn.\n\n    A   [1]\n    B   [2]\n\nDone."
+
+
+# What is kept from one build to the next ----------------------------------------------------------------------------
+
+
+class Builds:
+    """Builds of one page of Python; `ran` lists the cells that the last one had to run."""
+
+    def __init__(self, folder, stamps=kept.stamps):
+        self.kept = kept.Kept(folder, stamps)
+        self.ran: list[str] = []
+
+    def run(self, body, names):
+        self.ran.append(body)
+        return run_python(body, names)
+
+    def build(self, *bodies):
+        self.ran.clear()
+        page = kept.Cells(self.kept)
+        return [page.result(self.run, body)[1] for body in bodies]
+
+
+def test_a_page_that_has_not_changed_runs_nothing(tmp_path):
+    book = Builds(tmp_path)
+    assert (book.build("x = 2", "print(x)"), book.ran) == (["", "2"], ["x = 2", "print(x)"])
+    assert (book.build("x = 2", "print(x)"), book.ran) == (["", "2"], [])
+
+
+def test_a_changed_cell_runs_after_those_before_it_and_so_do_those_below(tmp_path):
+    book = Builds(tmp_path)
+    book.build("x = 2", "print(x)", "print(3)")
+    assert book.build("x = 2", "print(x + 1)", "print(3)") == ["", "3", "3"]
+    assert book.ran == ["x = 2", "print(x + 1)", "print(3)"]
+
+
+def test_a_cell_that_fails_is_not_kept(tmp_path):
+    book = Builds(tmp_path)
+    for _ in range(2):
+        with pytest.raises(FenceError, match="division by zero"):
+            book.build("x = 0", "1 / x")
+
+
+def test_results_of_other_sources_are_removed_and_none_are_kept_while_a_source_changes(tmp_path):
+    (tmp_path / "older").mkdir()
+    changes = iter(({}, {}, {ROOT / "README.md": (1, 2)}))
+    book = Builds(tmp_path, lambda: next(changes))
+    assert not (tmp_path / "older").exists()
+    book.build("x = 2")
+    assert book.build("x = 2") == [""]
+    assert book.ran == ["x = 2"]

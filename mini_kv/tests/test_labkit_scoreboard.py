@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mini_kv.tests.throwaway_lab import LAB_TOML, SOLUTION, STARTER, TESTS, ThrowawayLab
+from mini_kv.tests.throwaway_lab import LAB_TOML, ROOT, SOLUTION, STARTER, TESTS, ThrowawayLab
 
 pytest_plugins = ["pytester"]
 
@@ -240,3 +240,30 @@ def test_a_skip_by_a_learner_is_no_excuse(lab):
     """Only the harness may say that something cannot run here."""
     run = lab.run_code(SOLUTION.replace("return [2 *", "import pytest; pytest.skip('later'); return [2 *"))
     assert run.states["test_4_double"] == "FAIL 0/4"
+
+
+def test_two_processes_make_one_scoreboard(lab):
+    """`make test` shares the tests out among workers: states, messages, exports and record are those of one process."""
+    pytest.importorskip("xdist", reason="needs pytest-xdist: make test")
+    lab.monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    code = SOLUTION.replace("2 * number", "number")
+    alone = lab.run_code(code, "--lab-json=alone.json")
+    shared = lab.run_code(code, "--lab-json=shared.json", "-p", "xdist", "-n", "2", "--dist=loadfile")
+    assert (shared.status, board(shared), shared.messages.keys()) == (1, board(alone), {"test_4_double"})
+    assert (lab.root / "shared.json").read_text() == (lab.root / "alone.json").read_text()
+    todo = lab.run("starter", "-p", "xdist", "-n", "1")
+    assert (todo.letters, todo.messages) == ("TTTT", {})
+    assert '"score": 0' in (lab.root / ".mini_kv/progress.json").read_text()
+
+
+def test_a_skip_in_a_worker_is_told(lab):
+    """And where none may be, it is a failure there, too."""
+    pytest.importorskip("xdist", reason="needs pytest-xdist: make test")
+    lab.monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    lab.write("test_gpu.py", 'import pytest\n\n\ndef test_gpu():\n    pytest.skip("needs a GPU")\n')
+    run = lab.run(None, "-p", "xdist", "-n", "1", target="test_gpu.py")
+    assert "  Skipped: needs a GPU" in run.out.partition("what could not run on this machine")[2].split("\n")
+    lab.monkeypatch.setenv("MINI_KV_NO_SKIP", "1")
+    refused = lab.run(None, "-p", "xdist", "-n", "1", target="test_gpu.py")
+    assert refused.status == 1
+    assert refused.messages["test_gpu"].endswith("skipped, which is not allowed here: Skipped: needs a GPU")

@@ -17,7 +17,7 @@ LABS = sorted(path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml"))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("lab", LABS)
+@pytest.mark.parametrize("lab", [pytest.param(lab, marks=pytest.mark.xdist_group(lab)) for lab in LABS])
 def test_audit_finds_nothing_wrong(lab: str):
     """Full marks for the solution and each alternative, none for the starter, and no mutant survives."""
     audit = run_audit(lab)
@@ -32,6 +32,7 @@ def test_audit_finds_nothing_wrong(lab: str):
     assert all(audit["kills"].values())
 
 
+@pytest.mark.xdist_group("lab-05")
 def test_lab_05_catches_bugs_of_the_engine():
     """Behind `lab.make_kv` at least 14 bugs were put into the engine, one at a time; the story catches each."""
     bugs = {mutant: tests for mutant, tests in run_audit("lab-05")["kills"].items() if mutant.startswith("engine-")}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from mini_kv.bench.attention import cpu, gpu
+from mini_kv.bench.attention import cpu, cpu_peers, gpu
 from mini_kv.bench.report import cpu_model
 
 
@@ -32,7 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 results.append(cpu.measure(row, args.repeats, args.seed))
                 print("\n".join(cpu.table_lines(results)[-1 if len(results) > 1 else 0 :]), flush=True)
         report = [
-            {"row": r.row.name, "ms": {n: asdict(s) for n, s in r.ms.items()}, "ratio": r.ratio, "reached": r.verdict}
+            {
+                "row": r.row.name,
+                "ms": {n: asdict(s) for n, s in r.ms.items()},
+                "ratio": r.ratio,
+                "reached": r.verdict,
+                "over vllm": r.over_vllm,
+            }
             for r in results
         ]
     if args.json:
@@ -73,6 +79,11 @@ def header_lines(device: str, seed: int) -> list[str]:
         f"versions  Python {sys.version.split()[0]}, torch {torch.__version__}, triton {version}",
         f"method    {method}",
         f"seed      {seed}",
+        *(
+            [f"vllm      {cpu_peers.obstacle() or 'its C++ kernel, on copies of our blocks'}"]
+            if device == "cpu"
+            else []
+        ),
         f"command   {shlex.join(['python', '-m', 'mini_kv.bench.attention', *sys.argv[1:]])}",
         "",
     ]

@@ -1,4 +1,7 @@
-"""On a CPU: our torch backend beside torch's own attention over contiguous keys and values, one thread."""
+"""On a CPU: our torch backend beside torch's own attention over contiguous keys and values, one thread.
+
+And beside vLLM's C++ kernel over blocks, where it is installed: see `cpu_peers`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mini_kv.attention.backends import paged_attention
+from mini_kv.bench.attention import cpu_peers
 from mini_kv.bench.attention.clock import cpu_seconds
 from mini_kv.bench.attention.shapes import Inputs, Shape, decode, make_inputs, prefill
 from mini_kv.bench.measure import Spread, spread, take_turns
@@ -40,6 +44,11 @@ class Result:
         return self.ms["paged"].median / self.ms["contiguous"].median
 
     @property
+    def over_vllm(self) -> float | None:
+        """Our time by that of vLLM's kernel; `None` where it was not measured."""
+        return self.ms["paged"].median / self.ms["vllm"].median if "vllm" in self.ms else None
+
+    @property
     def verdict(self) -> str:
         """`goal`, `must` or `missed`, whatever is reached."""
         if self.row.must is None or self.row.goal is None:
@@ -60,6 +69,8 @@ def rows(quick: bool) -> list[Row]:
             Row(f"decode bf16 {long} {layout}", decode(batch, long, dtype=bf16, layout=layout), 1.15, 1.0),
         ]
     found += [
+        Row(f"decode bf16 {short} block 32", decode(batch, short, dtype=bf16, block_size=32)),
+        Row(f"decode bf16 {long} block 32", decode(batch, long, dtype=bf16, block_size=32)),
         Row(f"decode fp16 {long}", decode(batch, long, dtype=f16), 0.65, 0.58),
         Row(f"decode int8 {long}", decode(batch, long, dtype=bf16, cache_dtype=torch.int8)),
         Row(f"prefill fp32 {prompt}", prefill(1, prompt, dtype=f32), 1.1, 1.05),
@@ -81,6 +92,10 @@ def measure(row: Row, repeats: int, seed: int, layers_bytes: int = LAYERS_BYTES)
         "paged": partial(_seconds, [partial(paged, one) for one in sets]),
         "contiguous": partial(_seconds, [contiguous(one) for one in sets]),
     }
+    if cpu_peers.obstacle() is None and row.shape.cache_dtype is None:
+        calls = [cpu_peers.vllm(one) for one in sets]
+        torch.testing.assert_close(calls[0](), paged(sets[0]))  # the same work, or there is nothing to compare
+        runs["vllm"] = partial(_seconds, calls)
     values = take_turns(runs, repeats)
     return Result(row, {name: spread([1e3 * s for s in found["seconds"]]) for name, found in values.items()})
 
@@ -120,10 +135,13 @@ def contiguous(inputs: Inputs) -> Callable[[], Tensor]:
 
 def table_lines(results: list[Result]) -> list[str]:
     """Return the results as lines of text."""
-    lines = [f"{'':<26}{'paged ms':>14}{'contiguous ms':>16}{'ratio':>8}{'must':>8}{'goal':>8}{'reached':>9}"]
+    targets = f"{'must':>8}{'goal':>8}{'reached':>9}"
+    lines = [f"{'':<26}{'paged ms':>14}{'contiguous ms':>16}{'ratio':>8}{targets}{'vllm ms':>14}{'ratio':>8}"]
     for result in results:
         row = result.row
         targets = f"{row.must or '':>8}{row.goal or '':>8}{result.verdict:>9}"
+        if result.over_vllm is not None:
+            targets += f"{_text(result.ms['vllm']):>14}{result.over_vllm:>8.2f}"
         times = "".join(f"{_text(result.ms[name]):>{width}}" for name, width in (("paged", 14), ("contiguous", 16)))
         lines.append(f"{row.name:<26}{times}{result.ratio:>8.2f}{targets}")
     return lines

@@ -2,5 +2,5 @@
 
 In reading order: `setup` (models, prompts, how long it takes), `cache` (a token with and without its past kept),
 `prefix` (prompts that begin alike), `batch` (many requests in one step, beside what the machine can do), `peers`
-(transformers on the same model), `__main__` (`python -m mini_kv.bench.generate`).
+(transformers and vLLM on the same model; `vllm_peer`, `vllm_worker`), `__main__` (`python -m mini_kv.bench.generate`).
 """

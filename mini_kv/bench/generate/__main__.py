@@ -17,7 +17,12 @@ from mini_kv.bench.generate.setup import SHAPE_NAMES, Setup, make_setup
 from mini_kv.bench.report import cpu_model
 
 PARTS = {"cache": cache, "prefix": prefix, "batch": batch, "peers": peers}
-_SHAPES_ON_CPU = {"cache": ("tiny", "small"), "prefix": ("tiny",), "batch": ("tiny", "small"), "peers": ("tiny",)}
+_SHAPES_ON_CPU = {
+    "cache": ("tiny", "small"),
+    "prefix": ("tiny",),
+    "batch": ("tiny", "small"),
+    "peers": ("tiny", "mini"),
+}
 """The models that each part measures by default."""
 _SHAPES_ON_GPU = dict.fromkeys(PARTS, ("1b",))
 

@@ -1,4 +1,6 @@
-"""The same prompts through transformers, on the same weights: continuous batching, one padded batch, one by one.
+"""The same prompts through transformers and vLLM, on the same weights.
+
+Transformers has three ways: continuous batching, one padded batch, one by one. vLLM runs whole: see `vllm_peer`.
 
 Every peer's set-up is left out, as ours is: pools are allocated, managers started. Continuous batching gets a pool of
 our size: left to itself it takes most of the machine's memory, and all of it is written before the first token.
@@ -6,18 +8,19 @@ our size: left to itself it takes most of the machine's memory, and all of it is
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 import torch
 
+from mini_kv.bench.generate import vllm_peer
 from mini_kv.bench.generate.setup import CPU, Setup, greedy, table
 from mini_kv.bench.measure import Run, take_turns
 from mini_kv.engine.contiguous import NoCache
 
-TITLE = "whole prompts and answers, beside transformers on the same model"
+TITLE = "whole prompts and answers, beside transformers and vLLM on the same model"
 OURS = "mini_kv"
 CONTINUOUS = "continuous batching"
 _ALONE = "one by one"
@@ -37,9 +40,10 @@ FindPeers = Callable[[Setup], tuple[dict[str, Once], dict[str, str]]]
 
 
 def run(setup: Setup, find_peers: FindPeers | None = None) -> list[dict[str, Any]]:
-    """Return one row per workload, beside what `find_peers` finds: transformers, unless another is passed."""
-    with _quiet_transformers():
-        peers, missing = (find_peers or _transformers_peers)(setup)
+    """Return one row per workload, beside what `find_peers` finds: transformers and vLLM, unless another is passed."""
+    with ExitStack() as stack:
+        stack.enter_context(_quiet_transformers())
+        peers, missing = find_peers(setup) if find_peers else _installed_peers(setup, stack)
         return [_row(setup, *workload, peers) | {"missing": missing} for workload in setup.sizes.peers]
 
 
@@ -139,6 +143,15 @@ def _ours(setup: Setup, count: int, length: int) -> Once:
         return setup.clock() - begin, [output.outputs[0].token_ids for output in outputs]
 
     return once
+
+
+def _installed_peers(setup: Setup, stack: ExitStack) -> tuple[dict[str, Once], dict[str, str]]:
+    """Return the ways of transformers and vLLM, and why those that are not there are missing; `stack` ends them."""
+    peers, missing = _transformers_peers(setup)
+    reason = vllm_peer.obstacle(setup)
+    if reason is not None:
+        return peers, {vllm_peer.NAME: reason} | missing
+    return {vllm_peer.NAME: stack.enter_context(vllm_peer.start(setup)).answer} | peers, missing
 
 
 def _transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:

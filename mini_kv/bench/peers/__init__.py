@@ -1,4 +1,7 @@
-"""The engines that are measured: see `base` for what is asked of each. None is a dependency of this project."""
+"""The engines that are measured, and how each is brought in. None of the others is a dependency of this project.
+
+`base` says what is asked of each; then one adapter per engine: `ours`, `vllm`, `nano_vllm`, `mini_sglang`.
+"""
 
 from pathlib import Path
 

@@ -7,6 +7,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
 from mini_kv.core.sched.request_queue import RequestQueue
+from mini_kv.core.sched.transaction import Step
 
 
 def check_new(
@@ -55,7 +56,21 @@ def check_drafts(kv: KVCacheManager, request: Request | None, request_id: str) -
     return request
 
 
-def check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:
+def checked_progress(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) -> list[tuple[Request, int, int, int]]:
+    """Check the results of a step; return how far each of its running requests is, as `Before.progress` keeps it."""
+    progress = []
+    all_drafts, running = step.output.scheduled_spec_decode_tokens, RequestStatus.RUNNING
+    for request_id, num_tokens in step.output.num_scheduled_tokens.items():
+        request = step.requests.get(request_id)
+        if request is not None and request.status is running:
+            drafts, sampled = all_drafts.get(request_id, ()), sampled_token_ids.get(request_id, ())
+            if drafts or len(sampled) != 1 or request.num_computed_tokens + num_tokens < request.num_tokens:
+                _check_sampled(request, num_tokens, drafts, sampled)
+            progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
+    return progress
+
+
+def _check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:
     """Raise `SchedulerError` unless these new tokens can be what the step computed for the request."""
     num_computed_tokens = request.num_computed_tokens + num_tokens
     if num_computed_tokens < request.num_tokens:

@@ -16,7 +16,7 @@ from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
-from mini_kv.core.sched.checks import check_drafts, check_new, check_parent, check_progress, check_sampled, max_slots
+from mini_kv.core.sched.checks import check_drafts, check_new, check_parent, check_progress, checked_progress, max_slots
 from mini_kv.core.sched.config import SchedulerConfig, check_limits
 from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
@@ -55,6 +55,8 @@ class Scheduler(TransactionalScheduler):
         check_limits(kv_cache_manager, self.config)
         super().__init__(kv_cache_manager, create_request_queue(self.config.policy))
         self.admission = admission or Greedy()
+        self._no_block_ids = kv_cache_manager.empty_kv_cache_blocks.get_block_ids()
+        """What the worker is told of most requests: one answer for all, which it only reads."""
 
     # Requests come and go.
 
@@ -182,7 +184,7 @@ class Scheduler(TransactionalScheduler):
         step = self.step
         if step is None or scheduler_output is not step.output:
             raise SchedulerError("these are not the results of the step under way")
-        self._before.progress = progress = _progress_of(step, sampled_token_ids)
+        self._before.progress = progress = checked_progress(step, sampled_token_ids)
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
         num_scheduled_tokens = scheduler_output.num_scheduled_tokens
@@ -244,7 +246,7 @@ class Scheduler(TransactionalScheduler):
                 self._unknown_to_worker.discard(request.request_id)
                 self._introduce(request, step)
             else:
-                block_ids = new_blocks.get_block_ids()
+                block_ids = new_blocks.get_block_ids() if any(new_blocks.blocks) else self._no_block_ids
                 data = CachedRequestData(request.request_id, block_ids, request.num_computed_tokens)
                 step.output.scheduled_cached_reqs.append(data)
             self._count(request, num_new_tokens, step)
@@ -355,8 +357,7 @@ class Scheduler(TransactionalScheduler):
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
-        wanted = self.config.num_lookahead_tokens
-        return min(wanted, request.max_slots - num_tokens) if wanted else 0
+        return min(self.config.num_lookahead_tokens, request.max_slots - num_tokens)
 
     def _count(self, request: Request, num_new_tokens: int, step: Step) -> None:
         """Note in the step that the request runs, with how many tokens and which drafts."""
@@ -397,16 +398,3 @@ class Scheduler(TransactionalScheduler):
         request.status = status
         del self.requests[request.request_id]
         self._finished_req_ids.append(request.request_id)
-
-
-def _progress_of(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) -> list[tuple[Request, int, int, int]]:
-    """Check the results of a step; return how far each of its running requests is, as `Before.progress` keeps it."""
-    progress = []
-    all_drafts, running = step.output.scheduled_spec_decode_tokens, RequestStatus.RUNNING
-    for request_id, num_tokens in step.output.num_scheduled_tokens.items():
-        request = step.requests.get(request_id)
-        if request is not None and request.status is running:
-            drafts = all_drafts.get(request_id, ())
-            check_sampled(request, num_tokens, drafts, sampled_token_ids.get(request_id, ()))
-            progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
-    return progress

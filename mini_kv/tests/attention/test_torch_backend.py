@@ -40,7 +40,11 @@ def poison_all_that_decodes_do_not_see(problem):
         for position in range(-(-seq_len // block_size) * block_size):
             if not problem.options.first_visible(seq_len - 1) <= position < seq_len:
                 block_id = int(metadata.block_tables[row, position // block_size])
-                problem.kv_cache.data[block_id, :, position % block_size] = torch.nan
+                slot = (block_id, slice(None), position % block_size)
+                if problem.kv_cache.scales is not None:
+                    problem.kv_cache.scales[slot] = torch.nan
+                else:
+                    problem.kv_cache.data[slot] = torch.nan
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
@@ -51,6 +55,33 @@ def test_wherever_the_pieces_end_the_result_is_that_of_dense_attention(monkeypat
     problem = make_problem([1] * len(RAGGED), RAGGED, block_size=4, options=KINDS[kind], layout=layout)
     poison_all_that_decodes_do_not_see(problem)
     check(problem)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("blocks_at_once", [1, 3, 100])
+def test_wherever_pieces_of_8_bits_end_each_token_has_its_own_scale(
+    monkeypatch, blocks_at_once, kind, cache_dtype, layout
+):
+    monkeypatch.setattr(torch_plan, "PIECE_BYTES", blocks_at_once * BLOCK_BYTES // 4)
+    problem = make_problem(
+        [1] * len(RAGGED), RAGGED, block_size=4, cache_dtype=cache_dtype, options=KINDS[kind], layout=layout
+    )
+    poison_all_that_decodes_do_not_see(problem)
+    out, lse = found(problem)
+    expected, expected_lse = found(problem, "plain")
+    assert relative_error(out, expected) <= 1e-5
+    assert relative_error(lse, expected_lse) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_8_bits_serve_queries_of_any_dtype(dtype):
+    problem = make_problem([1] * len(RAGGED), RAGGED, block_size=4, dtype=dtype, cache_dtype=torch.int8)
+    out, _ = found(problem)
+    expected, _ = found(problem, "plain")
+    assert out.dtype == dtype
+    assert relative_error(out, expected) <= max(1e-5, torch.finfo(dtype).eps)
 
 
 def test_blocks_with_padding_behind_them_give_the_same():

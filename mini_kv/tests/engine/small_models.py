@@ -1,5 +1,6 @@
 """Small models with random weights in float64: two ways to compute the same give the same token, not nearly always."""
 
+import functools
 import random
 
 import torch
@@ -50,4 +51,10 @@ def prompts_with_shared_prefixes(num: int, seed: int = 1) -> list[list[int]]:
 
 def alone(model: TinyLlama, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """Return what the model says to each prompt if it computes everything again for every token."""
-    return [generate_alone(model, prompt, max_tokens) for prompt in prompts]
+    return [list(_alone(model, tuple(prompt), max_tokens)) for prompt in prompts]
+
+
+@functools.cache
+def _alone(model: TinyLlama, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
+    """Return it for one prompt: several engines are compared with the same answers."""
+    return tuple(generate_alone(model, list(prompt), max_tokens))

@@ -3,13 +3,14 @@
 import importlib.util
 import io
 import json
+import sys
 from contextlib import redirect_stdout
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mini_kv.bench.generate import batch, cache, peers, prefix
+from mini_kv.bench.generate import batch, cache, peers, prefix, vllm_peer
 from mini_kv.bench.generate.__main__ import main, measure
 from mini_kv.bench.generate.setup import QUICK, SHAPES, Setup, clock_of, make_setup
 from mini_kv.engine.contiguous import NoCache
@@ -154,3 +155,31 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
+
+
+def test_a_model_that_vllm_does_not_take_is_said_to_be_none(setup, monkeypatch):
+    monkeypatch.delenv(vllm_peer.VARIABLE, raising=False)
+    assert vllm_peer.obstacle(setup) == "MINI_KV_VLLM_PYTHON names no Python that has it"
+    monkeypatch.setenv(vllm_peer.VARIABLE, sys.executable)
+    assert vllm_peer.obstacle(setup) == "it takes no heads of 16: try the shape mini"
+    assert vllm_peer.obstacle(make_setup("mini", "cpu", quick=True, repeats=1, seed=0)) is None
+
+
+def test_the_worker_gets_a_checkpoint_and_prompts_and_its_answers_are_taken(setup, monkeypatch, tmp_path):
+    """An executable in the place of vLLM's Python: it answers every prompt with its first token."""
+    worker = [
+        f"#!{sys.executable}",
+        "import json, pathlib, sys",
+        "assert json.loads(pathlib.Path(sys.argv[2], 'config.json').read_text())['hidden_size'] == 160",
+        "print('ready', flush=True)",
+        "prompts, new_tokens = json.loads(sys.stdin.readline())",
+        "print(json.dumps([0.5, [prompt[:1] * new_tokens for prompt in prompts]]), flush=True)",
+    ]
+    python = tmp_path / "python"
+    python.write_text("\n".join(worker), encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setenv(vllm_peer.VARIABLE, str(python))
+    with vllm_peer.start(setup) as peer:
+        assert peer.answer([[7, 8], [9]]) == (0.5, [[7] * 3, [9] * 3])
+        with pytest.raises(RuntimeError, match="vLLM's process ended with status 0"):
+            peer.answer([[1]])

@@ -1,0 +1,95 @@
+"""What fences have computed, kept for the next build in book/.cache/fences; `make clean` removes it.
+
+A result is used again while all that it can depend on is the same: the fence, the cells before it on its page, the
+files of mini_kv, labs and mini_kv_book, the pinned packages, and Python. A fence that fails leaves nothing.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mini_kv_book.places import ROOT
+
+FOLDER = ROOT / "book" / ".cache" / "fences"
+USED = ("mini_kv", "labs", "book/mini_kv_book")
+LEFT_OUT = {"tests", "__pycache__"}
+
+
+def stamps() -> dict[Path, tuple[int, int]]:
+    """Return size and time of the last change of every file that a fence can depend on, in order."""
+    paths = [ROOT / "constraints.txt"]
+    for name in USED:
+        for folder, folders, files in os.walk(ROOT / name):
+            folders[:] = sorted(set(folders) - LEFT_OUT)
+            paths += [Path(folder, file) for file in sorted(files)]
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+
+
+class Kept:
+    """A folder of results, each under a digest of what it was computed from."""
+
+    def __init__(self, folder: Path, stamps: Callable[[], dict[Path, tuple[int, int]]] = stamps) -> None:
+        """Begin with the files as they are now; results that other files gave are removed."""
+        self.stamps, self.before = stamps, stamps()
+        digest = hashlib.sha256(sys.version.encode())
+        for path in self.before:
+            digest.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes())
+        self.folder = folder / digest.hexdigest()[:16]
+        for other in folder.glob("*"):
+            if other != self.folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def __call__(self, key: object, compute: Callable[[], Any]) -> Any:
+        """Return what `compute` returned for this key in an earlier build, or compute and keep it. Both are JSON.
+
+        Nothing is kept once a file has changed under this process, as while the book is served: Python has imported
+        the old one.
+        """
+        if self.stamps() != self.before:
+            return compute()
+        path = self.folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.json"
+        if path.is_file():
+            return json.loads(path.read_text(encoding="utf-8"))
+        result = compute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")  # another build may keep the same result at this moment
+        unfinished.write_text(json.dumps(result), encoding="utf-8")
+        unfinished.replace(path)
+        return result
+
+
+@functools.cache
+def kept() -> Kept:
+    """Return the results of the book's fences."""
+    return Kept(FOLDER)
+
+
+class Cells:
+    """The Python of a page, one fence after the other: run only if a result is not kept, and then from the first on."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        """What the cells have defined."""
+        self.cells: list[tuple[Callable[[str, dict[str, Any]], Any], str]] = []
+        self.num_run = 0
+
+    def result(self, run: Callable[[str, dict[str, Any]], Any], body: str) -> Any:
+        """Return what `run(body, names)` returns after the cells before."""
+        self.cells.append((run, body))
+        return self.kept([[run.__name__, body] for run, body in self.cells], self._catch_up)
+
+    def _catch_up(self) -> Any:
+        """Run every cell that has not run in this build; return the last one's result."""
+        result = None
+        while self.num_run < len(self.cells):
+            run, body = self.cells[self.num_run]
+            self.num_run += 1
+            result = run(body, self.names)
+        return result
