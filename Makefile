@@ -1,7 +1,7 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
 # make test     set up what the tests need and run them all
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
-# make audit    run every lab on right, wrong and missing code
+# make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that are not there
 # make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
 # make e2e      run the tests in a real browser: this system's Chromium
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive

@@ -1,7 +1,8 @@
 """The kernels as machine code, for GPUs that need not be there: no spills, wide loads, tensor cores, shared memory.
 
 Quick tests look at what was recorded for exactly this code (book/data/kernels.json), and compile a few launches again
-to compare. All of them are compiled again by `make audit`.
+to compare. `make audit` compiles all launches for 8.0, 9.0 and 10.0 again; for 8.6, 8.9 and 12.0, and with an older
+Triton, they are compiled when a kernel changes, since the recording must be of the same code.
 """
 
 import json
@@ -157,7 +158,7 @@ def test_some_launches_are_compiled_as_they_were_recorded(recording):
 
 @pytest.mark.audit
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("capability", [version_text(one) for one in ALL])
+@pytest.mark.parametrize("capability", [version_text(one) for one in CAPABILITIES])
 def test_all_launches_are_compiled_as_they_were_recorded(capability, recording):
     found = recompiled(capability)
     assert found == recording["triton"].get(triton.__version__, {}).get(capability, found)
