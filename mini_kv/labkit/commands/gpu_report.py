@@ -46,8 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=default, metavar="FILE", help=f"default: {default}")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure and write the report; return 0, or 2 with one sentence where there is no GPU to measure on."""
+def run(args: argparse.Namespace, run_one: Run | None = None) -> int:
+    """Measure and write the report; return 0, or 2 with one sentence where there is no GPU to measure on.
+
+    Each part is run by `run_one`, in a process of its own unless another way is passed.
+    """
     why = obstacle()
     if why is not None:
         print(f"mini-kv gpu-report: {why}; {TORCH_WORKS}", file=sys.stderr)
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"mini-kv gpu-report: {error}", file=sys.stderr)
         return 2
     args.out.touch()  # a folder that is not there is said now, and not after ten minutes
-    text = report(root, SECONDS, run_part)
+    text = report(root, SECONDS, run_one or run_part)
     args.out.write_text(text, encoding="utf-8")
     print(f"written: {args.out}. Send it as it is: it has the card's name, versions and figures, and nothing of you.")
     return 0
