@@ -7,6 +7,7 @@ order:
 - `docstrings` and `drawings`: the engine's own words on the API pages; `generate`: those pages, and the navigation;
 - `tables`: what is made from code and data: `deviations`, `names`, `serving`, `coverage`,
   `kill_matrix`, `recorded`, `licences`, `spine`;
+- `kept`: what fences have computed, for the next build;
 - `upstream`: vLLM's names and defaults, which `record_vllm` wrote down;
 - `leaks`: that no solution is in the site;
 - `described`, `slim` and `policy`: MkDocs' hooks, for pages that say what they are, are small, and run no foreign code.
