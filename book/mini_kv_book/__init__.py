@@ -3,10 +3,11 @@
 What makes text is a Markdown extension or a fence's formatter, so that MkDocs and Zensical build the same site. Reading
 order:
 
-- `places`, `runs`, `fences`, `kept`, `extension`: how a page comes to be; `links`, `maths`, `diagram`, `lab`: its parts;
+- `places`, `runs`, `fences`, `extension`: how a page comes to be; `links`, `maths`, `diagram`, `lab`: its parts;
 - `docstrings` and `drawings`: the engine's own words on the API pages; `generate`: those pages, and the navigation;
 - `tables`: what is made from code and data: `deviations`, `names`, `serving`, `coverage`,
   `kernels`, `kill_matrix`, `recorded`, `licences`, `spine`;
+- `kept`: what fences have computed, for the next build;
 - `upstream`: vLLM's names and defaults, which `record_vllm` wrote down;
 - `leaks`: that no solution is in the site;
 - `described`, `slim` and `policy`: MkDocs' hooks, for pages that say what they are, are small, and run no foreign code.

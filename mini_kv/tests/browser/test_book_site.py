@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.book, pytest.mark.timeout(900)]
 PREFIX = "/mini_kv/"  # GitHub Pages serves a project's site below its name
 PAGE_LIMIT = 500_000  # bytes of a chapter with all that it loads, unpacked
 SAMPLE = 9
-"""Of this number of pages of the API, axe looks at one in the dark and on a phone, too."""
+"""Axe looks at every ninth page of the API in the dark and on a phone, too."""
 PARTS = 4
-"""Number of tests that the pages are divided among: two processes share these."""
+"""Number of tests among which the pages are divided: two processes share them."""
 SCHEMES = {"light": "default", "dark": "slate"}  # the theme's names
 LOOKS = {  # how a reader sees a page, and which of axe's rules that changes
     "light": (1280, "light", {}),
