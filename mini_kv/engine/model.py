@@ -162,7 +162,7 @@ class _Attention(nn.Module):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         query, key, value = (
-            project(hidden).view(len(hidden), -1, self.head_dim) for project in (self.q_proj, self.k_proj, self.v_proj)
+            project(hidden).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         # A key is rotated before it is kept: it never has to be touched again, wherever its request ends.
         found = attend(self.layer, rotate(query, cos, sin), rotate(key, cos, sin), value, self.options)

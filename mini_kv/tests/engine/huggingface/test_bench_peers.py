@@ -5,7 +5,10 @@ from mini_kv.bench.generate.setup import make_setup
 
 
 def test_transformers_gives_the_same_answers_in_all_its_ways():
-    """Continuous batching asks psutil for the free memory: without that package it is missing, and the rows say so."""
+    """Continuous batching asks psutil for the free memory: without that package it is missing, and the rows say so.
+
+    vLLM takes no model with heads of 16, as the tiny one has.
+    """
     ways = ["one batch", "one by one"]
     if peers.has_package("psutil"):
         ways.insert(0, peers.CONTINUOUS)
@@ -13,4 +16,4 @@ def test_transformers_gives_the_same_answers_in_all_its_ways():
         assert row["failed"] == {}
         assert row["same answers"] == dict.fromkeys(ways, 2)
         assert row["widest gap"] == dict.fromkeys(ways)
-        assert list(row["missing"]) == [way for way in [peers.CONTINUOUS] if way not in ways]
+        assert list(row["missing"]) == ["vLLM", *[way for way in [peers.CONTINUOUS] if way not in ways]]
