@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from mini_kv.core.errors import InvalidTokenError
 
 MAX_TOKEN_ID = 2**32 - 1
+_BYTE_ORDER = sys.byteorder
+"""Of the machine, and so of its arrays."""
 
 
 def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]":
@@ -30,7 +32,7 @@ def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]
 def _has_boolean(token_ids: list[int], packed: bytes) -> bool:
     """Return whether one of the tokens is a boolean. Packed, that is a 0 or a 1: only where these stand is looked."""
     for value in (0, 1):
-        pattern = value.to_bytes(4, sys.byteorder)
+        pattern = value.to_bytes(4, _BYTE_ORDER)
         start = packed.find(pattern)
         while start >= 0:
             if isinstance(token_ids[start // 4], bool):
@@ -56,6 +58,6 @@ def _is_token_id(token: object) -> bool:
 def pack_token_ids(token_ids: Sequence[int]) -> bytes:
     """Return the tokens as 4 bytes each, little-endian."""
     packed = array("I", token_ids)
-    if sys.byteorder == "big":
+    if _BYTE_ORDER == "big":
         packed.byteswap()
     return packed.tobytes()
