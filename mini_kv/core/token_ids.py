@@ -47,9 +47,9 @@ def _invalid(token_ids: list[int], first_index: int) -> InvalidTokenError:
     return InvalidTokenError(first_index + index, token_ids[index])
 
 
-def _is_token_id(token: object) -> bool:
+def _is_token_id(token: int) -> bool:
     try:
-        value = operator.index(token)  # type: ignore[arg-type]
+        value = operator.index(token)
     except TypeError:  # a NumPy bool is among these; Python's is an integer
         return False
     return not isinstance(token, bool) and 0 <= value <= MAX_TOKEN_ID

@@ -46,6 +46,7 @@ class RememberingWorker:
     def _listen(self, step: SchedulerOutput) -> None:
         for name in (*step.preempted_req_ids, *step.finished_req_ids):
             self.rows.pop(name, None)
+            self.tokens.pop(name, None)
         for new in step.scheduled_new_reqs:
             self.rows[new.request_id] = replace(new, block_ids=(list(new.block_ids[0]),))
             self.tokens[new.request_id] = list(new.token_ids)

@@ -37,7 +37,8 @@ class CachedRequestData:
 
     request_id: str
     new_block_ids: tuple[list[int], ...]
-    """Blocks added at the end of its tables, per group; nearly always none while decoding."""
+    """Blocks added at the end of its tables, per group; nearly always none while decoding, and then these lists are
+    shared by all such requests: to be read, not changed."""
     num_computed_tokens: int
 
 
