@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from mini_kv.bench.bookkeeping import QUICK, Row, Sizes
+from mini_kv.bench.growth import MOST_REPEATS
 from mini_kv.bench.measure import Run, spread, take_turns
 from mini_kv.bench.peers import MiniKV, NoSuchWorkError, Peer, PeerError, make_peer
 from mini_kv.bench.report import Result, as_json, header_lines, make_header, results, table_lines
@@ -58,7 +59,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer", choices=["auto", "vllm", "none"], default="auto", help="auto: vLLM if installed")
     parser.add_argument("--nano-vllm", type=Path, metavar="PATH", help="a checkout of nano-vllm to compare with, too")
     parser.add_argument("--mini-sglang", type=Path, metavar="PATH", help="a checkout of mini-sglang, the same")
-    parser.add_argument("--repeats", type=int, metavar="N", help="runs per row and peer")
+    parser.add_argument(
+        "--repeats", type=int, choices=range(1, MOST_REPEATS + 1), metavar="N", help=f"runs per row, to {MOST_REPEATS}"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts (default: 0)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows the table, its figures mean nothing")
     parser.add_argument("--json", metavar="FILE", help="write the report there as JSON, too; - is standard output")

@@ -21,7 +21,8 @@ _RUNNING = 64
 _WINDOW = 48
 """Tokens that a window sees."""
 _MOST_STEPS = 1 << 10
-"""Steps that the blocks of a pool last for: those of 31 repeats."""
+"""Steps that the blocks of a pool last for: those of `MOST_REPEATS`, and of the round before them, twice 16 each."""
+MOST_REPEATS = 31
 
 
 def pools(sizes: Sizes, seed: int) -> Row:
@@ -95,8 +96,9 @@ def requests(sizes: Sizes, seed: int) -> Row:
     """Return the row that asks whether a request costs more in a larger batch: whole steps of the scheduler.
 
     It does, for two reasons. A step keeps a few containers per request alive until it ends, so that the collector runs
-    dozens of times within a step of 10,000 and finds nothing: the figure without it shows its share. The rest are cache
-    misses: 10,000 requests and their tables no longer fit in the processor's second cache.
+    dozens of times within a step of 10,000 and finds nothing: the figure without it shows its share. The rest are most
+    likely cache misses, which are not counted here: 10,000 requests and their tables exceed the processor's second
+    cache.
     """
     largest = sizes.growth_requests[-1]
     quiet = f"requests {largest:,}, GC off"

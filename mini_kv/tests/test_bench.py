@@ -345,3 +345,10 @@ def test_a_ratio_above_one_means_that_ours_is_better_whatever_the_unit(more_is_b
     assert result.ratios == {"vllm": ratio}
     assert result.verdict(target) == verdict
     assert result.verdict(Target(1.0, 3.0, "mini-sglang")) is None
+
+
+@pytest.mark.parametrize("repeats", ["0", "32"])
+def test_more_repeats_than_the_pools_last_for_are_refused_before_the_first_row(repeats, capsys):
+    with pytest.raises(SystemExit):
+        main(["--quick", "--peer", "none", "--repeats", repeats])
+    assert f"argument --repeats: invalid choice: {repeats}" in capsys.readouterr().err

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
+from mini_kv.bench.attention.cpu_peers import VARIABLE
 from mini_kv.bench.generate.setup import Setup
 from mini_kv.engine.checkpoint import save_model
 
 NAME = "vLLM"
-VARIABLE = "MINI_KV_VLLM_PYTHON"
 _HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Those that vLLM's attention takes on a CPU. Source: vLLM `CPUAttentionBackend.get_supported_head_sizes`."""
 _ENVIRONMENT = {

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mini_kv.bench.attention.cpu_peers import VARIABLE
 from mini_kv.bench.generate import batch, cache, peers, prefix, vllm_peer
 from mini_kv.bench.generate.__main__ import main, measure
 from mini_kv.bench.generate.setup import QUICK, SHAPES, Setup, clock_of, make_setup
@@ -158,9 +159,9 @@ def test_without_a_gpu_asking_for_one_is_an_error(monkeypatch, capsys):
 
 
 def test_a_model_that_vllm_does_not_take_is_said_to_be_none(setup, monkeypatch):
-    monkeypatch.delenv(vllm_peer.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     assert vllm_peer.obstacle(setup) == "MINI_KV_VLLM_PYTHON names no Python that has it"
-    monkeypatch.setenv(vllm_peer.VARIABLE, sys.executable)
+    monkeypatch.setenv(VARIABLE, sys.executable)
     assert vllm_peer.obstacle(setup) == "it takes no heads of 16: try the shape mini"
     assert vllm_peer.obstacle(make_setup("mini", "cpu", quick=True, repeats=1, seed=0)) is None
 
@@ -178,7 +179,7 @@ def test_the_worker_gets_a_checkpoint_and_prompts_and_its_answers_are_taken(setu
     python = tmp_path / "python"
     python.write_text("\n".join(worker), encoding="utf-8")
     python.chmod(0o755)
-    monkeypatch.setenv(vllm_peer.VARIABLE, str(python))
+    monkeypatch.setenv(VARIABLE, str(python))
     with vllm_peer.start(setup) as peer:
         assert peer.answer([[7, 8], [9]]) == (0.5, [[7] * 3, [9] * 3])
         with pytest.raises(RuntimeError, match="vLLM's process ended with status 0"):
