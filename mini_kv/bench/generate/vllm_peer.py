@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -54,9 +54,10 @@ class VllmWorker:
         self._read()
 
     def answer(self, prompts: Sequence[list[int]]) -> tuple[float, list[list[int]]]:
-        """Return the seconds of CPU time and the answers."""
+        """Return the seconds of CPU time and the answers; raises `RuntimeError` if the process has ended."""
         assert self._process.stdin is not None
-        print(json.dumps([list(prompts), self._new_tokens]), file=self._process.stdin, flush=True)
+        with suppress(BrokenPipeError):  # it may have ended already: what is read next, nothing, says so
+            print(json.dumps([list(prompts), self._new_tokens]), file=self._process.stdin, flush=True)
         seconds, answers = json.loads(self._read())
         return seconds, answers
 

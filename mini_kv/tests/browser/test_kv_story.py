@@ -569,30 +569,40 @@ def test_pools_of_any_size(show, num_blocks):
 # How fast -----------------------------------------------------------------------------------------------------------
 
 
+YARDSTICK_MS = 4.5
+"""What a quiet machine takes for 400 new words of SVG, script and layout; a slower one gets more for a step, too."""
+
+
 @pytest.mark.parametrize(("num_blocks", "budget_ms"), [(64, 16), (1000, 50)])
 def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
-    """Script and layout of a step, at its best: the other runs of a step say what else the machine had to do.
-
-    Eight runs of all steps; on a busy machine more, for half a minute, until each step was drawn in time once.
-    """
+    """Script and layout of a step, at its best of eight runs: the others say what else the machine had to do."""
     shown = show(crowded_run(num_blocks))
-    times = shown.evaluate(
-        """(budget) => {
+    *times, yardstick = shown.evaluate(
+        """() => {
       const story = document.querySelector('kv-story');
-      const best = Array(60).fill(Infinity), end = performance.now() + 30_000;
-      for (let round = 0; round < 8 || (Math.max(...best) >= budget && performance.now() < end); round++) {
-        story.step = 0;
-        document.documentElement.getBoundingClientRect(); // its layout is no other step's
-        for (let step = 1; step <= 60; step++) {
+      const laidOut = () => document.documentElement.getBoundingClientRect();
+      const svg = document.body.appendChild(document.createElementNS('http://www.w3.org/2000/svg', 'svg'));
+      const word = (i) => {
+        const text = document.createElementNS(svg.namespaceURI, 'text');
+        text.textContent = `word ${i}`;
+        return text;
+      };
+      const measures = [() => { story.step = 0 }];
+      for (let step = 1; step <= 60; step++) measures.push(() => { story.step = step });
+      measures.push(() => { svg.replaceChildren(...Array.from({length: 400}, (_, i) => word(i))); svg.getBBox() });
+      const best = Array(62).fill(Infinity);
+      for (let round = 0; round < 8; round++) {
+        measures.forEach((measure, i) => {
           const start = performance.now();
-          story.step = step;
-          document.documentElement.getBoundingClientRect();
-          best[step - 1] = Math.min(best[step - 1], performance.now() - start);
-        }
+          measure();
+          laidOut();
+          best[i] = Math.min(best[i], performance.now() - start);
+        });
+        svg.replaceChildren();
       }
-      return best;
-    }""",
-        budget_ms,
+      return best.slice(1);
+    }"""
     )
     print(f"{num_blocks} blocks: a step takes {max(times):.1f} ms at most, {sorted(times)[30]:.1f} ms usually")
-    assert max(times) < budget_ms
+    print(f"the yardstick: {yardstick:.1f} ms")
+    assert max(times) < budget_ms * max(1, yardstick / YARDSTICK_MS)

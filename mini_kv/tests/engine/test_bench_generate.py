@@ -167,13 +167,14 @@ def test_a_model_that_vllm_does_not_take_is_said_to_be_none(setup, monkeypatch):
 
 
 def test_the_worker_gets_a_checkpoint_and_prompts_and_its_answers_are_taken(setup, monkeypatch, tmp_path):
-    """An executable in the place of vLLM's Python: it answers every prompt with its first token."""
+    """An executable in the place of vLLM's Python: it answers every prompt with its first token, and reads no more."""
     worker = [
         f"#!{sys.executable}",
-        "import json, pathlib, sys",
+        "import json, os, pathlib, sys",
         "assert json.loads(pathlib.Path(sys.argv[2], 'config.json').read_text())['hidden_size'] == 160",
         "print('ready', flush=True)",
         "prompts, new_tokens = json.loads(sys.stdin.readline())",
+        "os.close(0)",
         "print(json.dumps([0.5, [prompt[:1] * new_tokens for prompt in prompts]]), flush=True)",
     ]
     python = tmp_path / "python"
