@@ -28,7 +28,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheConfig
 from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
-from mini_kv.core.sched.output import CachedRequestData, SchedulerOutput
+from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.engine.interface import Attend, CausalLM
 
 Layers = Sequence[tuple[PagedKVCache, int]]
@@ -130,14 +130,13 @@ class ModelRunner:
         self.wrap_attend = wrap_attend
         self.on_logits = on_logits
         self.max_num_seqs = max_num_seqs
-        groups = kv_cache_config.kv_cache_groups
         self.kv_cache_tensors, self.layers = allocate_kv_cache_tensors(model, kv_cache_config)
         # On the host: rows change one at a time, and a step sends the rows that it needs to the device at once.
         self.block_tables = [
             self.parts.make_block_table(
                 max_num_seqs, group.kv_cache_spec.num_blocks(max_model_len), group.kv_cache_spec.block_size
             )
-            for group in groups
+            for group in kv_cache_config.kv_cache_groups
         ]
         self.requests: dict[str, CachedRequestState] = {}
 
@@ -182,13 +181,13 @@ class ModelRunner:
             for table, block_ids in zip(self.block_tables, new.block_ids, strict=True):
                 table.add_row(block_ids, row)
         copied = _first_targets(output.kv_cache_block_copies)
-        for cached in output.scheduled_cached_reqs:
-            state = self.requests[cached.request_id]
-            state.num_computed_tokens = cached.num_computed_tokens
+        for request_id, new_block_ids, num_computed_tokens in output.scheduled_cached_reqs:
+            state = self.requests[request_id]
+            state.num_computed_tokens = num_computed_tokens
             if copied:
-                self._follow_copy(cached, state.row, copied)
-            if any(cached.new_block_ids):
-                for table, block_ids in zip(self.block_tables, cached.new_block_ids, strict=True):
+                self._follow_copy(state, copied)
+            if new_block_ids:
+                for table, block_ids in zip(self.block_tables, new_block_ids, strict=True):
                     table.append_row(block_ids, state.row)
 
     def _free_rows(self) -> list[int]:
@@ -196,13 +195,13 @@ class ModelRunner:
         taken = {state.row for state in self.requests.values()}
         return [row for row in reversed(range(self.max_num_seqs)) if row not in taken]
 
-    def _follow_copy(self, cached: CachedRequestData, row: int, copied: Mapping[int, int]) -> None:
+    def _follow_copy(self, state: CachedRequestState, copied: Mapping[int, int]) -> None:
         """If the block in which the request's next slot lies is copied for it, put the copy in its row."""
         for table in self.block_tables:
-            column, offset = divmod(cached.num_computed_tokens, table.block_size)
+            column, offset = divmod(state.num_computed_tokens, table.block_size)
             if offset > 0:
-                block_id = int(table.block_table[row, column])
-                table.block_table[row, column] = copied.get(block_id, block_id)
+                block_id = int(table.block_table[state.row, column])
+                table.block_table[state.row, column] = copied.get(block_id, block_id)
 
     # The step's batch.
 

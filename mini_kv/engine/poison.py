@@ -45,7 +45,7 @@ class KVPoison:
 
     def _handed_out(self, output: SchedulerOutput) -> list[int]:
         """Return the blocks that this step's tokens are the first to be written to."""
-        block_ids = [i for cached in output.scheduled_cached_reqs for new in cached.new_block_ids for i in new]
+        block_ids = [i for new in output.scheduled_cached_reqs.new_block_ids if new for ids in new for i in ids]
         for request in output.scheduled_new_reqs:
             for table, ids in zip(self.runner.block_tables, request.block_ids, strict=True):
                 num_computed_blocks = -(-request.num_computed_tokens // table.block_size)

@@ -50,14 +50,13 @@ class RememberingWorker:
         for new in step.scheduled_new_reqs:
             self.rows[new.request_id] = replace(new, block_ids=(list(new.block_ids[0]),))
             self.tokens[new.request_id] = list(new.token_ids)
-        for data in step.scheduled_cached_reqs:
-            if data.request_id not in self.rows:
-                raise LabFailure(f"{data.request_id}, whom the worker does not know", "told in full", data)
-            row = replace(self.rows[data.request_id], num_computed_tokens=data.num_computed_tokens)
-            row.block_ids[0].extend(data.new_block_ids[0])
-            self.rows[data.request_id] = row
-        got = [data.request_id for data in step.scheduled_cached_reqs]
-        got = sorted(got + [new.request_id for new in step.scheduled_new_reqs])
+        for request_id, new_block_ids, num_computed_tokens in step.scheduled_cached_reqs:
+            if request_id not in self.rows:
+                raise LabFailure(f"{request_id}, whom the worker does not know", "told in full", "told what is new")
+            row = replace(self.rows[request_id], num_computed_tokens=num_computed_tokens)
+            row.block_ids[0].extend(new_block_ids[0] if new_block_ids else [])
+            self.rows[request_id] = row
+        got = sorted(step.scheduled_cached_reqs.req_ids + [new.request_id for new in step.scheduled_new_reqs])
         want = sorted(step.num_scheduled_tokens)
         if not same(want, got):
             raise LabFailure("requests that the worker is told to run", want, got)

@@ -68,8 +68,8 @@ class ForgetsNewBlocks(WatchedRunner):
     """A runner with a mistake: it does not look at the blocks that a request gets while it answers."""
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        for cached in output.scheduled_cached_reqs:
-            cached.new_block_ids = tuple([] for _ in cached.new_block_ids)
+        cached = output.scheduled_cached_reqs
+        cached.new_block_ids = [None] * len(cached.new_block_ids)
         super()._update_states(output)
 
 

@@ -83,6 +83,7 @@ class StrictWorker:
 
     def __init__(self, specs: Sequence[KVCacheSpec], num_blocks: int, max_num_seqs: int) -> None:
         self.specs = specs
+        self.no_block_ids: tuple[list[int], ...] = tuple([] for _ in specs)
         self.max_num_seqs = max_num_seqs
         self.known: dict[str, _Known] = {}
         longest = max(spec.block_size for spec in specs)
@@ -104,15 +105,15 @@ class StrictWorker:
         for new in output.scheduled_new_reqs:
             self._meet(new, running[new.request_id])
         copies = dict(reversed(output.kv_cache_block_copies))  # the parent stands first in the batch
-        for cached in output.scheduled_cached_reqs:
-            known = self.known.get(cached.request_id)
+        for name, new_block_ids, num_computed_tokens in output.scheduled_cached_reqs:
+            known = self.known.get(name)
             if known is None:
-                raise SchedulerFailure(f"{cached.request_id} goes on, but the worker does not know it")
-            if cached.num_computed_tokens != known.num_computed_tokens:
-                message = f"{cached.num_computed_tokens} tokens of {cached.request_id} are said to be computed"
+                raise SchedulerFailure(f"{name} goes on, but the worker does not know it")
+            if num_computed_tokens != known.num_computed_tokens:
+                message = f"{num_computed_tokens} tokens of {name} are said to be computed"
                 raise SchedulerFailure(f"{message}, the worker has computed {known.num_computed_tokens}")
-            for spec, table, new_ids in zip(self.specs, known.tables, cached.new_block_ids, strict=True):
-                column, offset = divmod(cached.num_computed_tokens, spec.block_size)
+            for spec, table, new_ids in zip(self.specs, known.tables, new_block_ids or self.no_block_ids, strict=True):
+                column, offset = divmod(num_computed_tokens, spec.block_size)
                 if copies and offset > 0:
                     table[column] = copies.get(table[column], table[column])
                 table += new_ids

@@ -181,15 +181,15 @@ def take_and_run(this: StrictWorker, output: SchedulerOutput, running: dict[str,
 
 
 def goes_on(num_computed_tokens: int = 2, **more: Any) -> SchedulerOutput:
-    cached = CachedRequestData("A", ([],), num_computed_tokens)
-    return SchedulerOutput(scheduled_cached_reqs=[cached], num_scheduled_tokens={"A": 1}, **more)
+    cached = CachedRequestData(["A"], [None], [num_computed_tokens])
+    return SchedulerOutput(scheduled_cached_reqs=cached, num_scheduled_tokens={"A": 1}, **more)
 
 
 @pytest.mark.parametrize(
     ("output", "running", "says"),
     [
         (SchedulerOutput(scheduled_new_reqs=[TWO_TOKENS]), "A", "said to be new, but the worker still knows it"),
-        (SchedulerOutput(scheduled_cached_reqs=[CachedRequestData("B", ([2],), 1)]), "AB", "does not know it"),
+        (SchedulerOutput(scheduled_cached_reqs=CachedRequestData(["B"], [([2],)], [1])), "AB", "does not know it"),
         (goes_on(1), "A", "1 tokens of A are said to be computed, the worker has computed 2"),
         (SchedulerOutput(), "", "the worker was never told"),
         (

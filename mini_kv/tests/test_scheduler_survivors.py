@@ -105,11 +105,11 @@ def test_a_request_that_gives_way_leaves_the_step_and_the_others_stay_in_it():
     output = engine.plan()
     assert (output.preempted_req_ids, engine.scheduler.num_preemptions) == (["low"], 1)
     assert output.num_scheduled_tokens == {"P": 1, "X": 1, "Y": 1, "Z": 1}
-    assert [data.request_id for data in output.scheduled_cached_reqs] == ["P"]
+    assert output.scheduled_cached_reqs.req_ids == ["P"]
     assert [data.request_id for data in output.scheduled_new_reqs] == ["X", "Y", "Z"]
     engine.finish(output)
     output = engine.plan()  # the worker knows the forks by now
-    assert [data.request_id for data in output.scheduled_cached_reqs] == ["P", "X", "Y", "Z"]
+    assert output.scheduled_cached_reqs.req_ids == ["P", "X", "Y", "Z"]
     assert [data.request_id for data in output.scheduled_new_reqs] == []
 
 
@@ -120,7 +120,7 @@ def test_the_worker_is_told_which_blocks_a_running_request_gets():
     assert replace(new, token_ids=list(new.token_ids)) == NewRequestData("A", [0, 1, 2, 3], ([1],), 0)
     engine.scheduler.abandon_step()
     engine.step()
-    assert engine.plan().scheduled_cached_reqs == [CachedRequestData("A", ([2],), 4)]
+    assert engine.plan().scheduled_cached_reqs == CachedRequestData(["A"], [([2],)], [4])
 
 
 def test_every_end_is_told_with_its_request_and_its_reason():

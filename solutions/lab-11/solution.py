@@ -6,7 +6,7 @@ from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched import scheduler as engine
-from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
+from mini_kv.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
 
 
 class Scheduler(engine.Scheduler):
@@ -118,8 +118,7 @@ class Scheduler(engine.Scheduler):
     ) -> None:
         """Note a request that the worker knows. Given."""
         block_ids = new_blocks.get_block_ids()
-        data = CachedRequestData(request.request_id, block_ids, request.num_computed_tokens)
-        step.scheduled_cached_reqs.append(data)
+        step.scheduled_cached_reqs.add(request.request_id, block_ids, request.num_computed_tokens)
         step.num_scheduled_tokens[request.request_id] = num_new_tokens
 
     def _add_newcomer(self, step: SchedulerOutput, request: Request, num_new_tokens: int) -> None:

@@ -8,7 +8,7 @@ Nothing else crosses it, so a worker can live in another process, and what a cac
 carry (vLLM: a KV connector) is in here too: which blocks a request has, and how many of its tokens they hold already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -28,18 +28,33 @@ class NewRequestData:
     """Tokens whose KV its blocks hold already: the prefix hit."""
 
 
-@dataclass(slots=True)  # not frozen: there is one per request and step, and freezing triples its price
+@dataclass(slots=True)
 class CachedRequestData:
-    """A request that the worker knows: what has changed since its last step.
+    """The requests that the worker knows: what has changed since their last step, a list per field.
 
-    Source: vLLM `CachedRequestData` (v1/core/sched/output.py), there one object for all of them.
+    One object for all of them, since one per request would cost as much as its slots do. Source: vLLM
+    `CachedRequestData` (v1/core/sched/output.py).
     """
 
-    request_id: str
-    new_block_ids: tuple[list[int], ...]
-    """Blocks added at the end of its tables, per group; nearly always none while decoding, and then these lists are
-    shared by all such requests: to be read, not changed."""
-    num_computed_tokens: int
+    req_ids: list[str] = field(default_factory=list)
+    new_block_ids: list[tuple[list[int], ...] | None] = field(default_factory=list)
+    """Per request the blocks added at the end of its tables, per group; `None`: none, as in most steps of decoding."""
+    num_computed_tokens: list[int] = field(default_factory=list)
+
+    def add(self, request_id: str, new_block_ids: tuple[list[int], ...] | None, num_computed_tokens: int) -> None:
+        """Add a request."""
+        self.req_ids.append(request_id)
+        self.new_block_ids.append(new_block_ids)
+        self.num_computed_tokens.append(num_computed_tokens)
+
+    def drop(self, request_id: str) -> None:
+        """Take a request out, if it is there. Costs O(requests)."""
+        if request_id in self.req_ids:
+            index = self.req_ids.index(request_id)
+            del self.req_ids[index], self.new_block_ids[index], self.num_computed_tokens[index]
+
+    def __iter__(self) -> Iterator[tuple[str, tuple[list[int], ...] | None, int]]:
+        return zip(self.req_ids, self.new_block_ids, self.num_computed_tokens, strict=True)
 
 
 @dataclass(slots=True)
@@ -50,7 +65,7 @@ class SchedulerOutput:
     """
 
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
-    scheduled_cached_reqs: list[CachedRequestData] = field(default_factory=list)
+    scheduled_cached_reqs: CachedRequestData = field(default_factory=CachedRequestData)
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     """Tokens of each request that this step computes, drafts included, in the order of the batch."""
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
@@ -72,7 +87,7 @@ class SchedulerOutput:
         self.num_scheduled_tokens.pop(request_id, None)
         self.scheduled_spec_decode_tokens.pop(request_id, None)
         self.scheduled_new_reqs = [data for data in self.scheduled_new_reqs if data.request_id != request_id]
-        self.scheduled_cached_reqs = [data for data in self.scheduled_cached_reqs if data.request_id != request_id]
+        self.scheduled_cached_reqs.drop(request_id)
 
 
 @dataclass(slots=True)  # as many of them: not frozen either

@@ -18,7 +18,7 @@ from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.checks import check_drafts, check_new, check_parent, check_progress, checked_progress, max_slots
 from mini_kv.core.sched.config import SchedulerConfig, check_limits
-from mini_kv.core.sched.output import CachedRequestData, EngineCoreOutput, NewRequestData, SchedulerOutput
+from mini_kv.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from mini_kv.core.sched.transaction import Step, TransactionalScheduler, all_or_nothing
 
@@ -55,8 +55,6 @@ class Scheduler(TransactionalScheduler):
         check_limits(kv_cache_manager, self.config)
         super().__init__(kv_cache_manager, create_request_queue(self.config.policy))
         self.admission = admission or Greedy()
-        self._no_block_ids = kv_cache_manager.empty_kv_cache_blocks.get_block_ids()
-        """What the worker is told of most requests: one answer for all, which it only reads."""
 
     # Requests come and go.
 
@@ -187,13 +185,13 @@ class Scheduler(TransactionalScheduler):
         self._before.progress = progress = checked_progress(step, sampled_token_ids)
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
-        num_scheduled_tokens = scheduler_output.num_scheduled_tokens
+        num_scheduled_tokens, all_drafts = step.output.num_scheduled_tokens, step.output.scheduled_spec_decode_tokens
         for request, _, _, _ in progress:
             request_id = request.request_id
             request.num_computed_tokens += num_scheduled_tokens[request_id]
             sampled = sampled_token_ids.get(request_id)
             if sampled:
-                drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
+                drafts = all_drafts.get(request_id, ())
                 # Slots of wrong drafts are written again, with what should have stood there.
                 request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
                 outputs.append(self._append_output(request, sampled, bool(drafts)))
@@ -233,10 +231,11 @@ class Scheduler(TransactionalScheduler):
     # Requests that run.
 
     def _schedule_running(self, step: Step) -> None:
+        cached, running = step.output.scheduled_cached_reqs, RequestStatus.RUNNING
         for request in list(self.running):
             if step.token_budget == 0:
                 return
-            if request.status is not RequestStatus.RUNNING:
+            if request.status is not running:
                 continue  # it gave way to one before it
             num_new_tokens = min(self._num_wanted(request, request.num_computed_tokens, step), step.token_budget)
             new_blocks = self._allocate_or_preempt(request, num_new_tokens)
@@ -246,18 +245,15 @@ class Scheduler(TransactionalScheduler):
                 self._unknown_to_worker.discard(request.request_id)
                 self._introduce(request, step)
             else:
-                block_ids = new_blocks.get_block_ids() if any(new_blocks.blocks) else self._no_block_ids
-                data = CachedRequestData(request.request_id, block_ids, request.num_computed_tokens)
-                step.output.scheduled_cached_reqs.append(data)
+                block_ids = new_blocks.get_block_ids() if any(new_blocks.blocks) else None
+                cached.add(request.request_id, block_ids, request.num_computed_tokens)
             self._count(request, num_new_tokens, step)
 
     def _allocate_or_preempt(self, request: Request, num_new_tokens: int) -> KVCacheBlocks | None:
         """Return the request's new blocks, preempting until there are enough; `None` if it was preempted itself."""
+        num_lookahead_tokens = self._num_lookahead_tokens(request, request.num_computed_tokens + num_new_tokens)
         while True:
-            num_lookahead_tokens = self._num_lookahead_tokens(request, request.num_computed_tokens + num_new_tokens)
-            new_blocks = self.kv_cache_manager.allocate_slots(
-                request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens
-            )
+            new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens, 0, None, num_lookahead_tokens)
             if new_blocks is not None:
                 return new_blocks
             victim = self._victim()
@@ -350,14 +346,15 @@ class Scheduler(TransactionalScheduler):
 
     def _num_wanted(self, request: Request, num_computed_tokens: int, step: Step) -> int:
         """Return how many tokens of the request this step would compute without its budget."""
-        num_lacking = request.num_tokens + len(request.spec_token_ids) - num_computed_tokens
-        if step.long_prefill_token_threshold:
-            num_lacking = min(num_lacking, step.long_prefill_token_threshold)
-        return min(num_lacking, request.max_slots - num_computed_tokens)
+        num_wanted = request.num_tokens + len(request.spec_token_ids) - num_computed_tokens
+        if 0 < step.long_prefill_token_threshold < num_wanted:
+            num_wanted = step.long_prefill_token_threshold
+        return min(num_wanted, request.max_slots - num_computed_tokens)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
-        return min(self.config.num_lookahead_tokens, request.max_slots - num_tokens)
+        num_lookahead_tokens = self.config.num_lookahead_tokens
+        return min(num_lookahead_tokens, request.max_slots - num_tokens) if num_lookahead_tokens else 0
 
     def _count(self, request: Request, num_new_tokens: int, step: Step) -> None:
         """Note in the step that the request runs, with how many tokens and which drafts."""

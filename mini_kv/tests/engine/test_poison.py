@@ -45,8 +45,8 @@ class ForgetsNewBlocks(ModelRunner):
     """Does not look at the blocks that a decoding request gets."""
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        for cached in output.scheduled_cached_reqs:
-            cached.new_block_ids = tuple([] for _ in cached.new_block_ids)
+        cached = output.scheduled_cached_reqs
+        cached.new_block_ids = [None] * len(cached.new_block_ids)
         super()._update_states(output)
 
 

@@ -289,9 +289,8 @@ class MiniKV(Loop):
         """Plan a step."""
         output: SchedulerOutput = self.scheduler.schedule()
         told = {data.request_id: (data.num_computed_tokens, data.block_ids) for data in output.scheduled_new_reqs}
-        told |= {
-            data.request_id: (data.num_computed_tokens, data.new_block_ids) for data in output.scheduled_cached_reqs
-        }
+        none = self.scheduler.kv_cache_manager.empty_kv_cache_blocks.get_block_ids()
+        told |= {name: (computed, new or none) for name, new, computed in output.scheduled_cached_reqs}
         parts = [
             Part(
                 handle,

@@ -43,11 +43,11 @@ def test_a_step_leaves_the_schedulers_lists_alone():
 WRONG = {
     "not told": (SchedulerOutput(num_scheduled_tokens={"A": 1}), "told to run"),
     "unknown": (
-        SchedulerOutput(scheduled_cached_reqs=[CachedRequestData("B", ([],), 0)], num_scheduled_tokens={"B": 1}),
+        SchedulerOutput(scheduled_cached_reqs=CachedRequestData(["B"], [None], [0]), num_scheduled_tokens={"B": 1}),
         "B, whom the worker does not know",
     ),
     "too many": (
-        SchedulerOutput(scheduled_cached_reqs=[CachedRequestData("A", ([],), 5)], num_scheduled_tokens={"A": 2}),
+        SchedulerOutput(scheduled_cached_reqs=CachedRequestData(["A"], [None], [5]), num_scheduled_tokens={"A": 2}),
         "5 of 6 tokens are computed: expected 'at most 1', got 2",
     ),
     "no slot": (
