@@ -87,18 +87,18 @@ class FreeKVCacheBlockQueue:
         return blocks
 
     def _insert_before(self, after: KVCacheBlock, blocks: Sequence[KVCacheBlock]) -> None:
-        """Link `blocks`, in order, in front of `after`; checks all of them before it links one."""
-        if len(blocks) > 1 and len(set(blocks)) != len(blocks):
-            raise BlockStateError("a block is given twice", [block.block_id for block in blocks])
+        """Link `blocks`, in order, in front of `after`. One that is linked already, by this call too, is refused."""
+        first = before = _linked(after.prev_free_block)
         for block in blocks:
             if block.next_free_block is not None:
-                raise BlockStateError(f"block {block.block_id} is in the free queue already", [block.block_id])
-        before = _linked(after.prev_free_block)
-        for block in blocks:
+                while before is not first:  # those before it come out again
+                    before.prev_free_block, before.next_free_block, before = None, None, _linked(before.prev_free_block)
+                first.next_free_block = after
+                message = f"block {block.block_id} is in the free queue already, or given twice"
+                raise BlockStateError(message, [block.block_id])
             before.next_free_block = block
-            block.prev_free_block = before
+            block.prev_free_block, block.next_free_block = before, after
             before = block
-        before.next_free_block = after
         after.prev_free_block = before
         self.num_free_blocks += len(blocks)
 

@@ -115,7 +115,7 @@ def test_popleft_of_an_empty_queue() -> None:
 
 @pytest.mark.parametrize("add", ["append", "append_n", "prepend_n"])
 def test_a_block_enters_once(add: str) -> None:
-    """A second entry would tie the list into a loop; it is refused before anything is linked."""
+    """A second entry would tie the list into a loop; it is refused, and those before it in the call come out again."""
     queue, blocks = make(3)
     outsider = KVCacheBlock(9)
     with pytest.raises(BlockStateError) as error:
@@ -125,14 +125,19 @@ def test_a_block_enters_once(add: str) -> None:
     assert outsider.next_free_block is None
 
 
-def test_the_same_block_twice_in_one_list() -> None:
-    """The list is checked as a whole: neither copy enters."""
+@pytest.mark.parametrize("add", ["append_n", "prepend_n"])
+def test_the_same_block_twice_in_one_list(add: str) -> None:
+    """None of the list enters: forwards and backwards the queue is what it was, and each block can enter later."""
     queue, _ = make(2)
-    outsider = KVCacheBlock(9)
-    with pytest.raises(BlockStateError) as error:
-        queue.append_n([outsider, outsider])
-    assert error.value.block_ids == [9, 9]
-    assert order(queue) == [0, 1]
+    x, y, z = KVCacheBlock(7), KVCacheBlock(8), KVCacheBlock(9)
+    for twice in ([x, x], [x, y, x], [x, y, z, y]):
+        with pytest.raises(BlockStateError) as error:
+            getattr(queue, add)(twice)
+        assert error.value.block_ids == [twice[-1].block_id]
+        assert order(queue) == [0, 1]
+        assert [(block.prev_free_block, block.next_free_block) for block in (x, y, z)] == [(None, None)] * 3
+    getattr(queue, add)([z, y, x])
+    assert order(queue) == ([0, 1, 9, 8, 7] if add == "append_n" else [9, 8, 7, 0, 1])
 
 
 def test_only_what_is_in_the_queue_leaves_it() -> None:
@@ -194,7 +199,7 @@ def test_each_error_names_the_block() -> None:
         (lambda: queue.popleft_n(5), "5 blocks requested, 4 free"),
         (lambda: queue.remove(outsider), "block 9 is not in the free queue"),
         (lambda: queue.append(blocks[1]), "block 1 is in the free queue already"),
-        (lambda: queue.append_n([outsider, outsider]), "twice"),
+        (lambda: queue.append_n([outsider, outsider]), "block 9 is in the free queue already, or given twice"),
         (torn.get_all_free_blocks, "broken after 2 blocks"),
         (lambda: torn.popleft_n(3), "links of the free queue are broken"),
         (endless.popleft, "broken at its end"),
