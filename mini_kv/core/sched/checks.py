@@ -6,6 +6,7 @@ from mini_kv.core.errors import ConfigError, RepeatedRequestError, SchedulerErro
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
+from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import RequestQueue
 from mini_kv.core.sched.transaction import Step
 
@@ -43,6 +44,13 @@ def check_progress(waiting: RequestQueue, running: Sequence[Request]) -> None:
         first = waiting.peek_request()
         message = f"{len(waiting)} requests wait, none runs, and the first of them, {first.request_id!r},"
         raise SchedulerError(f"{message} cannot be let in: the engine would stand still for ever")
+
+
+def check_is_under_way(step: Step | None, scheduler_output: SchedulerOutput) -> Step:
+    """Return the step under way; raise `SchedulerError` unless the output is its plan."""
+    if step is None or scheduler_output is not step.output:
+        raise SchedulerError("these are not the results of the step under way")
+    return step
 
 
 def check_drafts(kv: KVCacheManager, request: Request | None, request_id: str) -> Request:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request, RequestStatus
+from mini_kv.core.sched import checks
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
-from mini_kv.core.sched.checks import check_drafts, check_new, check_parent, check_progress, checked_progress, max_slots
 from mini_kv.core.sched.config import SchedulerConfig, check_limits
 from mini_kv.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
@@ -78,7 +78,7 @@ class Scheduler(TransactionalScheduler):
         long for the model, for the pool, or for one step where prompts must not be cut.
         """
         self._recover()
-        check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
+        checks.check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
         try:
             self._enter(request, max_tokens, frozenset(stop_token_ids), priority)
             self.waiting.add_request(request)
@@ -90,7 +90,7 @@ class Scheduler(TransactionalScheduler):
 
     def _enter(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
         """Note what the scheduler must know of a request."""
-        request.max_slots = max_slots(self.config, request, max_tokens)
+        request.max_slots = checks.max_slots(self.config, request, max_tokens)
         request.stop_token_ids = stop_token_ids
         request.priority = priority
         request.arrival = self._num_arrived
@@ -123,10 +123,10 @@ class Scheduler(TransactionalScheduler):
         Raises `SchedulerError` if the parent is not running or a step is under way, and what `add_request` and
         `KVCacheManager.fork` raise.
         """
-        parent = check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
+        parent = checks.check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
         if len(self.running) == self.config.max_num_seqs:
             return False
-        check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
+        checks.check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
         self._remember(child)
         self.kv_cache_manager.fork(parent, child)
         self._enter(child, max_tokens, parent.stop_token_ids, parent.priority)
@@ -159,7 +159,7 @@ class Scheduler(TransactionalScheduler):
         self._schedule_running(step)
         if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
             self._schedule_waiting(step)
-            check_progress(self.waiting, self.running)
+            checks.check_progress(self.waiting, self.running)
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
@@ -179,10 +179,8 @@ class Scheduler(TransactionalScheduler):
         Raises `SchedulerError` if this is not the step under way or the tokens do not fit it, and `InvalidTokenError`
         for a token that is none; nothing is changed then.
         """
-        step = self.step
-        if step is None or scheduler_output is not step.output:
-            raise SchedulerError("these are not the results of the step under way")
-        self._before.progress = progress = checked_progress(step, sampled_token_ids)
+        step = checks.check_is_under_way(self.step, scheduler_output)
+        self._before.progress = progress = checks.checked_progress(step, sampled_token_ids)
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
         num_scheduled_tokens, all_drafts = step.output.num_scheduled_tokens, step.output.scheduled_spec_decode_tokens
@@ -191,10 +189,10 @@ class Scheduler(TransactionalScheduler):
             request.num_computed_tokens += num_scheduled_tokens[request_id]
             sampled = sampled_token_ids.get(request_id)
             if sampled:
-                drafts = all_drafts.get(request_id, ())
-                # Slots of wrong drafts are written again, with what should have stood there.
-                request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
-                outputs.append(self._append_output(request, sampled, bool(drafts)))
+                drafts = all_drafts.get(request_id)
+                if drafts is not None:  # slots of wrong ones are written again, with what should have stood there
+                    request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
+                outputs.append(self._append_output(request, sampled, drafts is not None))
         self.kv_cache_manager.confirm_promises()
         self.step = None
         return outputs
@@ -225,7 +223,7 @@ class Scheduler(TransactionalScheduler):
         Raises `SchedulerError` if the request is not running or still in its prompt, or if a layer keeps states.
         """
         self._recover()
-        request = check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)
+        request = checks.check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)
         request.spec_token_ids = list(token_ids)
 
     # Requests that run.
@@ -381,8 +379,8 @@ class Scheduler(TransactionalScheduler):
             if request.num_tokens > request.max_slots:
                 status = RequestStatus.FINISHED_LENGTH_CAPPED
                 break
-        request.num_computed_tokens -= len(sampled) - len(new_token_ids)
         if has_drafts:  # blocks that they completed could not be published before they were accepted
+            request.num_computed_tokens -= len(sampled) - len(new_token_ids)
             self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
         if status is None:
             return EngineCoreOutput(request.request_id, new_token_ids)
