@@ -22,6 +22,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "story": Verb("play a scenario, or a lab's test, step by step", "mini_kv.labkit.commands.story"),
+    "puzzle": Verb("reach a goal in a few calls of the cache", "mini_kv.labkit.commands.puzzle"),
     "generate": Verb("let a model write, and watch the blocks fill", "mini_kv.labkit.commands.generate"),
     "replay": Verb("run a production trace through the cache and report the hit rate", "mini_kv.traces.replay_command"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "mini_kv.planning.plan_command"),

@@ -22,6 +22,7 @@ VERSION = 1
 SHAPES: dict[str, Any] = {
     "progress": {"score": int, "best": int, "points": int, "source": str, "tests": {...: str}, "when": str},
     "hints": int,
+    "puzzles": int,
     "predictions": {"answer": str, "right": bool},
 }
 """What one entry of each file looks like; `...` stands for any key. Keys that are not listed are let through."""

@@ -1,6 +1,7 @@
 """What the learner's commands say when something is in the way: a sentence that helps on, and no traceback."""
 
 import ctypes
+import io
 import os
 import re
 import shutil
@@ -47,7 +48,7 @@ def test_a_mistyped_verb(capsys: pytest.CaptureFixture[str]) -> None:
         main(["stroy", "share-and-evict"])
     assert caught.value.code == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("mini-kv: error: there is no verb 'stroy'; did you mean story? there are: story, generate, ")
+    assert line.startswith("mini-kv: error: there is no verb 'stroy'; did you mean story? there are: story, puzzle, ")
 
 
 def test_a_story_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +57,24 @@ def test_a_story_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "type  mini-kv story NAME  with one of these, or with a lab's number and a test"
     assert [line.split(maxsplit=1) for line in lines] == [[n, load_scenario(n).title] for n in scenario_names()]
+
+
+def test_a_puzzle_that_was_solved_is_remembered(
+    checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the clone; one that was left, or that there is not, leaves no trace."""
+    for name, typed, status in [("make-room", "2\n3\n", 0), ("twins", "1\n", 1), ("make-rom", "", 2)]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        assert main(["puzzle", name]) == status
+    said = capsys.readouterr()
+    assert "Solved in 2 calls." in said.out
+    assert said.err.startswith(
+        "mini-kv puzzle: no puzzle 'make-rom'; did you mean make-room? there are: twelve-of-sixteen"
+    )
+    assert main(["puzzle"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "solved" in line] == [
+        "  make-room           2 minutes   Make room   solved in 2 calls"
+    ]
 
 
 def test_a_hint_without_a_function(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,6 +47,7 @@ def test_every_measure_on_a_step_that_revives_and_evicts():
         "next_free": 6,
         "last_free": 10,
         "named_blocks": 10,
+        "twins": 0,
         "refused": False,
     }
     assert [measure_step(f"{name} of 9", step.spans, step.frame) for name in OF_ONE_BLOCK] == [0, True, 3]
@@ -57,6 +58,7 @@ def test_measures_of_sharing_and_freeing_and_of_a_refusal():
     """What the step above has none of."""
     steps = played("share-and-evict")
     assert measure_step("shared", steps[1].spans, steps[1].frame) == [1, 2, 3, 4, 5, 6, 7]
+    assert [measure_step("twins", step.spans, step.frame) for step in steps[:2]] == [0, 2]  # 8 and 9: the same tokens
     assert measure_step("freed", steps[3].spans, steps[3].frame) == [9, 7, 6, 5, 4, 3, 2, 1]
     (refused,) = ScenarioPlayer(parse_scenario("full", one_prefill("1..9"))).play()
     assert measure_step("refused", refused.spans, refused.frame) is True

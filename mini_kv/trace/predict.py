@@ -132,6 +132,12 @@ def _refused(spans: Sequence[Span], frame: Frame) -> bool:
     return any(span.call == "allocate_slots" and span.result is None and span.error is None for span in spans)
 
 
+def _twins(frame: Frame) -> int:
+    """Return how many blocks carry a key that another block carries, too."""
+    keys = [block.block_hash for block in frame.blocks if block.block_hash is not None]
+    return sum(keys.count(key) > 1 for key in keys)
+
+
 def _ref_cnt_of(frame: Frame, block_id: int) -> int:
     return frame.blocks[block_id].ref_cnt
 
@@ -163,6 +169,7 @@ MEASURES: dict[str, Callable[[Sequence[Span], Frame], Answer]] = {
     "next_free": lambda spans, frame: frame.free_order[0] if frame.free_order else 0,
     "last_free": lambda spans, frame: frame.free_order[-1] if frame.free_order else 0,
     "named_blocks": lambda spans, frame: sum(block.block_hash is not None for block in frame.blocks),
+    "twins": lambda spans, frame: _twins(frame),
     "refused": _refused,
 }
 """The measures of a step. Counts and block ids are of the step; the free queue and the cached blocks are after it."""

@@ -41,7 +41,7 @@ With a table of limits (`SchedulerConfig`'s), the scheduler decides who runs, an
 import difflib
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -166,6 +166,14 @@ def parse_scenario(name: str, text: str) -> Scenario:
     """Return the scenario that the TOML text describes. Raises `ScenarioError` for anything that cannot be played."""
     try:
         values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{name}: {error}") from error
+    return scenario_from(name, values)
+
+
+def scenario_from(name: str, values: dict[str, Any]) -> Scenario:
+    """Return the scenario of a file's values. Raises `ScenarioError` for anything that cannot be played."""
+    try:
         steps = values.pop("step")
         return Scenario(
             name=name,
@@ -178,8 +186,6 @@ def parse_scenario(name: str, text: str) -> Scenario:
             limits=_parse_limits(values.pop("scheduler")) if "scheduler" in values else None,
             steps=tuple(_parse_step(f"{name}, step {number}", step) for number, step in enumerate(steps, start=1)),
         )
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{name}: {error}") from error
     except KeyError as error:
         raise ScenarioError(f"{name}: {error} is missing") from error
     except (TypeError, ValueError) as error:
@@ -265,15 +271,15 @@ def prefill(kv: TracedKVCacheManager, request: Request) -> int | None:
 class ScenarioPlayer:
     """Plays a scenario's steps on a real manager, traced."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        """Build the pool."""
+    def __init__(self, scenario: Scenario, parts: KVCacheParts | None = None) -> None:
+        """Build the pool, from parts of the engine's own if no others are given."""
         self.scenario = scenario
         recorder = Recorder()
         groups = tuple(KVCacheGroupSpec((name,), parse_group(name, scenario.block_size)) for name in scenario.groups)
         manager = KVCacheManager(
             KVCacheConfig(scenario.num_blocks, groups),
             enable_caching=scenario.enable_caching,
-            parts=KVCacheParts(new_block=recorder.new_block),
+            parts=replace(parts or KVCacheParts(), new_block=recorder.new_block),
         )
         self.kv = TracedKVCacheManager(manager, recorder, snapshots=True)
         self.scheduler = Scheduler(self.kv, scenario.limits) if scenario.limits else None
@@ -283,24 +289,27 @@ class ScenarioPlayer:
     def play(self) -> Iterator[PlayedStep]:
         """Yield each step after it has been made."""
         for number, step in enumerate(self.scenario.steps, start=1):
-            num_spans = len(self.kv.spans)
-            self._output = None
             try:
-                num_hits = CALLS[step.call](self, step)
-                spans, frame = self.kv.spans[num_spans:], frame_of(self.kv.manager)
-                right = right_choice(step.predict, spans, frame) if step.predict is not None else None
+                yield self.make(step)
             except (KVCacheError, ValueError, KeyError) as error:
                 raise ScenarioError(f"{self.scenario.name}, step {number}: {error}") from error
-            yield PlayedStep(
-                step,
-                spans,
-                frame,
-                num_hits,
-                right,
-                scheduled=dict(self._output.num_scheduled_tokens) if self._output is not None else None,
-                preempted=tuple(self._output.preempted_req_ids) if self._output is not None else (),
-                waiting=tuple(self.scheduler.waiting) if self.scheduler is not None else None,
-            )
+
+    def make(self, step: Step) -> PlayedStep:
+        """Make one step, of the scenario or any other, and return it. Raises if it is none that can be made now."""
+        num_spans = len(self.kv.spans)
+        self._output = None
+        num_hits = CALLS[step.call](self, step)
+        spans, frame = self.kv.spans[num_spans:], frame_of(self.kv.manager)
+        return PlayedStep(
+            step,
+            spans,
+            frame,
+            num_hits,
+            right_choice(step.predict, spans, frame) if step.predict is not None else None,
+            scheduled=dict(self._output.num_scheduled_tokens) if self._output is not None else None,
+            preempted=tuple(self._output.preempted_req_ids) if self._output is not None else (),
+            waiting=tuple(self.scheduler.waiting) if self.scheduler is not None else None,
+        )
 
     def _prefill(self, step: Step) -> int:
         """Admit a request and compute its whole prompt; return its hit in tokens."""
