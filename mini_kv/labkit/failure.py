@@ -50,7 +50,7 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
         return None
     tail = textwrap.wrap(_why(error, why), WIDTH, initial_indent="why: ", subsequent_indent="     ")
     tail += _at(error, at, source)
-    tail += _help(result, steps=lab is not None and len(lab.kvs) > 0)
+    tail += _help(result, steps=lab is not None and (len(lab.kvs) > 0 or len(lab.notes) > 1))
     head = [f"{result.lab.lab_id}  {result.test}", *what]
     if lab is None or isinstance(error, LoadError | SyntaxError):
         return "\n".join([*head, *tail])
@@ -91,7 +91,7 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     """Return the lines that say what is wrong."""
     if isinstance(error, LabFailure):
         what = textwrap.wrap(error.what, WIDTH, max_lines=5, placeholder=" ...")
-        return [*what, *_compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
+        return [*what, *compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
     if isinstance(error, InvariantViolationError):
         violation = error.violation
         return [
@@ -131,7 +131,7 @@ def _is_timeout(error: BaseException) -> bool:
     return str(error).startswith("Timeout")
 
 
-def _compared(want: object, got: object) -> list[str]:
+def compared(want: object, got: object) -> list[str]:
     """Return both values under each other, with marks under the items of a list that differ."""
     expected = want if isinstance(want, str) else repr(want)  # a text describes what is expected
     lines = [f"   expected  {expected}", f"   got       {got!r}"]
