@@ -124,6 +124,7 @@ def observed(error: BaseException, source: str) -> str:
         if isinstance(got, list) and got and all(isinstance(number, float) for number in got):
             got = [f"{number:.1e}" for number in got]
         shown = _kind(got, source) if isinstance(got, BaseException) else repr(got)
+        shown += "" if error.seen is None else f" of {error.seen!r}"
         return f"{error.what}: {re.sub(' at 0x[0-9a-f]+', '', shown)}"
     if isinstance(error, InvariantViolationError):
         return str(error.violation)

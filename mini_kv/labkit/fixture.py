@@ -1,7 +1,7 @@
 """What a lab's test is given: the learner's functions, a cache that checks itself, a way to say what is wrong."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -29,7 +29,9 @@ Part = TypeVar("Part")
 class LabFailure(AssertionError):
     """A test's value differs from the expected one. `mini_kv.labkit.failure` turns it into a message."""
 
-    def __init__(self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = ()) -> None:
+    def __init__(
+        self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None
+    ) -> None:
         super().__init__(f"{what}: expected {want!r}, got {got!r}")
         self.what = what
         self.want = want
@@ -37,6 +39,8 @@ class LabFailure(AssertionError):
         self.why = why
         self.picture = picture
         """Lines to be drawn under both; the learner's code was stopped at the line that they are about."""
+        self.seen = seen
+        """What else the test saw: not shown, but it tells one belief from another."""
 
 
 class WatchedKVCacheManager(TracedKVCacheManager):
@@ -188,9 +192,18 @@ class LabUnderTest:
         if not same(want, got):
             self.fail(what, want, got, why)
 
-    def fail(self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = ()) -> NoReturn:
-        """Say what is wrong, with lines to be drawn if there are any; raises `LabFailure`."""
-        raise LabFailure(what, want, got, why, picture)
+    def expect_all(self, rows: Iterable[tuple[str, object, object, str]]) -> None:
+        """Compare a table of `(what, want, got, why)` as `expect` does; all of it is seen before a difference fails."""
+        rows = list(rows)
+        for what, want, got, why in rows:
+            if not same(want, got):
+                self.fail(what, want, got, why, seen=[got for _, _, got, _ in rows])
+
+    def fail(
+        self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None
+    ) -> NoReturn:
+        """Say what is wrong, with lines to be drawn if there are any; raises `LabFailure`, which has all of these."""
+        raise LabFailure(what, want, got, why, picture, seen)
 
 
 def same(want: object, got: object) -> bool:

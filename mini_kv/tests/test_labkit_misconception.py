@@ -245,6 +245,19 @@ def test_calls_and_drawing_give_way_to_the_name():
     assert len(told.splitlines()) == MAX_LINES
 
 
+def test_a_table_is_seen_as_a_whole_and_told_by_its_first_difference(lab):
+    """Two wrong functions that agree in the first row and differ in the last are two ideas."""
+    rows = "(f'the double of {n}', [2 * n], lab.double([n]), 'twice as much') for n in (1, 2, 4)"
+    single = "lab.expect(\"the doubles\", [2, 4, 6], lab.double([1, 2, 3]))"
+    assert single in TEST_LAB
+    store_names(lab, TEST_LAB.replace(single, f"lab.expect_all({rows})"))
+    once = lab.run_code(SOLUTION.replace("2 * ", ""))
+    assert once.message.splitlines()[1:4] == ["the double of 1", "   expected  [2]", "   got       [1]"]
+    assert named(once.messages) == {"test_4_double": ONCE}
+    other = lab.run_code(SOLUTION.replace("2 * number", "min(number, 3)"))
+    assert (other.message, named(other.messages)) == (once.message.partition("\nyou may")[0], {})
+
+
 # The audit ----------------------------------------------------------------------------------------------------------
 
 
