@@ -248,7 +248,7 @@ def test_calls_and_drawing_give_way_to_the_name():
 def test_a_table_is_seen_as_a_whole_and_told_by_its_first_difference(lab):
     """Two wrong functions that agree in the first row and differ in the last are two ideas."""
     rows = "(f'the double of {n}', [2 * n], lab.double([n]), 'twice as much') for n in (1, 2, 4)"
-    single = "lab.expect(\"the doubles\", [2, 4, 6], lab.double([1, 2, 3]))"
+    single = 'lab.expect("the doubles", [2, 4, 6], lab.double([1, 2, 3]))'
     assert single in TEST_LAB
     store_names(lab, TEST_LAB.replace(single, f"lab.expect_all({rows})"))
     once = lab.run_code(SOLUTION.replace("2 * ", ""))
