@@ -132,14 +132,21 @@ def test_10_how_many_fit(lab: LabUnderTest) -> None:
     why_seven = "2,047 blocks can be handed out, and each request takes 256: seven, and 255 blocks are left over"
     why_136 = "each request takes 15 blocks to itself, the last one with 3 slots to spare"
     why_none = "12 blocks can be used, and 12 times 8,192 is 98,304: such a request would wait forever"
-    for max_len, num_blocks, block_size, want, why in (
+    cases = (
         (4_096, 2_048, 16, 7, why_seven),
         (237, 2_048, 16, 136, why_136),
         (106_496, 13, 8_192, 0, why_none),
         (106_496, 14, 8_192, 1, ""),
-    ):
-        what = f"requests of {max_len:,} tokens in {num_blocks:,} blocks of {block_size:,}"
-        lab.expect(what, want, lab.max_concurrency(num_blocks, max_len, block_size), why)
+    )
+    lab.expect_all(
+        (
+            f"requests of {max_len:,} tokens in {num_blocks:,} blocks of {block_size:,}",
+            want,
+            lab.max_concurrency(num_blocks, max_len, block_size),
+            why,
+        )
+        for max_len, num_blocks, block_size, want, why in cases
+    )
 
 
 # The adversary ------------------------------------------------------------------------------------------------------

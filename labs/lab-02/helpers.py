@@ -57,14 +57,17 @@ class QueueUnderTest:
         if len(self.watch.seen) > limit:
             self.lab.fail(f"blocks that {what} looks at", f"at most {limit}", len(self.watch.seen))
 
-    def refuses(self, what: str, error: type[KVCacheError], verb: str, *given: Any, why: str = "") -> None:
+    def refuses(
+        self, what: str, error: type[KVCacheError], verb: str, *given: Any, why: str = "", seen: object = None
+    ) -> None:
         """Expect that the call raises the error and leaves queue and count as they were."""
         before, num_before = order(self.learners), self.learners.num_free_blocks
         returned = outcome(self.call, verb, *given)
         if returned != error.__name__:
             if not isinstance(returned, InWords):
                 returned = InWords(f"no error; it returned {returned}")
-            self.lab.fail(what, f"{error.__name__}, and nothing changed", returned, why)
+            left = (outcome(order, self.learners), self.learners.num_free_blocks, seen)
+            self.lab.fail(what, f"{error.__name__}, and nothing changed", returned, why, seen=left)
         why = "a refused call has changed nothing"
         self.lab.expect(f"queue after the refused {what}", before, outcome(order, self.learners), why)
         self.lab.expect(f"num_free_blocks after the refused {what}", num_before, self.learners.num_free_blocks)

@@ -14,7 +14,7 @@ from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.lives import check_life, seeds
 
-from .helpers import QueueUnderTest, Step, Watch, numbers, order, play, random_life
+from .helpers import QueueUnderTest, Step, Watch, numbers, order, outcome, play, random_life
 
 INIT = "FreeKVCacheBlockQueue.__init__"
 GET_ALL = "FreeKVCacheBlockQueue.get_all_free_blocks"
@@ -280,9 +280,11 @@ def test_the_same_block_twice_in_one_list(lab: LabUnderTest) -> None:
 @points(2, PREPEND_N, stage="adversary", after=FIRST, why="in front no other rules hold than at the back")
 def test_the_front_is_guarded_too(lab: LabUnderTest) -> None:
     """One that is in, and one given twice."""
+    cases = ([8, 5], [3], [8, 8])
+    seen = [outcome(QueueUnderTest(lab, [3, 0, 5], outside=[8]).call, "prepend_n", ids) for ids in cases]
     queue = QueueUnderTest(lab, [3, 0, 5], outside=[8])
-    for ids in ([8, 5], [3], [8, 8]):
-        queue.refuses(f"prepend_n({ids}) to [3, 0, 5]", BlockStateError, "prepend_n", ids)
+    for ids in cases:
+        queue.refuses(f"prepend_n({ids}) to [3, 0, 5]", BlockStateError, "prepend_n", ids, seen=seen)
     queue.do("prepend_n([8]) after that", "prepend_n", [8])
     queue.expect([8, 3, 0, 5], "[3, 0, 5] after three refusals and prepend_n([8])")
 

@@ -19,18 +19,18 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from mini_kv.labkit.failure import MAX_LINES
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import Lab, load_lab
-from mini_kv.labkit.misconception import fingerprint, fingerprint_file
+from mini_kv.labkit.misconception import fingerprint_file, fingerprints
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
 
@@ -52,12 +52,31 @@ class Mutant:
     new: str
     module: str | None = None
     """Module of the engine; `None` for the lab's solution."""
+    function: str | None = None
+    """The learner's function that is wrong; needed if the text stands in none, and not all that fail are."""
+    ask: str = ""
+    """A question to whose answer the belief does not lead."""
+    spellings: Sequence[str | Sequence[str]] = ()
+    """Other ways to write the same belief: each another `new`, or a pair of another `old` and its `new`."""
+
+    @property
+    def belief(self) -> str:
+        """The idea, and under it the question if there is one: what a learner reads."""
+        return f"{self.idea}\nask: {self.ask}" if self.ask else self.idea
 
     def apply(self, text: str) -> str:
         """Return the text with the replacement made. Raises `ValueError` unless it fits in exactly one place."""
         if text.count(self.old) != 1:
             raise ValueError(f"mutant {self.id}: its text stands {text.count(self.old)} times, it should stand once")
         return text.replace(self.old, self.new)
+
+    def all_spellings(self) -> list["Mutant"]:
+        """Return this mutant and each of its other spellings, as mutants of one idea."""
+        pairs = [(self.old, new) if isinstance(new, str) else new for new in self.spellings]
+        others = [
+            replace(self, id=f"{self.id}-{number}", old=old, new=new) for number, (old, new) in enumerate(pairs, 2)
+        ]
+        return [self, *others]
 
 
 @dataclass(slots=True)
@@ -71,8 +90,8 @@ class Audit:
     """The tests that catch each mutant, by the mutant's id."""
     scores: dict[str, str] = field(default_factory=dict)
     """The score of each implementation that ran, as `points/total`."""
-    fingerprints: dict[str, str] = field(default_factory=dict)
-    """The idea behind each mutant of the solution, by the fingerprint of its failures."""
+    beliefs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The belief behind each spelling of a mutant of the solution, by function and fingerprint."""
 
 
 def load_mutants(lab: Lab) -> list[Mutant]:
@@ -103,8 +122,7 @@ def audit_lab(folder: Path, *, write: bool = False) -> Audit:
     _audit_right_code(audit)
     _audit_starter(audit)
     _audit_signatures(audit)
-    for mutant in load_mutants(audit.lab):
-        _audit_mutant(audit, mutant)
+    audit_mutants(audit)
     _audit_decoration(audit)
     _audit_generated(audit, write)
     _audit_learner_files(audit)
@@ -166,22 +184,49 @@ def _audit_signatures(audit: Audit) -> None:
 def _signatures(file: Path) -> dict[str, str]:
     """Return the signatures of the functions, and of the methods as `Class.method`."""
     signatures = {}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
-        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
-            if isinstance(function, ast.FunctionDef):
-                returns = ast.unparse(function.returns) if function.returns else ""
-                signatures[owner + function.name] = f"{ast.unparse(function.args)} -> {returns}"
+    for name, function in _functions(file.read_text(encoding="utf-8")):
+        returns = ast.unparse(function.returns) if function.returns else ""
+        signatures[name] = f"{ast.unparse(function.args)} -> {returns}"
     return signatures
 
 
-def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
+def _functions(text: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield the functions of a file with their names, and the methods as `Class.method`."""
+    for node in ast.parse(text).body:
+        owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(function, ast.FunctionDef):
+                yield owner + function.name, function
+
+
+def audit_mutants(audit: Audit) -> None:
+    """Run each spelling of each mutant; note what catches it, and whose name its functions get.
+
+    No mutant may get another's name, not even for a function that only suffers from it. Two that look alike to a
+    function's tests ask for a test that tells them apart, or are one belief.
+    """
+    spellings = [spelling for mutant in load_mutants(audit.lab) for spelling in mutant.all_spellings()]
+    seen = []
+    for mutant in spellings:
+        results = _audit_mutant(audit, mutant)
+        if mutant.module is None:
+            wrong = _changed_function(audit.lab, mutant)
+            for function, print_ in fingerprints(results).items():
+                seen.append((mutant, function, print_))
+                if wrong in (function, None):
+                    audit.beliefs.setdefault(function, {}).setdefault(print_, mutant.belief)
+    for mutant, function, print_ in seen:
+        known = audit.beliefs.get(function, {}).get(print_, mutant.belief)
+        if known != mutant.belief:
+            audit.findings.append(f"mutant {mutant.id} gets another's name for {function}: {known.splitlines()[0]}")
+
+
+def _audit_mutant(audit: Audit, mutant: Mutant) -> list[LabResult]:
     if mutant.module is not None:
         results = _run_lab(audit.lab, str(audit.lab.solutions / "solution.py"), engine_bug=engine_bug(mutant))
     else:
         text = mutant.apply((audit.lab.solutions / "solution.py").read_text(encoding="utf-8"))
         results = _run_text(audit.lab, mutant.id, text)
-        _note_fingerprint(audit, mutant, results)
     _note_score(audit, mutant.id, results)
     audit.kills[mutant.id] = [result.test for result in results if result.state is State.FAIL]
     if not audit.kills[mutant.id]:
@@ -189,6 +234,7 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> None:
     for result in results:
         if len(result.message.splitlines()) > MAX_LINES:
             audit.findings.append(f"mutant {mutant.id}, {result.test}: a message of more than {MAX_LINES} lines")
+    return results
 
 
 def _run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
@@ -199,18 +245,21 @@ def _run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
         return _run_lab(lab, str(file))
 
 
-def _note_fingerprint(audit: Audit, mutant: Mutant, results: Sequence[LabResult]) -> None:
-    """Keep the mutant's fingerprint; two mutants that look alike to the tests ask for a test that tells them apart."""
-    print_ = fingerprint(results)
-    if print_ in audit.fingerprints:
-        audit.findings.append(f"mutant {mutant.id} looks like another: {audit.fingerprints[print_]}")
-    audit.fingerprints[print_] = mutant.idea
+def _changed_function(lab: Lab, mutant: Mutant) -> str | None:
+    """Return the learner's function that the mutant makes wrong; `None` for each that fails, as if a helper is."""
+    solution = (lab.solutions / "solution.py").read_text(encoding="utf-8")
+    start = solution.index(mutant.old) + len(mutant.old) - len(mutant.old.lstrip())
+    line = solution.count("\n", 0, start) + 1
+    for name, function in _functions(solution):
+        if name in [f.name for f in lab.functions] and function.lineno <= line <= (function.end_lineno or line):
+            return name
+    return mutant.function
 
 
 def _audit_generated(audit: Audit, write: bool) -> None:
     """Compare what is generated for learners with what is stored, or store it."""
     stored = fingerprint_file(audit.lab)
-    text = json.dumps(audit.fingerprints, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    text = json.dumps(audit.beliefs, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     if write:
         stored.write_text(text, encoding="utf-8")
     elif not stored.is_file() or stored.read_text(encoding="utf-8") != text:
@@ -265,25 +314,14 @@ class _Collector:
 def _run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
     collector = _Collector(engine_bug or {})
-    with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:
+    environment = {"LAB_IMPL": lab_impl, "LAB_SEED": str(seed)}
+    with patch.dict(os.environ, environment), redirect_stdout(io.StringIO()) as out:
         # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
         options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         status = pytest.main([str(lab.folder), *options], plugins=[collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {status} on {lab_impl}:\n{out.getvalue()}")
     return collector.results
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Set variables of the environment while the context lasts."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def engine_bug(mutant: Mutant) -> dict[str, Any]:
@@ -299,12 +337,8 @@ def engine_bug(mutant: Mutant) -> dict[str, Any]:
         file = Path(folder) / f"{mutant.id.replace('-', '_')}.py"
         file.write_text(text, encoding="utf-8")
         changed = load_file(file)
-    return {name: value for name, value in vars(changed).items() if _is_defined_in(changed, value)}
-
-
-def _is_defined_in(module: ModuleType, value: object) -> bool:
-    """Return whether this is a class or function of the module, and not one that it imports."""
-    return getattr(value, "__module__", None) == module.__name__
+    own = changed.__name__  # what the module imports has another
+    return {name: value for name, value in vars(changed).items() if getattr(value, "__module__", None) == own}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,11 +10,12 @@ from typing import Any
 
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.scoreboard import LabResult, State
+from mini_kv.labkit.state import write_whole
 
 
 def rows(results: Sequence[LabResult]) -> list[dict[str, Any]]:
     """Return everything that is known of each test, as plain values."""
-    names = ("test", "function", "stage", "state", "score", "points", "message")
+    names = ("test", "function", "stage", "state", "score", "points", "message", "belief")
     return [{"lab": result.lab.lab_id} | {name: getattr(result, name) for name in names} for result in results]
 
 
@@ -87,8 +88,16 @@ ROWS
 """
 
 
+def remove_old(path: str | None) -> None:
+    """Remove the file, if it is one: should the run crash, its results must not be taken for this one's."""
+    if path is not None and Path(path).is_file():
+        Path(path).resolve().unlink()
+
+
 def write_exports(paths: dict[str, str | None], results: Sequence[LabResult]) -> None:
     """Write the files that were asked for: option to path, or to `None`."""
     for option, path in paths.items():
-        if path is not None:
+        if path is not None and Path(path).exists():  # a pipe: a file would have been removed
             Path(path).write_text(FORMATS[option][0](results), encoding="utf-8")
+        elif path is not None:
+            write_whole(Path(path), FORMATS[option][0](results))

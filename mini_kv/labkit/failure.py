@@ -13,6 +13,7 @@ why: B's first seven blocks are A's, found by hash
 at:  labs/lab-05/starter.py:41  blocks, num_hits = None, 0
 """
 
+import dis
 import linecache
 import os
 import re
@@ -112,19 +113,51 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     return None
 
 
-def observed(error: BaseException) -> str:
-    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, no lines.
+def observed(error: BaseException, source: str) -> str:
+    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, lines or addresses.
 
-    Of a list of floats two digits each: the last ones depend on the processor that added them up.
+    Of a list of floats two digits each: the last ones depend on the processor that added them up. "" after a timeout,
+    which says as much about the machine.
     """
     if isinstance(error, LabFailure):
         got = error.got
         if isinstance(got, list) and got and all(isinstance(number, float) for number in got):
             got = [f"{number:.1e}" for number in got]
-        return f"{error.what}: {got!r}"
+        shown = _kind(got, source) if isinstance(got, BaseException) else repr(got)
+        shown += "" if error.seen is None else f" of {error.seen!r}"
+        return f"{error.what}: {re.sub(' at 0x[0-9a-f]+', '', shown)}"
     if isinstance(error, InvariantViolationError):
         return str(error.violation)
-    return f"{type(error).__name__}: {error}"
+    return "" if _is_timeout(error) else _kind(error, source)
+
+
+def _kind(error: BaseException, source: str) -> str:
+    """Return the type of an exception, and whether a `raise` in the learner's file raised it.
+
+    Its text counts only if it is the engine's: a learner's may be any, and Python's depends on how a line is spelled.
+    """
+    tb = error.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    code = tb.tb_frame.f_code if tb is not None else None
+    if tb and code and code.co_filename == source and code.co_code[tb.tb_lasti] == dis.opmap["RAISE_VARARGS"]:
+        return f"{type(error).__name__} on purpose"
+    return f"{type(error).__name__}: {error}" if isinstance(error, KVCacheError) else type(error).__name__
+
+
+def with_belief(message: str, belief: str) -> str:
+    """Return the message with the belief in front of the last lines; the calls and the drawing give way to it."""
+    said = []
+    for line in f"you may believe that {belief}".splitlines():
+        said += textwrap.wrap(line, WIDTH, subsequent_indent="     ")
+    lines = message.splitlines()
+    drawn = next((n for n, line in enumerate(lines) if line.startswith(("   calls ", "   state "))), len(lines))
+    rest = lines[drawn + max(len(lines) + len(said) - MAX_LINES, 0) :]
+    if rest and rest[0].startswith(" " * 13):
+        rest[0] = f"   calls     {rest[0].strip()}"
+    lines[drawn:] = rest
+    end = next((n for n, line in enumerate(lines) if line.startswith(("at:", "hint:"))), len(lines))
+    return "\n".join([*lines[:end], *said, *lines[end:]])
 
 
 def _is_timeout(error: BaseException) -> bool:

@@ -1,7 +1,7 @@
 """What a lab's test is given: the learner's functions, a cache that checks itself, a way to say what is wrong."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -29,7 +29,9 @@ Part = TypeVar("Part")
 class LabFailure(AssertionError):
     """A test's value differs from the expected one. `mini_kv.labkit.failure` turns it into a message."""
 
-    def __init__(self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = ()) -> None:
+    def __init__(
+        self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None
+    ) -> None:
         super().__init__(f"{what}: expected {want!r}, got {got!r}")
         self.what = what
         self.want = want
@@ -37,6 +39,8 @@ class LabFailure(AssertionError):
         self.why = why
         self.picture = picture
         """Lines to be drawn under both; the learner's code was stopped at the line that they are about."""
+        self.seen = seen
+        """What else the test saw: not shown, but it tells one belief from another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,22 +208,35 @@ class LabUnderTest:
         Types count as well: `True` is not 1, and an object that claims to equal everything is not equal. Lists are
         compared item by item. Floats must agree to 1e-9.
         """
-        kept = list(got) if type(got) is list else got  # a list may still grow
-        self.notes.append(Comparison(what, self._moment, want, kept))
+        self._note_comparison(what, want, got)
         if not same(want, got):
             self.fail(what, want, got, why)
+
+    def expect_all(self, rows: Iterable[tuple[str, object, object, str]]) -> None:
+        """Compare a table of `(what, want, got, why)` as `expect` does; all of it is seen before a difference fails."""
+        rows = list(rows)
+        for what, want, got, why in rows:
+            self._note_comparison(what, want, got)
+            if not same(want, got):
+                self.fail(what, want, got, why, seen=[got for _, _, got, _ in rows])
 
     def note(self, what: str) -> None:
         """Add a sentence to the test's story, which `mini-kv story` tells."""
         self.notes.append(Note(what, self._moment))
 
+    def _note_comparison(self, what: str, want: object, got: object) -> None:
+        kept = list(got) if type(got) is list else got  # a list may still grow
+        self.notes.append(Comparison(what, self._moment, want, kept))
+
     @property
     def _moment(self) -> tuple[int, int]:
         return len(self.kvs), len(self.kvs[-1].spans) if self.kvs else 0
 
-    def fail(self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = ()) -> NoReturn:
-        """Say what is wrong, with lines to be drawn if there are any; raises `LabFailure`."""
-        raise LabFailure(what, want, got, why, picture)
+    def fail(
+        self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None
+    ) -> NoReturn:
+        """Say what is wrong, with lines to be drawn if there are any; raises `LabFailure`, which has all of these."""
+        raise LabFailure(what, want, got, why, picture, seen)
 
 
 def same(want: object, got: object) -> bool:

@@ -1,8 +1,9 @@
-"""Names the idea behind a wrong answer if the learner's failures are exactly those of a wrong version that is known.
+"""Names the belief behind a wrong function, if its tests saw exactly what they see of a wrong version that is known.
 
-Every mutant of a lab is a plausible wrong version with the belief that leads to it. The audit runs each and stores its
-fingerprint: which tests fail, and what each of them saw. A learner's run with the same fingerprint, to the letter, gets
-the sentence. A wrong guess would be worse than none, so near is not enough.
+Every mutant of a lab is a plausible wrong version with the belief that leads to it. The audit runs each and stores a
+fingerprint of the function that it changes: how each test of that function ends, and what it saw. A learner's function
+with the same fingerprint, to the letter, gets the name; what other functions do plays no part. A wrong name would be
+worse than none, so near is not enough.
 """
 
 import hashlib
@@ -11,24 +12,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.scoreboard import LabResult, State, all_ran
+from mini_kv.labkit.scoreboard import LabResult, State
 
 
-def fingerprint(results: Sequence[LabResult]) -> str:
-    """Return a digest of the failed tests and what each saw. Tests that wait or are to do say nothing."""
-    seen = sorted((result.test, result.observed) for result in results if result.state is State.FAIL)
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
+def fingerprints(results: Sequence[LabResult]) -> dict[str, str]:
+    """Return a digest per function of which a test saw something wrong.
+
+    Property tests are left out, for what they see depends on a seed; so are tests that saw nothing, as after a timeout.
+    A run of a part of the tests, or one in which a test of the function is to do, has a digest that no whole run has.
+    """
+    digests = {}
+    for function in dict.fromkeys(result.function for result in results):
+        own = [result for result in results if result.function == function and result.stage != "property"]
+        seen = [result for result in own if result.state is not State.FAIL or result.observed]
+        if any(result.state is State.FAIL for result in seen):
+            told = sorted((result.test, result.state, result.observed) for result in seen)
+            digests[function] = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return digests
 
 
 def fingerprint_file(lab: Lab) -> Path:
-    """Return the file that holds the lab's fingerprints, each with its sentence."""
+    """Return the file that holds the lab's fingerprints by function, each with its belief."""
     return lab.folder / "fingerprints.json"
 
 
-def name_misconception(lab: Lab, results: Sequence[LabResult]) -> str | None:
-    """Return the sentence for exactly this outcome; `None` if there is none, nothing failed, or not all tests ran."""
-    failed = any(result.state is State.FAIL for result in results)
-    if not failed or not all_ran(lab, results) or not fingerprint_file(lab).is_file():
-        return None
-    known: dict[str, str] = json.loads(fingerprint_file(lab).read_text(encoding="utf-8"))
-    return known.get(fingerprint(results))
+def find_beliefs(lab: Lab, results: Sequence[LabResult]) -> dict[str, str]:
+    """Return the belief behind each function whose tests saw exactly what is known of it, as `Mutant.belief` has it."""
+    file = fingerprint_file(lab)
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    found = {function: known.get(function, {}).get(digest) for function, digest in fingerprints(results).items()}
+    return {function: belief for function, belief in found.items() if belief is not None}

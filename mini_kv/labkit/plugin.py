@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from mini_kv.labkit import LabTodo
-from mini_kv.labkit.export import FORMATS, write_exports
-from mini_kv.labkit.failure import describe, observed
+from mini_kv.labkit.export import FORMATS, remove_old, write_exports
+from mini_kv.labkit.failure import describe, observed, with_belief
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
-from mini_kv.labkit.misconception import name_misconception
+from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
 from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
 
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; refuse a LAB_IMPL that can mean nothing, once and at once."""
+    """Register the marker; remove results of an earlier run; refuse a LAB_IMPL that can mean nothing, at once."""
     config.addinivalue_line("markers", "lab(points, function, stage, after, why): a lab's test; see mini_kv.labkit")
     config.stash[RESULTS] = {}
     config.stash[IMPLEMENTATIONS] = {}
@@ -68,8 +68,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin("timeout"):
         config.addinivalue_line("markers", "timeout(seconds): has no effect without pytest-timeout")
     try:
+        for option in (*FORMATS, "xmlpath"):
+            remove_old(config.getoption(option, None))
         check_choice(_choice(), config.invocation_params.dir)
-    except ImplementationError as error:
+    except (ImplementationError, OSError) as error:
         raise pytest.UsageError(str(error)) from None
 
 
@@ -218,7 +220,7 @@ def _set_message(
         why = marker.kwargs["why"] if marker is not None else ""
         fixture = item.stash.get(FIXTURE, None)
         message = describe(error, result, why, fixture, implementation.file)
-        result.observed = observed(error)
+        result.observed = observed(error, implementation.file)
         if message is None:
             report.longrepr = item.repr_failure(excinfo)
             return
@@ -249,19 +251,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section(lab_id)
         for line in draw_scoreboard(implementation, results):
             terminalreporter.write_line(line)
-        idea = name_misconception(implementation.lab, results)
-        if idea is not None:
-            terminalreporter.write_line(f"  looks like a known misconception: {idea}")
     for note in config.stash[NOTES]:
         terminalreporter.write_line(f"note: {note}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before JUnit's file is written
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remember how far the learner is, and write the files that were asked for; a worker sends its results instead."""
     stash = session.config.stash
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["labs"] = pickle.dumps(stash[RESULTS])
         return
+    _name_beliefs(session.config)
     try:
         write_exports({option: session.config.getoption(option) for option in FORMATS}, list(stash[RESULTS].values()))
     except (OSError, ValueError) as error:
@@ -274,6 +275,31 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if implementation.choice == "starter" or Path(implementation.choice).is_dir():
             results = [result for result in stash[RESULTS].values() if result.lab.lab_id == lab_id]
             record_run(implementation, results, stash[NOTES].append)
+
+
+def _name_beliefs(config: pytest.Config) -> None:
+    """Add to the first failure of each function what the learner may believe, where that is known.
+
+    Only now have all tests of a function ended. The failures are yet to be printed; JUnit's file has taken their texts
+    already, and gets properties.
+    """
+    junit = [plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "add_global_property")]
+    for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
+        results = [result for result in config.stash[RESULTS].values() if result.lab.lab_id == lab_id]
+        for function, belief in find_beliefs(implementation.lab, results).items():
+            first = next(r for r in results if r.function == function and r.state is State.FAIL)
+            told, first.message, first.belief = first.message, with_belief(first.message, belief), belief
+            _tell_again(config, told, first.message)
+            for xml in junit:
+                xml.add_global_property(f"{lab_id} {function}", f"you may believe that {belief}")
+
+
+def _tell_again(config: pytest.Config, told: str, message: str) -> None:
+    """Put the message in place of what a report has told; the terminal prints it later."""
+    stats = getattr(config.pluginmanager.get_plugin("terminalreporter"), "stats", {})
+    for report in (*stats.get("failed", ()), *stats.get("error", ())):
+        report.longrepr = message if report.longrepr == told else report.longrepr
+        report.sections = [(title, message if text == told else text) for title, text in report.sections]
 
 
 @pytest.hookimpl(optionalhook=True)

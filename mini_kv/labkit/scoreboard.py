@@ -40,6 +40,8 @@ class LabResult:
     """The failure as the student saw it."""
     observed: str = ""
     """What the test saw, without paths and lines: what tells one wrong answer from another."""
+    belief: str = ""
+    """What the learner may believe, at the first failure of a function that is wrong in a way that is known."""
 
     @property
     def short_function(self) -> str:

@@ -173,8 +173,11 @@ def _fits(value: Any, shape: Any) -> bool:
 
 
 def _write(file: Path, entries: State) -> None:
-    """Write the entries; a reader sees the old or the new ones, never half of them."""
-    text = json.dumps({"version": VERSION, "entries": entries}, indent=2, sort_keys=True) + "\n"
+    write_whole(file, json.dumps({"version": VERSION, "entries": entries}, indent=2, sort_keys=True) + "\n")
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write the text; a reader sees the old or the new one, never half of it."""
     new = file.with_name(f"{file.name}.{os.getpid()}.new")  # without locks, two processes must not share it
     try:
         new.write_text(text, encoding="utf-8")

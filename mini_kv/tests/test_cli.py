@@ -189,7 +189,8 @@ def told(lab: str, test: str, code: Path) -> list[str]:
     """Return the lines of a test's story, run on this code."""
     done = run("story", lab, test, stdout=subprocess.PIPE, env=os.environ | {"LAB_IMPL": str(code)})
     assert done.returncode == 0
-    return done.stdout.splitlines()
+    lines: list[str] = done.stdout.splitlines()
+    return lines
 
 
 def test_the_story_of_a_test_without_a_cache_is_what_it_compared(tmp_path):

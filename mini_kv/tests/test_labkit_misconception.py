@@ -1,53 +1,293 @@
-"""A misconception is named by an exact match of a whole run, or not at all."""
+"""A belief is named per function: by an exact match of what the function's own tests saw, or not at all."""
 
 import json
-from pathlib import Path
+import os
+import sys
+import xml.etree.ElementTree as ET
 
-from mini_kv.labkit.lab import Lab, load_lab
-from mini_kv.labkit.misconception import fingerprint, name_misconception
-from mini_kv.labkit.scoreboard import LabResult, State
+import pytest
 
-LAB_05 = Path(__file__).parents[2] / "labs" / "lab-05"
+from mini_kv.labkit.audit import Audit, audit_mutants
+from mini_kv.labkit.failure import MAX_LINES, with_belief
+from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.misconception import fingerprint_file
+from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, TEST_LAB, ThrowawayLab
+
+pytest_plugins = ["pytester"]
+
+MORE_TESTS = '''
+
+@points(0, "double", stage="property")
+def test_random_doubles(lab):
+    """Numbers from a list that might be drawn."""
+    lab.expect("the double", [14], lab.double([7]))
+'''
+
+WAITING_TEST = '''
+
+@points(0, "prefill", after="test_4_double")
+def test_5_after_double(lab):
+    """Only when the doubles are right."""
+    kv = lab.make_kv(num_blocks=9, block_size=2)
+    lab.expect("computed tokens of A", 2, lab.prefill(kv, [1, 2], "A").num_computed_tokens)
+'''
+
+MUTANTS = r"""
+[[mutant]]
+id = "never-shares"
+idea = "who is the first to ask has a table of its own"
+seen = "here"
+old = "kv.allocate_slots(request, len(token_ids) - num_cached, num_cached, blocks)"
+new = "kv.allocate_slots(request, len(token_ids))"
+
+[[mutant]]
+id = "once"
+idea = "a double is the number that one has"
+ask = "what is the double of 1?"
+seen = "here"
+old = "[2 * number for number in numbers]"
+new = "list(numbers)"
+spellings = ["[number for number in numbers]", ["2 * number", "1 * number"]]
+
+[[mutant]]
+id = "refuses"
+idea = "what has to be doubled is refused"
+seen = "here"
+old = "    return [2 * number for number in numbers]\n"
+new = "    raise ValueError('no')\n"
+spellings = ["    if numbers:\n        raise ValueError(f'not {numbers}')\n"]
+"""
+
+BOTH = SOLUTION.replace("len(token_ids) - num_cached, num_cached, blocks", "len(token_ids)").replace("2 * ", "")
+"""Two faults, one in each function."""
+SHARES = "you may believe that who is the first to ask has a table of its own"
+ONCE = "you may believe that a double is the number that one has"
+REFUSES = "you may believe that what has to be doubled is refused"
 
 
-def results(lab: Lab, *states: State, observed: str = "got 0") -> list[LabResult]:
-    """Return one result per state; together they are worth the whole lab."""
-    share = lab.points // len(states)
-    points = [share] * (len(states) - 1) + [lab.points - share * (len(states) - 1)]
-    return [
-        LabResult(lab, f"test_{number}", worth, "prefill", "biography", None, state, observed=observed)
-        for number, (state, worth) in enumerate(zip(states, points, strict=True))
+@pytest.fixture
+def lab(pytester, monkeypatch):
+    """A lab whose mutants have been run, and whose fingerprints are stored."""
+    throwaway = ThrowawayLab(pytester, monkeypatch)
+    store_names(throwaway, TEST_LAB + MORE_TESTS)
+    return throwaway
+
+
+def store_names(lab: ThrowawayLab, test_lab: str) -> None:
+    """Give the lab these tests, and store what they see of each mutant."""
+    lab.write("labs/lab-77/test_lab.py", test_lab)
+    audit = audited(lab, MUTANTS)
+    assert audit.findings == []
+    fingerprint_file(audit.lab).write_text(json.dumps(audit.beliefs), encoding="utf-8")
+
+
+def audited(lab: ThrowawayLab, mutants: str) -> Audit:
+    """Return the audit of these mutants."""
+    lab.write("solutions/lab-77/mutants.toml", mutants)
+    audit = Audit(load_lab(lab.root / "labs/lab-77"))
+    modules = set(sys.modules)
+    audit_mutants(audit)
+    for name in set(sys.modules) - modules:  # the next run may have other tests
+        del sys.modules[name]
+    return audit
+
+
+def named(run) -> dict[str, str]:
+    """Return the belief by the test in whose failure it stands."""
+    told = {test: [line for line in text.splitlines() if line.startswith("you may")] for test, text in run.items()}
+    return {test: lines[0] for test, lines in told.items() if lines}
+
+
+def test_the_name_stands_in_the_failure(lab):
+    """As a belief, after the reason and in front of the places, with a question where there is a good one."""
+    assert lab.run_code(SOLUTION.replace("2 * ", "")).messages["test_4_double"] == (
+        "lab-77  test_4_double\n"
+        "the doubles\n"
+        "   expected  [2, 4, 6]\n"
+        "   got       [1, 2, 3]\n"
+        "              ^  ^  ^\n"
+        "why: twice as much\n"
+        f"{ONCE}\n"
+        "ask: what is the double of 1?"
+    )
+    raised = lab.run_code(SOLUTION.replace("return [2 * number for number in numbers]", "raise ValueError"))
+    assert raised.messages["test_4_double"].splitlines()[-2:] == [REFUSES, "at:  mine.py:10  raise ValueError"]
+
+
+def test_two_faults_in_two_functions_have_two_names(lab):
+    """What one function's tests saw says nothing of the other's."""
+    assert named(lab.run_code(BOTH).messages) == {"test_2_warm": SHARES, "test_4_double": ONCE}
+
+
+def test_what_is_still_to_do_elsewhere_hides_no_name(lab):
+    """A learner writes one function after the other."""
+    code = SOLUTION.replace("2 * ", "") + '\n\nfrom mini_kv.labkit import todo\nprefill = lambda *_: todo("", "", "")\n'
+    run = lab.run_code(code)
+    assert (run.letters, named(run.messages)) == ("TTTFF", {"test_4_double": ONCE})
+
+
+@pytest.mark.parametrize("spelled", ["list(numbers)", "[n + 0 for n in numbers]", "[*numbers]"])
+def test_spelled_otherwise_it_has_the_same_name(lab, spelled):
+    """What the tests saw is the same, and that is all that counts."""
+    code = SOLUTION.replace("[2 * number for number in numbers]", spelled)
+    assert named(lab.run_code(code).messages) == {"test_4_double": ONCE}
+
+
+def test_an_exception_has_a_type_and_an_author(lab):
+    """A learner's own words play no part; what Python raised by itself is another observation."""
+    for text, names in (
+        ("raise ValueError", {"test_4_double": REFUSES}),
+        ("raise ValueError('as you like it')", {"test_4_double": REFUSES}),
+        ("raise TypeError", {}),
+        ("return int('no number')", {}),
+    ):
+        code = SOLUTION.replace("return [2 * number for number in numbers]", text)
+        assert named(lab.run_code(code).messages) == names
+
+
+def test_another_value_is_met_with_silence(lab):
+    """Near is not enough."""
+    assert named(lab.run_code(SOLUTION.replace("2 * ", "4 * ")).messages) == {}
+
+
+def test_a_random_test_alone_gives_no_name(lab):
+    """What it draws depends on a seed."""
+    run = lab.run_code(SOLUTION.replace("2 * number for", "number if number > 6 else 2 * number for"))
+    assert (run.letters, named(run.messages)) == ("PPPPF", {})
+
+
+def test_a_random_test_beside_others_plays_no_part(lab):
+    """It would see something else with the next seed."""
+    run = lab.run_code(SOLUTION.replace("2 * number for", "number % 6 for"))
+    assert "got       [1]" in run.messages["test_random_doubles"]
+    assert named(run.messages) == {"test_4_double": ONCE}
+
+
+@pytest.mark.parametrize("args", [["-k", "1_cold or 2_warm"], ["--deselect", "labs/lab-77/test_lab.py::test_1_cold"]])
+def test_a_part_of_a_functions_tests_is_met_with_silence(lab, args):
+    """They do not show the whole picture; those of another function may be left out."""
+    run = lab.run_code(BOTH, *args)
+    assert "test_2_warm" in run.messages
+    assert SHARES not in named(run.messages).values()
+    assert named(lab.run_code(BOTH, "-k", "doubl").messages) == {"test_4_double": ONCE}
+
+
+def test_one_that_waits_for_another_function_is_met_with_silence(lab):
+    """Of `prefill` a test is missing that the mutant passes: only when `double` is right can there be a name."""
+    store_names(lab, TEST_LAB + WAITING_TEST)
+    run = lab.run_code(BOTH)
+    assert (run.states["test_5_after_double"], named(run.messages)) == ("WAIT 0/0", {"test_4_double": ONCE})
+    run = lab.run_code(BOTH.replace("[number for", "[2 * number for"))
+    assert (run.states["test_5_after_double"], named(run.messages)) == ("PASS 0/0", {"test_2_warm": SHARES})
+
+
+def test_a_timeout_says_as_much_about_the_machine(lab):
+    """No name, though the other tests are those of a mutant."""
+    lab.write(
+        "labs/lab-77/test_lab.py", f"import pytest\n\npytestmark = pytest.mark.timeout(0.4)\n{TEST_LAB}{MORE_TESTS}"
+    )
+    slow = SOLUTION.replace("    return [2 *", "    import time; time.sleep(60)\n    return [2 *")
+    run = lab.run_apart(slow, environment={k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"})
+    assert (run.states["test_4_double"], named(run.messages)) == ("FAIL 0/4", {})
+
+
+def test_what_is_written_to_files_carries_the_names(lab):
+    """In the message and by itself in our JSON, in the text of Gradescope's, as a property in JUnit's; with -vv too."""
+    paths = ("--lab-json=ours.json", "--lab-gradescope=theirs.json", "--junitxml=junit.xml")
+    run = lab.run_code(BOTH, "-vv", *paths)
+    assert f"{ONCE}\nask: what is the double of 1?" in run.out
+    ours = json.loads((lab.root / "ours.json").read_text(encoding="utf-8"))["tests"]
+    assert named({test["test"]: test["message"] for test in ours}) == {"test_2_warm": SHARES, "test_4_double": ONCE}
+    assert [test["belief"] for test in ours if test["belief"]] == [
+        "who is the first to ask has a table of its own",
+        "a double is the number that one has\nask: what is the double of 1?",
     ]
+    assert ONCE in (lab.root / "theirs.json").read_text(encoding="utf-8")
+    properties = ET.parse(lab.root / "junit.xml").getroot().iter("property")
+    assert {each.get("name"): each.get("value") for each in properties} == {
+        "lab-77 prefill": SHARES,
+        "lab-77 double": f"{ONCE}\nask: what is the double of 1?",
+    }
 
 
-def lab_that_knows(tmp_path: Path, run: list[LabResult]) -> Lab:
-    """Return a copy of lab-05 whose only known misconception looks like this run."""
-    folder = tmp_path / "labs" / "lab-05"
-    folder.mkdir(parents=True)
-    (folder / "lab.toml").write_text((LAB_05 / "lab.toml").read_text(encoding="utf-8"), encoding="utf-8")
-    (folder / "fingerprints.json").write_text(json.dumps({fingerprint(run): "the idea"}), encoding="utf-8")
-    return load_lab(folder)
+def test_two_processes_give_the_same_names(lab):
+    """None of them has seen all tests; the one that gathers them has."""
+    pytest.importorskip("xdist", reason="needs pytest-xdist: make test")
+    lab.monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shared = lab.run_code(BOTH, "-p", "xdist", "-n", "2", "--dist=loadfile")
+    assert named(shared.messages) == {"test_2_warm": SHARES, "test_4_double": ONCE}
 
 
-def test_the_same_failures_with_the_same_values_are_named(tmp_path: Path) -> None:
-    """Tests that wait or pass say nothing; the failed one and what it saw say all."""
-    run = results(load_lab(LAB_05), State.PASS, State.FAIL, State.WAIT)
-    assert name_misconception(lab_that_knows(tmp_path, run), run) == "the idea"
+def test_calls_and_drawing_give_way_to_the_name():
+    """Fifteen lines are fifteen lines, and each beginning keeps its meaning."""
+    calls = [
+        "   calls     allocate A: allocated 1..3",
+        "             free A: freed 3..1",
+        "             free A: raised",
+    ]
+    drawn = [
+        "   state     #=cached  xN=ref_cnt",
+        *(f"     {name}     [1x1]" for name in "ABCDE"),
+        "     free  next-> 9",
+    ]
+    message = ["lab-77  test_1_cold", "a count", *calls, *drawn, "why: so", "at:  mine.py:7  kv.free(request)"]
+    told = with_belief("\n".join([*message, "hint: mini-kv hint 77"]), "a block is free\nask: who holds it?")
+    assert told.splitlines() == [
+        *message[:2],
+        "   calls     free A: raised",
+        *drawn,
+        "why: so",
+        "you may believe that a block is free",
+        "ask: who holds it?",
+        *message[-1:],
+        "hint: mini-kv hint 77",
+    ]
+    assert len(told.splitlines()) == MAX_LINES
 
 
-def test_another_value_is_met_with_silence(tmp_path: Path) -> None:
-    """Near is not enough: the same test failed, but it saw something else."""
-    lab = lab_that_knows(tmp_path, results(load_lab(LAB_05), State.PASS, State.FAIL))
-    assert name_misconception(lab, results(lab, State.PASS, State.FAIL, observed="got 1")) is None
+def test_a_table_is_seen_as_a_whole_and_told_by_its_first_difference(lab):
+    """Two wrong functions that agree in the first row and differ in the last are two ideas."""
+    rows = "(f'the double of {n}', [2 * n], lab.double([n]), 'twice as much') for n in (1, 2, 4)"
+    single = 'lab.expect("the doubles", [2, 4, 6], lab.double([1, 2, 3]))'
+    assert single in TEST_LAB
+    store_names(lab, TEST_LAB.replace(single, f"lab.expect_all({rows})"))
+    once = lab.run_code(SOLUTION.replace("2 * ", ""))
+    assert once.message.splitlines()[1:4] == ["the double of 1", "   expected  [2]", "   got       [1]"]
+    assert named(once.messages) == {"test_4_double": ONCE}
+    other = lab.run_code(SOLUTION.replace("2 * number", "min(number, 3)"))
+    assert (other.message, named(other.messages)) == (once.message.partition("\nyou may")[0], {})
 
 
-def test_a_part_of_the_lab_is_met_with_silence(tmp_path: Path) -> None:
-    """A run of a few tests does not show the whole picture."""
-    run = results(load_lab(LAB_05), State.PASS, State.FAIL)
-    assert name_misconception(lab_that_knows(tmp_path, run), run[1:]) is None
+# The audit ----------------------------------------------------------------------------------------------------------
 
 
-def test_full_marks_are_no_misconception(tmp_path: Path) -> None:
-    """Even if a mutant survives and its fingerprint is that of no failure at all."""
-    run = results(load_lab(LAB_05), State.PASS, State.PASS)
-    assert name_misconception(lab_that_knows(tmp_path, run), run) is None
+def test_a_spelling_that_gets_anothers_name_is_a_finding(lab):
+    """Each spelling is run, and looked up under all names."""
+    wrong = MUTANTS.replace('["2 * number", "1 * number"]', '["2 * number", "number // 0"], "int(numbers)"')
+    wrong = wrong.replace("if numbers:\\n        raise ValueError(f'not {numbers}')", "return list(numbers)")
+    audit = audited(lab, wrong)
+    assert audit.findings == [
+        "mutant refuses-2 gets another's name for double: a double is the number that one has",
+    ]
+    assert {"once", "once-2", "once-3", "once-4", "refuses", "refuses-2"} < audit.kills.keys()
+
+
+def test_a_spelling_that_no_test_catches_is_a_finding(lab):
+    """It is as good as a mutant of its own."""
+    audit = audited(lab, MUTANTS.replace("1 * number", "number * 2"))
+    assert audit.findings == ["mutant once-3 survives"]
+
+
+def test_a_function_that_only_suffers_must_not_be_named_for_it(lab):
+    """`prefill` calls `double` here: its tests see what they see of `prefill`'s own mutant."""
+    right = SOLUTION.replace(
+        "kv.allocate_slots(request,",
+        "\n    if double([1]) == [1]:\n        num_cached = 0\n    kv.allocate_slots(request,",
+    )
+    right = right.replace("num_cached, num_cached, blocks", "num_cached, num_cached, blocks if num_cached else None")
+    lab.write("solutions/lab-77/solution.py", right)
+    mutants = MUTANTS.replace(", num_cached, blocks)", ", num_cached, blocks if num_cached else None)")
+    assert (
+        "mutant once gets another's name for prefill: who is the first to ask has a table of its own"
+        in audited(lab, mutants).findings
+    )

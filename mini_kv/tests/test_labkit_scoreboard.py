@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -151,6 +152,37 @@ def test_junitxml_has_every_test(lab, choice):
     assert [case.get("name") for case in cases] == list(TESTS)
     failed = [case.get("name") for case in cases if case.find("failure") is not None]
     assert failed == (list(TESTS) if choice == "starter" else [])
+
+
+EXPORTS = {"--lab-json": "a.json", "--lab-gradescope": "b.json", "--lab-csv": "c.csv", "--junitxml": "d.xml"}
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(f"{SOLUTION}\n\ndef double(numbers):\n    import os\n\n    os._exit(0)\n", 0), (None, 4)],
+    ids=["ends the process", "is not there"],
+)
+def test_results_of_an_earlier_run_do_not_survive_a_crash(lab, code, status):
+    """Full marks were written; then comes a run that never gets to its end, or not even to its beginning."""
+    options = [f"{option}={file}" for option, file in EXPORTS.items()]
+    assert lab.run("solution", *options).status == 0
+    assert all((lab.root / file).is_file() for file in EXPORTS.values())
+    if code is not None:
+        run = lab.run_apart(code, *options, environment=os.environ)
+    else:
+        run = lab.run("no_such_file.py", *options)
+    assert (run.status, run.states) == (status, {})
+    assert [file for file in EXPORTS.values() if (lab.root / file).exists()] == []
+
+
+def test_results_are_written_whole(lab):
+    """What is there is a whole file and nothing beside it; a pipe is written to as it is."""
+    lab.run("solution", "--lab-csv=c.csv")
+    lab.run("starter", "--lab-csv=c.csv")
+    assert (lab.root / "c.csv").read_text(encoding="utf-8").endswith("TOTAL,,,,0,10\n")
+    assert list(lab.root.glob("c.csv*")) == [lab.root / "c.csv"]
+    assert lab.run("solution", f"--lab-csv={os.devnull}").status == 0
+    assert not Path(os.devnull).is_file()
 
 
 def test_a_test_for_another_machine(lab):

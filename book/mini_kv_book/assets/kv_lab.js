@@ -359,14 +359,13 @@
     }
 
     /** The terminal's scoreboard, line by line, with what each test found behind its line. */
-    #board({ lines, tests, idea }, first) {
+    #board({ lines, tests }, first) {
       const parts = [];
       for (const { text, test } of lines) {
         if (test) parts.push(this.#row(test, tests[test], test === first));
         else if (text) parts.push(make("p", { class: "line" }, ...this.#linked(text)));
         else parts.push(make("p", { class: "gap" }));
       }
-      if (idea) parts.push(make("p", { class: "line idea" }, `looks like a known misconception: ${idea}`));
       return parts;
     }
 
@@ -602,7 +601,6 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 .result.stale { opacity: .75 }
 .line { font: 13px/1.5 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .gap { height: .7em; margin: 0 }
-.idea { border-left: 3px solid var(--fail); padding: .3em .6em; margin-top: .6em; background: var(--soft) }
 .gap + .line, .row + .line { margin-top: .5em }
 .row { border-top: 1px solid var(--line); font: 13px/1.5 var(--mono) }
 .row summary { display: grid; grid-template-columns: 4.6em 3.2em 1fr auto; gap: .3em; padding: .3em 0; cursor: pointer }

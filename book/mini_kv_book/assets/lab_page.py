@@ -20,7 +20,6 @@ import pytest
 
 from mini_kv.labkit import plugin
 from mini_kv.labkit.lab import load_lab
-from mini_kv.labkit.misconception import name_misconception
 from mini_kv.labkit.scoreboard import draw_scoreboard
 from mini_kv.viz.figure import spans_data
 
@@ -139,7 +138,6 @@ def run(lab_id: str, text: str, say: Say) -> str:
         lines = draw_scoreboard(stash[plugin.IMPLEMENTATIONS][lab_id], results)
         answer |= {
             "lines": [{"text": line, "test": row[1] if (row := ROW.match(line)) else None} for line in lines],
-            "idea": name_misconception(lab, results),
             "tests": {result.test: _shown(result, this) for result in results},
             "score": sum(result.score for result in results),
             "points": lab.points,
