@@ -279,8 +279,8 @@ def _audit_learner_files(audit: Audit) -> None:
             audit.findings.append(f"predict.toml: {question['id']} is about {question['test']}, which does not exist")
     if len(questions) < 3:
         audit.findings.append("predict.toml: fewer than three questions")
-    if not audit.lab.lesson:
-        audit.findings.append("lab.toml: no lesson")
+    if not (audit.lab.lesson and audit.lab.question):
+        audit.findings.append("lab.toml: no lesson, or no question to take away")
 
 
 def _audit_decoration(audit: Audit) -> None:

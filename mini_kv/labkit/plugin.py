@@ -26,7 +26,7 @@ from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
-from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
+from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
 
 TIME_LIMIT_S = 5
 """Seconds a lab's test may take; none needs one."""
@@ -56,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group = parser.getgroup("labs")
     for option, (_, about) in FORMATS.items():
         group.addoption(option, metavar="FILE", help=about)
+    group.addoption("--brief", action="store_true", help="tell one failure in full and count the others: mini-kv run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[IMPLEMENTATIONS] = {}
     config.stash[LOADED] = {}
     config.stash[NOTES] = []
+    if config.getoption("--brief"):
+        config.option.tbstyle = "no"  # pytest prints no failure; ours follows
     if not config.pluginmanager.hasplugin("timeout"):
         config.addinivalue_line("markers", "timeout(seconds): has no effect without pytest-timeout")
     try:
@@ -248,11 +251,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
         results = [result for result in config.stash[RESULTS].values() if result.lab.lab_id == lab_id]
-        terminalreporter.section(lab_id)
-        for line in draw_scoreboard(implementation, results):
+        if config.getoption("--brief"):
+            lines = draw_brief(implementation, results, _printed_first(terminalreporter))
+        else:
+            terminalreporter.section(lab_id)
+            lines = draw_scoreboard(implementation, results)
+        for line in lines:
             terminalreporter.write_line(line)
     for note in config.stash[NOTES]:
         terminalreporter.write_line(f"note: {note}")
+
+
+def _printed_first(terminalreporter: Any) -> str:
+    """Return what was printed in the first failure: learners look into their code with print()."""
+    failures = terminalreporter.stats.get("failed", ())
+    return "".join(text for name, text in failures[0].sections if name.startswith("Captured")) if failures else ""
 
 
 @pytest.hookimpl(tryfirst=True)  # before JUnit's file is written
