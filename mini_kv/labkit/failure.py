@@ -21,13 +21,14 @@ import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER, InvariantViolationError
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
 from mini_kv.labkit.scoreboard import LabResult
+from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.trace.story import story
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -104,8 +105,8 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     if isinstance(error, SyntaxError):
         place = f"{_short(error.filename or '?')}:{error.lineno}"
         return [f"{type(error).__name__}: {error.msg}", f"   {place}  {(error.text or '').strip()}"]
-    if _is_timeout(error):
-        return [f"{str(error).split(' from ')[0]}: it never came back" if at else str(error)]
+    if isinstance(error, TookTooLongError):
+        return [str(error)]
     if isinstance(error, SystemExit):
         return ["the code called exit()"]
     if isinstance(error, KVCacheError) or at:
@@ -128,7 +129,7 @@ def observed(error: BaseException, source: str) -> str:
         return f"{error.what}: {re.sub(' at 0x[0-9a-f]+', '', shown)}"
     if isinstance(error, InvariantViolationError):
         return str(error.violation)
-    return "" if _is_timeout(error) else _kind(error, source)
+    return "" if isinstance(error, TookTooLongError) else _kind(error, source)
 
 
 def _kind(error: BaseException, source: str) -> str:
@@ -158,10 +159,6 @@ def with_belief(message: str, belief: str) -> str:
     lines[drawn:] = rest
     end = next((n for n, line in enumerate(lines) if line.startswith(("at:", "hint:"))), len(lines))
     return "\n".join([*lines[:end], *said, *lines[end:]])
-
-
-def _is_timeout(error: BaseException) -> bool:
-    return str(error).startswith("Timeout")
 
 
 def compared(want: object, got: object) -> list[str]:
@@ -209,9 +206,18 @@ def _state(lab: LabUnderTest, room: int) -> list[str]:
     return [*lines, *drawing]
 
 
+def running_line(frame: FrameType | None, source: str) -> str:
+    """Return the learner's line that runs now, under this frame: file, line and text; "" if none does."""
+    return _last_of(traceback.extract_stack(frame), source)
+
+
 def _where(tb: TracebackType | None, source: str) -> str:
     """Return the last line of the learner's that was running: file, line and text; "" if none was."""
-    for frame in reversed(traceback.extract_tb(tb)):
+    return _last_of(traceback.extract_tb(tb), source)
+
+
+def _last_of(stack: traceback.StackSummary, source: str) -> str:
+    for frame in reversed(stack):
         if frame.filename == source:
             return f"{_short(source)}:{frame.lineno}  {linecache.getline(source, frame.lineno or 0).strip()}"[:WIDTH]
     return ""
