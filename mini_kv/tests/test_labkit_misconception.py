@@ -275,7 +275,7 @@ def test_a_spelling_that_gets_anothers_name_is_a_finding(lab):
 def test_a_spelling_that_no_test_catches_is_a_finding(lab):
     """It is as good as a mutant of its own."""
     audit = audited(lab, MUTANTS.replace("1 * number", "number * 2"))
-    assert audit.findings == ["mutant once-3 survives"]
+    assert audit.findings == ["mutant once-3 survives", "mutant once-3 gets no name"]
 
 
 def test_a_function_that_only_suffers_must_not_be_named_for_it(lab):
