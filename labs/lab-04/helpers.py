@@ -118,11 +118,13 @@ def call(function: str, *arguments: object) -> str:
 
 def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
     """Fail for the first two of these calls that gave the same bytes, or for one that gave none."""
-    seen: dict[bytes, str] = {}
+    seen: dict[bytes, list[str]] = {}
     for label, value in found.items():
-        other = seen.setdefault(checked(lab, label, value), label)
-        if other is not label:
-            lab.fail(f"{other}  and  {label}", "two different results", InWords("the same bytes for both"))
+        seen.setdefault(checked(lab, label, value), []).append(label)
+    alike = [labels for labels in seen.values() if len(labels) > 1]
+    if alike:
+        what = InWords("the same bytes for both")
+        lab.fail(f"{alike[0][0]}  and  {alike[0][1]}", "two different results", what, seen=alike)
 
 
 def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
