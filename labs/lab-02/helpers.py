@@ -44,7 +44,8 @@ class QueueUnderTest:
         except Exception as error:
             frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
             where = f"raised in {frames[-1].name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
-            self.lab.fail(what, "no error", told(error), where)
+            linked = [number for number, block in self.blocks.items() if block.prev_free_block or block.next_free_block]
+            self.lab.fail(what, "no error", told(error), where, seen=linked)
 
     def expect(self, want: Sequence[int], what: str, why: str = "") -> None:
         """Expect this order, and a count that agrees with it."""

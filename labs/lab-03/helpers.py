@@ -79,8 +79,8 @@ class Desk:
         except Exception as other:
             self.lab.fail(f"what {call} raised, after {self.told()}", error.__name__, other)
         else:
-            self._check_unchanged(f"{call} should have raised {error.__name__}", queue, counts)
             returned = ids_of(result) if are_blocks(result) else result
+            self._check_unchanged(f"{call} returned {returned}, not {error.__name__}", queue, counts)
             self.lab.fail(f"what {call} returned, after {self.told()}", f"{error.__name__} raised", returned)
         self.calls.append(f"{call} raised")
         self.check()

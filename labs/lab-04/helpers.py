@@ -118,11 +118,12 @@ def call(function: str, *arguments: object) -> str:
 
 def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
     """Fail for the first two of these calls that gave the same bytes, or for one that gave none."""
-    seen: dict[bytes, str] = {}
+    seen: dict[bytes, list[str]] = {}
     for label, value in found.items():
-        other = seen.setdefault(checked(lab, label, value), label)
-        if other is not label:
-            lab.fail(f"{other}  and  {label}", "two different results", InWords("the same bytes for both"))
+        seen.setdefault(checked(lab, label, value), []).append(label)
+    alike = [labels for labels in seen.values() if len(labels) > 1]
+    for one, other, *_ in alike:
+        lab.fail(f"{one}  and  {other}", "two different results", InWords("the same bytes for both"), seen=alike)
 
 
 def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
@@ -132,8 +133,7 @@ def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int
     while (other := seen.setdefault(hash_block(lab, function, PARENT, tokens), tokens)) is tokens:
         tokens = [tokens[0] + 1, 1, 2, 3]
         if tokens[0] == 2000:
-            want = "some: there are 65,536 hashes in all"
-            lab.fail("prompts that share a 16-bit hash, of 2,000", want, InWords("none"))
+            lab.fail("prompts that share a 16-bit hash, of 2,000", "some: there are 65,536 in all", InWords("none"))
     return other, tokens
 
 

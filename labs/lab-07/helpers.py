@@ -203,6 +203,14 @@ def lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> list[int]:
     return ids_of(kv.get_computed_blocks(kv.new_request("probe", tokens))[0].blocks[0])
 
 
+def hit_without(lab: LabUnderTest, tokens: Sequence[int], *gaps: int) -> list[int]:
+    """Return the hit of a prompt that begins with these tokens, all of them cached but the blocks at the gaps."""
+    kv = make_kv(lab, FIND, num_blocks=20)
+    hold(kv, tokens, "A")
+    kv.evict_blocks(gaps)
+    return lookup(kv, [*tokens, 7])
+
+
 def counted_lookup(kv: WatchedKVCacheManager, tokens: Sequence[int]) -> tuple[list[int], int]:
     """Return what `lookup` returns, and how often it asked the pool for a cached block."""
     pool: Any = kv.block_pool

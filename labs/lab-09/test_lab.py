@@ -203,7 +203,12 @@ def test_13_a_part_without_keys(lab: LabUnderTest, torch: Any) -> None:
         expect_numbers(lab, "log-sum-exp of two parts without keys", [-INFINITY], [lse])
 
 
-@points(3, PREFILL, why="a token sees all tokens up to itself, cached or new, and none behind it")
+@points(
+    3,
+    PREFILL,
+    after="test_8_two_requests",
+    why="a token sees all tokens up to itself, cached or new, and none behind it",
+)
 def test_14_new_tokens_behind_a_cached_prefix(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 to 6, of which the last two are new: the first of these sees five, the second six."""
     request = Request([3, 1], numbered(range(1, 7), size=6))
@@ -215,7 +220,12 @@ def test_14_new_tokens_behind_a_cached_prefix(lab: LabUnderTest, torch: Any) -> 
     expect_numbers(lab, "log-sum-exp of both: log 15, log 21", [math.log(15), math.log(21)], [lse[0][0], lse[1][0]])
 
 
-@points(2, PREFILL, why="tomorrow's words cannot change today's: else chunks, and caching itself, would be wrong")
+@points(
+    2,
+    PREFILL,
+    after="test_8_two_requests",
+    why="tomorrow's words cannot change today's: else chunks, and caching itself, would be wrong",
+)
 def test_15_the_future_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
     """A prompt of five tokens, none cached. The last one becomes another: only its own result may change."""
     rng = random.Random(15)
@@ -322,7 +332,7 @@ def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) 
             expect_numbers(lab, f"log-sum-exp of token {token}, head {head}", [want_lse], [lse[token][head]])
 
 
-@points(1, PREFILL, stage="adversary", why="a prompt in pieces is the same prompt")
+@points(1, PREFILL, stage="adversary", after="test_8_two_requests", why="a prompt in pieces is the same prompt")
 def test_a_prompt_in_any_chunks(lab: LabUnderTest, torch: Any) -> None:
     """Nine tokens, GQA, blocks of 4, in chunks of 1, 2, 4, 5 and 9; each token sees the same as in one go."""
     rng = random.Random(6)

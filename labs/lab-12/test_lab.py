@@ -207,9 +207,11 @@ def test_12_nearly_as_many(lab: LabUnderTest) -> None:
     """13 and 12 layers; then 14 and 10, 15 and 10, 16 and 10. Where do two groups become three?"""
     want = {(13, 12): [13, 12], (14, 10): [14, 10], (15, 10): [8, 7, 10], (16, 10): [8, 8, 10], (12, 13): [12, 13]}
     got = {(w, f): [len(names) for names in grouped(lab, layers("w" * w + "f" * f))] for w, f in want}
-    for (num_windows, num_full), sizes in want.items():
-        what = f"layers in each group of {num_windows} windows and {num_full} full"
-        lab.expect(what, sizes, got[num_windows, num_full], why="fewer than 1.5 times as many: as many as of the most")
+    why = "fewer than 1.5 times as many: as many as of the most"
+    lab.expect_all(
+        (f"layers in each group of {num_windows} windows and {num_full} full", sizes, got[num_windows, num_full], why)
+        for (num_windows, num_full), sizes in want.items()
+    )
 
 
 # The adversary ------------------------------------------------------------------------------------------------------
@@ -293,6 +295,7 @@ def test_what_slid_out_can_be_hit_again(lab: LabUnderTest) -> None:
 )
 def test_no_longer_than_asked(lab: LabUnderTest) -> None:
     """Every max_length around a block's edge, blocks of 1, 3, 4 and 16 tokens, windows around theirs; ids scrambled."""
+    rows: list[tuple[str, object, object, str]] = []
     for block_size in (1, 3, 4, 16):
         for sliding_window in (block_size, block_size + 1, block_size + 2, 2 * block_size + 1):
             group = with_cached(lab, window(sliding_window, block_size), "abcde", ids=[9, 3, 7, 1, 5])
@@ -301,7 +304,8 @@ def test_no_longer_than_asked(lab: LabUnderTest) -> None:
                 num_read = -(-(sliding_window - 1) // block_size)
                 want = [0] * max(end - num_read, 0) + [9, 3, 7, 1, 5][:end][-num_read or 5 :]
                 what = f"hit with max_length {max_length}, 5 blocks of {block_size}, a window of {sliding_window}"
-                lab.expect(what, want, hit_of(group, 5, max_length))
+                rows.append((what, want, hit_of(group, 5, max_length), ""))
+    lab.expect_all(rows)
 
 
 @points(1, FIND, stage="adversary", why="a window of 1 reads nothing before the token, so nothing has to be cached")

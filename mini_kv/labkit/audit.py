@@ -19,11 +19,10 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -53,7 +52,7 @@ class Mutant:
     module: str | None = None
     """Module of the engine; `None` for the lab's solution."""
     function: str | None = None
-    """The learner's function that is wrong; needed if the text stands in none, and not all that fail are."""
+    """The function whose tests are to show it; needed if the text stands in another, or in none and not all may."""
     ask: str = ""
     """A question to whose answer the belief does not lead."""
     spellings: Sequence[str | Sequence[str]] = ()
@@ -211,7 +210,10 @@ def audit_mutants(audit: Audit) -> None:
         results = _audit_mutant(audit, mutant)
         if mutant.module is None:
             wrong = _changed_function(audit.lab, mutant)
-            for function, print_ in fingerprints(results).items():
+            prints = fingerprints(results)
+            if mutant.spellings and not (prints if wrong is None else wrong in prints):
+                audit.findings.append(f"mutant {mutant.id} gets no name")
+            for function, print_ in prints.items():
                 seen.append((mutant, function, print_))
                 if wrong in (function, None):
                     audit.beliefs.setdefault(function, {}).setdefault(print_, mutant.belief)
@@ -246,13 +248,13 @@ def _run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
 
 
 def _changed_function(lab: Lab, mutant: Mutant) -> str | None:
-    """Return the learner's function that the mutant makes wrong; `None` for each that fails, as if a helper is."""
+    """Return the function whose tests are to show the mutant; `None`: all that fail, as if a helper is wrong."""
     solution = (lab.solutions / "solution.py").read_text(encoding="utf-8")
     start = solution.index(mutant.old) + len(mutant.old) - len(mutant.old.lstrip())
     line = solution.count("\n", 0, start) + 1
     for name, function in _functions(solution):
         if name in [f.name for f in lab.functions] and function.lineno <= line <= (function.end_lineno or line):
-            return name
+            return mutant.function or name
     return mutant.function
 
 
@@ -314,14 +316,25 @@ class _Collector:
 def _run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
     collector = _Collector(engine_bug or {})
-    environment = {"LAB_IMPL": lab_impl, "LAB_SEED": str(seed)}
-    with patch.dict(os.environ, environment), redirect_stdout(io.StringIO()) as out:
+    with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:
         # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
         options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         status = pytest.main([str(lab.folder), *options], plugins=[collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {status} on {lab_impl}:\n{out.getvalue()}")
     return collector.results
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables of the environment while the context lasts."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def engine_bug(mutant: Mutant) -> dict[str, Any]:

@@ -183,11 +183,8 @@ def test_one_that_waits_for_another_function_is_met_with_silence(lab):
 
 def test_a_timeout_says_as_much_about_the_machine(lab):
     """No name, though the other tests are those of a mutant."""
-    lab.write(
-        "labs/lab-77/test_lab.py", f"import pytest\n\npytestmark = pytest.mark.timeout(0.4)\n{TEST_LAB}{MORE_TESTS}"
-    )
-    slow = SOLUTION.replace("    return [2 *", "    import time; time.sleep(60)\n    return [2 *")
-    run = lab.run_apart(slow, environment={k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"})
+    endless = SOLUTION.replace("    return [2 *", "    while True:\n        pass\n    return [2 *")
+    run = lab.run_apart(endless, "--lab-seconds=0.1", environment=os.environ)
     assert (run.states["test_4_double"], named(run.messages)) == ("FAIL 0/4", {})
 
 
@@ -275,7 +272,7 @@ def test_a_spelling_that_gets_anothers_name_is_a_finding(lab):
 def test_a_spelling_that_no_test_catches_is_a_finding(lab):
     """It is as good as a mutant of its own."""
     audit = audited(lab, MUTANTS.replace("1 * number", "number * 2"))
-    assert audit.findings == ["mutant once-3 survives"]
+    assert audit.findings == ["mutant once-3 survives", "mutant once-3 gets no name"]
 
 
 def test_a_function_that_only_suffers_must_not_be_named_for_it(lab):
