@@ -1,5 +1,5 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
-# make test     set up what the tests need and run them all
+# make test     set up what the tests need and run them, in about a minute      make test-all   the slow ones as well
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that are not there
 # make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
@@ -28,8 +28,8 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test audit e2e book site book-test book-instructor book-zensical book-pages notebooks notebooks-html \
-        notebooks-test lint size constraints clean help new-venv
+.PHONY: start test test-all audit e2e book site book-test book-instructor book-zensical book-pages notebooks \
+        notebooks-html notebooks-test lint size constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -54,6 +54,9 @@ BY_TEST = -p xdist -n 2 --dist loadgroup
 
 test: $(VENV)/.torch $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(BY_FILE) $(ARGS)
+
+test-all: $(VENV)/.torch $(LAB_PAGE)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m "not (audit or browser or book or notebooks)" $(BY_FILE) $(ARGS)
 
 audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)

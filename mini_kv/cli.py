@@ -26,6 +26,7 @@ VERBS = {
     "generate": Verb("let a model write, and watch the blocks fill", "mini_kv.labkit.commands.generate"),
     "replay": Verb("run a production trace through the cache and report the hit rate", "mini_kv.traces.replay_command"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "mini_kv.planning.plan_command"),
+    "run": Verb("test your file of a lab: the first failure, and how many more", "mini_kv.labkit.commands.run"),
     "status": Verb("how far you are in every lab", "mini_kv.labkit.commands.status"),
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "mini_kv.labkit.commands.hint"),
     "predict": Verb("a lab's questions, to be answered before you run it", "mini_kv.labkit.commands.predict"),

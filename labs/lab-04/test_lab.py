@@ -42,6 +42,7 @@ from .helpers import (
 )
 
 BLOCK_SIZE = 4
+FACTS = "test_6_facts_can_be_told_apart_again"
 
 
 # The biography ------------------------------------------------------------------------------------------------------
@@ -92,6 +93,12 @@ def test_3_only_full_blocks_have_hashes(lab: LabUnderTest) -> None:
 def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> None:
     """10 tokens, then 9 one by one, then 9 at once. Predict the calls of the hash function before you look."""
     meter = Meter(sha256)
+    small = request(make_hasher(lab, BLOCK_SIZE, meter), [0])
+    for token in (1, 2):
+        small.append_output_token_ids(token)
+    why = "no block is full, so nothing has a hash: the root, too, waits until it is needed"
+    lab.expect("calls of the hash function for 3 tokens, one by one, blocks of 4", 0, len(meter.returned), why)
+    meter = Meter(sha256)
     grown = request(make_hasher(lab, BLOCK_SIZE, meter), list(range(10)))
     if len(meter.returned) not in (2, 3):
         lab.fail("calls of the hash function for 10 tokens, blocks of 4", "3: the root, 2 blocks", len(meter.returned))
@@ -140,9 +147,12 @@ def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
     all_different(lab, {call("encode_extra_keys", some): lab.encode_extra_keys(some) for some in keys})
     same_keys = [lab.encode_extra_keys([("a", 1)]), lab.encode_extra_keys((("a", 1),))]
     expect_hashes(lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same_keys), why="values, not types")
+    equal = [lab.encode_extra_keys([("mm", "cat"), ("mm", cat)]) for cat in ("cat", "".join("cat"))]
+    why = "equal texts are one value, whether Python keeps one of them in memory or two"
+    expect_hashes(lab, "bytes of two facts with the same text, read once and read twice", "aa", Letters()(equal), why)
 
 
-@points(2, "hash_block_tokens", why="the same tokens under other weights or another image are other KV")
+@points(2, "hash_block_tokens", after=FACTS, why="the same tokens under other weights or another image are other KV")
 def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
     """Same parent, same tokens: the adapter and the image make the difference."""
     keys: list[list[tuple[str | int, ...]]] = [
@@ -159,6 +169,9 @@ def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
     nothing: list[tuple[Any, ...]] = [([],), ((),), ()]
     plain = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], *arguments) for arguments in nothing]
     expect_hashes(lab, "hashes of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
+    cats = [[("mm", "cat", 0), ("mm", cat, 1)] for cat in ("cat", "".join("cat"))]
+    equal = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in cats]
+    expect_hashes(lab, "hashes of 1 2 3 4 with one text twice, read once and read twice", "aa", Letters()(equal))
 
 
 @points(4, "generate_block_hash_extra_keys", why="an adapter counts in every block, an image in those that it covers")
@@ -211,7 +224,7 @@ def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
         expect_hashes(lab, f"hashes of 0 to 11 {circumstance}; a b c is what it has with nothing else", want, found)
 
     expect("with nothing else", "abc")
-    expect("once more", "abc")
+    expect("once more, for a request with another id", "abc", request_id="B")
     expect("with the salt X", "def", cache_salt="X")
     expect("with the adapter X", "ghi", lora_request=LoRARequest("X", ""))
     expect("with the adapter X from /new", "jkl", lora_request=LoRARequest("X", "/new"))
@@ -257,9 +270,7 @@ def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
     all_different(lab, {f"hash of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
 
 
-@points(
-    1, "hash_block_tokens", stage="adversary", why="extra keys and tokens are fields: frame them against each other"
-)
+@points(1, "hash_block_tokens", stage="adversary", why="extra keys and tokens are two fields: frame both")
 def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
     """A request without an adapter chooses tokens whose bytes are an adapter's, before a block or after it."""
     tokens = [5, 6, 7, 8]
@@ -292,9 +303,7 @@ def test_hashes_depend_on_values_only(lab: LabUnderTest) -> None:
     expect_hashes(lab, "hashes of a block as a list, a tuple, an array, NumPy-like integers", "aaaa", Letters()(hashes))
 
 
-@points(
-    1, "hash_block_tokens", stage="adversary", why="the order of the bytes is part of the recipe, not of the machine"
-)
+@points(1, "hash_block_tokens", stage="adversary", why="the recipe says in which order bytes stand, no machine does")
 def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same code where `sys.byteorder` is the other one, and `struct.pack` follows it unless told."""
     hashes = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
@@ -312,12 +321,7 @@ def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch
     expect_hashes(lab, "hashes of a block on a little-endian and on a big-endian machine", "aa", Letters()(hashes))
 
 
-@points(
-    2,
-    "hash_block_tokens",
-    stage="adversary",
-    why="the block hash is made by the hash function that you are given, no other",
-)
+@points(2, "hash_block_tokens", stage="adversary", why="the hash function that you are given makes it, no other")
 def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     """With 65,536 hashes, two prompts share one after some hundreds; and no look at a block's own tokens finds out.
 
@@ -343,9 +347,7 @@ def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     )
 
 
-@points(
-    1, "hash_block_tokens", stage="adversary", why="a block hash tells in which order the blocks came, and how often"
-)
+@points(1, "hash_block_tokens", stage="adversary", why="it tells in which order the blocks came, and how often")
 def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
     """A B C, B A C, C alone, A A C: mixing a block into the hash must not commute, nor undo itself."""
     a, b, c = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
@@ -444,6 +446,5 @@ def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
 def test_random_requests_share_exactly_what_they_may(lab: LabUnderTest) -> None:
     """Forty small crowds of requests: two blocks have one hash if, and only if, a naive description is the same."""
     for seed in seeds(40):
-        check_life(
-            lab, partial(play, lab), random_crowd(random.Random(seed)), f"in the crowd of seed {seed}, shortened to"
-        )
+        crowd = random_crowd(random.Random(seed))
+        check_life(lab, partial(play, lab), crowd, f"in the crowd of seed {seed}, shortened to")

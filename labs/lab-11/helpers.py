@@ -89,9 +89,14 @@ class Play:
             )
         if len(self.running) > limits.max_num_seqs:
             self.lab.fail("those who run", f"at most {limits.max_num_seqs}", self.running)
+        gave_way = f"; gave way: {', '.join(step.preempted_req_ids)}" if step.preempted_req_ids else ""
+        of_budget = f"{num_tokens} of {limits.max_num_batched_tokens} tokens"
+        self.lab.note(f"step: {told(step) or 'empty'}   ({of_budget}; {self._who}{gave_way})")
         strangers = [name for name in step.num_scheduled_tokens if name not in self.running or name in self.waiting]
-        what = f"who is in the step {told(step)}, but not in the batch ({self._who})"
-        self.lab.expect(what, [], strangers, why="a request that gave way is not asked again, and is not in the step")
+        if strangers:
+            what = f"who is in the step {told(step)}, but not in the batch ({self._who})"
+            why = "a request that gave way is not asked again, and is not in the step"
+            self.lab.fail(what, [], strangers, why)
         return step
 
     def update_from_output(self, step: SchedulerOutput, sampled: SampledTokens) -> list[EngineCoreOutput]:

@@ -51,16 +51,18 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
         kv_cache: written in place, scales included.
         slot_mapping: `[num_tokens]`, int64.
     """
-    written = slot_mapping >= 0
-    if not written.all():  # this check is cheaper than indexing with a mask that is all True
+    if len(slot_mapping) == 0:
+        return
+    if int(slot_mapping.min()) < 0:  # else no mask: to index with one costs more than to look
+        written = slot_mapping >= 0
         key, value, slot_mapping = key[written], value[written], slot_mapping[written]
     blocks, offsets = slot_mapping // kv_cache.block_size, slot_mapping % kv_cache.block_size
-    for plane, x in enumerate((key, value)):
+    for plane, (memory, x) in enumerate(zip(kv_cache.data.unbind(1), (key, value), strict=True)):
         if kv_cache.scales is not None:
             x, kv_cache.scales[blocks, plane, offsets] = quantize_per_token_head(x)
-        elif kv_cache.data.dtype == torch.float8_e4m3fn:
+        elif memory.dtype == torch.float8_e4m3fn:
             x = to_fp8(x, kv_cache.tensor_scales[plane])
-        kv_cache.data[blocks, plane, offsets] = x.to(kv_cache.data.dtype)
+        memory[blocks, offsets] = x.to(memory.dtype)
 
 
 def quantize_per_tensor(x: Tensor) -> tuple[Tensor, Tensor]:

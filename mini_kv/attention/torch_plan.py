@@ -81,21 +81,21 @@ def plan_decode(
     if is_one_each:
         requests = [requests[piece.which] for piece in pieces]
         pieces = [piece._replace(which=index) for index, piece in enumerate(pieces)]
-    which = torch.tensor([piece.which for piece in pieces])
-    row_ids = _row_ids(pieces, reader, torch.tensor(requests)[which])
+    which = [piece.which for piece in pieces]
+    row_ids = _row_ids(pieces, reader, [requests[index] for index in which])
     num_small = len(pieces) - _count_full(pieces, kv_cache)
     batches = []
     for begin, end in _batches(pieces[:num_small], kv_cache):
         num_blocks = pieces[end - 1].num_blocks
         visible = slice(pieces[begin].begin, pieces[begin].end)
         hidden, mask = _hidden(pieces[begin:end], num_blocks * kv_cache.block_size, query)
-        queries = slice(begin, end) if is_one_each else which[begin:end]
+        queries = slice(begin, end) if is_one_each else torch.tensor(which[begin:end])
         batches.append(Batch(queries, row_ids[begin:end, ..., :num_blocks], visible, hidden, mask))
-    table, is_padded = (None, False) if is_one_each else _table([piece.which for piece in pieces])
+    table, is_padded = (None, False) if is_one_each else _table(which)
     rows: Tensor | slice = slice(len(requests))
     if requests != list(range(starts[-1])):
         rows = torch.tensor([starts[request] for request in requests])
-    return DecodePlan(rows, batches, row_ids[num_small:], which[num_small:].tolist(), table, is_padded)
+    return DecodePlan(rows, batches, row_ids[num_small:], which[num_small:], table, is_padded)
 
 
 def _pieces(seq_lens: Sequence[int], kv_cache: PagedKVCache, options: AttentionOptions) -> list[Piece]:
@@ -134,13 +134,13 @@ def _batches(pieces: Sequence[Piece], kv_cache: PagedKVCache) -> Iterator[tuple[
             begin = end
 
 
-def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Tensor) -> Tensor:
+def _row_ids(pieces: Sequence[Piece], reader: BlockReader, requests: Sequence[int]) -> Tensor:
     """Return the row ids of the pieces; a piece with fewer blocks than the largest repeats its last one."""
-    first = torch.tensor([piece.first_block for piece in pieces])
-    last = first + torch.tensor([piece.num_blocks - 1 for piece in pieces])
-    columns = first.unsqueeze(1) + torch.arange(pieces[-1].num_blocks)
-    columns = torch.minimum(columns, last.unsqueeze(1))  # what stands behind a request's last block may be anything
-    return reader.row_ids(reader.block_tables[requests.unsqueeze(1), columns])
+    spans = [(row, p.first_block, p.first_block + p.num_blocks - 1) for row, p in zip(requests, pieces, strict=True)]
+    rows, first, last = torch.tensor(spans).T.unsqueeze(2)
+    columns = first + torch.arange(pieces[-1].num_blocks)
+    columns = torch.minimum(columns, last)  # what stands behind a request's last block may be anything
+    return reader.row_ids(reader.block_tables[rows, columns])
 
 
 def _hidden(

@@ -58,7 +58,8 @@ class BlockReader:
 
         Plane 0 is the keys, plane 1 the values.
         """
-        rows = torch.stack([2 * block_ids.to(torch.int64) + plane for plane in planes], dim=-2)
+        keys = 2 * block_ids.to(torch.int64)
+        rows = torch.stack([keys + plane for plane in planes], dim=-2)
         if self._is_nhd:
             return rows
         num_kv_heads = self.kv_cache.num_kv_heads

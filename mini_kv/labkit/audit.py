@@ -19,11 +19,10 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -282,8 +281,8 @@ def _audit_learner_files(audit: Audit) -> None:
             audit.findings.append(f"predict.toml: {question['id']} is about {question['test']}, which does not exist")
     if len(questions) < 3:
         audit.findings.append("predict.toml: fewer than three questions")
-    if not audit.lab.lesson:
-        audit.findings.append("lab.toml: no lesson")
+    if not (audit.lab.lesson and audit.lab.question):
+        audit.findings.append("lab.toml: no lesson, or no question to take away")
 
 
 def _audit_decoration(audit: Audit) -> None:
@@ -317,14 +316,25 @@ class _Collector:
 def _run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
     collector = _Collector(engine_bug or {})
-    environment = {"LAB_IMPL": lab_impl, "LAB_SEED": str(seed)}
-    with patch.dict(os.environ, environment), redirect_stdout(io.StringIO()) as out:
+    with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:
         # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
         options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         status = pytest.main([str(lab.folder), *options], plugins=[collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {status} on {lab_impl}:\n{out.getvalue()}")
     return collector.results
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables of the environment while the context lasts."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def engine_bug(mutant: Mutant) -> dict[str, Any]:

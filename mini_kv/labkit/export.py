@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.progress import foreseen
 from mini_kv.labkit.scoreboard import LabResult, State
 from mini_kv.labkit.state import write_whole
 
@@ -20,8 +21,10 @@ def rows(results: Sequence[LabResult]) -> list[dict[str, Any]]:
 
 
 def as_json(results: Sequence[LabResult]) -> str:
-    """Return every test with its state, points and message, as JSON."""
-    return json.dumps({"version": 1, "tests": rows(results)}, indent=2) + "\n"
+    """Return every test with its state, points and message, and how many numbers were foreseen per lab, as JSON."""
+    labs = {result.lab.lab_id: result.lab for result in results}
+    told = {lab_id: dict(zip(("right", "asked"), foreseen(lab), strict=True)) for lab_id, lab in labs.items()}
+    return json.dumps({"version": 1, "foreseen": told, "tests": rows(results)}, indent=2) + "\n"
 
 
 def as_gradescope(results: Sequence[LabResult]) -> str:

@@ -21,13 +21,14 @@ import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER, InvariantViolationError
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
 from mini_kv.labkit.scoreboard import LabResult
+from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.trace.story import story
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -51,7 +52,7 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
         return None
     tail = textwrap.wrap(_why(error, why), WIDTH, initial_indent="why: ", subsequent_indent="     ")
     tail += _at(error, at, source)
-    tail += _help(result, steps=lab is not None and len(lab.kvs) > 0)
+    tail += _help(result, steps=lab is not None and (len(lab.kvs) > 0 or len(lab.notes) > 1))
     head = [f"{result.lab.lab_id}  {result.test}", *what]
     if lab is None or isinstance(error, LoadError | SyntaxError):
         return "\n".join([*head, *tail])
@@ -92,7 +93,7 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     """Return the lines that say what is wrong."""
     if isinstance(error, LabFailure):
         what = textwrap.wrap(error.what, WIDTH, max_lines=5, placeholder=" ...")
-        return [*what, *_compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
+        return [*what, *compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
     if isinstance(error, InvariantViolationError):
         violation = error.violation
         return [
@@ -104,8 +105,8 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     if isinstance(error, SyntaxError):
         place = f"{_short(error.filename or '?')}:{error.lineno}"
         return [f"{type(error).__name__}: {error.msg}", f"   {place}  {(error.text or '').strip()}"]
-    if _is_timeout(error):
-        return [f"{str(error).split(' from ')[0]}: it never came back" if at else str(error)]
+    if isinstance(error, TookTooLongError):
+        return [str(error)]
     if isinstance(error, SystemExit):
         return ["the code called exit()"]
     if isinstance(error, KVCacheError) or at:
@@ -128,7 +129,7 @@ def observed(error: BaseException, source: str) -> str:
         return f"{error.what}: {re.sub(' at 0x[0-9a-f]+', '', shown)}"
     if isinstance(error, InvariantViolationError):
         return str(error.violation)
-    return "" if _is_timeout(error) else _kind(error, source)
+    return "" if isinstance(error, TookTooLongError) else _kind(error, source)
 
 
 def _kind(error: BaseException, source: str) -> str:
@@ -160,11 +161,7 @@ def with_belief(message: str, belief: str) -> str:
     return "\n".join([*lines[:end], *said, *lines[end:]])
 
 
-def _is_timeout(error: BaseException) -> bool:
-    return str(error).startswith("Timeout")
-
-
-def _compared(want: object, got: object) -> list[str]:
+def compared(want: object, got: object) -> list[str]:
     """Return both values under each other, with marks under the items of a list that differ."""
     expected = want if isinstance(want, str) else repr(want)  # a text describes what is expected
     lines = [f"   expected  {expected}", f"   got       {got!r}"]
@@ -209,9 +206,18 @@ def _state(lab: LabUnderTest, room: int) -> list[str]:
     return [*lines, *drawing]
 
 
+def running_line(frame: FrameType | None, source: str) -> str:
+    """Return the learner's line that runs now, under this frame: file, line and text; "" if none does."""
+    return _last_of(traceback.extract_stack(frame), source)
+
+
 def _where(tb: TracebackType | None, source: str) -> str:
     """Return the last line of the learner's that was running: file, line and text; "" if none was."""
-    for frame in reversed(traceback.extract_tb(tb)):
+    return _last_of(traceback.extract_tb(tb), source)
+
+
+def _last_of(stack: traceback.StackSummary, source: str) -> str:
+    for frame in reversed(stack):
         if frame.filename == source:
             return f"{_short(source)}:{frame.lineno}  {linecache.getline(source, frame.lineno or 0).strip()}"[:WIDTH]
     return ""

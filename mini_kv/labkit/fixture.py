@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
@@ -41,6 +41,23 @@ class LabFailure(AssertionError):
         """Lines to be drawn under both; the learner's code was stopped at the line that they are about."""
         self.seen = seen
         """What else the test saw: not shown, but it tells one belief from another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence of a test's story."""
+
+    what: str
+    moment: tuple[int, int]
+    """Caches that the test had made by then, and the calls of the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Note):
+    """What a test compared at one moment of its story."""
+
+    want: object
+    got: object
 
 
 class WatchedKVCacheManager(TracedKVCacheManager):
@@ -88,6 +105,8 @@ class LabUnderTest:
         self._engine_bug = engine_bug or {}
         self.kvs: list[WatchedKVCacheManager] = []
         """The caches of this test; a failure shows the calls of the last one."""
+        self.notes: list[Note] = []
+        """What this test said and compared, in this order: with the calls of its cache, its story."""
         self.drawing: Callable[[], Frame] | None = None
         """Gives the state that a failure shows."""
 
@@ -189,6 +208,7 @@ class LabUnderTest:
         Types count as well: `True` is not 1, and an object that claims to equal everything is not equal. Lists are
         compared item by item. Floats must agree to 1e-9.
         """
+        self._note_comparison(what, want, got)
         if not same(want, got):
             self.fail(what, want, got, why)
 
@@ -196,8 +216,21 @@ class LabUnderTest:
         """Compare a table of `(what, want, got, why)` as `expect` does; all of it is seen before a difference fails."""
         rows = list(rows)
         for what, want, got, why in rows:
+            self._note_comparison(what, want, got)
             if not same(want, got):
                 self.fail(what, want, got, why, seen=[got for _, _, got, _ in rows])
+
+    def note(self, what: str) -> None:
+        """Add a sentence to the test's story, which `mini-kv story` tells."""
+        self.notes.append(Note(what, self._moment))
+
+    def _note_comparison(self, what: str, want: object, got: object) -> None:
+        kept = list(got) if type(got) is list else got  # a list may still grow
+        self.notes.append(Comparison(what, self._moment, want, kept))
+
+    @property
+    def _moment(self) -> tuple[int, int]:
+        return len(self.kvs), len(self.kvs[-1].spans) if self.kvs else 0
 
     def fail(
         self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None

@@ -84,6 +84,8 @@ class Lab:
     """Points of all tests together."""
     lesson: str
     """The lesson of the lab in a sentence, shown after full marks."""
+    question: str
+    """A question to go on thinking about, asked after full marks."""
     functions: tuple[LabFunction, ...]
     engine: str | None
     """Module of the engine that has the same functions; `None` if none has."""
@@ -152,7 +154,7 @@ def load_lab(folder: Path) -> Lab:
         for name in ("minutes", "difficulty", "points"):
             if type(values[name]) is not int or values[name] < 1:
                 raise ValueError(f"{name} must be a whole number, at least 1")
-        optional = {"engine": None, "lesson": ""}
+        optional = {"engine": None, "lesson": "", "question": ""}
         return Lab(lab_id=folder.name, folder=folder, **optional | values)
     except (OSError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from error

@@ -109,6 +109,7 @@ def check_life(lab: LabUnderTest, play: Callable[[list[Item]], object], life: li
         return
     shortest = shrink(life, partial(fails, play))
     told = f"{where}: {'; '.join(map(str, shortest))}"
+    lab.notes.clear()  # the story is that of the shortest life
     try:
         play(shortest)
     except LabFailure as failure:

@@ -8,6 +8,8 @@ import gc
 import importlib
 import os
 import pickle
+import sys
+import threading
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
@@ -19,17 +21,18 @@ import pytest
 
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.export import FORMATS, remove_old, write_exports
-from mini_kv.labkit.failure import describe, observed, with_belief
+from mini_kv.labkit.failure import describe, observed, running_line, with_belief
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
-from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
+from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
+from mini_kv.labkit.time_limit import TIME_LIMIT_S, time_limit
 
-TIME_LIMIT_S = 5
-"""Seconds a lab's test may take; none needs one."""
+WAIT = 12
+"""How many times as long one waits for it: on a busy machine a process computes for a part of the time."""
 
 RESULTS = pytest.StashKey[dict[str, LabResult]]()
 IMPLEMENTATIONS = pytest.StashKey[dict[str, Implementation]]()
@@ -56,6 +59,14 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group = parser.getgroup("labs")
     for option, (_, about) in FORMATS.items():
         group.addoption(option, metavar="FILE", help=about)
+    group.addoption(
+        "--lab-seconds",
+        metavar="N",
+        type=float,
+        default=TIME_LIMIT_S,
+        help=f"seconds that a lab's test may compute (default {TIME_LIMIT_S}); waiting is allowed {WAIT} times as long",
+    )
+    group.addoption("--brief", action="store_true", help="tell one failure in full and count the others: mini-kv run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,6 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[IMPLEMENTATIONS] = {}
     config.stash[LOADED] = {}
     config.stash[NOTES] = []
+    if config.getoption("--brief"):
+        config.option.tbstyle = "no"  # pytest prints no failure; ours follows
     if not config.pluginmanager.hasplugin("timeout"):
         config.addinivalue_line("markers", "timeout(seconds): has no effect without pytest-timeout")
     try:
@@ -109,8 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[RESULTS][item.nodeid] = _new_result(lab, item)
         # This project's own tests take every warning for an error; a learner's unclosed file costs no point.
         item.add_marker(pytest.mark.filterwarnings("ignore"))
-        if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIME_LIMIT_S))
+        item.add_marker(pytest.mark.timeout(0), append=False)  # pytest-timeout's clock does not know who computes
 
 
 def _import_what_it_needs(lab: Lab) -> None:
@@ -172,6 +184,39 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for other in results.values():
         if other.lab is result.lab and other.test == result.after and other.state in (State.FAIL, State.WAIT):
             raise Waiting(f"waits for {result.after}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Give a lab's test its time, and no more."""
+    if item.nodeid not in item.config.stash[RESULTS]:
+        return (yield)
+    marks = [mark.args[0] for mark in item.iter_markers("timeout")]  # ours is 0; a long test brings its own
+    seconds = max([item.config.getoption("--lab-seconds"), *marks])
+    with time_limit(WAIT * seconds, seconds, lambda: _end_python(item)):
+        return (yield)
+
+
+def _end_python(item: pytest.Item) -> None:
+    """End this process, for nothing else ends the code that runs; with all results so far where they belong."""
+    config = item.config
+    result = config.stash[RESULTS][item.nodeid]
+    source = config.stash[IMPLEMENTATIONS][result.lab.lab_id].file
+    line = running_line(sys._current_frames()[threading.main_thread().ident or 0], source)
+    why = "an endless loop that catches every exception, also the one that ends it: `except Exception` would not"
+    result.state = State.FAIL
+    result.message = f"{result.lab.lab_id}  {result.test}\n{why}\nat:  {line}"
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if capture is not None:
+        capture.suspend_global_capture(in_=True)
+    pytest_sessionfinish(item.session)
+    reporter.write_line("")
+    if not config.getoption("--brief"):
+        reporter.write_line(result.message)
+    pytest_terminal_summary(reporter, config)
+    sys.stdout.flush()
+    os._exit(pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -248,11 +293,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
         results = [result for result in config.stash[RESULTS].values() if result.lab.lab_id == lab_id]
-        terminalreporter.section(lab_id)
-        for line in draw_scoreboard(implementation, results):
+        if config.getoption("--brief"):
+            lines = draw_brief(implementation, results, _printed_first(terminalreporter))
+        else:
+            terminalreporter.section(lab_id)
+            lines = draw_scoreboard(implementation, results)
+        for line in lines:
             terminalreporter.write_line(line)
     for note in config.stash[NOTES]:
         terminalreporter.write_line(f"note: {note}")
+
+
+def _printed_first(terminalreporter: Any) -> str:
+    """Return what was printed in the first failure: learners look into their code with print()."""
+    failures = terminalreporter.stats.get("failed", ())
+    return "".join(text for name, text in failures[0].sections if name.startswith("Captured")) if failures else ""
 
 
 @pytest.hookimpl(tryfirst=True)  # before JUnit's file is written

@@ -1,12 +1,14 @@
-"""What a learner has done so far: the best and the last run of each lab."""
+"""What a learner has done so far: the best and the last run of each lab, and the numbers that were foreseen."""
 
 import os
 import time
 from collections.abc import Sequence
 
 from mini_kv.labkit.implementation import Implementation
-from mini_kv.labkit.scoreboard import LabResult, all_ran
-from mini_kv.labkit.state import State, Tell, on_stderr, update_state
+from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.scoreboard import LabResult, State, all_ran
+from mini_kv.labkit.state import State as Entries
+from mini_kv.labkit.state import Tell, on_stderr, read_state, update_state
 
 
 def record_run(implementation: Implementation, results: Sequence[LabResult], tell: Tell = on_stderr) -> None:
@@ -15,15 +17,24 @@ def record_run(implementation: Implementation, results: Sequence[LabResult], tel
     if implementation.is_reference or not all_ran(lab, results):
         return
     score = sum(result.score for result in results)
+    wrong = [result for state in (State.FAIL, State.TODO) for result in results if result.state is state]
 
-    def change(progress: State) -> None:
+    def change(progress: Entries) -> None:
         progress[lab.lab_id] = {
             "score": score,
             "best": max(score, progress.get(lab.lab_id, {}).get("best", 0)),
             "points": sum(result.points for result in results),
             "source": os.path.relpath(implementation.source, lab.root),
             "tests": {result.test: str(result.state) for result in results},
+            "function": wrong[0].function if wrong else "",
             "when": time.strftime("%Y-%m-%d %H:%M"),
         }
 
     update_state(lab.state, "progress", change, tell)
+
+
+def foreseen(lab: Lab) -> tuple[int, int]:
+    """Return how many of the lab's numbers were foreseen, and for how many an answer was given."""
+    given = read_state(lab.state, "predictions")
+    entries = [entry for key, entry in given.items() if key.startswith(f"{lab.lab_id} ") and entry["answer"]]
+    return sum(entry["right"] for entry in entries), len(entries)

@@ -3,13 +3,14 @@
 import linecache
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from pathlib import Path
 
 from mini_kv.labkit.implementation import Implementation
-from mini_kv.labkit.lab import Lab, run_command
+from mini_kv.labkit.lab import Lab, all_labs, run_command
 
 
 @unique
@@ -81,6 +82,36 @@ def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]
     return [*lines, *_verdict(implementation, results, score == total)]
 
 
+def draw_brief(implementation: Implementation, results: Sequence[LabResult], printed: str = "") -> list[str]:
+    """Return the first failure in full, with what was printed in it, how many more there are, and the score."""
+    lab = implementation.lab
+    score = sum(result.score for result in results)
+    counts = Counter(result.state for result in results)
+    told = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+    bar = f"  {_bar(score, lab.points)}  {score} of {lab.points} points   {told}"
+    failed = [result for result in results if result.state is State.FAIL]
+    first = _first_open(results)
+    if failed:
+        shown = [f"   printed   {line}" for line in printed.splitlines()[-5:]]
+        return [*failed[0].message.splitlines(), *shown, "", *_others(failed), bar]
+    if first is None or lab.missing is not None:
+        ending = _verdict(implementation, results, score == lab.points)
+    else:
+        ending = [f"  next: {first.test}", f"        {_place(implementation, first)}"]
+    return [f"{lab.lab_id}  {lab.title}", "", bar, *ending]
+
+
+def _others(failed: Sequence[LabResult]) -> list[str]:
+    """Return the line that counts the failures behind the first; none if it is the only one."""
+    if len(failed) == 1:
+        return []
+    first, *others = failed
+    here = sum(result.function == first.function for result in others)
+    told = f"{len(others)} more {'failures' if others[1:] else 'failure'}"
+    told += f", {here} of them in {first.short_function}" if here else ""
+    return [f"  {told}; all of them:  mini-kv run {first.lab.lab_id.removeprefix('lab-')} --all"]
+
+
 def _ran(implementation: Implementation) -> str:
     shown = _relative(implementation.source)
     if implementation.is_reference:
@@ -114,24 +145,52 @@ def _verdict(implementation: Implementation, results: Sequence[LabResult], compl
         return [f"  This was not your code. Run yours:  {run_command(lab)}"]
     if complete:
         return ["  PASSED", *_lesson(lab)]
-    first = next((result for result in results if result.state is not State.PASS), None)
+    first = _first_open(results)
     if first is None:
         return [f"  PASSED, as far as it ran. All of it:  pytest {_relative(str(lab.folder))}"]
     if lab.missing is not None:
         return [f"  NOT RUN: {lab.missing}"]
-    function = next((f for f in lab.functions if f.name == first.function), None)
-    minutes = f", about {function.minutes} minutes" if function is not None and first.state is State.TODO else ""
-    return [
-        "  NOT PASSED YET",
-        f"  next: {first.test}  {_definition(implementation.source, first.function)} {first.function}{minutes}",
-    ]
+    return ["  NOT PASSED YET", f"  next: {first.test}  {_place(implementation, first)}"]
+
+
+def _first_open(results: Sequence[LabResult]) -> LabResult | None:
+    """Return the first test that has not passed."""
+    return next((result for result in results if result.state is not State.PASS), None)
+
+
+def _place(implementation: Implementation, result: LabResult) -> str:
+    """Return where the function of a test stands, and how long it takes to write if it is not written yet."""
+    function = next((f for f in implementation.lab.functions if f.name == result.function), None)
+    minutes = f", about {function.minutes} minutes" if function is not None and result.state is State.TODO else ""
+    return f"{_definition(implementation.source, result.function)} {result.function}{minutes}"
 
 
 def _lesson(lab: Lab) -> list[str]:
-    """Return what it was about, and where upstream does the same."""
-    symbols = [f"    {lab.short_name(function.name)}: {function.vllm}" for function in lab.functions]
-    told = textwrap.wrap(lab.lesson, 96, initial_indent="  ", subsequent_indent="  ")
-    return ["", *told, "", "  In vLLM 0.33:", *symbols]
+    """Return what it was about, where upstream does the same, which parts are the learner's now, and what is next."""
+    lines = ["", *_wrapped(lab.lesson), "", "  In vLLM 0.33:"]
+    for function in lab.functions:
+        lines += _wrapped(f"  {lab.short_name(function.name)}: {function.vllm}", more="      ")
+    lines.append("")
+    parts = [part.name for part in lab.parts if part.goes_to]
+    if parts:
+        lines += _wrapped(f"The engine can run on your {_listed(parts)}:")
+        lines.append('    mini-kv generate "A block is free when" --labs starter')
+    if lab.solutions.is_dir():
+        lines += _wrapped(f"Others have solved it in other ways: {_relative(str(lab.solutions))}")
+    following = next((other for other in all_labs(lab.root) if other.lab_id > lab.lab_id), None)
+    if following is not None:
+        readme = _relative(str(following.folder / "README.md"))
+        lines += _wrapped(f"Next: {following.title} ({following.minutes} minutes), {readme}")
+    return lines + (_wrapped(f"To take away: {lab.question}") if lab.question else [])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the names as a sentence lists them."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _wrapped(text: str, more: str = "  ") -> list[str]:
+    return textwrap.wrap(text, 96, initial_indent="  ", subsequent_indent=more)
 
 
 def _definition(source: str, function: str) -> str:

@@ -123,6 +123,7 @@ def reports() -> dict[str, ServeReport]:
     return compare_strategies(read_trace(TRACE), 60, ms_per_step=50)
 
 
+@pytest.mark.slow
 def test_jumping_the_queue_halves_the_mean_wait_and_lengthens_the_longest():
     """The chapter's figures: who is fast for most is unfair to some."""
     greedy, jumping = reports()["greedy"], reports()["greedy, jumping"]

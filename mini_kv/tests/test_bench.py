@@ -47,6 +47,7 @@ def report(tmp_path_factory):
     return text, json.loads(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_report_has_every_row_and_figure_with_a_positive_median(report):
     _, found = report
     assert [row["name"] for row in found["rows"]] == ROWS

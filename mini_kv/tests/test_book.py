@@ -77,6 +77,7 @@ NEEDS = {"torch": "`[PyTorch]`", "matplotlib": "```kv-chart"}
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.slow
 def test_every_fence_of_a_page_can_be_shown(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     for package, sign in NEEDS.items():
@@ -258,6 +259,7 @@ def as_page(code: str) -> str:
         ("assets/lab.js", lambda code: "const files = `" + code + "`;"),
     ],
 )
+@pytest.mark.slow
 def test_a_solution_is_found_wherever_it_leaks(name, make, tmp_path):
     file = tmp_path / name
     file.parent.mkdir(parents=True)

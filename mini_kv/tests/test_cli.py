@@ -185,6 +185,66 @@ def test_a_labs_test_as_a_page(tmp_path):
     assert "allocate B: shared 1..7, allocated 9, cached 9" in text
 
 
+def told(lab: str, test: str, code: Path) -> list[str]:
+    """Return the lines of a test's story, run on this code."""
+    done = run("story", lab, test, stdout=subprocess.PIPE, env=os.environ | {"LAB_IMPL": str(code)})
+    assert done.returncode == 0
+    lines: list[str] = done.stdout.splitlines()
+    return lines
+
+
+def test_the_story_of_a_test_without_a_cache_is_what_it_compared(tmp_path):
+    """A queue that forgets to count what left: each look, expected and got; the one that differs is marked."""
+    right = ROOT / "solutions/lab-02/solution.py"
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(right.read_text(encoding="utf-8").replace("self.num_free_blocks -= n", "pass"), encoding="utf-8")
+    lines = told("02", "test_6", wrong)
+    assert lines[: lines.index("lab-02  test_6_several_leave_at_once")] == [
+        "",
+        "[1/3] blocks taken by popleft_n(3) from [3, 0, 5, 1, 4]",
+        "   expected  [3, 0, 5]",
+        "   got       [3, 0, 5]",
+        "",
+        "[2/3] queue after popleft_n(3) from [3, 0, 5, 1, 4]",
+        "   expected  [1, 4]",
+        "   got       [1, 4]",
+        "",
+        "[3/3] num_free_blocks, queue after popleft_n(3) from [3, 0, 5, 1, 4]    <- the first that differs",
+        "   expected  2",
+        "   got       5",
+        "",
+    ]
+    assert [line for line in told("02", "test_6", right) if "differs" in line] == []
+
+
+def test_the_story_of_a_scheduler_tells_its_steps_between_the_calls():
+    """Who computes how much, of which budget, and who runs, waits and gave way."""
+    lines = told("11", "test_4", ROOT / "solutions/lab-11/solution.py")
+    steps = [line.partition("] step: ")[2] for line in lines if "] step: " in line]
+    assert steps == [
+        "A 11, B 3   (14 of 14 tokens; running: A, B; waiting: none)",
+        "A 1, B 8   (9 of 14 tokens; running: A, B; waiting: none)",
+        "A 1, B 1   (2 of 14 tokens; running: A, B; waiting: none)",
+        "A 1   (1 of 14 tokens; running: A; waiting: B, C; gave way: B)",
+    ]
+    assert [line for line in lines if "free B" in line] == ["[14/19] free B: freed 6..4"]
+
+
+def test_the_story_of_a_random_test_is_its_shortest_failing_life(tmp_path):
+    """Not the thousand comparisons before it; and of many comparisons the last 30."""
+    right = (ROOT / "solutions/lab-02/solution.py").read_text(encoding="utf-8")
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(right.replace("return taken", "return taken[::-1]"), encoding="utf-8")
+    lines = told("02", "random", wrong)
+    assert lines[1:4] == [
+        "[1/1] what popleft_n(3) gives    <- the first that differs",
+        "   expected  [4, 2, 0]",
+        "   got       [0, 2, 4]",
+    ]
+    lines = told("02", "random", ROOT / "solutions/lab-02/solution.py")
+    assert lines[1].startswith("[1/31] (") and "comparisons before these" in lines[1]
+
+
 @pytest.mark.parametrize(
     "argv",
     [

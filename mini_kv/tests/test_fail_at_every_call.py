@@ -26,7 +26,7 @@ from mini_kv.core.request import Request
 from mini_kv.tests.random_driver import CONFIGS, MISUSES, Config, Generator, Op, World
 from mini_kv.trace.debug import manager_state
 
-NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "100000"))
+NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "30000"))
 NUM_DRAWN = max(40, NUM_OPERATIONS // 5_000)
 OPS_PER_STORY = 60
 

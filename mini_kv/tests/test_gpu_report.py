@@ -71,6 +71,7 @@ def test_each_part_gets_the_time_that_is_left(card):
     assert given == sorted(given, reverse=True) and given[-1] < 100.0
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_or_takes_too_long_says_so_and_costs_no_other():
     assert run_part(ROOT, Part("", ("-c", "print('half'); raise SystemExit(3)")), 30.0) == "half\n(exit status 3)"
     endless = Part("", ("-uc", "print('half'); import time; time.sleep(60)"))

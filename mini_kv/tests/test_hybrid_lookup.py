@@ -1,6 +1,6 @@
 """A hybrid lookup equals brute force: of all boundaries, the last at which every group has what the next token reads.
 
-`MINI_KV_LOOKUPS` sets how many random configurations of groups are tried; `.ci/run` tries 50,000.
+`MINI_KV_LOOKUPS` sets how many random configurations of groups are tried; `.ci/run` tries 20,000.
 """
 
 import os

@@ -183,11 +183,8 @@ def test_one_that_waits_for_another_function_is_met_with_silence(lab):
 
 def test_a_timeout_says_as_much_about_the_machine(lab):
     """No name, though the other tests are those of a mutant."""
-    lab.write(
-        "labs/lab-77/test_lab.py", f"import pytest\n\npytestmark = pytest.mark.timeout(0.4)\n{TEST_LAB}{MORE_TESTS}"
-    )
-    slow = SOLUTION.replace("    return [2 *", "    import time; time.sleep(60)\n    return [2 *")
-    run = lab.run_apart(slow, environment={k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"})
+    endless = SOLUTION.replace("    return [2 *", "    while True:\n        pass\n    return [2 *")
+    run = lab.run_apart(endless, "--lab-seconds=0.1", environment=os.environ)
     assert (run.states["test_4_double"], named(run.messages)) == ("FAIL 0/4", {})
 
 

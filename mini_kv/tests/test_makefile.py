@@ -40,6 +40,7 @@ def start(checkout: Path, *command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_makes_at_once_take_turns(checkout: Path) -> None:
     """Pip never runs twice at a time, and what one has installed the other one finds: five calls, not ten."""
     makes = [start(checkout, "make", ".venv/.torch", f"PY={sys.executable}") for _ in range(2)]
@@ -75,6 +76,7 @@ def test_without_a_python_make_says_so(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("stamp", [".book", ".notebooks", ".e2e", ".lint", ".torch"])
+@pytest.mark.slow
 def test_make_says_what_takes_so_long(checkout: Path, stamp: str) -> None:
     """Before each installation: what comes, and how long it takes."""
     for name in (".ready", ".torch"):

@@ -29,6 +29,7 @@ EVERYTHING = (".ready", ".torch", ".book", ".lint", ".e2e", ".notebooks")
         ("constraints", ".lint"),
     ],
 )
+@pytest.mark.slow
 def test_without_a_network_make_says_so(target: str, missing: str, tmp_path: Path) -> None:
     """Each target in an environment that lacks the one step it needs: pip's line, then ours."""
     make = shutil.which("make")

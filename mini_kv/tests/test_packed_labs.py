@@ -96,6 +96,7 @@ def test_each_wheel_is_a_file_that_constraints_txt_names_by_its_hash(wheels: lis
     assert sorted(found) == sorted([*licences.WHEELS, "xxhash"])
 
 
+@pytest.mark.slow
 def test_pip_takes_no_wheel_with_another_hash(wheels: list[Path], tmp_path: Path) -> None:
     """The command is `npm run wheels` itself, but that it looks for its files in a folder where one has changed."""
     for wheel in wheels:

@@ -37,7 +37,8 @@ PAGE = (
 """What a page with lab-05 loads of this repository. It has nothing else, so nothing else can be needed."""
 QUESTIONS = ("mini_kv/tests/pyodide/driver.py", "mini_kv/tests/golden_block_hashes.json")
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for Node, the others only compare
+# The first test waits for Node, the others only compare.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 Answers = dict[str, Any]
 

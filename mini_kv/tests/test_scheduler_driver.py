@@ -23,7 +23,7 @@ from mini_kv.tests.scheduler_driver import OPERATIONS, Run, main, run
 from mini_kv.tests.scheduler_matrix import CONFIGS, Config
 from mini_kv.tests.strict_worker import SchedulerFailure, StrictWorker, alone, checksums, next_token, salt_seed
 
-NUM_STEPS = int(os.environ.get("MINI_KV_OPERATIONS", "100000")) // 10
+NUM_STEPS = int(os.environ.get("MINI_KV_OPERATIONS", "30000")) // 10
 
 
 @cache

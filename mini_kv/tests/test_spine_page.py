@@ -30,6 +30,7 @@ def test_each_file_has_a_question_a_prediction_and_an_answer():
         assert answer in name
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_size_report():
     report = subprocess.run(
         [sys.executable, ".ci/size.py"], cwd=ROOT, capture_output=True, check=False, encoding="utf-8"

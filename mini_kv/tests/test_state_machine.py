@@ -23,7 +23,7 @@ from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.tests.random_driver import MISUSES, NAMESPACES, Config, Op, replay
 
-NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "100000"))
+NUM_OPERATIONS = int(os.environ.get("MINI_KV_OPERATIONS", "30000"))
 
 SETTINGS = settings(
     max_examples=max(10, 60 * NUM_OPERATIONS // 100_000),
@@ -230,6 +230,7 @@ NUM_BUGS = len(BUGS) if NUM_OPERATIONS > 100_000 else 1  # shrinking takes secon
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", list(BUGS)[:NUM_BUGS])
+@pytest.mark.slow
 def test_a_bug_is_told_in_a_few_operations(bug: str) -> None:
     """The counterexample is short, is printed as a call of the driver's `replay`, and is about the bug alone."""
 

@@ -36,6 +36,7 @@ def build(checkout: Path, kind: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(checkout / "dist" / done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_wheel_is_the_package_and_its_data(checkout: Path) -> None:
     """Every file of mini_kv but the package's README is there, and beside them only the metadata."""
     files = [path.relative_to(ROOT) for path in (ROOT / "mini_kv").rglob("*") if path.is_file()]

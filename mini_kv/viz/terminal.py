@@ -51,14 +51,24 @@ def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None
 
 def play_spans(spans: Sequence[Span], num_blocks: int, out: TextIO, keys: TextIO | None = None) -> None:
     """Write what each call did and the state after it; `keys` as in `play_in_terminal`. Needs snapshots."""
-    colour, width = _may_colour(out), _width_of(out)
-    pages = []
-    for number, (span, frame) in enumerate(zip(spans, frames(spans, num_blocks), strict=True), start=1):
-        changed = {edge.block_id for edge in span.edges}
-        drawing = _indented(draw_state(frame, changed, colour=colour), width)
-        pages.append(Page(f"[{number}/{len(spans)}] {story_line(span)}\n\n{drawing}"))
     out.write(f"{LEGEND}\n")
-    _turn_pages(pages, out, keys, width)
+    play_texts(draw_spans(spans, num_blocks, out), out, keys)
+
+
+def draw_spans(spans: Sequence[Span], num_blocks: int, out: TextIO) -> list[str]:
+    """Return what each call did and the state after it, a text per call, as it fits on `out`. Needs snapshots."""
+    colour, width = _may_colour(out), _width_of(out)
+    texts = []
+    for span, frame in zip(spans, frames(spans, num_blocks), strict=True):
+        changed = {edge.block_id for edge in span.edges}
+        texts.append(f"{story_line(span)}\n\n{_indented(draw_state(frame, changed, colour=colour), width)}")
+    return texts
+
+
+def play_texts(texts: Sequence[str], out: TextIO, keys: TextIO | None = None) -> None:
+    """Write the texts, numbered; `keys` as in `play_in_terminal`."""
+    pages = [Page(f"[{number}/{len(texts)}] {text}") for number, text in enumerate(texts, start=1)]
+    _turn_pages(pages, out, keys, _width_of(out))
 
 
 def _turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: int) -> bool:

@@ -21,6 +21,7 @@ import pytest
 from mini_kv.labkit import plugin
 from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.scoreboard import draw_scoreboard
+from mini_kv.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
 from mini_kv.viz.figure import spans_data
 
 ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
@@ -64,7 +65,7 @@ class Run:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, None, None]:
         """Give the test its time, and no more."""
-        with time_limit(plugin.TIME_LIMIT_S):
+        with time_limit(TIME_LIMIT_S):
             return (yield)
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
@@ -84,7 +85,7 @@ def _name(nodeid: str) -> str:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Generator[None]:
-    """Fail, as pytest-timeout does in the terminal, if the learner's own lines still go round after `seconds`.
+    """Raise `TookTooLongError`, as the terminal does, if the learner's own lines still go round after `seconds`.
 
     A page has no signals and no threads, but Python can watch for jumps: every loop has one. Only the learner's files
     are watched; each place in other files is asked about once and then left alone. What goes round without a jump of
@@ -98,7 +99,7 @@ def time_limit(seconds: float) -> Generator[None]:
         if not code.co_filename.endswith("/starter.py"):
             return watch.DISABLE
         if time.monotonic() > ends:
-            pytest.fail(f"Timeout (>{seconds:.1f}s) from pytest-timeout.")
+            raise TookTooLongError(f"no end after {seconds:g} s: an endless loop, or a slow machine")
         return None
 
     watch.use_tool_id(tool, "a lab's time limit")

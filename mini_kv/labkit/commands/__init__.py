@@ -1,8 +1,8 @@
 """The learner's verbs of mini-kv, one per file.
 
-In the order of the course: `story`, `puzzle`, `status`, `predict`, `hint`, `watch`, `reset`, `generate`, `doctor`,
-`gpu_report`. Each file says in add_arguments what the verb takes, and does it in run, which returns the exit status.
-mini-kv loads the file of the verb that was typed and no other, so that no verb waits for what it does not use.
+In the order of the course: `story`, `puzzle`, `run`, `status`, `predict`, `hint`, `watch`, `reset`, `generate`,
+`doctor`, `gpu_report`. Each file says in add_arguments what the verb takes, and does it in run, which returns the exit
+status. mini-kv loads the file of the verb that was typed and no other, so that no verb waits for what it does not use.
 """
 
 import argparse

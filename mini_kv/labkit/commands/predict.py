@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from mini_kv.labkit.commands import add_lab_argument, on_lab
 from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.state import State, update_state
+from mini_kv.labkit.state import State, read_state, update_state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,23 +27,58 @@ def ask_predictions(lab: Lab, out: TextIO, answers: TextIO) -> int:
     try:
         for number, question in enumerate(questions, start=1):
             out.write(f"\n[{number}/{len(questions)}] {question['ask']}\n> ")
-            out.flush()
-            answer = answers.readline()
-            if not answer:
-                out.write("\n")
+            answer = _take_answer(lab, question, out, answers, given)
+            if answer is None:
                 break
-            right = _plain(answer) == _plain(question["answer"])
-            given[f"{lab.lab_id} {question['id']}"] = {"answer": answer.strip(), "right": right}
-            out.write(_reply(question, answer, right))
+            out.write(_reply(question, answer))
     finally:  # whatever was answered before Ctrl-C counts
-        if given:
-            update_state(lab.state, "predictions", lambda state: state.update(given))
+        _keep(lab, given)
     return 0
 
 
-def _reply(question: dict[str, Any], answer: str, right: bool) -> str:
+def ask_next(lab: Lab, out: TextIO, answers: TextIO) -> None:
+    """Ask the first question that was never asked about a test that has not passed; an empty line skips it for good."""
+    asked = read_state(lab.state, "predictions")
+    states = read_state(lab.state, "progress").get(lab.lab_id, {"tests": {}})["tests"]
+    for question in lab.course_file("predict.toml")["question"]:
+        if _key(lab, question) not in asked and states.get(question["test"]) != "pass":
+            given: State = {}
+            out.write(f"Before you look: {question['ask']}\n(Enter skips) > ")
+            answer = _take_answer(lab, question, out, answers, given)
+            if answer:
+                out.write(_reply(question, answer))
+            _keep(lab, given)
+            return
+
+
+def _take_answer(lab: Lab, question: dict[str, Any], out: TextIO, answers: TextIO, given: State) -> str | None:
+    """Read an answer, note it in `given` and return it; at the end of input `None`."""
+    out.flush()
+    line = answers.readline()
+    if not line:
+        out.write("\n")
+        return None
+    answer = line.strip()
+    given[_key(lab, question)] = {"answer": answer, "right": _is_right(question, answer)}
+    return answer
+
+
+def _keep(lab: Lab, given: State) -> None:
+    if given:
+        update_state(lab.state, "predictions", lambda state: state.update(given))
+
+
+def _key(lab: Lab, question: dict[str, Any]) -> str:
+    return f"{lab.lab_id} {question['id']}"
+
+
+def _is_right(question: dict[str, Any], answer: str) -> bool:
+    return _plain(answer) == _plain(question["answer"])
+
+
+def _reply(question: dict[str, Any], answer: str) -> str:
     """Return what is said to an answer: why it is right, or what would have had to be true."""
-    if right:
+    if _is_right(question, answer):
         return f"Yes: {question['answer']}. {question['why']}\n"
     supposed = {_plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(_plain(answer))
     no = "" if supposed is None else f"No. {supposed}\n"

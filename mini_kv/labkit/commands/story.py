@@ -7,14 +7,21 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_kv.labkit.commands import write_file, write_page
 from mini_kv.labkit.lab import Lab, find_lab, shown
 from mini_kv.trace.events_file import EventsHeader, dump_events, load_events
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.viz.figure import page, spans_data, story_data
-from mini_kv.viz.terminal import play_in_terminal, play_spans
+from mini_kv.viz.terminal import draw_spans, play_in_terminal, play_spans, play_texts
+from mini_kv.viz.text import LEGEND
+
+if TYPE_CHECKING:
+    from mini_kv.labkit.fixture import LabUnderTest, Note
+
+MAX_NOTES = 30
+"""Comparisons that a story tells at most: a random test makes thousands."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -159,10 +166,40 @@ def _page_of_test(lab: Lab, beginning: str) -> str:
 
 
 def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> None:
-    """Run the test on the learner's code and play what it did to its cache, call by call; then how it ended."""
+    """Run the test on the learner's code and play what it did and compared, step by step; then how it ended."""
     result, fixture = _run_test(lab, find_test(lab, beginning))
-    if fixture is not None and fixture.kvs:
-        kv = fixture.kvs[-1]
-        play_spans(kv.spans, kv.manager.kv_cache_config.num_blocks, out, keys)
+    if fixture is not None:
+        if fixture.kvs:
+            out.write(f"{LEGEND}\n")
+        play_texts(_steps(fixture, out), out, keys)
         out.write("\n")
     out.write(f"{result.message or f'{result.test}: {result.state}'}\n")
+
+
+def _steps(fixture: "LabUnderTest", out: TextIO) -> list[str]:
+    """Return the story of a test: each call of its last cache, and what was compared after it, as texts."""
+    calls: list[str] = []
+    if fixture.kvs:
+        kv = fixture.kvs[-1]
+        calls = draw_spans(kv.spans, kv.manager.kv_cache_config.num_blocks, out)
+    notes = [note for note in fixture.notes if note.moment[0] == len(fixture.kvs)]
+    steps, told = [], 0
+    if len(notes) > MAX_NOTES:
+        told = notes[-MAX_NOTES].moment[1]
+        steps = [f"({len(notes) - MAX_NOTES:,} comparisons before these, and what led to them, are left out)"]
+    for note in notes[-MAX_NOTES:]:
+        steps += calls[told : note.moment[1]]
+        told = note.moment[1]
+        steps.append(_draw_note(note))
+    return steps + calls[told:]
+
+
+def _draw_note(note: "Note") -> str:
+    """Return a note as text; of a comparison that failed, which is the last one, it says so."""
+    from mini_kv.labkit.failure import compared
+    from mini_kv.labkit.fixture import Comparison, same
+
+    if not isinstance(note, Comparison):
+        return note.what
+    differs = "" if same(note.want, note.got) else "    <- the first that differs"
+    return "\n".join([note.what + differs, *compared(note.want, note.got)])

@@ -2,12 +2,12 @@
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from typing import TextIO
 
 from mini_kv.labkit.commands import add_lab_argument, on_lab
+from mini_kv.labkit.commands.run import run_lab
 from mini_kv.labkit.lab import Lab
 
 
@@ -29,13 +29,7 @@ def watch(lab: Lab, out: TextIO, poll_seconds: float = 0.5) -> int:
         if stamp != seen:
             seen = stamp
             out.write("\033[2J\033[H" if out.isatty() else "")
-            out.flush()
-            subprocess.run(
-                [sys.executable, "-m", "pytest", str(lab.folder), "-q"],
-                cwd=lab.root,
-                env={**os.environ, "LAB_IMPL": "starter"},
-                check=False,
-            )
+            run_lab(lab, out)
             out.write(f"watching {os.path.relpath(lab.starter)}; Ctrl-C stops\n")
             out.flush()
         time.sleep(poll_seconds)

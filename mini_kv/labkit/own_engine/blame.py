@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from mini_kv.labkit.own_engine.found import Found, last_line, own_parts
-from mini_kv.labkit.own_engine.trial import TookTooLongError, Trial
+from mini_kv.labkit.own_engine.trial import Trial
+from mini_kv.labkit.time_limit import TookTooLongError
 
 PATIENCE_S = 3
 """Seconds that a step may take while parts are tried, if an engine did not come back."""

@@ -13,8 +13,9 @@ from mini_kv.labkit.lab import all_labs, shown
 from mini_kv.labkit.own_engine.assembly import seams
 from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short
-from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, TookTooLongError, Trial
+from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, Trial
 from mini_kv.labkit.parts import OwnParts
+from mini_kv.labkit.time_limit import TookTooLongError
 
 
 def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = STEP_LIMIT_S) -> int:

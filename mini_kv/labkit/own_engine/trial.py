@@ -1,16 +1,13 @@
 """Runs code that may be wrong: it may raise, it may never come back."""
 
-import _thread
 import argparse
-import signal
-import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mini_kv.labkit.parts import OwnParts
+from mini_kv.labkit.time_limit import TookTooLongError, time_limit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,41 +21,6 @@ STEP_LIMIT_S = 30
 
 TOLERANCE = 0.001
 """Largest difference of two logits that count as equal. Sums in another order give 0.00001 after 100 tokens."""
-
-
-class TookTooLongError(BaseException):
-    """The code did not come back. Not an `Exception`: a loop that swallows exceptions would swallow this one too."""
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLongError` in the code that runs inside after `seconds` seconds, then every second until it ends.
-
-    For the main thread, which is where Python delivers interrupts; on every system. Ctrl-C still works.
-    """
-    done, is_over = threading.Event(), threading.Event()
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        if is_over.is_set():
-            raise TookTooLongError
-        raise KeyboardInterrupt
-
-    def watch() -> None:
-        wait = seconds
-        while not done.wait(wait):
-            is_over.set()
-            _thread.interrupt_main()
-            wait = 1
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
 
 
 class Trial:

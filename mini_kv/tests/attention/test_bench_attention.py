@@ -67,6 +67,7 @@ def test_a_ratio_below_its_target_reaches_it():
         assert cpu.Result(row, ms).verdict == verdict
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_the_rows(tmp_path, one_thread):
     out, path = io.StringIO(), tmp_path / "report.json"
     with redirect_stdout(out):

@@ -149,6 +149,7 @@ def recompiled(capability, *names):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_some_launches_are_compiled_as_they_were_recorded(recording):
     found = recompiled("9.0", *SAMPLE)
     recorded = recording["triton"].get(triton.__version__, {}).get("9.0", found)

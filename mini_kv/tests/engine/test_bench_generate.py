@@ -89,6 +89,7 @@ def test_without_transformers_ours_is_measured_and_the_table_says_who_is_missing
     assert peers.lines([row])[-1] == "transformers: the package transformers is not installed"
 
 
+@pytest.mark.slow
 def test_a_ratio_reaches_its_target_or_misses_it(setup):
     def peer(prompts):
         return 1.0, [[0]] * len(prompts)
@@ -123,6 +124,7 @@ def test_where_two_answers_part_ways_the_gap_of_the_best_logits_is_told(setup):
     assert peers.widest_gap(setup, [prompt], [[5, 6]], [[5]]) == float("inf")
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_its_parts(tmp_path):
     out, path = io.StringIO(), tmp_path / "report.json"
     with redirect_stdout(out):

@@ -313,6 +313,7 @@ def test_a_tokenizer_of_fewer_tokens_than_the_model_has_rows_writes_on(tmp_path)
 
 
 @pytest.mark.parametrize("attack", ["layers", "nan", "pattern", "depth"])
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line(folder, attack, capsys):
     if attack == "layers":
         edit(folder, num_hidden_layers=10**9)

@@ -276,6 +276,7 @@ def test_a_file_that_does_not_load_is_not_used(capsys, tmp_path):
     assert "1 of 17 parts from the labs." in below
 
 
+@pytest.mark.slow
 def test_an_endless_loop_ends_with_the_line_that_it_was_in(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-02", "lab-03", "lab-11")
     file = spoil(folder, "lab-11", "            index += 1\n", "            while True:\n                index += 1\n")
@@ -285,6 +286,7 @@ def test_an_endless_loop_ends_with_the_line_that_it_was_in(capsys, tmp_path):
     assert below.endswith(f"With lab-11 Scheduler from mini_kv it is right again: {file}:12")
 
 
+@pytest.mark.slow
 def test_a_file_that_never_ends_loading_is_not_used(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-02")
     (folder / "lab-04.py").write_text(

@@ -46,6 +46,7 @@ def two_threads():
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(NUM_STORIES))
+@pytest.mark.slow
 def test_an_exception_at_any_call_costs_no_other_request_a_word(seed):
     story = make_story(seed)
     wanted = Play(story.without_aborts(), Fuse()).run()

@@ -59,6 +59,7 @@ def test_it_expects_sentences_that_it_has_never_read(tiny):
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.slow
 def test_it_writes_words(tiny, prompt):
     """Those of the prose: nearly all, since the prose goes on changing and the model does not."""
     known = {word for text in read_prose(ROOT) for word in words(text)}

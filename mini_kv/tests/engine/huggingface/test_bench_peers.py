@@ -1,9 +1,12 @@
 """The benchmark beside transformers: the same weights and prompts, and the same answers."""
 
+import pytest
+
 from mini_kv.bench.generate import peers
 from mini_kv.bench.generate.setup import make_setup
 
 
+@pytest.mark.slow
 def test_transformers_gives_the_same_answers_in_all_its_ways():
     """Continuous batching asks psutil for the free memory: without that package it is missing, and the rows say so.
 

@@ -50,6 +50,7 @@ def change_weights(folder, change):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+@pytest.mark.slow
 def test_a_whole_checkpoint_is_loaded_in_its_own_dtype_and_without_a_tokenizer(folder):
     model, tokenizer = load_huggingface(folder)
     assert (model.dtype, tokenizer) == (torch.float32, None)
@@ -290,6 +291,7 @@ def test_code_in_the_folder_is_not_run(folder):
     load_huggingface(folder)
 
 
+@pytest.mark.slow
 def test_importing_the_adapter_does_not_import_transformers():
     import subprocess
     import sys

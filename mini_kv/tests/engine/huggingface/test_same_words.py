@@ -88,6 +88,7 @@ def test_twenty_prompts_that_share_prefixes_get_the_answers_of_transformers(name
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.slow
 def test_so_they_do_if_prompts_are_cut_with_the_cache_and_without(name, made):
     checkpoint = made(name)
     with_cache, without = (run(checkpoint, config, checkpoint.prompts) for config in (CUT, WITHOUT_CACHE))
@@ -98,6 +99,7 @@ def test_so_they_do_if_prompts_are_cut_with_the_cache_and_without(name, made):
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.slow
 def test_so_they_do_if_the_pool_is_so_small_that_requests_are_preempted(name, made):
     checkpoint = made(name)
     short = run(checkpoint, tight(checkpoint), checkpoint.prompts)
@@ -113,6 +115,7 @@ def test_preempted_requests_that_find_none_of_their_blocks_cached_get_the_answer
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.slow
 def test_three_samples_forked_from_one_prompt_say_the_same_three_times(name, made):
     checkpoint = made(name)
     forked = run(checkpoint, CUT, checkpoint.prompts, n=3)
@@ -132,6 +135,7 @@ def test_samples_that_part_ways_after_the_fork_are_those_of_an_engine_without_fo
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.slow
 def test_a_contiguous_cache_and_no_cache_say_the_same(name, made):
     checkpoint = made(name)
     model, _ = load_huggingface(checkpoint.folder, dtype=checkpoint.dtype)

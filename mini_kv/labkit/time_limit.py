@@ -1,0 +1,93 @@
+"""An end for code that may never come back, on every system that has threads."""
+
+import _thread
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+TIME_LIMIT_S = 5
+"""Seconds that a lab's test may compute, unless `--lab-seconds` says otherwise; none needs one."""
+WATCH_S = 0.1
+"""Seconds between two looks at the clock."""
+INTERRUPTS = 10
+"""Interruptions, a look apart, that code may swallow before the last resort."""
+
+REASON = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
+
+
+class TookTooLongError(BaseException):
+    """The code did not come back. Not an `Exception`: a loop that swallows exceptions would swallow this one too."""
+
+
+class _Watcher(threading.Thread):
+    """Looks at the clocks and interrupts the main thread when its time is over."""
+
+    def __init__(self, seconds: float, cpu_seconds: float, last_resort: Callable[[], None] | None) -> None:
+        super().__init__(daemon=True)
+        self.seconds = seconds
+        self.cpu_seconds = cpu_seconds
+        self.last_resort = last_resort
+        self.done = threading.Event()
+        self.verdict = ""
+        """Why the time is over; "" while it is not."""
+
+    def run(self) -> None:
+        """Look until the code is done."""
+        began, computed, interrupts = time.monotonic(), time.process_time(), 0
+        while not self.done.wait(min(WATCH_S, self.seconds / 4)):
+            if time.process_time() - computed > self.cpu_seconds:
+                self.verdict = f"no end after {self.cpu_seconds:g} s of computing: {REASON}"
+            elif time.monotonic() - began > self.seconds:
+                self.verdict = f"no end after {self.seconds:g} s: it waits for what does not come, or never ends"
+            if self.verdict and interrupts < INTERRUPTS:
+                interrupts += 1
+                _interrupt_main()
+            elif self.verdict and self.last_resort is not None:
+                self.last_resort()
+
+    def interrupt(self, signum: int, frame: FrameType | None) -> None:
+        """Answer an interruption: ours, or Ctrl-C."""
+        if not self.verdict:
+            raise KeyboardInterrupt
+        if not self.done.is_set():
+            raise TookTooLongError(self.verdict)
+
+
+def _interrupt_main() -> None:
+    """Interrupt the main thread; where the system has real signals, also one that sleeps."""
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@contextmanager
+def time_limit(
+    seconds: float, cpu_seconds: float = float("inf"), last_resort: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Raise `TookTooLongError` in the code that runs inside when its time is over, and again until it ends.
+
+    For the main thread, which is where Python delivers interrupts; elsewhere, and in a browser's Python, which has no
+    threads, there is no limit. Ctrl-C still works.
+
+    Args:
+        seconds: by the clock on the wall.
+        cpu_seconds: computed by this process, which other programs on a busy machine do not slow down.
+        last_resort: called, from another thread, if the code swallows one interruption after the other.
+    """
+    if sys.platform == "emscripten" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    watcher = _Watcher(seconds, cpu_seconds, last_resort)
+    before = signal.signal(signal.SIGINT, watcher.interrupt)
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.done.set()
+        watcher.join()
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
