@@ -37,7 +37,10 @@ def test_1_a_new_queue_keeps_the_order_that_it_is_given(lab: LabUnderTest) -> No
     lab.expect(
         "num_free_blocks of a new queue of 4", 4, queue.learners.num_free_blocks, why="an attribute, up to date always"
     )
-    lab.expect("a new queue of blocks 3, 0, 5, 1", [3, 0, 5, 1], order(queue.learners))
+    found = order(queue.learners)
+    if found != [3, 0, 5, 1]:
+        left = queue.learners.num_free_blocks
+        lab.fail("a new queue of blocks 3, 0, 5, 1", [3, 0, 5, 1], found, seen=left)
 
 
 @points(2, GET_ALL, after=FIRST, why="a look takes nothing out, and the list belongs to who asked for it")
