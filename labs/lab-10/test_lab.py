@@ -15,12 +15,12 @@ import pytest
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest
 
-from .helpers import Batch, Step, compare_random_batches, far_apart
+from .helpers import Batch, Step, compare_random_batches, far_apart, refuse_what_no_compiler_takes
 
 # The biography: writing ---------------------------------------------------------------------------------------------
 
 
-@points(3, "reshape_and_cache", why="slot 11 in blocks of 4 is block 2, place 3")
+@points(2, "reshape_and_cache", why="slot 11 in blocks of 4 is block 2, place 3")
 def test_1_each_token_goes_to_its_slot(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three tokens with two heads each, slots in no order: six rows of each cache are written, no other."""
     step = Step(torch, slots=[11, 4, 6])
@@ -28,7 +28,7 @@ def test_1_each_token_goes_to_its_slot(lab: LabUnderTest, torch: ModuleType) -> 
     step.check(lab)
 
 
-@points(3, "reshape_and_cache", why="-1 means that a token is padding; 0 is a slot like any other")
+@points(2, "reshape_and_cache", why="-1 means that a token is padding; 0 is a slot like any other")
 def test_2_padding_is_written_nowhere(lab: LabUnderTest, torch: ModuleType) -> None:
     """A batch is padded to a size that was prepared for: the slot of such a token is -1."""
     step = Step(torch, slots=[-1, 5, -1, 0])
@@ -38,7 +38,7 @@ def test_2_padding_is_written_nowhere(lab: LabUnderTest, torch: ModuleType) -> N
 
 @points(3, "reshape_and_cache", why="only the strides know how far it is from one block, token or head to the next")
 def test_3_caches_are_views_of_one_memory(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Keys and values of a block lie side by side, and the step's keys are cut out of a tensor of queries and keys."""
+    """Keys and values of a block lie side by side, its heads apart, and so do query, key and value of each head."""
     step = Step(torch, slots=[9, 2, 5], views=True)
     step.run(lab)
     step.check(lab)
@@ -47,7 +47,7 @@ def test_3_caches_are_views_of_one_memory(lab: LabUnderTest, torch: ModuleType) 
 # The biography: reading ---------------------------------------------------------------------------------------------
 
 
-@points(2, "paged_attention_decode", why="with one token to look at, all the weight is on it: its value comes out")
+@points(1, "paged_attention_decode", why="with one token to look at, all the weight is on it: its value comes out")
 def test_4_a_single_token_answers_with_its_value(lab: LabUnderTest, torch: ModuleType) -> None:
     """One request of one token, one head: the softmax of one number is 1."""
     batch = Batch(torch, [1], num_kv_heads=1, group=1)
@@ -55,7 +55,7 @@ def test_4_a_single_token_answers_with_its_value(lab: LabUnderTest, torch: Modul
     batch.check(lab)
 
 
-@points(3, "paged_attention_decode", why="the row of the block table says where the next four tokens are")
+@points(2, "paged_attention_decode", why="the row of the block table says where the next four tokens are")
 def test_5_blocks_lie_in_any_order(lab: LabUnderTest, torch: ModuleType) -> None:
     """Two requests, three and two full blocks, ids scrambled: as if the keys were one array."""
     batch = Batch(torch, [12, 8], group=1)
@@ -63,7 +63,7 @@ def test_5_blocks_lie_in_any_order(lab: LabUnderTest, torch: ModuleType) -> None
     batch.check(lab)
 
 
-@points(3, "paged_attention_decode", why="what lies behind the last token has no meaning and must have no weight")
+@points(2, "paged_attention_decode", why="what lies behind the last token has no meaning and must have no weight")
 def test_6_the_last_block_is_half_full(lab: LabUnderTest, torch: ModuleType) -> None:
     """One token less than a block, a block, one more: the places behind the end hold 10000."""
     batch = Batch(torch, [3, 4, 5, 9], num_kv_heads=1, group=1)
@@ -80,7 +80,7 @@ def test_7_heads_share_keys(lab: LabUnderTest, torch: ModuleType) -> None:
         batch.check(lab)
 
 
-@points(3, "paged_attention_decode", why="a softmax does not change when all scores move by the same amount")
+@points(2, "paged_attention_decode", why="a softmax does not change when all scores move by the same amount")
 def test_8_scores_far_from_zero(lab: LabUnderTest, torch: ModuleType) -> None:
     """All scores near +200, then near -200, then rising from block to block: exp of such numbers is infinite, or 0."""
     for shift, slope in ((200.0, 0.0), (-200.0, 0.0), (-200.0, 40.0)):
@@ -90,10 +90,29 @@ def test_8_scores_far_from_zero(lab: LabUnderTest, torch: ModuleType) -> None:
         batch.check(lab, about=f", with scores around {shift:+.0f}")
 
 
+# The biography: what a GPU gets --------------------------------------------------------------------------------------
+
+
+@points(
+    3, "reshape_and_cache", why="the interpreter takes Python for a kernel; a GPU runs only what the compiler takes"
+)
+def test_9_the_writer_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
+    """For a GPU of compute capability 9.0, which need not be here: nothing is started."""
+    refuse_what_no_compiler_takes(lab, torch, "reshape_and_cache")
+
+
+@points(
+    5, "paged_attention_decode", why="the interpreter takes Python for a kernel; a GPU runs what the compiler takes"
+)
+def test_10_the_reader_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
+    """For the same GPU, with heads of 128, blocks of 16 and a cache of half precision."""
+    refuse_what_no_compiler_takes(lab, torch, "paged_attention_decode")
+
+
 # The adversary ------------------------------------------------------------------------------------------------------
 
 
-@points(3, "reshape_and_cache", stage="adversary", why="lanes beyond the last head or element belong to another row")
+@points(2, "reshape_and_cache", stage="adversary", why="lanes beyond the last head or element belong to another row")
 def test_writing_odd_shapes(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three heads of 24, one of 20, blocks of 3 and of 1: no power of two anywhere, but the lanes come in such."""
     for num_kv_heads, head_size, block_size in ((3, 24, 3), (1, 20, 1)):
@@ -102,7 +121,7 @@ def test_writing_odd_shapes(lab: LabUnderTest, torch: ModuleType) -> None:
         step.check(lab)
 
 
-@points(2, "reshape_and_cache", stage="adversary", why="a cache of 4 GB has more numbers than 32 bits can count")
+@points(3, "reshape_and_cache", stage="adversary", why="a cache of 4 GB has more numbers than 32 bits can count")
 def test_writing_far_away(lab: LabUnderTest, torch: ModuleType) -> None:
     """Block 2 begins 2,147,483,648 numbers behind block 0. The memory is promised by the system, and not used."""
     step = Step(torch, slots=[1, 9])
@@ -115,7 +134,7 @@ def test_writing_far_away(lab: LabUnderTest, torch: ModuleType) -> None:
         lab.fail("block 2, place 1 of k_cache, head 0, its first numbers", want[0][:3], got[0][:3])
 
 
-@points(2, "reshape_and_cache", stage="adversary", why="moving a number costs the same as looking at it")
+@points(1, "reshape_and_cache", stage="adversary", why="moving a number costs the same as looking at it")
 def test_counted_each_number_is_moved_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three tokens with slots and one without, 32 numbers each: 96 are read and 96 written, of keys and of values."""
     step = Step(torch, slots=[3, -1, 6, 10])
@@ -126,9 +145,9 @@ def test_counted_each_number_is_moved_once(lab: LabUnderTest, torch: ModuleType)
     lab.expect("numbers read from the caches", 0, read["k_cache"] + read["v_cache"])
 
 
-@points(3, "paged_attention_decode", stage="adversary", why="only the strides know how far it is to the next row")
+@points(2, "paged_attention_decode", stage="adversary", why="only the strides know how far it is to the next row")
 def test_reading_through_views(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Every tensor is a part of a larger one: the caches, the query, the output, the block table."""
+    """Every tensor is a part of a larger one, and its heads lie apart: caches, query, output; the table's rows too."""
     batch = Batch(torch, [7, 4, 9], views=True)
     batch.run(lab)
     batch.check(lab)
@@ -143,7 +162,7 @@ def test_the_row_ends_with_the_request(lab: LabUnderTest, torch: ModuleType) -> 
     batch.check(lab)
 
 
-@points(2, "paged_attention_decode", stage="adversary", why="a row with no tokens is padding: it has no answer")
+@points(1, "paged_attention_decode", stage="adversary", why="a row with no tokens is padding: it has no answer")
 def test_padded_requests_are_left_alone(lab: LabUnderTest, torch: ModuleType) -> None:
     """Two rows of the batch have length 0: nothing is read for them, and their output stays as it was."""
     batch = Batch(torch, [0, 5, 0], num_kv_heads=1)
@@ -160,7 +179,9 @@ def test_reading_odd_shapes(lab: LabUnderTest, torch: ModuleType) -> None:
         batch.check(lab)
 
 
-@points(2, "paged_attention_decode", stage="adversary", why="half a float is enough to keep a key, not to add them up")
+@points(
+    2, "paged_attention_decode", stage="adversary", why="16 bits are enough to keep a number, not to compute with it"
+)
 def test_a_cache_of_half_precision(lab: LabUnderTest, torch: ModuleType) -> None:
     """Keys and values of 16 bits, query and output of 32: as exact as the numbers in the cache allow."""
     batch = Batch(torch, [40], num_kv_heads=1, group=1, block_size=16, dtype="float16")
@@ -168,7 +189,7 @@ def test_a_cache_of_half_precision(lab: LabUnderTest, torch: ModuleType) -> None
     batch.check(lab)
 
 
-@points(2, "paged_attention_decode", stage="adversary", why="a cache of 4 GB has more numbers than 32 bits can count")
+@points(3, "paged_attention_decode", stage="adversary", why="a cache of 4 GB has more numbers than 32 bits can count")
 def test_reading_far_away(lab: LabUnderTest, torch: ModuleType) -> None:
     """Block 2 begins 2,147,483,648 numbers behind block 0, and the table keeps its ids in 32 bits."""
     batch = Batch(torch, [4], num_kv_heads=2, dtype="float16")

@@ -85,6 +85,8 @@ def _at(error: BaseException, at: str, source: str) -> list[str]:
     if isinstance(error, LabFailure):
         if isinstance(error.got, BaseException):
             at = _where(error.got.__traceback__, source)  # another exception than expected, or one too many
+        elif error.line:
+            at = _shown_line(source, error.line)
         elif error.got is not None and not error.picture:
             return []  # the code ran through; what it returned is what counts
     return [f"at:  {at}"] if at else []
@@ -231,8 +233,12 @@ def _where(tb: TracebackType | None, source: str) -> str:
 def _last_of(stack: traceback.StackSummary, source: str) -> str:
     for frame in reversed(stack):
         if frame.filename == source:
-            return f"{_short(source)}:{frame.lineno}  {linecache.getline(source, frame.lineno or 0).strip()}"[:WIDTH]
+            return _shown_line(source, frame.lineno or 0)
     return ""
+
+
+def _shown_line(source: str, number: int) -> str:
+    return f"{_short(source)}:{number}  {linecache.getline(source, number).strip()}"[:WIDTH]
 
 
 def _short(path: str) -> str:

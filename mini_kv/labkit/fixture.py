@@ -41,6 +41,8 @@ class LabFailure(AssertionError):
         """Lines to be drawn under both; the learner's code was stopped at the line that they are about."""
         self.seen = seen
         """What else the test saw: not shown, but it tells one belief from another."""
+        self.line = 0
+        """The line of the learner's file that it is about, where no traceback leads to it."""
 
 
 @dataclass(frozen=True, slots=True)
