@@ -106,9 +106,7 @@ def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Callable
     return call_hasher
 
 
-def request(
-    hasher: Callable[[Request], list[Any]], token_ids: Sequence[int], request_id: str = "A", **options: Any
-) -> Request:
+def request(hasher: Any, token_ids: Sequence[int], request_id: str = "A", **options: Any) -> Request:
     """Return a request with these tokens, whose blocks this hasher hashes."""
     return Request(request_id, token_ids, block_hasher=hasher, **options)
 

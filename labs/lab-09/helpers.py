@@ -241,11 +241,11 @@ def expect_attention(
             expect_numbers(lab, f"{what}: log-sum-exp of {name}, head {head}", [want_lse], [lse[index][head]])
 
 
-def expect_numbers(lab: LabUnderTest, what: str, want: Vector, got: Vector) -> None:
+def expect_numbers(lab: LabUnderTest, what: str, want: Vector, got: Vector, why: str = "") -> None:
     """Compare numbers to 1e-5, relative for large ones; shown are four digits, or more if these are the same."""
-    close = [w == g or abs(w - g) <= TOLERANCE * max(1.0, abs(w)) for w, g in zip(want, got, strict=True)]
+    close = [math.isclose(w, g, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for w, g in zip(want, got, strict=True)]
     if not all(close):  # NaN is close to nothing
         for digits in (4, 9):
             short, seen = ([float(f"{number:.{digits}g}") for number in numbers] for numbers in (want, got))
             if short != seen:
-                lab.fail(what, short, seen)
+                lab.fail(what, short, seen, why)

@@ -145,10 +145,10 @@ def test_8_two_requests(lab: LabUnderTest, torch: Any) -> None:
 
 @points(2, ATTEND, why="scores are multiplied by the scale before the power is taken, and once")
 def test_9_the_scale(lab: LabUnderTest, torch: Any) -> None:
-    """The tokens 1 4 9 16 with a scale of a half have the weights of 1 2 3 4: half a logarithm is that of the root."""
-    requests = [Request([2], numbered((1, 4, 9, 16), size=4))]
-    out, lse = attention(lab, torch, [[query(4)]], requests, 4, scale=0.5)
-    expect_numbers(lab, "weights of the tokens 1 4 9 16, scale 0.5", [0.1, 0.2, 0.3, 0.4], out[0][0])
+    """The tokens 1 16 81 256 with a scale of a quarter have the weights of 1 2 3 4, their fourth roots."""
+    requests = [Request([2], numbered((1, 16, 81, 256), size=4))]
+    out, lse = attention(lab, torch, [[query(4)]], requests, 4, scale=0.25)
+    expect_numbers(lab, "weights of the tokens 1 16 81 256, scale 0.25", [0.1, 0.2, 0.3, 0.4], out[0][0])
     expect_numbers(lab, "log-sum-exp: log(1 + 2 + 3 + 4)", [math.log(10)], [lse[0][0]])
 
 
@@ -298,6 +298,10 @@ def test_scores_of_a_hundred_in_the_cache(lab: LabUnderTest, torch: Any) -> None
             what = f"tokens {order[0]} to {order[-1]}, {shift:+} on each score"
             expect_numbers(lab, f"weights of the {what}", [n / 21 for n in order], out[0][0])
             expect_numbers(lab, f"log-sum-exp of the {what}", [math.log(21) + shift], [lse[0][0]])
+    low = [([[-20_000.0, *key[0][1:]]], value) for key, value in numbered([1] * 6, size=6)]
+    out, _ = attention(lab, torch, [[query(6)]], [Request([3, 1], low)], 4)
+    why = "no finite number is low enough for a place that is not to be seen: another token may score lower"
+    expect_numbers(lab, "weights of six tokens that all score -20,000", [1 / 6] * 6, out[0][0], why)
 
 
 @points(1, MERGE, stage="adversary", why="only differences of log-sum-exps may be in a power")

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from mini_kv.labkit.failure import MAX_LINES
+from mini_kv.labkit.failure import BROKE_DOWN, MAX_LINES
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.lab import Lab, load_lab
 from mini_kv.labkit.misconception import fingerprint_file, fingerprints
@@ -236,6 +236,8 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> list[LabResult]:
     for result in results:
         if len(result.message.splitlines()) > MAX_LINES:
             audit.findings.append(f"mutant {mutant.id}, {result.test}: a message of more than {MAX_LINES} lines")
+        if BROKE_DOWN in result.message:
+            audit.findings.append(f"mutant {mutant.id}, {result.test}: {BROKE_DOWN}")
     return results
 
 

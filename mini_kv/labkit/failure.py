@@ -59,6 +59,18 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
     return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
 
 
+BROKE_DOWN = "the test broke down on what your code has left behind"
+
+
+def describe_break_down(error: BaseException, result: LabResult) -> str:
+    """Return the failure of a test in whose own lines something was raised: they look at what the learner's made."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    what = textwrap.wrap(f"{type(error).__name__}: {error}", WIDTH, initial_indent="   ", subsequent_indent="   ")
+    at = f"at:  {_short(last.filename)}:{last.lineno}  {last.line}"[:WIDTH]
+    lines = [f"{result.lab.lab_id}  {result.test}", BROKE_DOWN, *what[:4], at, *_help(result, steps=False)]
+    return "\n".join(lines)
+
+
 def _why(error: BaseException, why: str) -> str:
     """Return the reason to show: the failure's own, else the test's; none for code that broke down."""
     if isinstance(error, LabFailure):

@@ -21,7 +21,7 @@ import pytest
 
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.export import FORMATS, remove_old, write_exports
-from mini_kv.labkit.failure import describe, observed, running_line, with_belief
+from mini_kv.labkit.failure import describe, describe_break_down, observed, running_line, with_belief
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
 from mini_kv.labkit.kernels.interpreter import interpreted
@@ -266,10 +266,10 @@ def _set_message(
         fixture = item.stash.get(FIXTURE, None)
         message = describe(error, result, why, fixture, implementation.file)
         result.observed = observed(error, implementation.file)
-        if message is None:
+        if message is None and implementation.is_reference:  # our own bug
             report.longrepr = item.repr_failure(excinfo)
             return
-        result.message = message
+        result.message = message or describe_break_down(error, result)
     if item.config.get_verbosity() >= 2:
         report.longrepr = item.repr_failure(excinfo)
         report.sections.append(("In short", result.message))

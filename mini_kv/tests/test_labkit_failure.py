@@ -296,16 +296,22 @@ def test_a_traceback_for_who_wants_one(lab):
     assert "\nat:  mine.py:14  return x['no']\n" in out
 
 
-def test_a_mistake_of_the_test_is_shown_as_such(lab):
-    """What neither the learner's code nor the cache has raised keeps its traceback: it is our bug."""
+def test_a_test_that_breaks_down_says_where(lab):
+    """On a learner's code in the usual form, for the code may be the cause; on our own as it is: that is our bug."""
     lab.write(
         "labs/lab-77/test_lab.py",
         "from mini_kv.labkit import points\n\n\n@points(10, 'double')\ndef test_bad(lab):\n    lab.double([]).typo\n",
     )
     run = lab.run_code(SOLUTION)
     assert run.states == {"test_bad": "FAIL 0/10"}
-    assert "AttributeError: 'list' object has no attribute 'typo'" in run.message
-    assert "labs/lab-77/test_lab.py:6: AttributeError" in run.message.replace(os.sep, "/")
+    assert run.message.replace(os.sep, "/").splitlines() == [
+        "lab-77  test_bad",
+        "the test broke down on what your code has left behind",
+        "   AttributeError: 'list' object has no attribute 'typo'",
+        "at:  labs/lab-77/test_lab.py:6  lab.double([]).typo",
+    ]
+    message = lab.run("solution").message.replace(os.sep, "/")
+    assert "labs/lab-77/test_lab.py:6: AttributeError" in message
 
 
 ENDLESS = {
