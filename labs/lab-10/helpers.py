@@ -1,20 +1,17 @@
-"""What lab-10 needs: the arguments of both kernels on poisoned memory, what should come out, and random batches.
+"""What lab-10 needs: the arguments of both kernels on poisoned memory, and what should come out.
 
-Reading order: `Step`, new tokens that a kernel writes; `Batch`, requests whose keys and values a kernel reads; at the
-end, random batches. PyTorch comes in as an argument.
+Reading order: `Step`, new tokens that a kernel writes; `Batch`, requests whose keys and values a kernel reads. PyTorch
+comes in as an argument. Triton's compiler is in compiler.py, what the random test needs in chance.py.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.fixture import InWords, LabFailure, LabUnderTest
-from mini_kv.labkit.kernels.compiled import CAPABILITY, compile_calls
+from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.kernels.memory import KernelMemory
-from mini_kv.labkit.lives import check_life, seeds
 
 UNTOUCHED = -777.0
 """Stands where nothing has been written."""
@@ -246,32 +243,6 @@ def clue(want: Any, row: Any) -> list[str]:
     return []
 
 
-def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
-    """Compile the kernels that both launchers start, for heads of 128 and blocks of 16; fail for this one's.
-
-    A small step or batch goes through the interpreter first: what breaks down there, or is still to do, says so.
-    """
-    step, batch = Step(torch, [0]), Batch(torch, [1], num_kv_heads=1, group=1)
-    if launcher == "reshape_and_cache":
-        step.run(lab)
-    else:
-        batch.run(lab)
-    step = Step(torch, [17, 3], num_kv_heads=8, head_size=128, block_size=16, views=True)
-    batch = Batch(torch, [17], num_kv_heads=8, group=4, head_size=128, block_size=16, dtype="float16", views=True)
-    calls = {
-        "reshape_and_cache": [*step.tensors().values()],
-        "paged_attention_decode": [*batch.tensors().values(), batch.scale],
-    }
-    found = compile_calls(lab.implementation.file, calls)[launcher]
-    if found.error:
-        what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
-        failure = LabFailure(what, "code for the GPU", InWords("an error"))
-        failure.line = found.line
-        raise failure
-    if not found.kernels:
-        lab.fail("kernels that the launcher started", "at least one", 0)
-
-
 def far_apart(torch: ModuleType, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """Return two caches of 16 bits with three blocks, 2**30 numbers apart: 4 GB that cost nothing until written."""
     _, block_size, num_kv_heads, head_size = shape
@@ -280,28 +251,3 @@ def far_apart(torch: ModuleType, shape: tuple[int, ...]) -> tuple[Any, Any]:
     memory = torch.empty((1 << 31) + 2 * block, dtype=torch.float16)
     shape = (3, *shape[1:])
     return memory.as_strided(shape, strides), memory[block:].as_strided(shape, strides)
-
-
-def compare_random_batches(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Run forty random batches; of the first that fails, the fewest requests that still fail are the failure."""
-    for seed in seeds(40):
-        rng = random.Random(seed)
-        lengths = [rng.choice((0, 1, 2, 3, 4, 5, 7, 8)) for _ in range(rng.choice((1, 1, 2)))]
-        shape = {
-            "num_kv_heads": rng.choice((1, 2)),
-            "group": rng.choice((1, 2, 3)),
-            "head_size": rng.choice((8, 12, 16)),
-            "block_size": rng.choice((3, 4, 8)),
-            "views": rng.random() < 0.5,
-            "seed": seed,
-        }
-        drawn = ", ".join(f"{name}={value}" for name, value in shape.items())
-        check_life(lab, partial(play, lab, torch, shape), lengths, f"in a batch with {drawn} and requests of length")
-
-
-def play(lab: LabUnderTest, torch: ModuleType, shape: dict[str, Any], lengths: Sequence[int]) -> None:
-    """Decode requests of these lengths and compare; without a request there is nothing to compare."""
-    if lengths:
-        batch = Batch(torch, lengths, **shape)
-        batch.run(lab)
-        batch.check(lab)

@@ -15,7 +15,9 @@ import pytest
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest
 
-from .helpers import Batch, Step, compare_random_batches, far_apart, refuse_what_no_compiler_takes
+from .chance import compare_random_batches
+from .compiler import refuse_what_no_compiler_takes
+from .helpers import Batch, Step, far_apart
 
 # The biography: writing ---------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ def sources() -> list[Path]:
         *ROOT.glob("labs/*/test_lab.py"),
         *ROOT.glob("labs/*/helpers.py"),
         *ROOT.glob("labs/*/chance.py"),
+        *ROOT.glob("labs/*/compiler.py"),
         *STARTERS.glob("*.txt"),
     ]
     found = [path for folder in ("mini_kv", "book", "solutions", ".ci") for path in (ROOT / folder).rglob("*")]

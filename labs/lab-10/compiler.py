@@ -1,0 +1,34 @@
+"""Triton's compiler on a learner's kernels, for a GPU that need not be there."""
+
+from types import ModuleType
+
+from mini_kv.labkit.fixture import InWords, LabFailure, LabUnderTest
+from mini_kv.labkit.kernels.compiled import CAPABILITY, compile_calls
+
+from .helpers import Batch, Step
+
+
+def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
+    """Compile the kernels that both launchers start, for heads of 128 and blocks of 16; fail for this one's.
+
+    A small step or batch goes through the interpreter first: what breaks down there, or is still to do, says so.
+    """
+    step, batch = Step(torch, [0]), Batch(torch, [1], num_kv_heads=1, group=1)
+    if launcher == "reshape_and_cache":
+        step.run(lab)
+    else:
+        batch.run(lab)
+    step = Step(torch, [17, 3], num_kv_heads=8, head_size=128, block_size=16, views=True)
+    batch = Batch(torch, [17], num_kv_heads=8, group=4, head_size=128, block_size=16, dtype="float16", views=True)
+    calls = {
+        "reshape_and_cache": [*step.tensors().values()],
+        "paged_attention_decode": [*batch.tensors().values(), batch.scale],
+    }
+    found = compile_calls(lab.implementation.file, calls)[launcher]
+    if found.error:
+        what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
+        failure = LabFailure(what, "code for the GPU", InWords("an error"))
+        failure.line = found.line
+        raise failure
+    if not found.kernels:
+        lab.fail("kernels that the launcher started", "at least one", 0)
