@@ -7,7 +7,6 @@ requests (`content` is the model), and last what another process makes.
 
 import hashlib
 import importlib
-import importlib.util
 import json
 import os
 import random
@@ -21,8 +20,10 @@ from typing import Any
 
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 from mini_kv.labkit.fixture import InWords, LabUnderTest
+from mini_kv.labkit.implementation import load_file
 
 HashFunction = Callable[[bytes], bytes]
+Hasher = Callable[[Request], list[Any]]
 
 
 def sha256(data: bytes) -> bytes:
@@ -68,6 +69,12 @@ class Meter:
         self.returned.append(self.function(data))
         return self.returned[-1]
 
+    def calls(self, work: Callable[[], object]) -> int:
+        """Do the work; return how often it called the hash function."""
+        before = len(self.returned)
+        work()
+        return len(self.returned) - before
+
 
 def checked(lab: LabUnderTest, what: str, value: object) -> bytes:
     """Return the value, which must be bytes."""
@@ -86,7 +93,7 @@ def expect_hashes(lab: LabUnderTest, what: str, want: str, got: Sequence[object]
     lab.expect(f"{what} (one letter, one hash)", list(want), got, why)
 
 
-def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Callable[[Request], list[Any]]:
+def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Hasher:
     """Return the learner's hasher, which must return a list of bytes whenever it is called."""
     hasher = lab.get_request_block_hasher(block_size, *arguments)
     if not callable(hasher):
@@ -106,7 +113,7 @@ def make_hasher(lab: LabUnderTest, block_size: int, *arguments: Any) -> Callable
     return call_hasher
 
 
-def request(hasher: Any, token_ids: Sequence[int], request_id: str = "A", **options: Any) -> Request:
+def request(hasher: Hasher, token_ids: Sequence[int], *, request_id: str = "A", **options: Any) -> Request:
     """Return a request with these tokens, whose blocks this hasher hashes."""
     return Request(request_id, token_ids, block_hasher=hasher, **options)
 
@@ -117,13 +124,12 @@ def call(function: str, *arguments: object) -> str:
 
 
 def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
-    """Fail for the first two of these calls that gave the same bytes, or for one that gave none."""
-    seen: dict[bytes, list[str]] = {}
-    for label, value in found.items():
-        seen.setdefault(checked(lab, label, value), []).append(label)
-    alike = [labels for labels in seen.values() if len(labels) > 1]
-    for one, other, *_ in alike:
-        lab.fail(f"{one}  and  {other}", "two different results", InWords("the same bytes for both"), seen=alike)
+    """Fail for the first two of these calls that gave the same bytes, or for one that gave none; all are looked at."""
+    first: dict[bytes, str] = {}
+    pairs = [(first.setdefault(checked(lab, label, value), label), label) for label, value in found.items()]
+    alike = [f"{other}  and  {label}" for other, label in pairs if other is not label]
+    if alike:
+        lab.fail(alike[0], "two different results", InWords("the same bytes for both"), seen=alike)
 
 
 def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
@@ -133,7 +139,8 @@ def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int
     while (other := seen.setdefault(hash_block(lab, function, PARENT, tokens), tokens)) is tokens:
         tokens = [tokens[0] + 1, 1, 2, 3]
         if tokens[0] == 2000:
-            lab.fail("prompts that share a 16-bit hash, of 2,000", "some: there are 65,536 in all", InWords("none"))
+            want = "some: there are 65,536 hashes in all"
+            lab.fail("prompts that share a 16-bit hash, of 2,000", want, InWords("none"))
     return other, tokens
 
 
@@ -157,11 +164,12 @@ class Arrive:
         told = "".join(f", {fact} {value}" for fact, value in facts.items() if value is not None)
         return f"{self.name} comes with {list(self.tokens)}{told}"
 
-    def request(self, hashers: Sequence[Callable[[Request], list[Any]]]) -> Request:
+    def request(self, hashers: Sequence[Hasher]) -> Request:
         """Return the request, with the hasher of its epoch."""
         return request(
             hashers[self.epoch],
             self.tokens,
+            request_id=self.name,
             cache_salt=self.salt,
             lora_request=LoRARequest(*self.lora) if self.lora else None,
             mm_features=[MultiModalFeature(*self.image, IMAGE_LENGTHS[self.image[0]])] if self.image else [],
@@ -228,8 +236,7 @@ def play(lab: LabUnderTest, crowd: Sequence[Step]) -> None:
                 lab.fail(f"hash of {block}", f"that of {other}: the same content", InWords("another hash"))
             owner, other = owner_of.setdefault(found, (facts, block))
             if owner != facts:
-                got = InWords(f"that of {other}, which has other content")
-                lab.fail(f"hash of {block}", "a hash of its own", got)
+                lab.fail(f"hash of {block}", "a hash of its own", InWords(f"that of {other}: other content"))
 
 
 def content(arrival: Arrive, token_ids: Sequence[int]) -> Hashable:
@@ -272,8 +279,7 @@ def hashes_elsewhere(lab: LabUnderTest) -> list[bytes]:
         check=False,
     )
     if done.returncode != 0:
-        last_line = done.stderr.strip().rpartition("\n")[2]
-        lab.fail("the code in another process", "the same five hashes", InWords(last_line))
+        lab.fail("the code in another process", "the same five hashes", InWords(done.stderr.splitlines()[-1]))
     return [bytes.fromhex(one) for one in json.loads(done.stdout.splitlines()[-1])]
 
 
@@ -281,11 +287,7 @@ def main() -> None:
     """Print the hashes that the code named on the command line makes, a file or a module: the other process."""
     source = sys.argv[1]
     if source.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("code_under_test", source)
-        assert spec is not None
-        assert spec.loader is not None
-        code = sys.modules["code_under_test"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(code)
+        code = load_file(Path(source))
     else:
         code = importlib.import_module(source)
     print("\n" + json.dumps([one.hex() for one in some_hashes(code)]))

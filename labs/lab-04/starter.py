@@ -15,7 +15,8 @@ Blocks of 4, a request of 10 tokens. This is what your functions build, with H f
 Three rules hold for all of it:
 
 - Two block hashes are equal exactly if everything that went into them is equal, back to the root.
-- A block hash depends on values only: not on Python's types, not on the process, not on the machine.
+- A block hash depends on values only: not on Python's types, nor on whether two equal texts are one object, not on the
+  process, not on the machine, and not on whose request it is: the request's id stays out.
 - A block hash costs one call of the hash function, and is what that call returned, uncut.
 
 How you lay out the bytes that go into H is your affair: no test looks at them. What a docstring proposes is what the

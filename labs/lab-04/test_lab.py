@@ -42,7 +42,7 @@ from .helpers import (
 )
 
 BLOCK_SIZE = 4
-FACTS = "test_6_facts_can_be_told_apart_again"
+SAME_VALUES = "equal values, equal bytes: two requests never bring the very same object, and are to share all the same"
 
 
 # The biography ------------------------------------------------------------------------------------------------------
@@ -93,27 +93,25 @@ def test_3_only_full_blocks_have_hashes(lab: LabUnderTest) -> None:
 def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> None:
     """10 tokens, then 9 one by one, then 9 at once. Predict the calls of the hash function before you look."""
     meter = Meter(sha256)
-    small = request(make_hasher(lab, BLOCK_SIZE, meter), [0])
-    for token in (1, 2):
-        small.append_output_token_ids(token)
-    why = "no block is full, so nothing has a hash: the root, too, waits until it is needed"
-    lab.expect("calls of the hash function for 3 tokens, one by one, blocks of 4", 0, len(meter.returned), why)
-    meter = Meter(sha256)
     grown = request(make_hasher(lab, BLOCK_SIZE, meter), list(range(10)))
     if len(meter.returned) not in (2, 3):
         lab.fail("calls of the hash function for 10 tokens, blocks of 4", "3: the root, 2 blocks", len(meter.returned))
-    calls = []
-    for token in range(10, 19):
-        before = len(meter.returned)
-        grown.append_output_token_ids(token)
-        calls.append(len(meter.returned) - before)
-    lab.expect("calls of the hash function for the 11th to the 19th token", [0, 1, 0, 0, 0, 1, 0, 0, 0], calls)
-    before = len(meter.returned)
-    grown.append_output_token_ids(*range(19, 28))
-    lab.expect("calls for 9 tokens more at once, the 20th to the 28th", 3, len(meter.returned) - before)
+    single = [meter.calls(partial(grown.append_output_token_ids, token)) for token in range(10, 19)]
+    at_once = meter.calls(partial(grown.append_output_token_ids, *range(19, 28)))
+    hasher = make_hasher(lab, BLOCK_SIZE, meter)
+    short = [meter.calls(partial(request, hasher, list(range(length)))) for length in (1, 2, 3)]
+    nothing = "no block has become full, and the root alone is looked up by no one"
+    what = "calls of the hash function for"
+    once = "a block costs one call, when it becomes full; its parent's hash is there already"
+    rows: list[tuple[str, object, object, str]] = [
+        (f"{what} the 11th to the 19th token", [0, 1, 0, 0, 0, 1, 0, 0, 0], single, once),
+        (f"{what} 9 tokens more at once, the 20th to the 28th", 3, at_once, once),
+        (f"{what} requests of 1, 2 and 3 tokens, blocks of 4", [0, 0, 0], short, nothing),
+    ]
+    lab.expect_all(rows)
     letters = Letters()
-    at_once = letters(request(make_hasher(lab, BLOCK_SIZE), list(range(28))).block_hashes)
-    expect_hashes(lab, "hashes of a request that came with all 28 tokens", "abcdefg", at_once)
+    prompt = letters(request(make_hasher(lab, BLOCK_SIZE), list(range(28))).block_hashes)
+    expect_hashes(lab, "hashes of a request that came with all 28 tokens", "abcdefg", prompt)
     why = "whether a token was in the prompt or was generated changes no hash"
     expect_hashes(lab, "hashes of the one that grew to the same 28 tokens", "abcdefg", letters(grown.block_hashes), why)
     meter = Meter(sha256)
@@ -123,7 +121,7 @@ def test_4_a_growing_request_hashes_its_new_blocks_only(lab: LabUnderTest) -> No
         lab.fail("bytes hashed for the 100th block", "as many as for the 2nd", InWords("more than twice as many"), why)
 
 
-@points(3, "frame", why="what is one field and what is the next must be readable off the bytes")
+@points(3, "frame", why="how many fields there were, and where each ends, must be readable off the bytes")
 def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
     """ "ab" and "c" are not "a" and "bc", and no field is not an empty one."""
     fields: list[tuple[bytes, ...]] = [
@@ -131,28 +129,27 @@ def test_5_fields_can_be_told_apart_again(lab: LabUnderTest) -> None:
         (b"abc", b""),
     ]  # fmt: skip
     all_different(lab, {call("frame", *some): lab.frame(*some) for some in fields})
-    twice = [lab.frame(b"ab", b"c") for _ in range(2)]
-    expect_hashes(lab, "frame of the same fields twice", "aa", Letters()(twice))
+    same = [lab.frame(one := b"ab", one), lab.frame(one, bytes(bytearray(one)))]
+    expect_hashes(lab, "frame of b'ab' twice, and of b'ab' and its copy", "aa", Letters()(same), SAME_VALUES)
 
 
-@points(3, "encode_extra_keys", after="test_5_fields_can_be_told_apart_again", why="other facts, other bytes")
+@points(3, "encode_extra_keys", why="other facts, other bytes: in number, order, values and types")
 def test_6_facts_can_be_told_apart_again(lab: LabUnderTest) -> None:
     """The text "1" is not the number 1, one fact with two values is not two facts, an adapter is not a salt."""
     keys: list[list[tuple[str | int, ...]]] = [
         [], [()], [("",)], [("", "")], [("",), ("",)],
-        [("a", "b")], [("b", "a")], [("a",), ("b",)], [("b",), ("a",)], [("ab",)],
+        [("a", "b")], [("b", "a")], [("a",), ("b",)], [("b",), ("a",)], [("ab",)], [("a",)], [("a",), ()],
         [("lora", "X")], [("cache_salt", "X")], [("lora", "ab", "c")], [("lora", "a", "bc")],
         [("mm", "cat", 1)], [("mm", "cat", "1")], [("mm", "cat", 11)], [("mm", "cat", 1, 1)], [("mm", "cat1")],
     ]  # fmt: skip
     all_different(lab, {call("encode_extra_keys", some): lab.encode_extra_keys(some) for some in keys})
-    same_keys = [lab.encode_extra_keys([("a", 1)]), lab.encode_extra_keys((("a", 1),))]
-    expect_hashes(lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same_keys), why="values, not types")
-    equal = [lab.encode_extra_keys([("mm", "cat"), ("mm", cat)]) for cat in ("cat", "".join("cat"))]
-    why = "equal texts are one value, whether Python keeps one of them in memory or two"
-    expect_hashes(lab, "bytes of two facts with the same text, read once and read twice", "aa", Letters()(equal), why)
+    same = [lab.encode_extra_keys([("a", 1)]), lab.encode_extra_keys((("a", 1),))]
+    expect_hashes(lab, "bytes of [('a', 1)] and of (('a', 1),)", "aa", Letters()(same), why="values, not types")
+    same = [lab.encode_extra_keys([("sql", "sql")]), lab.encode_extra_keys([("sql", "".join("sql"))])]
+    expect_hashes(lab, "bytes of 'sql' twice, and of 'sql' and its copy", "aa", Letters()(same), SAME_VALUES)
 
 
-@points(2, "hash_block_tokens", after=FACTS, why="the same tokens under other weights or another image are other KV")
+@points(2, "hash_block_tokens", why="the same tokens under other weights or another image are other KV")
 def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
     """Same parent, same tokens: the adapter and the image make the difference."""
     keys: list[list[tuple[str | int, ...]]] = [
@@ -169,9 +166,6 @@ def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
     nothing: list[tuple[Any, ...]] = [([],), ((),), ()]
     plain = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], *arguments) for arguments in nothing]
     expect_hashes(lab, "hashes of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
-    cats = [[("mm", "cat", 0), ("mm", cat, 1)] for cat in ("cat", "".join("cat"))]
-    equal = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in cats]
-    expect_hashes(lab, "hashes of 1 2 3 4 with one text twice, read once and read twice", "aa", Letters()(equal))
 
 
 @points(4, "generate_block_hash_extra_keys", why="an adapter counts in every block, an image in those that it covers")
@@ -208,23 +202,21 @@ def test_9_each_namespace_has_a_root_of_its_own(lab: LabUnderTest) -> None:
     expect_hashes(lab, "roots of one namespace, asked for twice", "aa", Letters()(again))
 
 
-@points(
-    3,
-    "get_request_block_hasher",
-    after="test_9_each_namespace_has_a_root_of_its_own",
-    why="all that decides the KV of a block is in its hash, and nothing else is",
-)
+@points(3, "get_request_block_hasher", why="all that decides the KV of a block is in its hash, and nothing else is")
 def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
     """One prompt of three blocks in many circumstances. Which hashes are shared?"""
     letters = Letters()
+    rows: list[tuple[str, object, object, str]] = []
 
-    def expect(circumstance: str, want: str, *namespace: Any, **options: Any) -> None:
+    def expect(circumstance: str, want: str, *namespace: Any, why: str = "", **options: Any) -> None:
         hasher = make_hasher(lab, BLOCK_SIZE, sha256, *namespace)
         found = letters(request(hasher, list(range(12)), **options).block_hashes)
-        expect_hashes(lab, f"hashes of 0 to 11 {circumstance}; a b c is what it has with nothing else", want, found)
+        what = f"hashes of 0 to 11 {circumstance}; a b c is what it has with nothing else (one letter, one hash)"
+        rows.append((what, list(want), found, why))
 
     expect("with nothing else", "abc")
-    expect("once more, for a request with another id", "abc", request_id="B")
+    why = "a hash that knows whose request it is matches no other request's: it is never wrong, and never hits"
+    expect("once more, in a request of another id", "abc", request_id="B", why=why)
     expect("with the salt X", "def", cache_salt="X")
     expect("with the adapter X", "ghi", lora_request=LoRARequest("X", ""))
     expect("with the adapter X from /new", "jkl", lora_request=LoRARequest("X", "/new"))
@@ -233,17 +225,23 @@ def test_10_what_decides_the_kv_decides_the_hash(lab: LabUnderTest) -> None:
     expect("with the cat one token later", "aqr", mm_features=[MultiModalFeature("cat", 6, 2)])
     expect("with the model M", "stu", "M")
     expect("with the model M, weights of epoch 1", "vwx", "M", 1)
+    roots = Letters()([lab.root_block_hash(sha256, salt) for salt in (None, "X")])
+    rows.append(("roots without a salt and with the salt X (one letter, one hash)", ["a", "b"], roots, ""))
+    lab.expect_all(rows)
 
 
-@points(2, "get_request_block_hasher", why="a hash that another process cannot reproduce is a cache that never hits")
+@points(2, "get_request_block_hasher", why="it must be found by any process; the first that differs is at fault")
 def test_11_another_process_gives_the_same_hashes(lab: LabUnderTest) -> None:
     """Python mixes a new random number into its own hash in each process; a block hash must do without."""
     letters = Letters()
-    what = "hashes of a root, a block, a block with an adapter, and of a request's two blocks"
-    expect_hashes(lab, what, "abcde", letters(some_hashes(lab)))
+    here = letters(some_hashes(lab))
+    expect_hashes(
+        lab, "hashes of a root, a block, a block with an adapter, and of a request's two blocks", "abcde", here
+    )
     if sys.platform == "emscripten":
         return  # a browser has one process
-    expect_hashes(lab, f"{what}, in another process", "abcde", letters(hashes_elsewhere(lab)))
+    what = "hashes of a root, a block, a block with an adapter, and of a request's two blocks, in another process"
+    expect_hashes(lab, what, "abcde", letters(hashes_elsewhere(lab)))
 
 
 @points(2, "make_block_hash_with_group_id", why="one prefix has other KV in each group of layers")
@@ -270,7 +268,7 @@ def test_tokens_of_any_size_stay_apart(lab: LabUnderTest) -> None:
     all_different(lab, {f"hash of {block}": hash_block(lab, sha256, PARENT, block) for block in blocks})
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="extra keys and tokens are two fields: frame both")
+@points(1, "hash_block_tokens", stage="adversary", why="extra keys and tokens are fields, to be framed apart")
 def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
     """A request without an adapter chooses tokens whose bytes are an adapter's, before a block or after it."""
     tokens = [5, 6, 7, 8]
@@ -289,7 +287,7 @@ def test_no_tokens_spell_an_adapter(lab: LabUnderTest) -> None:
 
 @points(1, "hash_block_tokens", stage="adversary", why="a block hash depends on values, not on Python's types")
 def test_hashes_depend_on_values_only(lab: LabUnderTest) -> None:
-    """A list, a tuple, an array, and integers that print themselves as NumPy's do: the same tokens, the same hash."""
+    """A list, a tuple, an array, integers that print themselves as NumPy's do; keys with one text, once copied."""
 
     class NumPyLike(int):
         def __repr__(self) -> str:
@@ -301,9 +299,12 @@ def test_hashes_depend_on_values_only(lab: LabUnderTest) -> None:
     kinds = [tokens, tuple(tokens), array.array("Q", tokens), [NumPyLike(token) for token in tokens]]
     hashes = [hash_block(lab, sha256, PARENT, kind) for kind in kinds]
     expect_hashes(lab, "hashes of a block as a list, a tuple, an array, NumPy-like integers", "aaaa", Letters()(hashes))
+    texts = [[("sql", "sql")], [("sql", "".join("sql"))]]
+    hashes = [hash_block(lab, sha256, PARENT, tokens, keys) for keys in texts]
+    expect_hashes(lab, "hashes with the key 'sql' twice, and 'sql' and its copy", "aa", Letters()(hashes), SAME_VALUES)
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="the recipe says in which order bytes stand, no machine does")
+@points(1, "hash_block_tokens", stage="adversary", why="the recipe sets the order of the bytes, not the machine")
 def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same code where `sys.byteorder` is the other one, and `struct.pack` follows it unless told."""
     hashes = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], [("mm", "cat", 2)])]
@@ -321,7 +322,7 @@ def test_a_machine_of_the_other_byte_order_agrees(lab: LabUnderTest, monkeypatch
     expect_hashes(lab, "hashes of a block on a little-endian and on a big-endian machine", "aa", Letters()(hashes))
 
 
-@points(2, "hash_block_tokens", stage="adversary", why="the hash function that you are given makes it, no other")
+@points(2, "hash_block_tokens", stage="adversary", why="the hash function that you are given makes the hash, no other")
 def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     """With 65,536 hashes, two prompts share one after some hundreds; and no look at a block's own tokens finds out.
 
@@ -347,7 +348,7 @@ def test_sixteen_bits_are_soon_used_up(lab: LabUnderTest) -> None:
     )
 
 
-@points(1, "hash_block_tokens", stage="adversary", why="it tells in which order the blocks came, and how often")
+@points(1, "hash_block_tokens", stage="adversary", why="a hash tells in which order the blocks came, and how often")
 def test_the_order_of_blocks_counts(lab: LabUnderTest) -> None:
     """A B C, B A C, C alone, A A C: mixing a block into the hash must not commute, nor undo itself."""
     a, b, c = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
@@ -382,7 +383,7 @@ def test_no_field_looks_like_two(lab: LabUnderTest) -> None:
     all_different(lab, {label: lab.frame(*some) for label, some in fields.items()})
 
 
-@points(1, "encode_extra_keys", stage="adversary", why="a client chooses names and salts: every text has its own bytes")
+@points(1, "encode_extra_keys", stage="adversary", why="clients choose texts: each list of values has its own bytes")
 def test_every_text_and_number_has_bytes_of_its_own(lab: LabUnderTest) -> None:
     """Texts that UTF-8 refuses, accents in two spellings, quotes; numbers below zero and beyond 64 bits."""
     texts = [
@@ -414,9 +415,7 @@ def test_images_of_any_size_and_place(lab: LabUnderTest) -> None:
         lab.expect(what, want, lab.generate_block_hash_extra_keys(a, start, start + size))
 
 
-@points(
-    1, "get_request_block_hasher", stage="adversary", why="what a hasher knows of a request, it reads off the request"
-)
+@points(1, "get_request_block_hasher", stage="adversary", why="a hasher reads what it knows off the request")
 def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
     """A and B grow in turns; C is made with A's first two hashes."""
     letters = Letters()
@@ -446,5 +445,6 @@ def test_one_hasher_serves_all_requests(lab: LabUnderTest) -> None:
 def test_random_requests_share_exactly_what_they_may(lab: LabUnderTest) -> None:
     """Forty small crowds of requests: two blocks have one hash if, and only if, a naive description is the same."""
     for seed in seeds(40):
-        crowd = random_crowd(random.Random(seed))
-        check_life(lab, partial(play, lab), crowd, f"in the crowd of seed {seed}, shortened to")
+        check_life(
+            lab, partial(play, lab), random_crowd(random.Random(seed)), f"in the crowd of seed {seed}, shortened to"
+        )

@@ -78,7 +78,9 @@ class CheckedGroup(FullAttentionManager):
         """Return the hit; anything but a list of blocks fails the test."""
         hit = super().find_longest_cache_hit(block_hashes, max_length)
         if not are_blocks(hit):
-            raise LabFailure("what find_longest_cache_hit returned", "a list of KVCacheBlock, one for each block", hit)
+            why = "get_cached_block returns a list with a block per group; the hit is a list of blocks"
+            want = "a list of KVCacheBlock, one for each block"
+            raise LabFailure("what find_longest_cache_hit returned", want, hit, why)
         return hit
 
 
@@ -266,7 +268,9 @@ def counters(stats: Any) -> tuple[int, int, int]:
 
 
 def id_of(block: object) -> object:
-    """Return the id of a block; what is no block, as it is."""
+    """Return the id of a block; what is no block, as it is, but a number in words, for it is not the block."""
+    if isinstance(block, int):
+        return f"the number {block}"
     return block.block_id if isinstance(block, KVCacheBlock) else block
 
 

@@ -59,7 +59,7 @@ def test_1_a_full_block_gets_its_name(lab: LabUnderTest) -> None:
     lab.expect("blocks found for the same prompt", [1, 2], lookup(kv, PROMPT[:10]), why="a block is cached to be found")
 
 
-@points(2, FIND, why="a block is found by its hash, and the hash says all that is before it")
+@points(2, FIND, why="a lookup asks for one hash after the other, from the first block on, and changes nothing")
 def test_2_the_longest_beginning_that_is_known(lab: LabUnderTest) -> None:
     """A has 32 tokens in eight blocks. How much of a prompt that begins alike is there already?"""
     kv = make_kv(lab, FIND, num_blocks=20)
@@ -69,19 +69,17 @@ def test_2_the_longest_beginning_that_is_known(lab: LabUnderTest) -> None:
     lab.expect("hit of a prompt that shares nothing", [], lookup(kv, OTHERS[:4] + PROMPT[4:]))
 
 
-@points(3, LOOKUP, why="the last token's result is wanted, and the cache keeps no results: it is always computed")
+@points(3, LOOKUP, why="all tokens but the last can be hit, in whole blocks; and a lookup is a question")
 def test_3_the_last_token_is_always_computed(lab: LabUnderTest) -> None:
     """A has 32 tokens. B brings the same 32: seven blocks, 28 tokens. With one token more it is eight, and 32."""
     kv = make_kv(lab, LOOKUP, num_blocks=20)
     hold(kv, PROMPT, "A")
-    for what, tokens, want in (
-        ("the same 32 tokens", PROMPT, 7),
-        ("the same 32 tokens and one more", [*PROMPT, 7], 8),
-        ("the first 31 of them", PROMPT[:31], 7),
-        ("32 other tokens", OTHERS, 0),
-    ):
+    cases = [("the same 32 tokens", PROMPT, 7), ("the same 32 tokens and one more", [*PROMPT, 7], 8)]
+    cases += [("the first 31 of them", PROMPT[:31], 7), ("32 other tokens", OTHERS, 0)]
+    for what, tokens, want in cases:
         blocks, num_tokens = kv.get_computed_blocks(request := kv.new_request("B", tokens))
-        lab.expect(f"blocks hit by {what}", list(range(1, want + 1)), ids_of(blocks.blocks[0]))
+        why = "the last token's result is wanted, so it is computed; all before it can be hit"
+        lab.expect(f"blocks hit by {what}", list(range(1, want + 1)), ids_of(blocks.blocks[0]), why)
         lab.expect(f"tokens hit by {what}", 4 * want, num_tokens, why="whole blocks of 4, counted in tokens")
         lab.expect("B's computed tokens after the lookup", 0, request.num_computed_tokens, why="B may yet be refused")
 
@@ -95,7 +93,7 @@ def test_4_nothing_behind_a_gap_is_hit(lab: LabUnderTest) -> None:
     lab.expect("hit without 1 and 3", [], hit_without(lab, PROMPT, 1, 3), why="a prefix starts at the first token")
 
 
-@points(3, CACHE, why="two blocks may carry one hash: tables only grow, so the newcomer keeps its own block")
+@points(3, CACHE, why="B's eighth block alone is new: it is entered, beside A's, under the same hash")
 def test_5_two_blocks_with_one_name(lab: LabUnderTest) -> None:
     """B brings A's prompt. Seven blocks are shared, the eighth is computed again, into block 9: with block 8's hash."""
     kv = make_kv(lab, CACHE, num_blocks=20)
@@ -141,7 +139,7 @@ def test_8_each_goes_alone(lab: LabUnderTest) -> None:
     lab.expect("keys left, of K and L", 1, len(index), why="no block carries K any more, so K is gone too")
 
 
-@points(3, FREE, why="free is not gone: blocks stay cached, and the order of the queue decides which stay longest")
+@points(3, FREE, why="what no table holds joins the queue and stays cached; its place decides for how long")
 def test_9_the_head_outlives_the_tail(lab: LabUnderTest) -> None:
     """A leaves. Its blocks are free, and all are in the cache; then others need memory, and the tail goes first."""
     kv = make_kv(lab, FREE, num_blocks=9)
@@ -180,13 +178,16 @@ def test_11_a_name_goes_when_its_memory_does(lab: LabUnderTest) -> None:
     lab.expect("B's prompt, what can be hit", [8], lookup(kv, OTHERS[:6]), why="block 8 answers to its new hash")
 
 
-@points(2, RECORD, why="the rate is a share of tokens, and a request that came first and found nothing is counted too")
+@points(2, RECORD, why="tokens are counted, all that are asked for, found or not, and add up")
 def test_12_the_rate_counts_tokens(lab: LabUnderTest) -> None:
     """A finds nothing, B finds 28 of 32 tokens, C 8 of 9: 36 of 73."""
     kv = make_kv(lab, RECORD, num_blocks=20)
-    for name, tokens, want in (("A", PROMPT, (1, 32, 0)), ("B", PROMPT, (2, 64, 28)), ("C", PROMPT[:9], (3, 73, 36))):
+    got = []
+    for name, tokens in (("A", PROMPT), ("B", PROMPT), ("C", PROMPT[:9])):
         hold(kv, tokens, name)
-        lab.expect(f"requests, queries and hits when {name} is admitted", want, counters(kv.prefix_cache_stats))
+        got.append(counters(kv.prefix_cache_stats))
+    what = "requests, queries and hits when A, when B and when C is admitted"
+    lab.expect(what, [(1, 32, 0), (2, 64, 28), (3, 73, 36)], got)
 
 
 # The adversary ------------------------------------------------------------------------------------------------------
@@ -230,22 +231,23 @@ def test_the_group_is_part_of_the_key(lab: LabUnderTest) -> None:
 @points(1, FIND, stage="adversary", why="as many whole blocks as max_length tokens have room for, and no more")
 def test_no_longer_than_asked(lab: LabUnderTest) -> None:
     """Every max_length around a block's edge; blocks of 1, 3, 4 and 16 tokens; ids out of order; then an idle cache."""
-    for block_size in (3, 1, 4, 16):
+    rows: list[tuple[str, object, object, str]] = []
+    for block_size in (1, 3, 4, 16):
         kv = make_kv(lab, FIND, num_blocks=12, block_size=block_size)
         scramble(kv)
         hashes = hold(kv, list(range(5 * block_size - 1)) or [0], "A").block_hashes
         known = table(kv, "A")[: len(hashes)]
         (group,) = kv.coordinator.single_type_managers
-        rows = []
-        for holder in ("A", "no request"):
+        for holder, why in (("A", ""), ("no request", "free is not gone: a cached block can be hit, held or free")):
+            queue = free_queue(kv)
             for max_length in around_edges(block_size, 6):
                 got = ids_of(group.find_longest_cache_hit(hashes, max_length))
                 what = f"hit with max_length {max_length} in blocks of {block_size}, held by {holder}"
-                rows.append((what, known[: max_length // block_size], got, ""))
+                rows.append((what, known[: max_length // block_size], got, why))
+            rows.append(("free queue after all these questions", queue, free_queue(kv), "a question moves no block"))
             for name in list(kv.requests):
                 leave(kv, name)
-        lab.expect_all(rows)
-        lab.expect("free blocks after all these questions", 11, kv.block_pool.num_free_blocks)
+    lab.expect_all(rows)
 
 
 @points(1, FIND, stage="adversary", why="what is behind the first miss cannot matter, so it need not be looked at")
@@ -308,15 +310,15 @@ def test_a_block_keeps_its_place(lab: LabUnderTest) -> None:
 
 @points(1, GET_ONE, stage="adversary", after="test_6_the_index_keeps_both", why="the oldest of those that are left")
 def test_the_next_oldest_answers(lab: LabUnderTest) -> None:
-    """What the index answers follows what has gone: 8, then 3, then None, then 8 again."""
-    index = make_index(lab, (K, 8), (K, 9), (K, 3))
+    """What the index answers follows what has gone: 8, then 3, then 7, then None, then 8 again."""
+    index = make_index(lab, (K, 8), (K, 9), (K, 3), (K, 7))
     got = [id_of(index.get_one_block(K))]
-    for block_id in (9, 8, 3):
+    for block_id in (9, 8, 3, 7):
         index.pop(K, block_id)
         got.append(id_of(index.get_one_block(K)))
     index.insert(K, KVCacheBlock(8))
     got.append(id_of(index.get_one_block(K)))
-    lab.expect("answers for K: with 8 9 3, without 9, without 8, without 3, with 8 again", [8, 8, 3, None, 8], got)
+    lab.expect("answers for K: 8 9 3 7, without 9, 8, 3 and 7 in turn, 8 again", [8, 8, 3, 7, None, 8], got)
 
 
 @points(1, POP, stage="adversary", after="test_6_the_index_keeps_both", why="what is not there cannot be taken out")
@@ -354,12 +356,8 @@ def test_held_or_free_or_nameless(lab: LabUnderTest) -> None:
     leave(kv, "X")
     queue = [6, 7, 8, 2, 1]
     lab.expect("free queue before", queue, free_queue(kv))
-    for block_id, whose, want in (
-        (3, "held, cached", True),
-        (2, "free, cached", True),
-        (5, "held, not full", False),
-        (3, "held, evicted before", False),
-    ):
+    cases = ((3, "held, cached", True), (2, "free, cached", True), (5, "held, not full", False))
+    for block_id, whose, want in (*cases, (3, "held, evicted before", False)):
         result = kv.block_pool._maybe_evict_cached_block(kv.block_pool.blocks[block_id])
         lab.check_pool(kv.block_pool, {name: kv.get_blocks(name).blocks[0] for name in kv.requests})
         lab.expect(f"what _maybe_evict_cached_block returned for block {block_id} ({whose})", want, result)
@@ -425,7 +423,7 @@ def test_random_lives_of_cache_full_blocks(lab: LabUnderTest) -> None:
     compare_lives(lab, CACHE)
 
 
-@points(1, POP, stage="property", after="test_6_the_index_keeps_both", why="what is entered is found until it is taken")
+@points(1, POP, stage="property", after="test_6_the_index_keeps_both", why="what was entered is found")
 def test_random_lives_of_the_index(lab: LabUnderTest) -> None:
     """The same, with your index in the engine's pool."""
     compare_lives(lab, POP)
