@@ -13,10 +13,11 @@ from mini_kv.labkit.lab import load_lab
 
 pytestmark = pytest.mark.audit
 ROOT = Path(__file__).parents[2]
-LABS = sorted(path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml"))
+LABS = sorted((path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml")), key=lambda lab: (lab != "lab-10", lab))
+"""The one that compiles takes longest, so it comes first: two processes share them."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("lab", [pytest.param(lab, marks=pytest.mark.xdist_group(lab)) for lab in LABS])
 def test_audit_finds_nothing_wrong(lab: str):
     """Full marks for the solution and each alternative, none for the starter, and no mutant survives."""
