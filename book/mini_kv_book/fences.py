@@ -2,6 +2,7 @@
 
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function
+kv-film     a scenario's name: the figure, playing by itself until the reader takes it
 kv-source   a dotted symbol: its source text
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
             With a line `# predict first` the output is folded, so that the question before it is not answered by it
@@ -65,6 +66,12 @@ def kv_story(body: str, _md: Any) -> str:
     scenario = load_scenario(name)
     data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
     return f'<div class="kv-figure">{fragment(data)}</div>'
+
+
+@fence
+def kv_film(body: str, _md: Any) -> str:
+    """Draw the scenario of that name as a film."""
+    return f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip())), film=True)}</div>'
 
 
 @fence

@@ -65,6 +65,7 @@ def test_a_story_as_json():
                 },
                 "lines": ["lookup A: hit 0", "allocate A: allocated 1 2, cached 1"],
                 "events": "allocated 1 2, cached 1",
+                "probes": [[0, "A", ""]],
                 "names": name,
                 "tables": {"A": ["1 2"]},
                 "free": "3",
@@ -162,7 +163,7 @@ def test_no_word_of_a_story_can_become_markup(title):
     data["steps"][0]["say"] = title
     texts = texts_of(fragment(data))
     assert json.loads(texts["script"][0]) == data
-    assert set(texts) == {"script", "summary", "li", "code", "pre"}
+    assert set(texts) == {"script", "text", "summary", "li", "code", "pre"}
     assert "".join(texts["summary"]) == f"{title}: the story in words"
     assert texts_of(page(data))["title"] == [title]
 
@@ -177,11 +178,11 @@ def test_the_script_can_stand_in_a_page_and_asks_for_nothing():
 
 
 def test_budgets():
-    """The script under 20 kB gzipped, a story of sixty steps under 3 kB."""
+    """The script under 30 kB gzipped, a story of sixty steps under 4 kB."""
     story = crowded_run(64)
     assert len(story["steps"]) == 60
-    assert len(gzip.compress(script().encode(), 9)) < 20_000
-    assert len(gzip.compress(json.dumps(story, separators=(",", ":")).encode(), 9)) < 3_000
+    assert len(gzip.compress(script().encode(), 9)) < 30_000
+    assert len(gzip.compress(json.dumps(story, separators=(",", ":")).encode(), 9)) < 4_000
 
 
 @pytest.mark.parametrize("name", scenario_names())

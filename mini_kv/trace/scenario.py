@@ -16,6 +16,9 @@ A scenario is a TOML file in `mini_kv/trace/scenarios`:
 
     [step.predict]                # optional: what the reader is asked before the step; see trace/predict.py
 
+A step may say `text = "..."` instead of tokens: each word is a token then, the same word the same one, and the figure
+shows the words on the blocks.
+
 Several groups of layers are named from the first to the last; without them there is one, of full attention:
 
     groups = ["full", "window 8"]  # or "chunk 8": sliding windows of 8 tokens, local attention in chunks of 8
@@ -113,6 +116,8 @@ class Scenario:
     """The kinds of layers, as `parse_group` reads them."""
     limits: SchedulerConfig | None = None
     """Limits of the scheduler that decides who runs; `None`: the steps themselves do."""
+    words: tuple[str, ...] = ()
+    """The word that each token stands for; empty if the steps give tokens and no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,8 @@ class PlayedStep:
     """The requests that lost their blocks in the step."""
     waiting: tuple[Request, ...] | None = None
     """The requests that wait after the step, in the order in which they will be served; `None` without a scheduler."""
+    words: dict[int, list[str]] | None = None
+    """The words in each block that a request holds, by block id; `None` if the scenario has no text."""
 
     @property
     def lines(self) -> list[str]:
@@ -174,7 +181,8 @@ def parse_scenario(name: str, text: str) -> Scenario:
 def scenario_from(name: str, values: dict[str, Any]) -> Scenario:
     """Return the scenario of a file's values. Raises `ScenarioError` for anything that cannot be played."""
     try:
-        steps = values.pop("step")
+        words: dict[str, int] = {}
+        steps = [_with_tokens(step, words) for step in values.pop("step")]
         return Scenario(
             name=name,
             title=values.pop("title"),
@@ -184,6 +192,7 @@ def scenario_from(name: str, values: dict[str, Any]) -> Scenario:
             ending=values.pop("ending", ""),
             groups=tuple(values.pop("groups", ("full",))),
             limits=_parse_limits(values.pop("scheduler")) if "scheduler" in values else None,
+            words=tuple(words),
             steps=tuple(_parse_step(f"{name}, step {number}", step) for number, step in enumerate(steps, start=1)),
         )
     except KeyError as error:
@@ -208,6 +217,14 @@ def _parse_limits(values: dict[str, Any]) -> SchedulerConfig:
     if "policy" in values:
         values["policy"] = SchedulingPolicy(values["policy"])
     return SchedulerConfig(**values)
+
+
+def _with_tokens(step: dict[str, Any], words: dict[str, int]) -> dict[str, Any]:
+    """Return the step with the tokens of its text; `words` numbers every word that was met."""
+    if "text" not in step:
+        return step
+    tokens = [words.setdefault(word, len(words)) for word in step["text"].split()]
+    return {**{key: value for key, value in step.items() if key != "text"}, "tokens": " ".join(map(str, tokens))}
 
 
 def _parse_step(where: str, values: dict[str, Any]) -> Step:
@@ -309,7 +326,18 @@ class ScenarioPlayer:
             scheduled=dict(self._output.num_scheduled_tokens) if self._output is not None else None,
             preempted=tuple(self._output.preempted_req_ids) if self._output is not None else (),
             waiting=tuple(self.scheduler.waiting) if self.scheduler is not None else None,
+            words=self._words() if self.scenario.words else None,
         )
+
+    def _words(self) -> dict[int, list[str]]:
+        """Return the words of the computed tokens in each block that a request holds."""
+        size, told, held = self.scenario.block_size, self.scenario.words, {}
+        for request_id, request in self.kv.manager.requests.items():
+            words = [told[token] for token in request.token_ids if token < len(told)]
+            for table in self.kv.get_block_ids(request_id):
+                for column, block_id in enumerate(table):
+                    held[block_id] = words[column * size : (column + 1) * size]
+        return held
 
     def _prefill(self, step: Step) -> int:
         """Admit a request and compute its whole prompt; return its hit in tokens."""

@@ -31,6 +31,8 @@ class Span:
     """The numbers that went in."""
     result: Value = None
     """Tokens hit, blocks allocated (`None`: refused), whether reset: whatever the call answers, as plain data."""
+    found: list[int] | None = None
+    """Ids of the blocks that a lookup found, all groups in a row; `None` if it found none."""
     edges: list[Edge] = field(default_factory=list)
     error: str | None = None
     """Class name of the exception, if the call raised one."""
@@ -61,6 +63,7 @@ class ObservedKVCacheManager(_Manager):
         """Look up; the span's result is the hit in tokens."""
         with self._call("get_computed_blocks", request) as span:
             blocks, span.result = self.manager.get_computed_blocks(request)
+            span.found = [block_id for ids in blocks.get_block_ids() for block_id in ids] or None
         return blocks, span.result
 
     def allocate_slots(

@@ -17,6 +17,7 @@ from mini_kv.trace.frame import frames
 from mini_kv.trace.predict import Prediction
 from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
 from mini_kv.trace.traced_manager import Span
+from mini_kv.viz.still import MOST_BLOCKS, svg
 from mini_kv.viz.story_json import Data, StoryWriter
 
 
@@ -30,6 +31,8 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
     writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
     if len(scenario.groups) > 1:
         writer.head["groups"] = list(scenario.groups)
+    if scenario.steps and scenario.steps[0].predict is None:
+        writer.head["at"] = 1  # no reader begins at an empty pool, unless the first step is asked about
     if scenario.ending:
         writer.head["ending"] = " ".join(scenario.ending.split())
     for played in steps:
@@ -43,6 +46,7 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
             predict=_prediction(step.predict, played),
             lines=played.lines,
             waiting=_waiting(played),
+            words=played.words,
         )
     return writer.data()
 
@@ -93,16 +97,31 @@ def script() -> str:
     return "".join(line.lstrip() for line in text.splitlines(keepends=True))
 
 
-def fragment(data: Data) -> str:
-    """Return a figure without its script. Where no script runs, the reader finds the story in words.
+def fragment(data: Data, film: bool = False) -> str:
+    """Return a figure without its script. Where no script runs, the reader finds a still and the story in words.
+
+    `film`: it plays by itself, over and over, until the reader takes it.
 
     The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
     """
     return (
-        '<div class="kv-story"><kv-story>'
-        f'<script type="application/json">{_inert(data)}</script>{_in_words(data)}'
+        f'<div class="kv-story"><kv-story{" film" if film else ""}>'
+        f'<script type="application/json">{_inert(data)}</script>{_still(data)}{_in_words(data)}'
         "</kv-story></div>"
     )
+
+
+def _still(data: Data) -> str:
+    """Return the picture of the step that tells most; nothing if the pool is too large, or if no step was made."""
+    if data["num_blocks"] > MOST_BLOCKS or not data["steps"]:
+        return ""
+    return svg(data, key_step(data))
+
+
+def key_step(data: Data) -> int:
+    """Return the number of the step in which most kinds of things happen to blocks; of several, the first."""
+    kinds = [len({part.split(" ")[0] for part in step.get("events", "").split(", ")}) for step in data["steps"]]
+    return kinds.index(max(kinds)) + 1
 
 
 def page(data: Data) -> str:

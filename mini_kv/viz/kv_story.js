@@ -29,6 +29,15 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     }
     return out;
   }
+  function idRuns(list) {
+    const runs = [];
+    for (const id of list) {
+      const run = runs[runs.length - 1] ?? [], by = id - run[run.length - 1];
+      if (Math.abs(by) === 1 && (run.length === 1 || by === run[1] - run[0])) run.push(id);
+      else runs.push([id]);
+    }
+    return runs.map((run) => run.length > 2 ? `${run[0]}..${run[run.length - 1]}` : run.join(" ")).join(" ");
+  }
   var words = (value) => Array.isArray(value) ? value : String(value).split(" ").filter(Boolean);
   function difference(before, after) {
     const events = [];
@@ -73,6 +82,7 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     for (const request of order) {
       (tables.get(request) ?? []).forEach(
         (table, group) => table.forEach((id, column) => {
+          if (id < 0) return;
           const found = holders.get(id) ?? [];
           holders.set(id, found);
           found.push({ request, group, column });
@@ -81,8 +91,39 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     }
     return holders;
   }
+  var Beginnings = class {
+    #known = /* @__PURE__ */ new Map();
+    colour(state) {
+      for (const { kind, id } of state.events) if (kind === "evicted" || kind === "allocated") state.hue[id] = 0;
+      for (const groups of state.tables.values())
+        for (const table of groups) {
+          const first = table.find((id) => id > 0);
+          if (first === void 0) continue;
+          const hash = state.name[first];
+          if (hash && table[0] === first && !state.hue[first]) state.hue[first] = this.#number(hash);
+          for (const id of table) if (id > 0 && !state.hue[id]) state.hue[id] = state.hue[first];
+        }
+    }
+    #number(hash) {
+      const known = this.#known.get(hash) ?? this.#known.size + 1;
+      this.#known.set(hash, known);
+      return known;
+    }
+  };
   var COUNTS = { allocated: 1, revived: 1, shared: 1, unshared: -1, freed: -1 };
-  function apply(before, step, number) {
+  function newPrompts(before, after) {
+    return after.order.flatMap((request) => {
+      const words2 = (after.tables.get(request)?.[0] ?? []).flatMap((id) => after.words[id]);
+      if (before.tables.has(request) || !words2.length) return [];
+      return [{ request, words: words2, found: words2.length - (after.scheduled[request] ?? words2.length) }];
+    });
+  }
+  function foldEvent({ ref, name }, { kind, id }, names) {
+    ref[id] += COUNTS[kind] ?? 0;
+    if (kind === "cached") name[id] = names.shift() ?? name[id];
+    if (kind === "evicted" || kind === "uncached") name[id] = "";
+  }
+  function apply(before, step, number, beginnings) {
     const next = {
       ...before,
       step,
@@ -90,12 +131,15 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       ref: before.ref.slice(),
       name: before.name.slice(),
       used: before.used.slice(),
+      words: before.words.slice(),
+      hue: before.hue.slice(),
       tables: new Map(before.tables),
       tok: { ...before.tok, ...step.tok },
       tiers: { ...before.tiers },
       waiting: step.waiting ?? before.waiting,
       scheduled: step.scheduled ?? {},
-      events: eventsOf(step.events ?? "")
+      events: eventsOf(step.events ?? ""),
+      newNames: words(step.names ?? "")
     };
     const known = (list) => {
       for (const id of list)
@@ -103,15 +147,13 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       return list;
     };
     known(next.events.map((event) => event.id));
-    const names = words(step.names ?? "").slice();
-    for (const { kind, id } of next.events) {
-      next.ref[id] += COUNTS[kind] ?? 0;
-      if (kind === "cached") next.name[id] = names.shift() ?? next.name[id];
-      if (kind === "evicted" || kind === "uncached") next.name[id] = "";
-    }
+    const names = next.newNames.slice();
+    for (const event of next.events) foldEvent(next, event, names);
     for (const [count, which] of Object.entries(step.ref ?? {}))
       for (const id of known(ids(which))) next.ref[id] = +count;
     for (const [id, text] of Object.entries(step.name ?? {})) next.name[known([+id])[0]] = text ?? "";
+    for (const { kind, id } of next.events) if (kind === "evicted") next.words[id] = [];
+    for (const [id, list] of Object.entries(step.words ?? {})) next.words[known([+id])[0]] = list;
     for (const [request, groups] of Object.entries(step.tables ?? {})) {
       if (groups === null) next.tables.delete(request);
       else
@@ -122,10 +164,16 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     }
     for (const [tier, hashes] of Object.entries(step.tiers ?? {})) next.tiers[tier] = words(hashes);
     if (step.free !== void 0) next.free = known(ids(step.free));
-    if (step.events === void 0) next.events = difference(before, next);
+    if (step.events === void 0) {
+      next.events = difference(before, next);
+      next.newNames = next.events.filter(({ kind }) => kind === "cached").map(({ id }) => next.name[id]);
+    }
+    for (const probe of step.probes ?? []) known(ids(probe[2]));
     for (const { id } of next.events) next.used[id] = true;
     next.order = rowOrder(before.order, next.tables);
     next.holders = holdersIn(next.order, next.tables);
+    beginnings.colour(next);
+    next.asked = [...before.asked, ...newPrompts(before, next)].slice(-2);
     return next;
   }
   function check(data) {
@@ -148,8 +196,11 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       step: {},
       number: 0,
       events: [],
+      newNames: [],
       ref: Array(n).fill(0),
       name: Array(n).fill(""),
+      words: Array(n).fill([]),
+      hue: Array(n).fill(0),
       used: Array(n).fill(false),
       tables: /* @__PURE__ */ new Map(),
       order: [],
@@ -158,10 +209,12 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       tok: {},
       tiers: {},
       waiting: [],
-      scheduled: {}
+      scheduled: {},
+      asked: []
     };
-    const states = [apply(blank, { ...data.start, events: "" }, 0)];
-    for (const step of data.steps) states.push(apply(states[states.length - 1], step, states.length));
+    const beginnings = new Beginnings();
+    const states = [apply(blank, { ...data.start, events: "" }, 0, beginnings)];
+    for (const step of data.steps) states.push(apply(states[states.length - 1], step, states.length, beginnings));
     return {
       data,
       states,
@@ -201,6 +254,210 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     return rows.map(([name, cells]) => `${name.padEnd(width)}  ${cells.join(" ")}`.trimEnd()).join("\n");
   }
 
+  // beats.js
+  var MOST = 48;
+  function beatsOf(before, after) {
+    const scene = new Scene(before, after);
+    const beats = [];
+    for (const { kind, events, request, found } of parts(after)) {
+      if (kind === "lookup") {
+        beats.push({ kind, ids: found, request, copies: /* @__PURE__ */ new Map(), state: scene.state() });
+        continue;
+      }
+      const copies = new Map(events.flatMap((event) => scene.apply(event)));
+      beats.push({ kind, ids: events.map((event) => event.id), request: "", copies, state: scene.state() });
+    }
+    return beats;
+  }
+  function parts({ events, step }) {
+    const out = [];
+    const probes = [...step.probes ?? []];
+    const joined = events.filter((event, i) => event.kind !== events[i - 1]?.kind).length > MOST;
+    events.forEach((event, i) => {
+      while (probes.length && probes[0][0] <= i) out.push(lookup(probes.shift()));
+      const last = out[out.length - 1];
+      const same = last?.kind === event.kind || joined && last?.events.length && last.events.length < events.length / MOST;
+      if (last && same) last.events.push(event);
+      else out.push({ kind: event.kind, events: [event], request: "", found: [] });
+    });
+    return [...out, ...probes.map(lookup)];
+  }
+  var lookup = (probe) => ({ kind: "lookup", events: [], request: probe?.[1] ?? "", found: ids(probe?.[2]) });
+  var Scene = class {
+    #now;
+    #after;
+    #done = 0;
+    #toFill = [];
+    #toLeave = [];
+    #names;
+    constructor(before, after) {
+      this.#after = after;
+      this.#names = [...after.newNames];
+      const changed = new Set(after.events.map((event) => event.id));
+      this.#now = {
+        ...after,
+        ref: before.ref.slice(),
+        name: before.name.slice(),
+        used: before.used.slice(),
+        words: after.words.map((words2, id) => changed.has(id) ? before.words[id] : words2),
+        hue: after.hue.map((hue, id) => changed.has(id) ? before.hue[id] : hue),
+        free: before.free.slice(),
+        tables: /* @__PURE__ */ new Map(),
+        order: allRows(before, after),
+        tiers: before.tiers
+      };
+      for (const request of this.#now.order) {
+        const [old, next] = [before.tables.get(request) ?? [], after.tables.get(request) ?? []];
+        const groups = Array.from(
+          { length: Math.max(old.length, next.length) },
+          (_, group) => this.#row(request, group, old[group] ?? [], next[group] ?? [])
+        );
+        this.#now.tables.set(request, groups);
+      }
+    }
+    #row(request, group, old, next) {
+      return Array.from({ length: Math.max(old.length, next.length) }, (_, column) => {
+        const cell = { request, group, column, id: next[column] ?? -1, old: old[column] ?? -1 };
+        if (cell.id === cell.old) return cell.id;
+        if (cell.id > 0) this.#toFill.push(cell);
+        if (cell.old > 0) this.#toLeave.push(cell);
+        return cell.old > 0 ? cell.old : -1;
+      });
+    }
+    apply(event) {
+      const now = this.#now, { kind, id } = event;
+      foldEvent(now, event, this.#names);
+      now.used[id] = true;
+      this.#done++;
+      if (kind === "evicted") [now.words[id], now.hue[id]] = [[], 0];
+      else [now.words[id], now.hue[id]] = [this.#after.words[id], this.#after.hue[id]];
+      if (["allocated", "revived", "shared"].includes(kind)) {
+        const cell = take(this.#toFill, (one) => one.id === id);
+        if (!cell) return [];
+        this.#put(cell, id);
+        now.free = now.free.filter((one) => one !== id);
+        return kind === "allocated" && cell.old > 0 ? [[id, cell.old]] : [];
+      }
+      if (kind === "freed" || kind === "unshared") {
+        const cell = take(this.#toLeave, (one) => one.old === id);
+        if (cell && this.#cell(cell) === id) this.#put(cell, cell.id === 0 ? 0 : -1);
+        if (kind === "freed" && !now.free.includes(id)) this.#line(id);
+      }
+      return [];
+    }
+    #line(id) {
+      const behind = this.#after.free.slice(this.#after.free.indexOf(id) + 1);
+      const at = this.#now.free.findIndex((one) => behind.includes(one));
+      this.#now.free.splice(at < 0 || !this.#after.free.includes(id) ? this.#now.free.length : at, 0, id);
+    }
+    #cell = ({ request, group, column }) => this.#now.tables.get(request)?.[group][column];
+    #put({ request, group, column }, id) {
+      const table = this.#now.tables.get(request);
+      if (table) table[group][column] = id;
+    }
+    state() {
+      const now = this.#now;
+      const tables = new Map([...now.tables].map(([name, groups]) => [name, groups.map((group) => group.slice())]));
+      return {
+        ...now,
+        ref: now.ref.slice(),
+        name: now.name.slice(),
+        used: now.used.slice(),
+        words: now.words.slice(),
+        hue: now.hue.slice(),
+        free: now.free.slice(),
+        events: this.#after.events.slice(0, this.#done),
+        tables,
+        holders: holdersIn(now.order, tables)
+      };
+    }
+  };
+  function take(list, fits) {
+    const at = list.findIndex(fits);
+    return at < 0 ? void 0 : list.splice(at, 1)[0];
+  }
+  function allRows(before, after) {
+    const rows = after.order.slice();
+    before.order.forEach((name, i) => {
+      if (rows.includes(name)) return;
+      const above = before.order.slice(0, i).filter((one) => rows.includes(one));
+      rows.splice(above.length ? rows.indexOf(above[above.length - 1]) + 1 : 0, 0, name);
+    });
+    return rows;
+  }
+
+  // gestures.js
+  var STRIDE = 110;
+  var Gestures = class {
+    constructor(layer, { w, h }, pace) {
+      this.layer = layer;
+      this.w = w;
+      this.h = h;
+      this.pace = pace;
+    }
+    #play(element, frames, ms, delay = 0) {
+      const timing = { duration: ms * this.pace, delay: delay * this.pace, fill: (
+        "backwards"
+      ) };
+      return element.animate(frames, { ...timing, easing: "ease-in-out" });
+    }
+    #once(element, frames, ms, delay = 0) {
+      const animation = this.#play(element, frames, ms, delay);
+      animation.onfinish = animation.oncancel = () => element.remove();
+    }
+    fall(card, name, height) {
+      const tag = draw("rect", { class: "tag", x: 3, y: height - 18, width: this.w - 6, height: 15, rx: 4 });
+      const text = draw("text", { class: "tagtext", x: this.w / 2, y: height - 6 }, name.slice(0, 4));
+      const falling = draw("g", { class: "falling", "aria-hidden": "true" }, tag, text);
+      card.append(falling);
+      const end = { transform: "translate(6px,44px) rotate(24deg)", opacity: 0 };
+      this.#once(falling, [{}, { transform: "translate(1px,-3px) rotate(-8deg)", offset: 0.25 }, end], 560);
+    }
+    stamp(...parts2) {
+      for (const part of parts2) this.#play(part, [{ opacity: 0 }, { opacity: 1 }], 300);
+    }
+    halo(card) {
+      if (!card) return;
+      const ring = draw("rect", { class: "halo", width: this.w, height: this.h, rx: 6, "aria-hidden": "true" });
+      card.g.append(ring);
+      this.#once(ring, [{ transform: "scale(1)" }, { transform: "scale(1.45)", opacity: 0 }], 700, 150);
+    }
+    copy(from, to) {
+      if (!from || !to) return;
+      const content = draw("rect", { class: "copying", width: this.w, height: this.h, rx: 5 });
+      this.layer.append(content);
+      const at = [from, to].map(({ x, y }) => `translate(${x}px,${y}px)`);
+      this.#once(content, [{ transform: at[0] }, { transform: at[1] }, { transform: at[1], opacity: 0 }], 600);
+    }
+    probe(holes, found) {
+      const { w, h } = this;
+      holes.forEach((hole, i) => {
+        const place = draw("rect", { class: "hole", x: hole.x, y: hole.y, width: w, height: h, rx: 5 });
+        this.layer.append(place);
+        this.#play(place, [{ opacity: 0 }, { opacity: 1 }], 120, STRIDE * i);
+        if (found[i]) return;
+        const [x, y] = [hole.x + w / 2, hole.y + h / 2];
+        const end = draw("path", { class: "miss", d: `M${x - 6} ${y - 6}l12 12M${x + 6} ${y - 6}l-12 12` });
+        this.layer.append(end);
+        this.#play(end, [{ opacity: 0 }, { opacity: 1 }], 200, STRIDE * i + 100);
+      });
+      found.forEach((card, i) => this.#light(card, holes[i], STRIDE * i));
+    }
+    #light(card, hole, delay) {
+      const { w, h } = this;
+      const ring = draw("rect", { class: "hit", x: card.x - 2, y: card.y - 2, width: w + 4, height: h + 4, rx: 7 });
+      this.layer.append(ring);
+      this.#play(ring, [{ opacity: 0 }, { opacity: 1 }], 150, delay);
+      if (!hole) return;
+      const below = hole.y > card.y;
+      const [x0, y0] = [hole.x + w / 2, hole.y + (below ? 8 : h - 8)];
+      const [x1, y1] = [card.x + w / 2, card.y + (below ? h : 0)];
+      const line = draw("path", { class: "hit", d: `M${x0} ${y0}L${x1} ${y1}` });
+      this.layer.append(line);
+      this.#play(line, [{ opacity: 0 }, { opacity: 1 }], 150, delay);
+    }
+  };
+
   // words.js
   var en = {
     figure: "Figure: {0}",
@@ -213,6 +470,11 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     forward: "Step forward",
     last: "Last step",
     at: "step {0} of {1}",
+    within: "Beat",
+    speed: "Speed",
+    cost: "computed {0} of {1}",
+    film: "Step through it yourself",
+    looks: "{0} looks up: {1} found",
     start: "Before the first call: every block is free.",
     tables: "Block tables",
     noTables: "no request holds a block",
@@ -294,6 +556,11 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     forward: "下一步",
     last: "最后一步",
     at: "第 {0} 步，共 {1} 步",
+    within: "节拍",
+    speed: "速度",
+    cost: "计算 {0} / {1}",
+    film: "自己一步步来",
+    looks: "{0} 查找：找到 {1} 块",
     start: "第一次调用之前：所有块都空闲。",
     tables: "块表",
     noTables: "没有请求持有块",
@@ -404,10 +671,12 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     draw("circle", { cx: 8, cy: 8, r: 8 }),
     draw("path", { d: SIGNS[kind] ?? SIGNS.illegal })
   );
-  function signsAbove(kinds, middle, y) {
+  function signsAbove(kinds, middle, y, old = false) {
     const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
     if (shown.length > 1 && shown[1] === "cached") shown.pop();
-    return shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+    const signs = shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+    for (const one of signs) one.classList.toggle("old", old);
+    return signs;
   }
   var short = (text, most = 10) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
   function hatch() {
@@ -436,7 +705,8 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
   function metrics(story, width) {
     const dense = story.numBlocks > 150, narrow = width < 480;
     const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
-    const [w, low, gap] = dense ? [14, 14, 2] : narrow ? [36, 44, 3] : [50, 46, 5];
+    const words2 = !dense && story.states.some((state) => state.words.some((list) => list.length));
+    const [w, low, gap] = dense ? [14, 14, 2] : words2 ? narrow ? [72, 68, 3] : [92, 68, 5] : narrow ? [36, 44, 3] : [50, 46, 5];
     const h = low + (under ? 10 : 0);
     const names = story.states.flatMap((state) => state.order);
     const suffix = story.numGroups > 1 ? 2 : 0;
@@ -445,6 +715,7 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     return {
       dense,
       under,
+      words: words2,
       w,
       h,
       gap,
@@ -481,7 +752,11 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
   function zones(story, m, states = story.states) {
     const most = (height2) => Math.max(...states.map(height2));
     const tables = HEAD;
-    const inTables = most((state) => bands(story, state, m).reduce((sum, band) => sum + bandHeight(band, m), 0));
+    const inside = (state) => {
+      const before = story.states[Math.max(0, state.number - 1)];
+      return { ...state, order: allRows(before, state), tables: new Map([...before.tables, ...state.tables]) };
+    };
+    const inTables = most((state) => bands(story, inside(state), m).reduce((sum, band) => sum + bandHeight(band, m), 0));
     const free = tables + HEAD + Math.max(m.py, inTables);
     let y = free + HEAD + most((state) => lines(state.free.length + 1, m));
     const numStrays = most((state) => strays(state).length);
@@ -506,6 +781,7 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     const cards = /* @__PURE__ */ new Map();
     const ghosts = [];
     const nulls = [];
+    const holes = [];
     const rows = [];
     const heads = [];
     let y = z.tables;
@@ -515,7 +791,8 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
         rows.push({ key: `${request} ${group} ${band.from}`, request, group, y, first: band.from === 0 });
         table.slice(band.from, band.from + m.columns).forEach((id, i) => {
           const x = m.label + i * m.px, card = cards.get(id);
-          if (id === 0) nulls.push({ x, y });
+          if (id < 0) holes.push({ request, x, y });
+          else if (id === 0) nulls.push({ x, y });
           else if (!card) cards.set(id, { x, y, h: m.h, line, group, column: band.from + i });
           else if (card.group === group && card.column === band.from + i && card.line === line - 1) {
             card.h += m.py;
@@ -538,7 +815,7 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       x: m.label + (full ? end - 1 : end) % m.columns * m.px + 2,
       y: z.free + Math.floor(end / m.columns) * m.py + (full ? 10 : m.h / 2 + 4)
     };
-    return { cards, ghosts, nulls, rows, heads, last };
+    return { cards, ghosts, nulls, holes, rows, heads, last };
   }
   var Picture = class {
     #state;
@@ -549,12 +826,16 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     #cells = [];
     #shelves = /* @__PURE__ */ new Map();
     #memory = 0;
+    #gestures = null;
+    #beat = null;
+    gliding = false;
+    pace = 1;
     backLayer = draw("g");
     rowsLayer = draw("g");
     extraLayer = draw("g");
     cardsLayer = draw("g");
     signsLayer = draw("g");
-    memoryLayer = draw("g");
+    memoryLayer = draw("g", { class: "memory" });
     constructor(t, story, fig) {
       this.t = t;
       this.story = story;
@@ -571,7 +852,8 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       const m = this.m = metrics(this.story, Math.min(width, 960));
       this.z = zones(this.story, m);
       if (m.dense) this.#memory = Math.max(...this.story.states.map((state) => zones(this.story, m, [state]).memory));
-      this.svg.setAttribute("height", String(this.z.height + (m.dense ? this.#memory - this.z.memory : 0)));
+      const height = this.fig.classList.contains("film") ? this.z.memory - HEAD : this.z.height;
+      this.svg.setAttribute("height", String(height + (m.dense ? this.#memory - this.z.memory : 0)));
       this.fig.classList.toggle("narrow", width < 480);
       this.fig.classList.toggle("dense", m.dense);
       this.#backdrop();
@@ -583,21 +865,22 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     #backdrop() {
       const { t, m, z, story, backLayer, memoryLayer } = this;
       const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
-      const parts = [head(z.tables, t.tables), head(z.free, t.free), head(z.memory, t.memory)];
-      if (z.stray) parts.push(head(z.stray, t.stray));
-      parts.push(
+      const parts2 = [head(z.tables, t.tables), head(z.free, t.free)];
+      memoryLayer.replaceChildren(head(z.memory, t.memory));
+      if (z.stray) parts2.push(head(z.stray, t.stray));
+      parts2.push(
         draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
         draw("path", { d: `M${m.label - 10} ${z.free + m.h / 2 - 4}l6 4l-6 4z`, fill: "currentColor" })
       );
-      backLayer.replaceChildren(...parts);
+      backLayer.replaceChildren(...parts2);
       this.#cells = m.dense ? [] : story.states[0].ref.map((_, id) => {
         const [x, y] = cellAt(z, id), rect = draw("rect", { x, y, width: z.small, height: z.small, rx: 2 });
         const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
         return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
       });
-      memoryLayer.replaceChildren(...this.#cells.map((cell) => cell.g));
+      memoryLayer.append(...this.#cells.map((cell) => cell.g));
     }
-    show(state, before, selected, animate) {
+    show(state, before, selected, animate, beat) {
       this.#state = state;
       this.#selected = selected;
       this.#kinds = /* @__PURE__ */ new Map();
@@ -612,11 +895,35 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
         const card = this.#cards.get(id);
         if (card && (card.x !== place.x || card.y !== place.y)) moving++;
       }
+      this.gliding = animate && !matchMedia("(prefers-reduced-motion:reduce)").matches;
       this.fig.classList.toggle("still", !animate || this.m.dense || moving > 200);
+      this.#beat = beat ?? null;
+      this.#gestures = beat && !this.still ? new Gestures(this.signsLayer, this.m, this.pace) : null;
       this.#showRows(at);
       this.#showCards(at);
       this.#showCells();
       this.#showTiers(before);
+      if (beat && this.#gestures) this.#perform(beat, at, this.#gestures);
+    }
+    get still() {
+      return this.m.dense || matchMedia("(prefers-reduced-motion:reduce)").matches;
+    }
+    #perform({ kind, ids: ids2, request, copies }, at, gestures) {
+      const card = (id) => {
+        const found = this.#cards.get(id);
+        return found && found.x !== void 0 ? (
+          found
+        ) : void 0;
+      };
+      if (kind === "lookup") {
+        const holes = at.holes.filter((hole) => hole.request === request);
+        gestures.probe(
+          holes.slice(0, ids2.length + 1),
+          ids2.flatMap((id) => card(id) ?? [])
+        );
+      }
+      for (const id of kind === "revived" ? ids2 : []) gestures.halo(card(id));
+      for (const [id, old] of copies) gestures.copy(card(old), card(id));
     }
     #showRows(at) {
       const { m, z, rowsLayer, extraLayer, t } = this;
@@ -674,13 +981,15 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       }
       const base = draw("rect", { class: "base", width: w, height: h, rx: 5 });
       const level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
+      const hue = draw("path", { class: "hue" });
+      const text = draw("text", { class: "words" });
       const tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
       const ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
       const tagText = draw("text", { class: "tagtext", x: w / 2 });
-      const number = draw("text", { class: "id", x: 5, y: 17 }, `${id}`);
-      const g = draw("g", names, base, level, tag, number, " ", ref, " ", tagText);
+      const number = draw("text", { class: "id", x: 9, y: 17 }, `${id}`);
+      const g = draw("g", names, base, level, hue, text, tag, number, " ", ref, " ", tagText);
       cardsLayer.append(g);
-      return { g, look: "", inside: { base, level, tag, ref, tagText, ring: null } };
+      return { g, look: "", inside: { base, level, tag, ref, tagText, text, hue, ring: null, name: "" } };
     }
     #showCards(at) {
       const { m, t, story, signsLayer } = this;
@@ -696,9 +1005,10 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
         cards.set(id, card);
         const ref = state.ref[id], name = state.name[id], kinds = inLife(this.#kinds.get(id) ?? []);
         const tokens = ref > 0 ? tokensIn(story, state, id) : 0;
-        this.#put(card, place);
-        if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9));
-        const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
+        this.#put(card, place, kinds);
+        if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9, this.#beat?.ids.includes(id) === false));
+        const words2 = state.words[id], hue = state.hue[id];
+        const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected, hue, words2].join();
         if (look === card.look) continue;
         card.look = look;
         const filling = tokens < story.blockSize ? "filling" : "";
@@ -712,32 +1022,50 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
           ].join(" ")
         );
         const seen = [id, ref ? `×${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
-        const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
+        const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind]), words2.join(" ")].filter(Boolean).join(", ");
         card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
         card.g.setAttribute("aria-selected", String(id === this.#selected));
-        if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens });
+        if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens, words: words2, hue });
         else card.g.setAttribute("height", String(place.h));
       }
       signsLayer.replaceChildren(...m.dense ? this.#shapes(at) : above);
     }
-    #put(card, { x, y }) {
+    #put(card, { x, y }, kinds) {
       if (card.x === x && card.y === y) return;
+      const [oldX, oldY] = [card.x, card.y];
       [card.x, card.y] = [x, y];
-      if (this.m.dense) {
-        card.g.setAttribute("x", String(x));
-        card.g.setAttribute("y", String(y));
-      } else move(card.g, x, y);
+      if (!this.m.dense) {
+        move(card.g, x, y);
+        return;
+      }
+      card.g.setAttribute("x", String(x));
+      card.g.setAttribute("y", String(y));
+      if (oldX === void 0 || oldY === void 0 || !kinds.length || !this.gliding) return;
+      const from = `translate(${oldX - x}px,${oldY - y}px)`, evicted = kinds.includes("evicted");
+      card.g.animate([{ transform: from, stroke: evicted ? "var(--new)" : "" }, { transform: from }, { transform: "none" }], {
+        duration: 700 * this.pace,
+        easing: "ease-in-out"
+      });
     }
-    #showInside(card, inside, place, { ref, name, kinds, tokens }) {
+    #showInside(card, inside, place, { ref, name, kinds, tokens, words: words2, hue }) {
       const { m, story } = this, out = 1.5;
       inside.base.style.height = `${place.h}px`;
       inside.level.style.height = `${place.h - 3}px`;
-      inside.level.style.width = `${(m.w - 3) * tokens / Math.max(1, story.blockSize)}px`;
+      const share = name ? 1 : tokens / Math.max(1, story.blockSize);
+      inside.level.style.width = `${(m.w - 3) * share}px`;
       inside.tag.style.setProperty("y", `${place.h - 18}px`);
       inside.tag.style.display = name ? "" : "none";
       inside.ref.textContent = ref ? `×${ref}` : "";
       inside.tagText.textContent = name.slice(0, 4);
       move(inside.tagText, 0, place.h - 6);
+      inside.hue.setAttribute("class", hue ? `hue hue${(hue - 1) % 6}` : "hue none");
+      inside.hue.setAttribute("d", `M4.5 4V${place.h - 4}`);
+      if (m.words) this.#write(inside.text, words2);
+      const lost = inside.name !== name ? inside.name : "";
+      card.g.style.transitionDelay = lost && this.#gestures ? `${0.3 * this.pace}s` : "";
+      if (lost) this.#gestures?.fall(card.g, lost, place.h);
+      if (name && inside.name !== name) this.#gestures?.stamp(inside.tag, inside.tagText);
+      inside.name = name;
       inside.ring?.remove();
       inside.ring = null;
       if (!kinds.length) return;
@@ -750,6 +1078,14 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
         rx: 6
       });
       card.g.append(inside.ring);
+    }
+    #write(text, words2) {
+      const half = Math.ceil(words2.length / 2);
+      const lines2 = [words2.slice(0, half), words2.slice(half)].map((line) => line.join(" "));
+      const room = Math.floor((this.m.w - 10) / 6);
+      text.replaceChildren(
+        ...lines2.map((line, i) => draw("tspan", { x: 9, y: 31 + 13 * i }, short(line, room)))
+      );
     }
     #shapes(at) {
       const { w } = this.m;
@@ -773,7 +1109,7 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
         } else if (look !== cell.look) cell.g.setAttribute("class", cell.look = look);
       });
       if (m.dense)
-        memoryLayer.replaceChildren(...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
+        memoryLayer.replaceChildren(...[...memoryLayer.children].slice(0, 1), ...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
     }
     #showTiers(before) {
       const { m, z, backLayer, cardsLayer, t } = this;
@@ -859,25 +1195,40 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
     });
     return make("ul", {}, ...t.legend.map((line) => make("li", {}, line)), make("li", {}, ...signs));
   }
+  function bubbles(t, state) {
+    return state.asked.map(({ request, words: words2, found }) => {
+      const [old, fresh] = [words2.slice(0, found), words2.slice(found)].map((part) => part.join(" "));
+      const here = state.tables.has(request) ? "" : "gone";
+      return make(
+        "p",
+        { class: `bubble ${here}` },
+        make("b", {}, request),
+        " ",
+        make("span", { class: "found" }, old),
+        ` ${fresh} `,
+        make("span", { class: "cost" }, fill(t.cost, words2.length - found, words2.length))
+      );
+    });
+  }
   function caption(t, story, state, answer) {
     const { step, number } = state;
-    const parts = [];
+    const parts2 = [];
     if (answer) {
       const said = fill(answer.right ? t.yes : t.said, answer.text);
-      parts.push(make("p", { class: `note ${answer.right ? "right" : ""}` }, said));
+      parts2.push(make("p", { class: `note ${answer.right ? "right" : ""}` }, said));
     }
-    if (number === 0) parts.push(make("p", {}, story.data.start?.say ?? t.start));
+    if (number === 0) parts2.push(make("p", {}, story.data.start?.say ?? t.start));
     else {
-      if (step.do) parts.push(make("p", { class: "do" }, step.do));
-      if (step.say) parts.push(make("p", { class: "say" }, step.say));
+      if (step.do) parts2.push(make("p", { class: "do" }, step.do));
+      if (step.say) parts2.push(make("p", { class: "say" }, step.say));
       if (step.lines?.length)
-        parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
+        parts2.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
       const text = step.invariant && story.data.invariants?.[step.invariant];
-      if (text) parts.push(make("p", { class: "inv" }, make("b", {}, step.invariant ?? ""), ` ${text}`));
+      if (text) parts2.push(make("p", { class: "inv" }, make("b", {}, step.invariant ?? ""), ` ${text}`));
     }
     const isLast = number === story.states.length - 1;
-    if (isLast && story.data.ending) parts.push(make("p", { class: "end" }, story.data.ending));
-    return parts;
+    if (isLast && story.data.ending) parts2.push(make("p", { class: "end" }, story.data.ending));
+    return parts2;
   }
   function blockPanel(t, story, state, id, close) {
     const life = story.states.slice(1, state.number + 1).flatMap((one) => {
@@ -904,6 +1255,7 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
       const tokens = tokensIn(story, state, id), first = holders[0].column * story.blockSize;
       if (tokens) facts.push(fill(t.holds, tokens > 1 ? `${first}..${first + tokens - 1}` : first, requests));
     }
+    if (state.words[id].length) facts.push(`“${state.words[id].join(" ")}”`);
     const hash = state.name[id];
     if (hash) {
       facts.push(fill(t.hash, hash));
@@ -1012,10 +1364,31 @@ svg .h{font-size:12px;fill:currentColor;opacity:.8;font-weight:600}
 svg .l{fill:currentColor;font-size:14px;font-weight:650}
 svg .s{fill:currentColor;font-size:11px}
 .rowbg{fill:var(--rule)}
-.card,.row,.shelf{transition:transform .3s ease-in-out,opacity .3s}
+.card,.row,.shelf{transition:transform calc(.35s*var(--pace,1)) ease-in-out,opacity .3s}
 .card{cursor:pointer}
-.card rect{transition:height .3s ease-in-out,y .3s ease-in-out,width .3s}
+.card rect{transition:height .3s ease-in-out,y .3s ease-in-out,opacity calc(.45s*var(--pace,1))}
+.card .lvl{opacity:0;transition:height .3s ease-in-out,width calc(.3s*var(--pace,1)) calc(.15s*var(--pace,1)),
+ opacity calc(.3s*var(--pace,1))}
+.card.held .lvl{opacity:1}
+.hue{fill:none;stroke-width:4}
+.hue.none{stroke:none}
+.hue0{stroke:#009e73}
+.hue1{stroke:#cc79a7;stroke-dasharray:7 3}
+.hue2{stroke:#7b5bb5;stroke-dasharray:2.5 3}
+.hue3{stroke:#8c6239;stroke-dasharray:12 3 2 3}
+.hue4{stroke:#56b4e9;stroke-dasharray:4 4}
+.hue5{stroke:#767676;stroke-dasharray:9 2 3 2}
+svg .words{font-size:11px}
+.card:not(.held) .words{opacity:.62}
+.halo,.hit,.hole,.miss,.copying,.falling{pointer-events:none}
+.halo{fill:none;stroke:var(--ok);stroke-width:4;transform-box:fill-box;transform-origin:center}
+.falling{transform-box:fill-box;transform-origin:center}
+.hit{fill:none;stroke:var(--ok);stroke-width:3}
+.hole{fill:none;stroke:var(--soft);stroke-width:1.2;stroke-dasharray:3 3}
+.miss{fill:none;stroke:var(--new);stroke-width:3;stroke-linecap:round}
+.copying{fill:var(--held);stroke:var(--line);stroke-dasharray:4 3;opacity:.8}
 .pic .sign{animation:late .2s .25s both;pointer-events:none}
+.pic .sign.old{animation:none}
 @keyframes late{from{opacity:0}}
 .still *{transition:none!important;animation:none!important}
 @media (prefers-reduced-motion:reduce){.fig *{transition:none!important;animation:none!important}}
@@ -1055,6 +1428,22 @@ svg .cell.held text{fill:var(--ink)}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
 .shelf rect,.flying rect{fill:var(--tag)}
 .place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
+.bubbles{display:flex;gap:8px;flex-wrap:wrap;min-height:4.4em}
+.bubble{flex:1 1 240px;margin:0;padding:.4em .7em;border:1px solid var(--soft);border-radius:12px 12px 12px 2px;font-size:14px;
+ line-height:1.4;background:var(--card);color:var(--ink)}
+.bubble:nth-child(2){border-radius:12px 12px 2px 12px}
+.bubble.gone{opacity:.55}
+.found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
+.cost{font-weight:700;white-space:nowrap}
+.bubbles[hidden],.film .bar,.film .within,.film .cap,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
+ .roll[hidden],.line[hidden]{display:none}
+.roll{display:flex;flex-wrap:wrap;gap:8px;margin:.6em 0}
+.line{min-height:1.5em;margin:.6em 0 .4em;font-size:17px;font-weight:600}
+.take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
+.within{display:flex;align-items:center;gap:8px;font-size:14px;min-height:40px;margin:-.2em 0 .2em}
+.within input{flex:0 1 180px;min-width:80px;accent-color:var(--new)}
+.within output{flex:1;min-width:0}
+.within[hidden]{display:none}
 .bar{display:flex;flex-wrap:wrap;align-items:center;gap:4px;margin:.6em 0}
 button{font:inherit;color:inherit;background:var(--btn);border:1px solid var(--soft);border-radius:6px;cursor:pointer;
  min-height:40px;min-width:40px;padding:4px 8px}
@@ -1091,7 +1480,7 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
-@media print{.bar,.ask,details:not([open]){display:none}}
+@media print{.bar,.within,.ask,details:not([open]){display:none}}
 .narrow .bar input{flex-basis:100%;order:1}`;
 
   // player.js
@@ -1103,7 +1492,22 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     forward: "M7 5v14l10-7z",
     last: "M16 5h2v14h-2zM4 5v14l10-7z"
   };
+  var BEAT = { lookup: 500, evicted: 600, uncached: 600, revived: 750, shared: 500, cached: 380, illegal: 800 };
+  var OTHER_BEAT = 450;
+  var STEP = 6500;
+  var SPEEDS = [1, 0.25, 4];
+  function times(beats) {
+    const each = beats.map(({ kind, ids: ids2 }) => (BEAT[kind] ?? OTHER_BEAT) + (kind === "lookup" ? STRIDE * ids2.length : 0));
+    const shorter = Math.min(1, STEP / each.reduce((sum, ms) => sum + ms, 1));
+    return each.map((ms) => ms * shorter);
+  }
   var kept = /* @__PURE__ */ new Map();
+  function makeFilm(t) {
+    const line = make("p", { class: "line" });
+    const pause = make("button", { type: "button" }, t.pause);
+    const take2 = make("button", { type: "button", class: "take" }, t.film);
+    return { roll: make("div", { class: "roll" }, take2, pause), line, pause, take: take2 };
+  }
   function makeParts(t, story) {
     const button = (name) => {
       const icon = draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, draw("path", { d: ICONS[name] }));
@@ -1121,6 +1525,10 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     const range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
     const count = make("span", { class: "count" });
     const bar = make("div", { class: "bar" }, ...Object.values(buttons), range, count);
+    const beats = make("input", { type: "range", min: 0, step: 1, "aria-label": t.within });
+    const beat = make("output");
+    const speed = make("button", { type: "button", title: t.speed });
+    const within = make("div", { class: "within" }, speed, beats, beat);
     const cap = make("div", { class: "cap", "aria-live": "polite" });
     const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
     const panel = make("div", { class: "panel" });
@@ -1131,10 +1539,13 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     const pre = make("pre", { tabindex: 0 });
     const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
     const title = make("div", { class: "title" }, story.title);
-    fig.append(title, wait, picture.element, bar, cap, ask, panel, indexBox, how, textBox);
-    return { t, fig, picture, buttons, range, count, cap, ask, panel, wait, index, indexBox, pre, textBox };
+    const prompts = make("div", { class: "bubbles" });
+    const film = makeFilm(t);
+    fig.append(title, prompts, film.line, wait, picture.element, film.roll, bar, within, cap, ask, panel, indexBox, how, textBox);
+    const inStep = { within, beats, beat, speed };
+    return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, cap, ask, panel, wait, index, indexBox, pre, textBox };
   }
-  var KvStory = class extends HTMLElement {
+  var KvStory = class _KvStory extends HTMLElement {
     #root = this.attachShadow({ mode: "open" });
     #story = null;
     #made = null;
@@ -1142,6 +1553,9 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     #questions = new Questions();
     #selected = null;
     #timer = 0;
+    #beats = [];
+    #beatTimer = 0;
+    #speed = SPEEDS[0];
     #width = 0;
     #told = [];
     #cleanup = [];
@@ -1177,6 +1591,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     }
     disconnectedCallback() {
       this.pause();
+      clearTimeout(this.#beatTimer);
       for (const undo of this.#cleanup.splice(0)) undo();
     }
     get data() {
@@ -1275,6 +1690,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       this.#layout();
       this.#show(keep);
       this.#announce();
+      if (!keep) this.#startFilm();
     }
     #build() {
       const p = this.#made = makeParts(this.#words(), this.#opened);
@@ -1294,6 +1710,9 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
       }
       p.range.addEventListener("input", () => this.#go(+p.range.value));
+      p.beats.addEventListener("input", () => this.#scrub(+p.beats.value));
+      p.speed.addEventListener("click", () => this.#setSpeed(SPEEDS[(SPEEDS.indexOf(this.#speed) + 1) % SPEEDS.length]));
+      this.#setSpeed(this.#speed);
       p.textBox.addEventListener("toggle", () => this.#showText());
       p.fig.addEventListener("keydown", (event) => this.#key(event));
       p.picture.element.addEventListener("click", (event) => {
@@ -1306,20 +1725,82 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       this.#width = 0;
     }
     // -- Drawing a step --
-    #show(animate) {
-      const { t, picture, indexBox, index, wait, panel } = this.#parts;
+    #show(animate, performing = false) {
+      const { t, picture, prompts, indexBox, index, wait, panel } = this.#parts;
       const { states, numBlocks } = this.#opened;
       const state = states[this.#at], before = states[Math.max(0, this.#at - 1)], id = this.#selected;
-      picture.show(state, before, id, animate);
+      clearTimeout(this.#beatTimer);
+      this.#beats = picture.m.dense || state === before ? [] : beatsOf(before, state);
+      if (performing && this.#beats.length && !picture.still) this.#perform(0);
+      else this.#settle(animate);
       this.#showWords(state);
       this.#showAsk();
       indexBox.hidden = !states.some((one) => one.name.some(Boolean));
       index.replaceChildren(indexList(t, state, before));
+      prompts.hidden = !states.some((one) => one.asked.length);
+      prompts.replaceChildren(...bubbles(t, state));
       wait.hidden = !states.some((one) => one.waiting.length);
       if (!wait.hidden) wait.replaceChildren(...waitingList(t, state));
       panel.hidden = id === null || id >= numBlocks;
       if (id !== null && !panel.hidden) panel.replaceChildren(...blockPanel(t, this.#opened, state, id, () => this.#leave()));
       this.#showText();
+    }
+    // -- Within a step --
+    get #ends() {
+      const { states } = this.#opened;
+      return { state: states[this.#at], before: states[Math.max(0, this.#at - 1)] };
+    }
+    #settle(animate) {
+      const { state, before } = this.#ends;
+      this.#parts.picture.show(state, before, this.#selected, animate);
+      this.#showBeat(this.#beats.length);
+    }
+    #perform(i) {
+      if (i === this.#beats.length) {
+        this.#settle(true);
+        return;
+      }
+      this.#showOne(i);
+      this.#beatTimer = setTimeout(() => this.#perform(i + 1), this.#times[i] / this.#speed);
+    }
+    get #times() {
+      return times(this.#beats);
+    }
+    #showOne(i) {
+      const { picture, fig } = this.#parts, { before } = this.#ends, beat = this.#beats[i];
+      const { kind, ids: ids2, request } = beat, usual = (BEAT[kind] ?? OTHER_BEAT) + (kind === "lookup" ? STRIDE * ids2.length : 0);
+      picture.pace = this.#times[i] / usual / this.#speed;
+      fig.style.setProperty("--pace", String(picture.pace));
+      picture.show(beat.state, before, this.#selected, true, beat);
+      this.#showBeat(i + 1);
+      const detail = { step: this.#at, beat: i + 1, beats: this.#beats.length, kind, ids: ids2, request };
+      this.dispatchEvent(new CustomEvent("kv-beat", { bubbles: true, composed: true, detail }));
+    }
+    #showBeat(number) {
+      const { t, within, beats, beat } = this.#parts, now = this.#beats[number - 1];
+      within.hidden = this.#beats.length === 0;
+      beats.max = String(this.#beats.length);
+      beats.value = String(number);
+      const { kind = "", ids: ids2 = [], request = "" } = now ?? {};
+      const said = kind === "lookup" ? fill(t.looks, request, ids2.length) : `${t.kinds[kind] ?? ""} ${idRuns(ids2)}`;
+      beat.textContent = now ? said : "";
+      beats.setAttribute("aria-valuetext", beat.textContent || "0");
+    }
+    #scrub(number) {
+      this.pause();
+      clearTimeout(this.#beatTimer);
+      if (number === this.#beats.length) this.#settle(true);
+      else if (number > 0) this.#showOne(number - 1);
+      else {
+        this.#parts.picture.show(this.#ends.before, this.#ends.before, this.#selected, true);
+        this.#showBeat(0);
+      }
+    }
+    #setSpeed(speed) {
+      this.#speed = speed;
+      const { speed: button, t } = this.#parts;
+      button.textContent = `${speed === 0.25 ? "¼" : speed}×`;
+      button.setAttribute("aria-label", `${button.textContent} ${t.speed}`);
     }
     #announce() {
       const story = this.#opened, { asking, answers } = this.#questions;
@@ -1374,13 +1855,72 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       const right = prediction ? this.#questions.answer(this.#at + 1, prediction, i) : null;
       if (right) {
         const inside = ask.contains(this.#root.activeElement);
-        this.#go(this.#at + 1);
+        this.#go(this.#at + 1, false, true);
         if (inside) buttons.forward.focus();
       } else if (right === false) {
         this.#showAsk();
         const choices = ask.querySelectorAll(".choices button");
         choices[i].focus();
       }
+    }
+    // -- A film: the story plays by itself, over and over, until the reader takes it --
+    static FILM = 1e4;
+    static LOOK = 450;
+    #startFilm() {
+      const { fig, film, picture } = this.#parts, { states } = this.#opened;
+      film.line.hidden = film.roll.hidden = !this.hasAttribute("film");
+      if (film.roll.hidden) return;
+      fig.classList.add("film");
+      film.take.addEventListener("click", () => this.#takeOver());
+      film.pause.addEventListener("click", () => this.#pauseFilm(!this.#paused));
+      const beats = states.slice(1).map((state, i) => times(beatsOf(states[i], state)).reduce((sum, ms) => sum + ms, 0));
+      const looks = _KvStory.LOOK * states.length;
+      this.#speed = beats.reduce((sum, ms) => sum + ms, 0) / Math.max(1e3, _KvStory.FILM - looks);
+      this.#at = Math.min(1, states.length - 1);
+      this.#pauseFilm(picture.still);
+      this.#layout();
+      this.#show(false);
+      this.#roll();
+    }
+    #paused = false;
+    #pauseFilm(paused) {
+      const { film, t } = this.#parts;
+      this.#paused = paused;
+      film.pause.textContent = paused ? t.play : t.pause;
+    }
+    #roll() {
+      const { states } = this.#opened, { film, fig } = this.#parts;
+      const say = states[this.#at].step.say ?? "";
+      film.line.textContent = say.slice(0, say.search(/[.:] |$/)).replace(/\.?$/, ".");
+      const beats = this.#times.reduce((sum, ms) => sum + ms, 0) / this.#speed;
+      const last = this.#at === states.length - 1;
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.#rollOn(), beats + _KvStory.LOOK * (last ? 4 : 1));
+      fig.dataset.step = String(this.#at);
+    }
+    #rollOn() {
+      const { states } = this.#opened, { fig } = this.#parts;
+      const watched = !this.#paused && !document.hidden && !fig.matches(":hover, :focus-within");
+      if (!watched || !this.isConnected) {
+        this.#timer = setTimeout(() => this.#rollOn(), 250);
+        return;
+      }
+      const next = this.#at === states.length - 1 ? 0 : this.#at + 1;
+      this.#at = next;
+      this.#show(true, next > 0);
+      this.#roll();
+    }
+    #takeOver() {
+      const { fig, film, buttons } = this.#parts;
+      clearTimeout(this.#timer);
+      this.#timer = 0;
+      fig.classList.remove("film");
+      film.line.hidden = film.roll.hidden = true;
+      this.removeAttribute("film");
+      this.#setSpeed(SPEEDS[0]);
+      this.#layout();
+      this.#go(1);
+      buttons.forward.focus();
     }
     // -- Moving through the story --
     #forward() {
@@ -1394,10 +1934,10 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       }
       const inside = this.#questions.asking && this.#parts.ask.contains(this.#root.activeElement);
       this.#questions.skip(next.number);
-      this.#go(next.number, true);
+      this.#go(next.number, true, true);
       if (inside) this.#parts.buttons.forward.focus();
     }
-    #go(number, playing = false) {
+    #go(number, playing = false, performing = false) {
       if (!this.#story) return;
       if (!playing) this.pause();
       const at = Math.max(0, Math.min(this.#story.states.length - 1, number));
@@ -1405,7 +1945,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       this.#at = at;
       this.#questions.asking = false;
       if (!this.#made) return;
-      this.#show(next);
+      this.#show(next, performing);
       this.#announce();
     }
     play() {
@@ -1416,8 +1956,8 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
         this.#forward();
         if (this.#at === end) this.pause();
         else if (this.#timer) {
-          const length = this.#parts.cap.textContent?.length ?? 0;
-          this.#timer = setTimeout(tick, 1500 + Math.min(7e3, 30 * length));
+          const length = this.#parts.cap.textContent?.length ?? 0, beats = this.#parts.picture.still ? 0 : this.#times.reduce((sum, ms) => sum + ms, 0);
+          this.#timer = setTimeout(tick, Math.max(beats + 900, 900 + Math.min(5e3, 18 * length)) / this.#speed);
         }
       };
       this.#timer = -1;

@@ -14,11 +14,13 @@
 A step says what is different after it. Ids are runs, "1..7 9 8", or arrays.
 
     "do": "prefill B", "say": "...", "lines": ["lookup B: hit 28", ...], "invariant": "I7"       what is told
-    "events": "shared 1..7, allocated 9, cached 9"     what happened to blocks; counts and names follow from it
+    "events": "shared 1..7, allocated 9, cached 9"     what happened to blocks, in that order: the figure plays it so
+    "probes": [[0, "B", "1..7"]]              lookups: after how many of the events, whose, and the blocks that it found
     "names": "ab12"                           hashes, shortened, of the blocks that were cached, in the events' order
     "ref": {"2": "1..7", "1": "9"}            reference count -> blocks that have it now; beats what events say
     "name": {"9": "ab12", "8": ""}            block -> its hash in the index; "" if evicted; beats what events say
     "tables": {"B": ["1..7 9"], "A": null}    block tables, runs per group; null: the request is gone; 0: null block
+    "words": {"9": ["shares", "a"]}           optional: the words of a block's tokens, shown on its card
     "free": "10 8"                            the free queue, head first
     "tok": {"B": 32}                          tokens that have a slot, so that a block can be seen filling
     "scheduled": {"B": 4}                     tokens computed in this step
@@ -29,13 +31,14 @@ A step says what is different after it. Ids are runs, "1..7 9 8", or arrays.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from mini_kv.core.invariants import LEDGER
 from mini_kv.trace.edge import Edge, EdgeKind
 from mini_kv.trace.frame import BlockView, Frame
 from mini_kv.trace.story import id_runs, story
-from mini_kv.trace.traced_manager import Span
+from mini_kv.trace.traced_manager import Span, edges_of
 from mini_kv.viz.text import draw_state
 
 VERSION = 1
@@ -61,10 +64,16 @@ class StoryWriter:
         """Begin with an untouched pool. `head`: further keys of the story, such as `groups` or `tiers`."""
         self.head = {"version": VERSION, "title": title, "num_blocks": num_blocks, "block_size": block_size, **head}
         self.steps: list[Data] = []
+        self.words: dict[int, list[str]] = {}
         self.frame = Frame(tuple(BlockView(block_id) for block_id in range(num_blocks)), {}, [*range(1, num_blocks)])
 
-    def add_step(self, frame: Frame, spans: Sequence[Span], **told: Any) -> None:
-        """Add the state after these calls. `told`: what the frame does not know, such as `do`, `say` or `waiting`."""
+    def add_step(
+        self, frame: Frame, spans: Sequence[Span], words: Mapping[int, list[str]] | None = None, **told: Any
+    ) -> None:
+        """Add the state after these calls. `told`: what the frame does not know, such as `do`, `say` or `waiting`.
+
+        `words`: those of the tokens in each held block, by block id.
+        """
         step = {name: value for name, value in told.items() if value not in (None, "")}
         step.setdefault("lines", story(spans))
         step |= _changed_blocks(self.frame.blocks, frame.blocks, spans)
@@ -74,6 +83,10 @@ class StoryWriter:
         if frame.free_order != self.frame.free_order:
             step["free"] = id_runs(frame.free_order)
         step |= _tokens(spans)
+        written = {block_id: text for block_id, text in (words or {}).items() if self.words.get(block_id) != text}
+        if written:
+            step["words"] = {str(block_id): text for block_id, text in written.items()}
+            self.words |= written
         self.steps.append(step)
         self.frame = frame
 
@@ -88,16 +101,26 @@ class StoryWriter:
 
 def _changed_blocks(before: Sequence[BlockView], after: Sequence[BlockView], spans: Sequence[Span]) -> Data:
     """Return the events, and the counts and hashes that do not follow from them."""
-    by_kind: dict[EdgeKind, list[Edge]] = {}
-    for span in spans:
-        for edge in span.edges:
-            by_kind.setdefault(edge.kind, []).append(edge)
-    told = ", ".join(f"{kind} {id_runs([edge.block_id for edge in edges])}" for kind, edges in by_kind.items())
-    changed: Data = {"events": told}
-    cached = [edge.block_hash or "" for edge in by_kind.get(EdgeKind.CACHED, [])]
+    edges = edges_of(spans)
+    runs = groupby(edges, key=lambda edge: edge.kind)
+    changed: Data = {"events": ", ".join(f"{kind} {id_runs([edge.block_id for edge in run])}" for kind, run in runs)}
+    probes = _probes(spans)
+    if probes:
+        changed["probes"] = probes
+    cached = [edge.block_hash or "" for edge in edges if edge.kind is EdgeKind.CACHED]
     if cached:
         changed["names"] = cached
-    return changed | _unexpected(_after(before, by_kind), after)
+    return changed | _unexpected(_after(before, edges), after)
+
+
+def _probes(spans: Sequence[Span]) -> list[list[Any]]:
+    """Return the lookups of a step, each with the number of events before it and the blocks that it found."""
+    probes, num_events = [], 0
+    for span in spans:
+        if span.call == "get_computed_blocks" and span.error is None:
+            probes.append([num_events, span.request_id, id_runs(span.found or [])])
+        num_events += len(span.edges)
+    return probes
 
 
 def _unexpected(expected: Sequence[tuple[int, str | None]], after: Sequence[BlockView]) -> Data:
@@ -113,17 +136,16 @@ def _unexpected(expected: Sequence[tuple[int, str | None]], after: Sequence[Bloc
     return {field: value for field, value in found.items() if value}
 
 
-def _after(before: Sequence[BlockView], by_kind: Mapping[EdgeKind, list[Edge]]) -> list[tuple[int, str | None]]:
+def _after(before: Sequence[BlockView], edges: Sequence[Edge]) -> list[tuple[int, str | None]]:
     """Return count and name of each block as the figure concludes them from the events."""
     counts = [block.ref_cnt for block in before]
     names = [block.block_hash for block in before]
-    for kind, edges in by_kind.items():
-        for edge in edges:
-            counts[edge.block_id] += COUNTS.get(kind, 0)
-            if kind is EdgeKind.CACHED:
-                names[edge.block_id] = edge.block_hash
-            elif kind in (EdgeKind.EVICTED, EdgeKind.UNCACHED):
-                names[edge.block_id] = None
+    for edge in edges:
+        counts[edge.block_id] += COUNTS.get(edge.kind, 0)
+        if edge.kind is EdgeKind.CACHED:
+            names[edge.block_id] = edge.block_hash
+        elif edge.kind in (EdgeKind.EVICTED, EdgeKind.UNCACHED):
+            names[edge.block_id] = None
     return list(zip(counts, names, strict=True))
 
 

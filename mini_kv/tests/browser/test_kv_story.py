@@ -12,7 +12,7 @@ from mini_kv.viz.text import draw_state
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
 PHONE = {"width": 390, "height": 844, "has_touch": True}
-STORY = story_data(load_scenario("share-and-evict"))
+STORY = {**story_data(load_scenario("share-and-evict")), "at": 0}
 
 
 @pytest.fixture

@@ -4,10 +4,13 @@
 // as the rows that hold it; in the queue it is free, and the queue's order is the order of reuse. Its tag says that it
 // can be found. How far it is filled says how many of its tokens are there.
 
+import { allRows } from "./beats.js";
+import { Gestures } from "./gestures.js";
 import { tokensIn } from "./model.js";
 import { fill } from "./words.js";
 
 /**
+ * @typedef {import("./beats.js").Beat} Beat
  * @typedef {import("./model.js").State} State
  * @typedef {import("./model.js").Story} Story
  * @typedef {import("./words.js").Words} Words
@@ -21,7 +24,7 @@ import { fill } from "./words.js";
  * @typedef {ReturnType<typeof places>} Places
  * @typedef {{g: SVGElement, look: string, x?: number, y?: number, inside?: Inside}} Card
  * @typedef {{base: SVGElement, level: SVGElement, tag: SVGElement, ref: SVGElement, tagText: SVGElement,
- *   ring: SVGElement | null}} Inside
+ *   text: SVGElement, hue: SVGElement, ring: SVGElement | null, name: string}} Inside
  * @typedef {Record<string, string | number>} Attributes
  */
 
@@ -103,11 +106,14 @@ export const sign = (kind, x = 0, y = 0) =>
  * @param {string[]} kinds
  * @param {number} middle
  * @param {number} y
+ * @param {boolean} old whether they stood there before
  */
-function signsAbove(kinds, middle, y) {
+function signsAbove(kinds, middle, y, old = false) {
   const shown = LOUDEST.filter((kind) => kinds.includes(kind)).slice(0, 2);
   if (shown.length > 1 && shown[1] === "cached") shown.pop(); // the tag says it
-  return shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+  const signs = shown.map((kind, i) => sign(kind, middle + 17 * i - 8.5 * shown.length, y));
+  for (const one of signs) one.classList.toggle("old", old);
+  return signs;
 }
 
 /**
@@ -160,7 +166,8 @@ function metrics(story, width) {
     narrow = width < 480;
   // A count that has no room beside the number goes under it.
   const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
-  const [w, low, gap] = dense ? [14, 14, 2] : narrow ? [36, 44, 3] : [50, 46, 5];
+  const words = !dense && story.states.some((state) => state.words.some((list) => list.length));
+  const [w, low, gap] = dense ? [14, 14, 2] : words ? (narrow ? [72, 68, 3] : [92, 68, 5]) : narrow ? [36, 44, 3] : [50, 46, 5];
   const h = low + (under ? 10 : 0);
   const names = story.states.flatMap((state) => state.order);
   const suffix = story.numGroups > 1 ? 2 : 0;
@@ -169,6 +176,7 @@ function metrics(story, width) {
   return {
     dense,
     under,
+    words,
     w,
     h,
     gap,
@@ -235,7 +243,13 @@ function zones(story, m, states = story.states) {
   /** @type {(height: (state: State) => number) => number} */
   const most = (height) => Math.max(...states.map(height));
   const tables = HEAD;
-  const inTables = most((state) => bands(story, state, m).reduce((sum, band) => sum + bandHeight(band, m), 0));
+  // While a step is played, rows that go stand beside rows that come, and blocks that are freed beside those not yet taken.
+  /** @type {(state: State) => State} */
+  const inside = (state) => {
+    const before = story.states[Math.max(0, state.number - 1)];
+    return { ...state, order: allRows(before, state), tables: new Map([...before.tables, ...state.tables]) };
+  };
+  const inTables = most((state) => bands(story, inside(state), m).reduce((sum, band) => sum + bandHeight(band, m), 0));
   const free = tables + HEAD + Math.max(m.py, inTables);
   let y = free + HEAD + most((state) => lines(state.free.length + 1, m));
   const numStrays = most((state) => strays(state).length);
@@ -271,6 +285,8 @@ function places(story, state, m, z) {
   const ghosts = [];
   /** @type {{x: number, y: number}[]} */
   const nulls = [];
+  /** @type {{request: string, x: number, y: number}[]} */
+  const holes = [];
   /** @type {{key: string, request: string, group: number, y: number, first: boolean}[]} */
   const rows = [];
   /** @type {{x: number, y: number, text: string}[]} */
@@ -283,7 +299,8 @@ function places(story, state, m, z) {
       table.slice(band.from, band.from + m.columns).forEach((id, i) => {
         const x = m.label + i * m.px,
           card = cards.get(id);
-        if (id === 0) nulls.push({ x, y });
+        if (id < 0) holes.push({ request, x, y });
+        else if (id === 0) nulls.push({ x, y });
         else if (!card) cards.set(id, { x, y, h: m.h, line, group, column: band.from + i });
         else if (card.group === group && card.column === band.from + i && card.line === line - 1) {
           card.h += m.py;
@@ -309,7 +326,7 @@ function places(story, state, m, z) {
     x: m.label + ((full ? end - 1 : end) % m.columns) * m.px + 2,
     y: z.free + Math.floor(end / m.columns) * m.py + (full ? 10 : m.h / 2 + 4),
   };
-  return { cards, ghosts, nulls, rows, heads, last };
+  return { cards, ghosts, nulls, holes, rows, heads, last };
 }
 
 // ---- The picture ----------------------------------------------------------------------------------------------------
@@ -331,12 +348,20 @@ export class Picture {
   /** @type {Map<string, SVGElement>} */
   #shelves = new Map();
   #memory = 0;
+  /** What moves beside the cards in this beat. @type {Gestures | null} */
+  #gestures = null;
+  /** @type {Beat | null} */
+  #beat = null;
+  /** Whether cards of a picture of very many blocks move to their places. */
+  gliding = false;
+  /** How much longer than usual everything takes. */
+  pace = 1;
   backLayer = draw("g");
   rowsLayer = draw("g");
   extraLayer = draw("g");
   cardsLayer = draw("g");
   signsLayer = draw("g");
-  memoryLayer = draw("g");
+  memoryLayer = draw("g", { class: "memory" });
 
   /**
    * @param {Words} t
@@ -364,7 +389,8 @@ export class Picture {
     const m = (this.m = metrics(this.story, Math.min(width, 960)));
     this.z = zones(this.story, m);
     if (m.dense) this.#memory = Math.max(...this.story.states.map((state) => zones(this.story, m, [state]).memory));
-    this.svg.setAttribute("height", String(this.z.height + (m.dense ? this.#memory - this.z.memory : 0)));
+    const height = this.fig.classList.contains("film") ? this.z.memory - HEAD : this.z.height; // a film needs no memory
+    this.svg.setAttribute("height", String(height + (m.dense ? this.#memory - this.z.memory : 0)));
     this.fig.classList.toggle("narrow", width < 480);
     this.fig.classList.toggle("dense", m.dense);
     this.#backdrop();
@@ -380,7 +406,8 @@ export class Picture {
     /** @type {(y: number, text: string) => SVGElement} */
     const head = (y, text) => draw("text", { class: "h", x: 0, y: y - 13, "aria-hidden": "true" }, text);
     /** @type {SVGElement[]} */
-    const parts = [head(z.tables, t.tables), head(z.free, t.free), head(z.memory, t.memory)];
+    const parts = [head(z.tables, t.tables), head(z.free, t.free)];
+    memoryLayer.replaceChildren(head(z.memory, t.memory));
     if (z.stray) parts.push(head(z.stray, t.stray));
     parts.push(
       draw("text", { class: "s", x: 0, y: z.free + m.h / 2 + 4, "aria-hidden": "true" }, t.next),
@@ -395,17 +422,18 @@ export class Picture {
           const number = draw("text", { x: x + z.small / 2, y: y + 16 }, `${id}`);
           return { g: draw("g", { "data-id": id, "aria-hidden": "true" }, rect, number), look: "" };
         });
-    memoryLayer.replaceChildren(...this.#cells.map((cell) => cell.g));
+    memoryLayer.append(...this.#cells.map((cell) => cell.g));
   }
 
   /**
-   * Show a step.
+   * Show a step, or a beat of one.
    * @param {State} state
    * @param {State} before the step before it
    * @param {number | null} selected
    * @param {boolean} animate
+   * @param {Beat} [beat] what has just happened
    */
-  show(state, before, selected, animate) {
+  show(state, before, selected, animate, beat) {
     this.#state = state;
     this.#selected = selected;
     this.#kinds = new Map();
@@ -421,11 +449,43 @@ export class Picture {
       const card = this.#cards.get(id);
       if (card && (card.x !== place.x || card.y !== place.y)) moving++;
     }
+    this.gliding = animate && !matchMedia("(prefers-reduced-motion:reduce)").matches;
     this.fig.classList.toggle("still", !animate || this.m.dense || moving > 200);
+    this.#beat = beat ?? null;
+    this.#gestures = beat && !this.still ? new Gestures(this.signsLayer, this.m, this.pace) : null;
     this.#showRows(at);
     this.#showCards(at);
     this.#showCells();
     this.#showTiers(before);
+    if (beat && this.#gestures) this.#perform(beat, at, this.#gestures);
+  }
+
+  /** Whether nothing may move: too many blocks, or a reader who asks for it. */
+  get still() {
+    return this.m.dense || matchMedia("(prefers-reduced-motion:reduce)").matches;
+  }
+
+  /**
+   * What a beat shows beside the cards that move.
+   * @param {Beat} beat
+   * @param {Places} at
+   * @param {Gestures} gestures
+   */
+  #perform({ kind, ids, request, copies }, at, gestures) {
+    /** @type {(id: number) => Card & {x: number, y: number} | undefined} */
+    const card = (id) => {
+      const found = this.#cards.get(id);
+      return found && found.x !== undefined ? /** @type {Card & {x: number, y: number}} */ (found) : undefined;
+    };
+    if (kind === "lookup") {
+      const holes = at.holes.filter((hole) => hole.request === request);
+      gestures.probe(
+        holes.slice(0, ids.length + 1),
+        ids.flatMap((id) => card(id) ?? []),
+      );
+    }
+    for (const id of kind === "revived" ? ids : []) gestures.halo(card(id));
+    for (const [id, old] of copies) gestures.copy(card(old), card(id));
   }
 
   /** @param {Places} at */
@@ -493,13 +553,15 @@ export class Picture {
     }
     const base = draw("rect", { class: "base", width: w, height: h, rx: 5 });
     const level = draw("rect", { class: "lvl", x: 1.5, y: 1.5, height: h - 3, rx: 3 });
+    const hue = draw("path", { class: "hue" });
+    const text = draw("text", { class: "words" });
     const tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
     const ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
     const tagText = draw("text", { class: "tagtext", x: w / 2 });
-    const number = draw("text", { class: "id", x: 5, y: 17 }, `${id}`);
-    const g = draw("g", names, base, level, tag, number, " ", ref, " ", tagText);
+    const number = draw("text", { class: "id", x: 9, y: 17 }, `${id}`);
+    const g = draw("g", names, base, level, hue, text, tag, number, " ", ref, " ", tagText);
     cardsLayer.append(g);
-    return { g, look: "", inside: { base, level, tag, ref, tagText, ring: null } };
+    return { g, look: "", inside: { base, level, tag, ref, tagText, text, hue, ring: null, name: "" } };
   }
 
   /** @param {Places} at */
@@ -521,9 +583,11 @@ export class Picture {
         name = state.name[id],
         kinds = inLife(this.#kinds.get(id) ?? []);
       const tokens = ref > 0 ? tokensIn(story, state, id) : 0;
-      this.#put(card, place);
-      if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9));
-      const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected].join();
+      this.#put(card, place, kinds);
+      if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9, this.#beat?.ids.includes(id) === false));
+      const words = state.words[id],
+        hue = state.hue[id];
+      const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected, hue, words].join();
       if (look === card.look) continue;
       card.look = look;
       const filling = tokens < story.blockSize ? "filling" : "";
@@ -538,10 +602,12 @@ export class Picture {
       );
       // The label begins with what is seen, so that a voice can say it.
       const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
-      const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
+      const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind]), words.join(" ")]
+        .filter(Boolean)
+        .join(", ");
       card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
       card.g.setAttribute("aria-selected", String(id === this.#selected));
-      if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens });
+      if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens, words, hue });
       else card.g.setAttribute("height", String(place.h));
     }
     signsLayer.replaceChildren(...(m.dense ? this.#shapes(at) : above)); // above all cards
@@ -551,14 +617,26 @@ export class Picture {
    * Move a card to its place.
    * @param {Card} card
    * @param {Place} place
+   * @param {string[]} kinds what happened to the block
    */
-  #put(card, { x, y }) {
+  #put(card, { x, y }, kinds) {
     if (card.x === x && card.y === y) return;
+    const [oldX, oldY] = [card.x, card.y];
     [card.x, card.y] = [x, y];
-    if (this.m.dense) {
-      card.g.setAttribute("x", String(x));
-      card.g.setAttribute("y", String(y));
-    } else move(card.g, x, y);
+    if (!this.m.dense) {
+      move(card.g, x, y);
+      return;
+    }
+    card.g.setAttribute("x", String(x));
+    card.g.setAttribute("y", String(y));
+    // Of very many blocks only those move that something happened to; the queue behind them closes up at once.
+    if (oldX === undefined || oldY === undefined || !kinds.length || !this.gliding) return;
+    const from = `translate(${oldX - x}px,${oldY - y}px)`,
+      evicted = kinds.includes("evicted");
+    card.g.animate([{ transform: from, stroke: evicted ? "var(--new)" : "" }, { transform: from }, { transform: "none" }], {
+      duration: 700 * this.pace,
+      easing: "ease-in-out",
+    });
   }
 
   /**
@@ -566,19 +644,29 @@ export class Picture {
    * @param {Card} card
    * @param {Inside} inside
    * @param {Place} place
-   * @param {{ref: number, name: string, kinds: string[], tokens: number}} shown
+   * @param {{ref: number, name: string, kinds: string[], tokens: number, words: string[], hue: number}} shown
    */
-  #showInside(card, inside, place, { ref, name, kinds, tokens }) {
+  #showInside(card, inside, place, { ref, name, kinds, tokens, words, hue }) {
     const { m, story } = this,
       out = 1.5;
     inside.base.style.height = `${place.h}px`;
     inside.level.style.height = `${place.h - 3}px`;
-    inside.level.style.width = `${((m.w - 3) * tokens) / Math.max(1, story.blockSize)}px`;
+    // A block that is free and cached keeps its content out of sight, so that a revival is its colour coming back.
+    const share = name ? 1 : tokens / Math.max(1, story.blockSize);
+    inside.level.style.width = `${(m.w - 3) * share}px`;
     inside.tag.style.setProperty("y", `${place.h - 18}px`);
     inside.tag.style.display = name ? "" : "none";
     inside.ref.textContent = ref ? `\u00d7${ref}` : "";
     inside.tagText.textContent = name.slice(0, 4);
     move(inside.tagText, 0, place.h - 6);
+    inside.hue.setAttribute("class", hue ? `hue hue${(hue - 1) % 6}` : "hue none");
+    inside.hue.setAttribute("d", `M4.5 4V${place.h - 4}`);
+    if (m.words) this.#write(inside.text, words);
+    const lost = inside.name !== name ? inside.name : "";
+    card.g.style.transitionDelay = lost && this.#gestures ? `${0.3 * this.pace}s` : ""; // the name falls, then the card goes
+    if (lost) this.#gestures?.fall(card.g, lost, place.h);
+    if (name && inside.name !== name) this.#gestures?.stamp(inside.tag, inside.tagText);
+    inside.name = name;
     inside.ring?.remove();
     inside.ring = null;
     if (!kinds.length) return;
@@ -591,6 +679,20 @@ export class Picture {
       rx: 6,
     });
     card.g.append(inside.ring);
+  }
+
+  /**
+   * The words of a block, in two lines.
+   * @param {SVGElement} text
+   * @param {string[]} words
+   */
+  #write(text, words) {
+    const half = Math.ceil(words.length / 2);
+    const lines = [words.slice(0, half), words.slice(half)].map((line) => line.join(" "));
+    const room = Math.floor((this.m.w - 10) / 6);
+    text.replaceChildren(
+      ...lines.map((line, i) => draw("tspan", { x: 9, y: 31 + 13 * i }, short(line, room))),
+    );
   }
 
   /**
@@ -627,7 +729,7 @@ export class Picture {
       } else if (look !== cell.look) cell.g.setAttribute("class", (cell.look = look));
     });
     if (m.dense)
-      memoryLayer.replaceChildren(...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
+      memoryLayer.replaceChildren(...[...memoryLayer.children].slice(0, 1), ...[...shapes].map(([look, d]) => draw("g", { class: look }, draw("path", { d }))));
   }
 
   /**

@@ -13,16 +13,19 @@
  * @property {Prediction} [predict]
  * @property {string} [invariant]
  * @property {string} [events]
+ * @property {Probe[]} [probes]
  * @property {string | string[]} [names]
  * @property {Record<string, Ids>} [ref]
  * @property {Record<string, string | null>} [name]
  * @property {Record<string, Ids[] | null>} [tables]
  * @property {Ids} [free]
+ * @property {Record<string, string[]>} [words]
  * @property {Record<string, number>} [tok]
  * @property {Record<string, string | string[]>} [tiers]
  * @property {Waiting[]} [waiting]
  * @property {Record<string, number>} [scheduled]
  *
+ * @typedef {[number, string, Ids]} Probe a lookup: after how many events, whose, and the blocks that it found
  * @typedef {string | [string, string]} Waiting a request that waits, and how: "preempted"
  *
  * @typedef {object} StoryData
@@ -47,10 +50,13 @@
  * @property {Step} step
  * @property {number} number
  * @property {Event[]} events
+ * @property {string[]} newNames the hashes of the blocks that were cached in this step, in the events' order
  * @property {number[]} ref by block id
  * @property {string[]} name the block's hash, by block id; "" for a block that is not cached
+ * @property {string[][]} words those of the block's tokens, by block id, where the story tells them
+ * @property {number[]} hue by block id: which beginning its content goes back to, from 1; 0: none is known
  * @property {boolean[]} used whether anything has happened to the block, by block id
- * @property {Map<string, number[][]>} tables by request: block ids per group
+ * @property {Map<string, number[][]>} tables by request: block ids per group; -1 where a block is yet to come
  * @property {string[]} order the requests, as their rows stand
  * @property {Map<number, Holder[]>} holders by block id
  * @property {number[]} free
@@ -58,6 +64,9 @@
  * @property {Record<string, string[]>} tiers block hashes per tier
  * @property {Waiting[]} waiting
  * @property {Record<string, number>} scheduled tokens per request
+ * @property {Asked[]} asked the two prompts that came last, if the story tells words
+ *
+ * @typedef {{request: string, words: string[], found: number}} Asked a prompt, and how many of its words were found
  *
  * @typedef {object} Story
  * @property {StoryData} data
@@ -85,7 +94,7 @@ export class StoryError extends Error {
  * Block ids as numbers.
  * @param {Ids | undefined} value
  */
-function ids(value) {
+export function ids(value) {
   if (Array.isArray(value)) return value.map(Number);
   /** @type {number[]} */
   const out = [];
@@ -97,6 +106,22 @@ function ids(value) {
     out.push(to);
   }
   return out;
+}
+
+/**
+ * Ids as they are said: three or more in a row are "1..3".
+ * @param {number[]} list
+ */
+export function idRuns(list) {
+  /** @type {number[][]} */
+  const runs = [];
+  for (const id of list) {
+    const run = runs[runs.length - 1] ?? [],
+      by = id - run[run.length - 1];
+    if (Math.abs(by) === 1 && (run.length === 1 || by === run[1] - run[0])) run.push(id);
+    else runs.push([id]);
+  }
+  return runs.map((run) => (run.length > 2 ? `${run[0]}..${run[run.length - 1]}` : run.join(" "))).join(" ");
 }
 
 /** @param {string | string[]} value */
@@ -174,12 +199,13 @@ function rowOrder(before, tables) {
  * @param {string[]} order
  * @param {Map<string, number[][]>} tables
  */
-function holdersIn(order, tables) {
+export function holdersIn(order, tables) {
   /** @type {Map<number, Holder[]>} */
   const holders = new Map();
   for (const request of order) {
     (tables.get(request) ?? []).forEach((table, group) =>
       table.forEach((id, column) => {
+        if (id < 0) return;
         const found = holders.get(id) ?? [];
         holders.set(id, found);
         found.push({ request, group, column });
@@ -189,6 +215,35 @@ function holdersIn(order, tables) {
   return holders;
 }
 
+/** How contents begin: blocks of prompts that begin with the same block have one number, in every table. */
+class Beginnings {
+  /** By the hash of a first block. @type {Map<string, number>} */
+  #known = new Map();
+
+  /**
+   * Number the blocks that were given a hash in this step, and those that are being filled.
+   * @param {State} state
+   */
+  colour(state) {
+    for (const { kind, id } of state.events) if (kind === "evicted" || kind === "allocated") state.hue[id] = 0;
+    for (const groups of state.tables.values())
+      for (const table of groups) {
+        const first = table.find((id) => id > 0);
+        if (first === undefined) continue;
+        const hash = state.name[first];
+        if (hash && table[0] === first && !state.hue[first]) state.hue[first] = this.#number(hash);
+        for (const id of table) if (id > 0 && !state.hue[id]) state.hue[id] = state.hue[first];
+      }
+  }
+
+  /** @param {string} hash */
+  #number(hash) {
+    const known = this.#known.get(hash) ?? this.#known.size + 1;
+    this.#known.set(hash, known);
+    return known;
+  }
+}
+
 /**
  * What an event adds to the reference count.
  * @type {Record<string, number>}
@@ -196,13 +251,40 @@ function holdersIn(order, tables) {
 const COUNTS = { allocated: 1, revived: 1, shared: 1, unshared: -1, freed: -1 };
 
 /**
+ * The prompts that were admitted in a step, in words.
+ * @param {State} before
+ * @param {State} after
+ * @returns {Asked[]}
+ */
+function newPrompts(before, after) {
+  return after.order.flatMap((request) => {
+    const words = (after.tables.get(request)?.[0] ?? []).flatMap((id) => after.words[id]);
+    if (before.tables.has(request) || !words.length) return [];
+    return [{ request, words, found: words.length - (after.scheduled[request] ?? words.length) }];
+  });
+}
+
+/**
+ * Let an event happen to a state's counts and names; `names` are those that blocks will get, and the first is taken.
+ * @param {Pick<State, "ref" | "name">} state
+ * @param {Event} event
+ * @param {string[]} names
+ */
+export function foldEvent({ ref, name }, { kind, id }, names) {
+  ref[id] += COUNTS[kind] ?? 0;
+  if (kind === "cached") name[id] = names.shift() ?? name[id];
+  if (kind === "evicted" || kind === "uncached") name[id] = "";
+}
+
+/**
  * The state after a step: the state before, and what the step says is different.
  * @param {State} before
  * @param {Step} step
  * @param {number} number
+ * @param {Beginnings} beginnings
  * @returns {State}
  */
-function apply(before, step, number) {
+function apply(before, step, number, beginnings) {
   /** @type {State} */
   const next = {
     ...before,
@@ -211,12 +293,15 @@ function apply(before, step, number) {
     ref: before.ref.slice(),
     name: before.name.slice(),
     used: before.used.slice(),
+    words: before.words.slice(),
+    hue: before.hue.slice(),
     tables: new Map(before.tables),
     tok: { ...before.tok, ...step.tok },
     tiers: { ...before.tiers },
     waiting: step.waiting ?? before.waiting,
     scheduled: step.scheduled ?? {},
     events: eventsOf(step.events ?? ""),
+    newNames: words(step.names ?? ""),
   };
   /** @type {(list: number[]) => number[]} */
   const known = (list) => {
@@ -225,15 +310,13 @@ function apply(before, step, number) {
     return list;
   };
   known(next.events.map((event) => event.id));
-  const names = words(step.names ?? "").slice();
-  for (const { kind, id } of next.events) {
-    next.ref[id] += COUNTS[kind] ?? 0;
-    if (kind === "cached") next.name[id] = names.shift() ?? next.name[id];
-    if (kind === "evicted" || kind === "uncached") next.name[id] = "";
-  }
+  const names = next.newNames.slice();
+  for (const event of next.events) foldEvent(next, event, names);
   for (const [count, which] of Object.entries(step.ref ?? {}))
     for (const id of known(ids(which))) next.ref[id] = +count;
   for (const [id, text] of Object.entries(step.name ?? {})) next.name[known([+id])[0]] = text ?? "";
+  for (const { kind, id } of next.events) if (kind === "evicted") next.words[id] = [];
+  for (const [id, list] of Object.entries(step.words ?? {})) next.words[known([+id])[0]] = list;
   for (const [request, groups] of Object.entries(step.tables ?? {})) {
     if (groups === null) next.tables.delete(request);
     else
@@ -244,10 +327,16 @@ function apply(before, step, number) {
   }
   for (const [tier, hashes] of Object.entries(step.tiers ?? {})) next.tiers[tier] = words(hashes);
   if (step.free !== undefined) next.free = known(ids(step.free));
-  if (step.events === undefined) next.events = difference(before, next);
+  if (step.events === undefined) {
+    next.events = difference(before, next);
+    next.newNames = next.events.filter(({ kind }) => kind === "cached").map(({ id }) => next.name[id]);
+  }
+  for (const probe of step.probes ?? []) known(ids(probe[2]));
   for (const { id } of next.events) next.used[id] = true;
   next.order = rowOrder(before.order, next.tables);
   next.holders = holdersIn(next.order, next.tables);
+  beginnings.colour(next);
+  next.asked = [...before.asked, ...newPrompts(before, next)].slice(-2);
   return next;
 }
 
@@ -287,8 +376,11 @@ export function decode(anything) {
     step: {},
     number: 0,
     events: [],
+    newNames: [],
     ref: Array(n).fill(0),
     name: Array(n).fill(""),
+    words: Array(n).fill([]),
+    hue: Array(n).fill(0),
     used: Array(n).fill(false),
     tables: new Map(),
     order: [],
@@ -298,9 +390,11 @@ export function decode(anything) {
     tiers: {},
     waiting: [],
     scheduled: {},
+    asked: [],
   };
-  const states = [apply(blank, { ...data.start, events: "" }, 0)];
-  for (const step of data.steps) states.push(apply(states[states.length - 1], step, states.length));
+  const beginnings = new Beginnings();
+  const states = [apply(blank, { ...data.start, events: "" }, 0, beginnings)];
+  for (const step of data.steps) states.push(apply(states[states.length - 1], step, states.length, beginnings));
   return {
     data,
     states,

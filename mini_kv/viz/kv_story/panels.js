@@ -21,6 +21,27 @@ export function legend(t) {
 }
 
 /**
+ * The last two prompts as bubbles: what was found is underlined, what was computed is not.
+ * @param {Words} t
+ * @param {State} state
+ */
+export function bubbles(t, state) {
+  return state.asked.map(({ request, words, found }) => {
+    const [old, fresh] = [words.slice(0, found), words.slice(found)].map((part) => part.join(" "));
+    const here = state.tables.has(request) ? "" : "gone";
+    return make(
+      "p",
+      { class: `bubble ${here}` },
+      make("b", {}, request),
+      " ",
+      make("span", { class: "found" }, old),
+      ` ${fresh} `,
+      make("span", { class: "cost" }, fill(t.cost, words.length - found, words.length)),
+    );
+  });
+}
+
+/**
  * What a step says, and what was answered to its question.
  * @param {Words} t
  * @param {Story} story
@@ -89,6 +110,7 @@ function factsOf(t, story, state, id) {
       first = holders[0].column * story.blockSize;
     if (tokens) facts.push(fill(t.holds, tokens > 1 ? `${first}..${first + tokens - 1}` : first, requests));
   }
+  if (state.words[id].length) facts.push(`\u201c${state.words[id].join(" ")}\u201d`);
   const hash = state.name[id];
   if (hash) {
     facts.push(fill(t.hash, hash));

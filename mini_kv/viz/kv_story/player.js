@@ -1,13 +1,16 @@
 // The element <kv-story>: a story in, the reader's steps through it.
 
+import { beatsOf } from "./beats.js";
 import { draw, make, Picture } from "./draw.js";
-import { decode, drawText, StoryError } from "./model.js";
-import { blockPanel, caption, indexList, legend, waitingList } from "./panels.js";
+import { STRIDE } from "./gestures.js";
+import { decode, drawText, idRuns, StoryError } from "./model.js";
+import { blockPanel, bubbles, caption, indexList, legend, waitingList } from "./panels.js";
 import { Questions } from "./questions.js";
 import { STYLE } from "./style.js";
 import { fill, WORDS } from "./words.js";
 
 /**
+ * @typedef {import("./beats.js").Beat} Beat
  * @typedef {import("./model.js").State} State
  * @typedef {import("./model.js").Story} Story
  * @typedef {import("./questions.js").Answer} Answer
@@ -24,11 +27,39 @@ const ICONS = {
   last: "M16 5h2v14h-2zM4 5v14l10-7z",
 };
 
+/** Milliseconds of a beat, by kind. @type {Record<string, number>} */
+const BEAT = { lookup: 500, evicted: 600, uncached: 600, revived: 750, shared: 500, cached: 380, illegal: 800 };
+const OTHER_BEAT = 450;
+/** A step's beats take no longer, in milliseconds. */
+const STEP = 6500;
+const SPEEDS = [1, 0.25, 4];
+
+/**
+ * How long the beats of a step take at the usual speed, in milliseconds.
+ * @param {Beat[]} beats
+ */
+function times(beats) {
+  const each = beats.map(({ kind, ids }) => (BEAT[kind] ?? OTHER_BEAT) + (kind === "lookup" ? STRIDE * ids.length : 0));
+  const shorter = Math.min(1, STEP / each.reduce((sum, ms) => sum + ms, 1));
+  return each.map((ms) => ms * shorter);
+}
+
 /**
  * Where the reader of a figure stood, by the key of its story.
  * @type {Map<string, {story: Story, at: number, answers: Map<number, Answer>}>}
  */
 const kept = new Map();
+
+/**
+ * What stands under a film: what is happening, and how to stop it.
+ * @param {Words} t
+ */
+function makeFilm(t) {
+  const line = make("p", { class: "line" });
+  const pause = make("button", { type: "button" }, t.pause);
+  const take = make("button", { type: "button", class: "take" }, t.film);
+  return { roll: make("div", { class: "roll" }, take, pause), line, pause, take };
+}
 
 /**
  * The elements of a figure.
@@ -53,6 +84,10 @@ function makeParts(t, story) {
   const range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
   const count = make("span", { class: "count" });
   const bar = make("div", { class: "bar" }, ...Object.values(buttons), range, count);
+  const beats = make("input", { type: "range", min: 0, step: 1, "aria-label": t.within });
+  const beat = make("output");
+  const speed = make("button", { type: "button", title: t.speed });
+  const within = make("div", { class: "within" }, speed, beats, beat);
   const cap = make("div", { class: "cap", "aria-live": "polite" });
   const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
   const panel = make("div", { class: "panel" });
@@ -63,8 +98,11 @@ function makeParts(t, story) {
   const pre = make("pre", { tabindex: 0 });
   const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
   const title = make("div", { class: "title" }, story.title);
-  fig.append(title, wait, picture.element, bar, cap, ask, panel, indexBox, how, textBox);
-  return { t, fig, picture, buttons, range, count, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  const prompts = make("div", { class: "bubbles" });
+  const film = makeFilm(t);
+  fig.append(title, prompts, film.line, wait, picture.element, film.roll, bar, within, cap, ask, panel, indexBox, how, textBox);
+  const inStep = { within, beats, beat, speed };
+  return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, cap, ask, panel, wait, index, indexBox, pre, textBox };
 }
 
 class KvStory extends HTMLElement {
@@ -78,6 +116,10 @@ class KvStory extends HTMLElement {
   /** @type {number | null} */
   #selected = null;
   #timer = 0;
+  /** The beats of the step that is shown. @type {Beat[]} */
+  #beats = [];
+  #beatTimer = 0;
+  #speed = SPEEDS[0];
   #width = 0;
   /** What the caption tells. @type {unknown[]} */
   #told = [];
@@ -120,6 +162,7 @@ class KvStory extends HTMLElement {
 
   disconnectedCallback() {
     this.pause();
+    clearTimeout(this.#beatTimer);
     for (const undo of this.#cleanup.splice(0)) undo();
   }
 
@@ -244,6 +287,7 @@ class KvStory extends HTMLElement {
     this.#layout();
     this.#show(keep);
     this.#announce();
+    if (!keep) this.#startFilm();
   }
 
   #build() {
@@ -261,6 +305,9 @@ class KvStory extends HTMLElement {
       button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
     }
     p.range.addEventListener("input", () => this.#go(+p.range.value));
+    p.beats.addEventListener("input", () => this.#scrub(+p.beats.value));
+    p.speed.addEventListener("click", () => this.#setSpeed(SPEEDS[(SPEEDS.indexOf(this.#speed) + 1) % SPEEDS.length]));
+    this.#setSpeed(this.#speed);
     p.textBox.addEventListener("toggle", () => this.#showText());
     p.fig.addEventListener("keydown", (event) => this.#key(event));
     p.picture.element.addEventListener("click", (event) => {
@@ -275,23 +322,111 @@ class KvStory extends HTMLElement {
 
   // -- Drawing a step --
 
-  /** @param {boolean} animate */
-  #show(animate) {
-    const { t, picture, indexBox, index, wait, panel } = this.#parts;
+  /**
+   * Show the step: at once, or beat by beat.
+   * @param {boolean} animate
+   */
+  #show(animate, performing = false) {
+    const { t, picture, prompts, indexBox, index, wait, panel } = this.#parts;
     const { states, numBlocks } = this.#opened;
     const state = states[this.#at],
       before = states[Math.max(0, this.#at - 1)],
       id = this.#selected;
-    picture.show(state, before, id, animate);
+    clearTimeout(this.#beatTimer);
+    this.#beats = picture.m.dense || state === before ? [] : beatsOf(before, state);
+    if (performing && this.#beats.length && !picture.still) this.#perform(0);
+    else this.#settle(animate);
     this.#showWords(state);
     this.#showAsk();
     indexBox.hidden = !states.some((one) => one.name.some(Boolean));
     index.replaceChildren(indexList(t, state, before));
+    prompts.hidden = !states.some((one) => one.asked.length);
+    prompts.replaceChildren(...bubbles(t, state));
     wait.hidden = !states.some((one) => one.waiting.length);
     if (!wait.hidden) wait.replaceChildren(...waitingList(t, state));
     panel.hidden = id === null || id >= numBlocks;
     if (id !== null && !panel.hidden) panel.replaceChildren(...blockPanel(t, this.#opened, state, id, () => this.#leave()));
     this.#showText();
+  }
+
+  // -- Within a step --
+
+  /** The state that the step ends in, and the one before it. */
+  get #ends() {
+    const { states } = this.#opened;
+    return { state: states[this.#at], before: states[Math.max(0, this.#at - 1)] };
+  }
+
+  /** @param {boolean} animate */
+  #settle(animate) {
+    const { state, before } = this.#ends;
+    this.#parts.picture.show(state, before, this.#selected, animate);
+    this.#showBeat(this.#beats.length);
+  }
+
+  /**
+   * Show a beat, and the others after it.
+   * @param {number} i
+   */
+  #perform(i) {
+    if (i === this.#beats.length) {
+      this.#settle(true);
+      return;
+    }
+    this.#showOne(i);
+    this.#beatTimer = setTimeout(() => this.#perform(i + 1), this.#times[i] / this.#speed);
+  }
+
+  get #times() {
+    return times(this.#beats);
+  }
+
+  /** @param {number} i */
+  #showOne(i) {
+    const { picture, fig } = this.#parts,
+      { before } = this.#ends,
+      beat = this.#beats[i];
+    const { kind, ids, request } = beat,
+      usual = (BEAT[kind] ?? OTHER_BEAT) + (kind === "lookup" ? STRIDE * ids.length : 0);
+    picture.pace = this.#times[i] / usual / this.#speed;
+    fig.style.setProperty("--pace", String(picture.pace));
+    picture.show(beat.state, before, this.#selected, true, beat);
+    this.#showBeat(i + 1);
+    const detail = { step: this.#at, beat: i + 1, beats: this.#beats.length, kind, ids, request };
+    this.dispatchEvent(new CustomEvent("kv-beat", { bubbles: true, composed: true, detail }));
+  }
+
+  /** @param {number} number beats that are over */
+  #showBeat(number) {
+    const { t, within, beats, beat } = this.#parts,
+      now = this.#beats[number - 1];
+    within.hidden = this.#beats.length === 0;
+    beats.max = String(this.#beats.length);
+    beats.value = String(number);
+    const { kind = "", ids = [], request = "" } = now ?? {};
+    const said = kind === "lookup" ? fill(t.looks, request, ids.length) : `${t.kinds[kind] ?? ""} ${idRuns(ids)}`;
+    beat.textContent = now ? said : "";
+    beats.setAttribute("aria-valuetext", beat.textContent || "0");
+  }
+
+  /** @param {number} number */
+  #scrub(number) {
+    this.pause();
+    clearTimeout(this.#beatTimer);
+    if (number === this.#beats.length) this.#settle(true);
+    else if (number > 0) this.#showOne(number - 1);
+    else {
+      this.#parts.picture.show(this.#ends.before, this.#ends.before, this.#selected, true);
+      this.#showBeat(0);
+    }
+  }
+
+  /** @param {number} speed */
+  #setSpeed(speed) {
+    this.#speed = speed;
+    const { speed: button, t } = this.#parts;
+    button.textContent = `${speed === 0.25 ? "\u00bc" : speed}\u00d7`;
+    button.setAttribute("aria-label", `${button.textContent} ${t.speed}`);
   }
 
   #announce() {
@@ -364,7 +499,7 @@ class KvStory extends HTMLElement {
     const right = prediction ? this.#questions.answer(this.#at + 1, prediction, i) : null;
     if (right) {
       const inside = ask.contains(this.#root.activeElement);
-      this.#go(this.#at + 1);
+      this.#go(this.#at + 1, false, true);
       if (inside) buttons.forward.focus();
     } else if (right === false) {
       this.#showAsk();
@@ -372,6 +507,79 @@ class KvStory extends HTMLElement {
       const choices = ask.querySelectorAll(".choices button");
       choices[i].focus();
     }
+  }
+
+  // -- A film: the story plays by itself, over and over, until the reader takes it --
+
+  /** How long a film of the whole story is, in milliseconds, and how long its steps are looked at when they are over. */
+  static FILM = 10_000;
+  static LOOK = 450;
+
+  #startFilm() {
+    const { fig, film, picture } = this.#parts,
+      { states } = this.#opened;
+    film.line.hidden = film.roll.hidden = !this.hasAttribute("film");
+    if (film.roll.hidden) return;
+    fig.classList.add("film");
+    film.take.addEventListener("click", () => this.#takeOver());
+    film.pause.addEventListener("click", () => this.#pauseFilm(!this.#paused));
+    const beats = states.slice(1).map((state, i) => times(beatsOf(states[i], state)).reduce((sum, ms) => sum + ms, 0));
+    const looks = KvStory.LOOK * states.length;
+    this.#speed = beats.reduce((sum, ms) => sum + ms, 0) / Math.max(1000, KvStory.FILM - looks);
+    this.#at = Math.min(1, states.length - 1);
+    this.#pauseFilm(picture.still);
+    this.#layout();
+    this.#show(false);
+    this.#roll();
+  }
+
+  #paused = false;
+
+  /** @param {boolean} paused */
+  #pauseFilm(paused) {
+    const { film, t } = this.#parts;
+    this.#paused = paused;
+    film.pause.textContent = paused ? t.play : t.pause;
+  }
+
+  /** The next step of the film, or the same question a little later. */
+  #roll() {
+    const { states } = this.#opened,
+      { film, fig } = this.#parts;
+    const say = states[this.#at].step.say ?? "";
+    film.line.textContent = say.slice(0, say.search(/[.:] |$/)).replace(/\.?$/, ".");
+    const beats = this.#times.reduce((sum, ms) => sum + ms, 0) / this.#speed;
+    const last = this.#at === states.length - 1;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#rollOn(), beats + KvStory.LOOK * (last ? 4 : 1));
+    fig.dataset.step = String(this.#at);
+  }
+
+  #rollOn() {
+    const { states } = this.#opened,
+      { fig } = this.#parts;
+    const watched = !this.#paused && !document.hidden && !fig.matches(":hover, :focus-within");
+    if (!watched || !this.isConnected) {
+      this.#timer = setTimeout(() => this.#rollOn(), 250);
+      return;
+    }
+    const next = this.#at === states.length - 1 ? 0 : this.#at + 1;
+    this.#at = next;
+    this.#show(true, next > 0);
+    this.#roll();
+  }
+
+  #takeOver() {
+    const { fig, film, buttons } = this.#parts;
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    fig.classList.remove("film");
+    film.line.hidden = film.roll.hidden = true;
+    this.removeAttribute("film");
+    this.#setSpeed(SPEEDS[0]);
+    this.#layout();
+    this.#go(1);
+    buttons.forward.focus();
   }
 
   // -- Moving through the story --
@@ -387,12 +595,12 @@ class KvStory extends HTMLElement {
     }
     const inside = this.#questions.asking && this.#parts.ask.contains(this.#root.activeElement);
     this.#questions.skip(next.number);
-    this.#go(next.number, true);
+    this.#go(next.number, true, true);
     if (inside) this.#parts.buttons.forward.focus();
   }
 
   /** @param {number} number */
-  #go(number, playing = false) {
+  #go(number, playing = false, performing = false) {
     if (!this.#story) return;
     if (!playing) this.pause();
     const at = Math.max(0, Math.min(this.#story.states.length - 1, number));
@@ -400,7 +608,7 @@ class KvStory extends HTMLElement {
     this.#at = at;
     this.#questions.asking = false;
     if (!this.#made) return;
-    this.#show(next);
+    this.#show(next, performing);
     this.#announce();
   }
 
@@ -412,8 +620,9 @@ class KvStory extends HTMLElement {
       this.#forward();
       if (this.#at === end) this.pause();
       else if (this.#timer) {
-        const length = this.#parts.cap.textContent?.length ?? 0;
-        this.#timer = setTimeout(tick, 1500 + Math.min(7000, 30 * length));
+        const length = this.#parts.cap.textContent?.length ?? 0,
+          beats = this.#parts.picture.still ? 0 : this.#times.reduce((sum, ms) => sum + ms, 0);
+        this.#timer = setTimeout(tick, (Math.max(beats + 900, 900 + Math.min(5000, 18 * length))) / this.#speed);
       }
     };
     this.#timer = -1;

@@ -17,10 +17,31 @@ svg .h{font-size:12px;fill:currentColor;opacity:.8;font-weight:600}
 svg .l{fill:currentColor;font-size:14px;font-weight:650}
 svg .s{fill:currentColor;font-size:11px}
 .rowbg{fill:var(--rule)}
-.card,.row,.shelf{transition:transform .3s ease-in-out,opacity .3s}
+.card,.row,.shelf{transition:transform calc(.35s*var(--pace,1)) ease-in-out,opacity .3s}
 .card{cursor:pointer}
-.card rect{transition:height .3s ease-in-out,y .3s ease-in-out,width .3s}
+.card rect{transition:height .3s ease-in-out,y .3s ease-in-out,opacity calc(.45s*var(--pace,1))}
+.card .lvl{opacity:0;transition:height .3s ease-in-out,width calc(.3s*var(--pace,1)) calc(.15s*var(--pace,1)),
+ opacity calc(.3s*var(--pace,1))}
+.card.held .lvl{opacity:1}
+.hue{fill:none;stroke-width:4}
+.hue.none{stroke:none}
+.hue0{stroke:#009e73}
+.hue1{stroke:#cc79a7;stroke-dasharray:7 3}
+.hue2{stroke:#7b5bb5;stroke-dasharray:2.5 3}
+.hue3{stroke:#8c6239;stroke-dasharray:12 3 2 3}
+.hue4{stroke:#56b4e9;stroke-dasharray:4 4}
+.hue5{stroke:#767676;stroke-dasharray:9 2 3 2}
+svg .words{font-size:11px}
+.card:not(.held) .words{opacity:.62}
+.halo,.hit,.hole,.miss,.copying,.falling{pointer-events:none}
+.halo{fill:none;stroke:var(--ok);stroke-width:4;transform-box:fill-box;transform-origin:center}
+.falling{transform-box:fill-box;transform-origin:center}
+.hit{fill:none;stroke:var(--ok);stroke-width:3}
+.hole{fill:none;stroke:var(--soft);stroke-width:1.2;stroke-dasharray:3 3}
+.miss{fill:none;stroke:var(--new);stroke-width:3;stroke-linecap:round}
+.copying{fill:var(--held);stroke:var(--line);stroke-dasharray:4 3;opacity:.8}
 .pic .sign{animation:late .2s .25s both;pointer-events:none}
+.pic .sign.old{animation:none}
 @keyframes late{from{opacity:0}}
 .still *{transition:none!important;animation:none!important}
 @media (prefers-reduced-motion:reduce){.fig *{transition:none!important;animation:none!important}}
@@ -60,6 +81,22 @@ svg .cell.held text{fill:var(--ink)}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
 .shelf rect,.flying rect{fill:var(--tag)}
 .place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
+.bubbles{display:flex;gap:8px;flex-wrap:wrap;min-height:4.4em}
+.bubble{flex:1 1 240px;margin:0;padding:.4em .7em;border:1px solid var(--soft);border-radius:12px 12px 12px 2px;font-size:14px;
+ line-height:1.4;background:var(--card);color:var(--ink)}
+.bubble:nth-child(2){border-radius:12px 12px 2px 12px}
+.bubble.gone{opacity:.55}
+.found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
+.cost{font-weight:700;white-space:nowrap}
+.bubbles[hidden],.film .bar,.film .within,.film .cap,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
+ .roll[hidden],.line[hidden]{display:none}
+.roll{display:flex;flex-wrap:wrap;gap:8px;margin:.6em 0}
+.line{min-height:1.5em;margin:.6em 0 .4em;font-size:17px;font-weight:600}
+.take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
+.within{display:flex;align-items:center;gap:8px;font-size:14px;min-height:40px;margin:-.2em 0 .2em}
+.within input{flex:0 1 180px;min-width:80px;accent-color:var(--new)}
+.within output{flex:1;min-width:0}
+.within[hidden]{display:none}
 .bar{display:flex;flex-wrap:wrap;align-items:center;gap:4px;margin:.6em 0}
 button{font:inherit;color:inherit;background:var(--btn);border:1px solid var(--soft);border-radius:6px;cursor:pointer;
  min-height:40px;min-width:40px;padding:4px 8px}
@@ -96,5 +133,5 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
-@media print{.bar,.ask,details:not([open]){display:none}}
+@media print{.bar,.within,.ask,details:not([open]){display:none}}
 .narrow .bar input{flex-basis:100%;order:1}`;

@@ -1,0 +1,375 @@
+"""A step is played as its events in order: seen by sampling the picture in every frame that the browser draws."""
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from mini_kv.tests.story_examples import crowded_run
+from mini_kv.trace.scenario import load_scenario, parse_scenario, scenario_names
+from mini_kv.viz.figure import page, story_data
+from mini_kv.viz.still import MOST_BLOCKS, svg
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def play(open_page, tmp_path):
+    """A function that opens a story, goes to a step and plays the next one to its end."""
+
+    def played(data, step, watch="", **options):
+        (tmp_path / "story.html").write_text(page(data), encoding="utf-8")
+        shown = open_page((tmp_path / "story.html").as_uri(), **options)
+        return shown, perform(shown, step, watch)
+
+    return played
+
+
+PERFORM = """async (step) => {
+  const story = document.querySelector('kv-story'), root = story.shadowRoot;
+  const named = (title) => [...root.querySelectorAll('button')].find((one) => one.title === title);
+  story.step = step;
+  const speed = root.querySelector('.within button');
+  speed.click();
+  speed.click(); // 4 times as fast
+  await new Promise((done) => setTimeout(done, 450));
+  const beats = [], seen = [];
+  story.addEventListener('kv-beat', ({detail}) => beats.push([detail.kind, detail.ids.join(' ')]));
+  const look = (root) => { WATCH };
+  let over = false;
+  const sample = () => { const now = look(root); if (now) seen.push(now); if (!over) requestAnimationFrame(sample); };
+  requestAnimationFrame(sample);
+  named('Step forward').click();
+  [...root.querySelectorAll('.ask > button')].forEach((one) => one.click());
+  const settled = () => +root.querySelector('.within input').value === +root.querySelector('.within input').max;
+  for (let quiet = 0; quiet < 3; ) {
+    await new Promise((done) => setTimeout(done, 150));
+    quiet = settled() && !root.getAnimations().some((one) => one.playState === 'running') ? quiet + 1 : 0;
+  }
+  over = true;
+  return {beats, seen};
+}"""
+
+
+def perform(shown, step, watch=""):
+    """Play the step after this one; what `watch`, the body of a function of the root, returned in each frame."""
+    return shown.evaluate(PERFORM.replace("WATCH", watch), step)
+
+
+def told_events(step):
+    """Return the events of a step as the story writes them, each lookup at its place."""
+    events, number = [], 0
+    probes = [*step.get("probes", [])]
+    for part in filter(None, step["events"].split(", ")):
+        while probes and probes[0][0] <= number:
+            events.append(["lookup", numbers(probes.pop(0)[2])])
+        kind, _, run = part.partition(" ")
+        events.append([kind, numbers(run)])
+        number += len(numbers(run).split())
+    return [*events, *(["lookup", numbers(probe[2])] for probe in probes)]
+
+
+def numbers(run):
+    """Return ids one by one: "1..3 9" is "1 2 3 9"."""
+    out: list[int] = []
+    for part in run.split():
+        first, _, last = part.partition("..")
+        start, end = int(first), int(last or first)
+        out += range(start, end + 1) if start <= end else range(start, end - 1, -1)
+    return " ".join(map(str, out))
+
+
+STORY = story_data(load_scenario("share-and-evict"))
+WATCH_8 = """
+  const card = root.querySelector('#b8'), tag = card.querySelector('.tagtext').textContent;
+  const {x, y} = card.querySelector('.base').getBoundingClientRect();
+  const falling = [...root.querySelectorAll('.falling')].map((one) => one.textContent);
+  return {x: Math.round(x), y: Math.round(y), tag, falling};
+"""
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_the_beats_of_a_step_are_its_events_in_order(open_page, tmp_path, name):
+    """For every step of every story, as the engine recorded them; a lookup comes where it was made."""
+    data = story_data(load_scenario(name))
+    (tmp_path / "story.html").write_text(page(data), encoding="utf-8")
+    shown = open_page((tmp_path / "story.html").as_uri())
+    played = shown.evaluate(
+        """async () => {
+      const story = document.querySelector('kv-story'), root = story.shadowRoot, all = [];
+      const range = root.querySelector('.within input');
+      story.addEventListener('kv-beat', ({detail}) => all[all.length - 1].push([detail.kind, detail.ids.join(' ')]));
+      for (let step = 1; step <= story.data.steps.length; step++) {
+        story.step = step;
+        all.push([]);
+        for (let beat = 1; beat <= +range.max; beat++) {
+          range.value = beat;
+          range.dispatchEvent(new Event('input'));
+          if (beat === +range.max) {  // the last one is the step's end, and is played, not scrubbed
+            range.value = beat - 1;
+          }
+        }
+      }
+      return all;
+    }"""
+    )
+    for step, beats in zip(data["steps"], played, strict=True):
+        assert beats == told_events(step)[: len(beats)]
+        assert len(told_events(step)) - len(beats) in {0, 1}
+
+
+def test_a_name_falls_before_its_card_moves(play):
+    """C takes block 8: when its card is first seen elsewhere, its name is gone, and was seen falling before."""
+    _, told = play(STORY, 4, WATCH_8)
+    seen = told["seen"]
+    name = seen[0]["tag"]
+    start = (seen[0]["x"], seen[0]["y"])
+    rows = [one for one in seen if abs(one["y"] - start[1]) > 8]  # it has left the line of the queue
+    assert name == "ab86"
+    assert rows[0]["tag"] == ""
+    before = seen[: seen.index(rows[0])]
+    assert any(name in one["falling"] for one in before)
+    assert seen[-1]["tag"] not in ("", name)
+    assert told["beats"] == told_events(STORY["steps"][4])
+
+
+def test_a_lookup_is_walked_before_blocks_are_shared(play):
+    """B: a mark on each of seven cards, then a cross; only then do the cards grow into two rows."""
+    watch = """
+      const height = parseFloat(root.querySelector('#b1 .base').style.height);
+      const visible = (mark) => +getComputedStyle(mark).opacity > 0.5;
+      return {height, hits: [...root.querySelectorAll('rect.hit')].filter(visible).length,
+              misses: [...root.querySelectorAll('.miss')].filter(visible).length};
+    """
+    _, told = play(STORY, 1, watch)
+    walk = [one["hits"] for one in told["seen"] if one["height"] == 46]
+    assert sorted(walk[: walk.index(7)]) == walk[: walk.index(7)]  # one after the other
+    assert max(walk) == 7
+    assert max(one["misses"] for one in told["seen"] if one["height"] == 46) == 1
+    assert told["seen"][-1] == {"height": 97, "hits": 0, "misses": 0}
+
+
+def test_a_revived_card_keeps_its_name_and_fills_with_nothing(play):
+    """D gets block 1 back as it was: its tag in every frame, a light around it; 7 fills from nothing."""
+    watch = """
+      const card = (id) => root.querySelector(`#b${id}`);
+      const filled = (id) => Math.round(card(id).querySelector('.lvl').getBoundingClientRect().width);
+      return {tag: card(1).querySelector('.tagtext').textContent, halo: card(1).querySelectorAll('.halo').length,
+              filled: [filled(1), filled(7)], halo7: card(7).querySelectorAll('.halo').length};
+    """
+    _, told = play(STORY, 6, watch)
+    seen = told["seen"]
+    assert {one["tag"] for one in seen} == {"3161"}
+    assert max(one["halo"] for one in seen) == 1
+    assert max(one["halo7"] for one in seen) == 0
+    assert {one["filled"][0] for one in seen} == {47}
+    assert min(one["filled"][1] for one in seen) == 0  # the old content is gone before the new one comes
+    assert seen[-1]["filled"][1] == 47
+
+
+def test_going_on_ends_a_step_that_is_being_played(open_page, tmp_path):
+    """A reader who presses twice sees the second step, and the first one's beats never come back."""
+    (tmp_path / "story.html").write_text(page(story_data(load_scenario("who-runs-next"))), encoding="utf-8")
+    shown = open_page((tmp_path / "story.html").as_uri())
+    shown.evaluate("""() => {
+      window.steps = [];
+      addEventListener('kv-beat', ({detail}) => steps.push(detail.step));
+      const root = document.querySelector('kv-story').shadowRoot;
+      const forward = [...root.querySelectorAll('button')].find((one) => one.title === 'Step forward');
+      const skip = () => [...root.querySelectorAll('.ask > button')].forEach((one) => one.click());
+      for (let i = 0; i < 4; i++) { forward.click(); skip(); }
+    }""")
+    shown.wait_for_timeout(2500)
+    steps = shown.evaluate("steps")
+    assert steps == sorted(steps)
+
+
+def test_no_beats_for_those_who_ask_for_no_motion(play):
+    """The step's end is there at once, and the beats can still be looked at one by one."""
+    shown, told = play(STORY, 4, WATCH_8, reduced_motion="reduce")
+    assert told["beats"] == []
+    assert shown.locator(".within output").inner_text() == "cached 10 8 9"
+    shown.get_by_role("slider", name="Beat").fill("3")
+    assert shown.locator(".within output").inner_text() == "evicted 8"
+
+
+# The still: the same picture without a browser ----------------------------------------------------------------------
+
+CARDS = """() => {
+  const hex = (rgb) => '#' + rgb.match(/[\\d.]+/g).slice(0, 3).map((n) => (+n).toString(16).padStart(2, '0')).join('');
+  const root = document.querySelector('kv-story').shadowRoot;
+  const rows = [...root.querySelectorAll('.rowbg')].map((row) => row.parentNode.style.transform);
+  return [rows.sort(), [...root.querySelectorAll('.card')].map((card) => {
+    const [x, y] = card.style.transform.match(/[\\d.]+/g).map(Number), part = (name) => card.querySelector(name);
+    const held = card.classList.contains('held'), base = getComputedStyle(part('.base'));
+    return [card.dataset.id, x, y, parseFloat(part('.base').style.height), hex(base.stroke), hex(base.fill),
+            base.strokeDasharray === 'none' ? '' : base.strokeDasharray.replaceAll(/px|,/g, ''),
+            part('.tagtext').textContent, part('.ref').textContent,
+            held ? Math.round(100 * parseFloat(part('.lvl').style.width)) : 0,
+            part('.hue').classList.contains('none') ? '' : hex(getComputedStyle(part('.hue')).stroke),
+            part('.words').textContent, card.querySelectorAll('.ring').length];
+  }).sort((a, b) => a[0] - b[0])];
+}"""
+
+
+SPACE = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(picture):
+    """Return what a still draws, its rows and its cards, in the form of what the browser says."""
+    root: Any = ElementTree.fromstring(picture)
+    cards = [card_of(group) for group in root.iter(f"{SPACE}g") if group.get("class") == "kv-card"]
+    rows = [f"translate(0px, {rect.get('y')}px)" for rect in root.iter(f"{SPACE}rect") if rect.get("class") == "rowbg"]
+    return [sorted(rows), sorted(cards, key=lambda card: int(card[0]))]
+
+
+def card_of(group):
+    """Return one card of a still: a list of what can be seen of it."""
+    rects, texts = group.findall(f"{SPACE}rect"), group.findall(f"{SPACE}text")
+    x, y = map(float, group.get("transform")[len("translate(") : -1].split())
+    base, level = rects[0], [rect for rect in rects if rect.get("fill") == "#cde4f6"]
+    hue = [path.get("stroke") for path in group.findall(f"{SPACE}path")]
+    by_class = {text.get("class"): text.text for text in texts}
+    words = "".join(text.text for text in texts if text.get("class") is None)
+    width = round(100 * float(level[0].get("width"))) if level else 0
+    card = [group.get("data-id"), x, y, float(base.get("height")), base.get("stroke"), base.get("fill")]
+    card += [base.get("stroke-dasharray", ""), by_class.get("tagtext", ""), by_class.get("ref", ""), width]
+    return [*card, hue[0] if hue else "", words, len([1 for rect in rects if rect.get("stroke") == "#b64500"])]
+
+
+@pytest.mark.parametrize("width", [360, 720])
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_still_is_what_the_browser_draws(open_page, tmp_path, name, width):
+    """Every card of every step: place, height, colours, name, count, filling, beginning, words, frame; every row."""
+    data = story_data(load_scenario(name))
+    markup = page(data).replace("padding: 0 1rem", "padding: 0").replace("padding: 0 .6rem", "padding: 0")
+    (tmp_path / "story.html").write_text(markup, encoding="utf-8")
+    shown = open_page((tmp_path / "story.html").as_uri(), width=width, height=700)
+    for step in range(len(data["steps"]) + 1):
+        shown.evaluate("step => { document.querySelector('kv-story').step = step }", step)
+        assert [*shown.evaluate(CARDS)] == drawn(svg(data, step, width))
+
+
+def test_a_pool_that_is_too_large_has_no_still():
+    """Very many cards are no picture."""
+    with pytest.raises(ValueError, match=f"a still shows at most {MOST_BLOCKS} blocks, not 1000"):
+        svg(crowded_run(1000), 1)
+
+
+# A film ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_film_plays_by_itself_in_ten_seconds(open_page, tmp_path):
+    """Without a touch: a question, the same again, both gone, two overwritten, four revived; then all again."""
+    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story>", "<kv-story film>")
+    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
+    shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
+    shown.evaluate("""() => {
+      window.lines = [];
+      const line = document.querySelector('kv-story').shadowRoot.querySelector('.line');
+      const start = performance.now(), note = () => lines.push([line.textContent, performance.now() - start]);
+      note();
+      new MutationObserver(note).observe(line, {childList: true, characterData: true, subtree: true});
+    }""")
+    while len(lines := shown.evaluate("lines")) < 8:
+        shown.wait_for_timeout(200)
+    assert [line for line, _ in lines[:8]] == [
+        "A asks a question of 32 words, and all 32 are computed.",
+        "B asks the same and shares seven of A's blocks.",
+        "A leaves.",
+        "B leaves as well.",
+        "A stranger comes, and two of the old blocks are overwritten.",
+        "The stranger leaves.",
+        "D comes back with the same beginning, and four blocks are revived.",
+        ".",
+    ]
+    assert 7_000 < lines[7][1] < 12_000
+    assert shown.locator(".ask").is_hidden()
+
+
+def test_a_film_waits_under_the_pointer_and_ends_when_it_is_taken(open_page, tmp_path):
+    """The pointer stops it, so does its button; taken, it is at the first step, with controls and questions."""
+    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story>", "<kv-story film>")
+    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
+    shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
+    shown.locator(".pic").hover()
+    shown.wait_for_timeout(1500)
+    step = shown.evaluate("document.querySelector('kv-story').step")
+    shown.wait_for_timeout(2500)
+    assert shown.evaluate("document.querySelector('kv-story').step") == step
+    shown.get_by_role("button", name="Step through it yourself").click()
+    assert shown.locator(".count").inner_text() == "step 1 of 7"
+    shown.get_by_role("button", name="Step forward", exact=True).click()
+    assert shown.locator(".ask").is_visible()
+
+
+def test_a_film_stands_still_for_those_who_ask(open_page, tmp_path):
+    """The first question's blocks are there, nothing plays, and Play starts it."""
+    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story>", "<kv-story film>")
+    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
+    shown = open_page((tmp_path / "film.html").as_uri(), reduced_motion="reduce")
+    shown.wait_for_timeout(1500)
+    assert shown.evaluate("document.querySelector('kv-story').step") == 1
+    assert shown.get_by_role("button", name="Play", exact=True).is_visible()
+
+
+# How smooth -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_blocks", "frames"), [(64, 50), (1000, 50), (5000, 15)])
+def test_frames_per_second(open_page, tmp_path, num_blocks, frames):
+    """While steps are played. A machine that draws an empty page more slowly than 60 times a second owes less."""
+    (tmp_path / "story.html").write_text(page(crowded_run(num_blocks)), encoding="utf-8")
+    shown = open_page((tmp_path / "story.html").as_uri())
+    drawn_empty, drawn_busy = shown.evaluate("""async () => {
+      const story = document.querySelector('kv-story'), root = story.shadowRoot;
+      const forward = [...root.querySelectorAll('button')].find((one) => one.title === 'Step forward');
+      const count = async (ms) => {
+        let frames = 0, over = false;
+        const tick = () => { frames++; if (!over) requestAnimationFrame(tick); };
+        requestAnimationFrame(tick);
+        await new Promise((done) => setTimeout(done, ms));
+        over = true;
+        return frames * 1000 / ms;
+      };
+      story.step = 20;
+      const empty = await count(1000);
+      const clicks = setInterval(() => forward.click(), 800);
+      const busy = await count(4000);
+      clearInterval(clicks);
+      return [empty, busy];
+    }""")
+    print(f"{num_blocks} blocks: {drawn_busy:.0f} frames a second while steps are played, {drawn_empty:.0f} while not")
+    assert drawn_busy >= frames * min(1, drawn_empty / 60)
+
+
+def test_a_card_shows_its_words_and_where_it_began():
+    """Words of the tokens, cut where the block is; prompts that begin alike have one number."""
+    data = story_data(parse_scenario("words", WORDS))
+    assert [step.get("words") for step in data["steps"]] == [
+        {"1": ["who", "keeps"], "2": ["the", "keys"]},
+        {"3": ["a", "lock"]},
+        None,
+    ]
+    assert [step["probes"] for step in data["steps"] if "probes" in step] == [[[0, "A", ""]], [[0, "B", "1"]]]
+
+
+WORDS = """
+title = "Words"
+num_blocks = 5
+block_size = 2
+[[step]]
+call = "prefill"
+request = "A"
+text = "who keeps the keys"
+say = "a"
+[[step]]
+call = "prefill"
+request = "B"
+text = "who keeps a lock"
+say = "b"
+[[step]]
+call = "free"
+request = "A"
+say = "c"
+"""

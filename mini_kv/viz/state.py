@@ -1,0 +1,139 @@
+"""A story's states from its JSON: what the figure shows after each step, folded as the figure folds it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from mini_kv.viz.story_json import COUNTS, Data
+
+Tables = dict[str, list[list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that is drawn of one step; lists are by block id."""
+
+    ref: list[int]
+    name: list[str]
+    """Shortened block hashes; empty for a block that is not cached."""
+    free: list[int]
+    used: list[bool]
+    words: list[list[str]]
+    hue: list[int]
+    """Which beginning a block's content goes back to, from 1; 0: none is known."""
+    tables: Tables = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    """The requests, as their rows stand."""
+    tok: dict[str, int] = field(default_factory=dict)
+    scheduled: dict[str, int] = field(default_factory=dict)
+    events: list[tuple[str, int]] = field(default_factory=list)
+
+
+def states(data: Data) -> list[State]:
+    """Return the state before the first step, and the one after each. Only what steps say of events is told of them."""
+    size = data["num_blocks"]
+    empty = State([0] * size, [""] * size, [*range(1, size)], [False] * size, [[] for _ in range(size)], [0] * size)
+    beginnings: dict[str, int] = {}
+    found = [_after(empty, data.get("start", {}), beginnings)]
+    for step in data["steps"]:
+        found.append(_after(found[-1], step, beginnings))
+    return found
+
+
+def ids(text: str) -> list[int]:
+    """Return the ids that a text of runs lists.
+
+    >>> ids("1..3 9 7..5")
+    [1, 2, 3, 9, 7, 6, 5]
+    """
+    found: list[int] = []
+    for part in text.split():
+        first, _, last = part.partition("..")
+        start, end = int(first), int(last or first)
+        found += range(start, end + 1) if end >= start else range(start, end - 1, -1)
+    return found
+
+
+def _after(before: State, step: Data, beginnings: dict[str, int]) -> State:
+    parts = (part.partition(" ") for part in step.get("events", "").split(", ") if part)
+    events = [(kind, block_id) for kind, _, run in parts for block_id in ids(run)]
+    tables = {name: table for name, table in before.tables.items() if step.get("tables", {}).get(name, ()) is not None}
+    for name, groups in step.get("tables", {}).items():
+        if groups is not None:
+            tables[name] = [ids(group) for group in groups]
+    after = replace(
+        before,
+        ref=[*before.ref],
+        name=[*before.name],
+        used=[*before.used],
+        words=[*before.words],
+        hue=[*before.hue],
+        free=ids(step["free"]) if "free" in step else before.free,
+        tables=tables,
+        order=_row_order(before.order, tables),
+        tok=before.tok | step.get("tok", {}),
+        scheduled=step.get("scheduled", {}),
+        events=events,
+    )
+    _fold(after, step, events)
+    _colour(after, beginnings)
+    return after
+
+
+def _fold(state: State, step: Data, events: Sequence[tuple[str, int]]) -> None:
+    """Let the events happen to the state's lists, and what the step says beside them."""
+    names = iter(step.get("names", "").split())
+    for kind, block_id in events:
+        state.used[block_id] = True
+        state.ref[block_id] += COUNTS.get(kind, 0)  # type: ignore[call-overload]
+        if kind == "cached":
+            state.name[block_id] = next(names)
+        if kind in ("evicted", "uncached"):
+            state.name[block_id] = ""
+        if kind == "evicted":
+            state.words[block_id] = []
+        if kind in ("evicted", "allocated"):
+            state.hue[block_id] = 0
+    for count, run in step.get("ref", {}).items():
+        for block_id in ids(run):
+            state.ref[block_id] = int(count)
+    for block_id, name in step.get("name", {}).items():
+        state.name[int(block_id)] = name
+    for block_id, words in step.get("words", {}).items():
+        state.words[int(block_id)] = words
+
+
+def _colour(state: State, beginnings: dict[str, int]) -> None:
+    """Number the blocks by the first block of their row: prompts that begin alike have one number."""
+    for table in (table for groups in state.tables.values() for table in groups):
+        held = [block_id for block_id in table if block_id > 0]
+        if not held:
+            continue
+        first, name = held[0], state.name[held[0]]
+        if name and table[0] == first and not state.hue[first]:
+            state.hue[first] = beginnings.setdefault(name, len(beginnings) + 1)
+        for block_id in held:
+            state.hue[block_id] = state.hue[block_id] or state.hue[first]
+
+
+def _row_order(before: Sequence[str], tables: Tables) -> list[str]:
+    """Return the rows' order: a new one stands beside the one that it shares most with."""
+    order = [name for name in before if name in tables]
+    for name, table in tables.items():
+        if name in order:
+            continue
+        shared = [_common(table, tables[other]) for other in order]
+        most = max(shared, default=0)
+        order.insert(len(shared) - shared[::-1].index(most) if most else len(order), name)
+    return order
+
+
+def _common(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> int:
+    """Return how many leading blocks two requests have in common, in the group where it is most."""
+    most = 0
+    for a, b in zip(one, other, strict=False):
+        alike = 0
+        while alike < min(len(a), len(b)) and a[alike] == b[alike]:
+            alike += 1
+        if any(a[:alike]):
+            most = max(most, alike)
+    return most

@@ -1,0 +1,361 @@
+"""One step of the figure as an SVG, for where nothing moves: paper, a README, a page without scripts.
+
+It is the drawing of `kv_story/draw.js`, at the same places and in the same colours; a test compares the two
+in a browser.
+
+    svg(story_data(load_scenario("share-and-evict")), step=2)
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+
+from mini_kv.viz.state import State, states
+from mini_kv.viz.story_json import Data
+
+HELD, LINE, CARD, INK, SOFT, RULE, TAG, NEW = (
+    "#cde4f6",
+    "#0072b2",
+    "#ffffff",
+    "#111111",
+    "#6a6a6a",
+    "#0000000f",
+    "#e69f00",
+    "#b64500",
+)
+HUES = (
+    ("#009e73", ""),
+    ("#cc79a7", "7 3"),
+    ("#7b5bb5", "2.5 3"),
+    ("#8c6239", "12 3 2 3"),
+    ("#56b4e9", "4 4"),
+    ("#767676", "9 2 3 2"),
+)
+"""Colour and dashes of a beginning: told by either."""
+
+SIGNS = {
+    "allocated": "M8 3v10M3 8h10",
+    "revived": "M12.5 8a4.5 4.5 0 1 1-1.5-3.4M11.5 2v3h-3",
+    "shared": "M3 8h5M5.5 5.5v5M9.5 6.2l2-1.4v6.6",
+    "unshared": "M3 8h5M9.5 6.2l2-1.4v6.6",
+    "freed": "M8 3v9M4 8.5l4 4 4-4",
+    "cached": "M4 4h5l4 4-4 4H4z",
+    "evicted": "M4 4l8 8M12 4l-8 8",
+    "uncached": "M4 4l8 8M12 4l-8 8",
+    "illegal": "M8 3v6M8 12v1",
+}
+LOUDEST = ("illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached")
+HEAD = 28
+MOST_BLOCKS = 150
+"""Of larger pools there is no still: the figure draws them by other means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What depends on the story and the width alone, in pixels."""
+
+    w: int
+    h: int
+    gap: int
+    label: int
+    columns: int
+    width: int
+    under: bool
+    words: bool
+
+    @property
+    def px(self) -> int:
+        """From one card to the next."""
+        return self.w + self.gap
+
+    @property
+    def py(self) -> int:
+        """From one row to the next."""
+        return self.h + self.gap
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a card is, and how high."""
+
+    x: int
+    y: int
+    h: int
+    line: int = -1
+    group: int = -1
+    column: int = -1
+
+
+@dataclass(slots=True)
+class Band:
+    """Lines of the tables: the rows of a group that reach a certain column."""
+
+    group: int
+    start: int
+    rows: list[tuple[str, list[int]]]
+    head: bool
+
+
+def svg(data: Data, step: int = -1, width: int = 720) -> str:
+    """Return the state after a step, negative counted from the end, as an SVG of this width in pixels.
+
+    Raises `ValueError` for a pool of more than 150 blocks, which is no picture of cards.
+    """
+    if data["num_blocks"] > MOST_BLOCKS:
+        raise ValueError(f"a still shows at most {MOST_BLOCKS} blocks, not {data['num_blocks']}")
+    return _Still(data, width).draw(step)
+
+
+class _Still:
+    """A story laid out in a width."""
+
+    def __init__(self, data: Data, width: int) -> None:
+        self.data = data
+        self.states = states(data)
+        self.num_groups = max((len(groups) for state in self.states for groups in state.tables.values()), default=1)
+        self.m = self._sizes(min(width, 960))
+        self.free_y = HEAD + HEAD + max(self.m.py, *map(self._table_height, range(len(self.states))))
+        lines = max(_lines(len(state.free) + 1, self.m) for state in self.states)
+        self.memory_y = self.free_y + HEAD + lines + HEAD
+
+    def _sizes(self, width: int) -> Sizes:
+        narrow = width < 480
+        words = any(any(state.words) for state in self.states)
+        under = len(str(self.data["num_blocks"] - 1)) > (1 if narrow else 2)
+        w, low, gap = ((72, 68, 3) if narrow else (92, 68, 5)) if words else ((36, 44, 3) if narrow else (50, 46, 5))
+        longest = max((len(name) for state in self.states for name in state.order), default=1)
+        longest = min(10, longest + (2 if self.num_groups > 1 else 0))
+        label = max(38 if narrow else 46, 9 * longest + 8)
+        columns = max(1, (width - label) // (w + gap))
+        return Sizes(w, low + (10 if under else 0), gap, label, columns, width, under, words)
+
+    def _bands(self, state: State, order: Sequence[str]) -> list[Band]:
+        found = []
+        for group in range(self.num_groups):
+            tables = [(name, state.tables.get(name, [])) for name in order]
+            rows = [(name, table[group] if group < len(table) else []) for name, table in tables]
+            start = 0
+            while rows:
+                found.append(Band(group, start, rows, start == 0 and self.num_groups > 1))
+                start += self.m.columns
+                rows = [(name, table) for name, table in rows if len(table) > start]
+        return found
+
+    def _table_height(self, number: int) -> int:
+        """Return the height of the tables while a step is played: rows that go stand beside rows that come."""
+        state, before = self.states[number], self.states[max(0, number - 1)]
+        gone = [name for name in before.order if name not in state.order]
+        merged = replace(state, tables=before.tables | state.tables)
+        bands = self._bands(merged, [*state.order, *gone])
+        return sum((18 if band.head else 0) + len(band.rows) * self.m.py + 4 for band in bands)
+
+    def draw(self, step: int) -> str:
+        """Return the picture after a step."""
+        state = self.states[step]
+        parts = [self._heading(HEAD, "Block tables"), self._heading(self.free_y, "Free queue")]
+        parts.append(self._heading(self.memory_y, "Memory: holders change, blocks never move"))
+        y = self.free_y + self.m.h // 2
+        parts.append(_text(0, y + 4, "next", "s"))
+        parts.append(f'<path d="M{self.m.label - 10} {y - 4}l6 4l-6 4z" fill="{INK}"/>')
+        cards, marks = self._tables(state, parts)
+        self._queue(state, cards, marks, parts)
+        kinds: dict[int, list[str]] = {}
+        for kind, block_id in state.events:
+            kinds.setdefault(block_id, []).append(kind)
+        parts += [self._card(state, block_id, place, kinds.get(block_id, [])) for block_id, place in cards.items()]
+        parts += [sign for block_id, place in cards.items() for sign in self._signs(place, kinds.get(block_id, []))]
+        small, per_line = 24, max(1, self.m.width // 26)
+        height = self.memory_y + -(-self.data["num_blocks"] // per_line) * (small + 2) + 4
+        parts += self._memory(state, kinds, small, per_line)
+        return self._frame(step, height, parts)
+
+    def _frame(self, step: int, height: int, parts: Iterable[str]) -> str:
+        number = step if step >= 0 else len(self.states) + step
+        told = self.data["steps"][number - 1] if number else {}
+        say = " ".join(told.get(name, "") for name in ("do", "say")).strip()
+        label = escape(f"{self.data['title']}, step {number} of {len(self.states) - 1}. {say}".strip())
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -4 {self.m.width + 16} {height + 8}"'
+            f' role="img" aria-label="{label}"'
+            f' font-family="system-ui,-apple-system,Segoe UI,sans-serif" font-size="12" fill="{INK}">'
+            f'<rect x="-8" y="-4" width="100%" height="100%" fill="{CARD}"/>'
+            f'<defs><pattern id="kv-hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
+            f' patternTransform="rotate(45)"><line y2="6" stroke="{SOFT}" stroke-width="2"/></pattern></defs>'
+            f"{''.join(parts)}</svg>"
+        )
+
+    def _heading(self, y: int, text: str) -> str:
+        return _text(0, y - 13, text, "h")
+
+    def _tables(self, state: State, parts: list[str]) -> tuple[dict[int, Place], list[tuple[int, int, int]]]:
+        """Draw the rows; return the cards' places, and the places of blocks that stand apart from their card too."""
+        cards: dict[int, Place] = {}
+        ghosts: list[tuple[int, int, int]] = []
+        y, m = HEAD, self.m
+        for band in self._bands(state, state.order):
+            if band.head:
+                y += 18
+                groups = self.data.get("groups", [])
+                parts.append(_text(0, y - 6, groups[band.group] if band.group < len(groups) else str(band.group), "s"))
+            for line, (name, table) in enumerate(band.rows):
+                parts.append(self._row(state, band, name, y))
+                for i, block_id in enumerate(table[band.start : band.start + m.columns]):
+                    at = Place(m.label + i * m.px, y, m.h, line, band.group, band.start + i)
+                    if block_id == 0:
+                        parts.append(
+                            _rect(at.x, y, m.w, m.h, 4, fill="url(#kv-hatch)", stroke=SOFT, stroke_dasharray="2 2")
+                        )
+                    else:
+                        _stand(cards, ghosts, block_id, at, m.py)
+                y += m.py
+            y += 4
+        if not state.order:
+            parts.append(_text(m.label, HEAD + 14, "no request holds a block", "s"))
+        return cards, ghosts
+
+    def _row(self, state: State, band: Band, name: str, y: int) -> str:
+        m = self.m
+        text = f"{name}.{band.group}" if self.num_groups > 1 else name
+        row = f'<rect class="rowbg" y="{y}" width="{m.width}" height="{m.h}" rx="4" fill="{RULE}"/>'
+        row += _text(4, y + m.h // 2, _short(text), "l")
+        tokens = state.scheduled.get(name)
+        if tokens is not None and band.start == 0 and band.group == 0:
+            row += _text(4, y + m.h // 2 + 15, f"+{tokens}", "s")
+        return row
+
+    def _queue(
+        self, state: State, cards: dict[int, Place], ghosts: list[tuple[int, int, int]], parts: list[str]
+    ) -> None:
+        m, last = self.m, len(state.free)
+        for i, block_id in enumerate(state.free):
+            at = Place(m.label + (i % m.columns) * m.px, self.free_y + i // m.columns * m.py, m.h)
+            if block_id in cards:
+                ghosts.append((block_id, at.x, at.y))
+            else:
+                cards[block_id] = at
+        for block_id, x, y in ghosts:
+            parts.append(_rect(x, y, m.w, m.h, 5, fill="none", stroke=LINE, stroke_width=1.5, stroke_dasharray="5 3"))
+            parts.append(_text(x + 5, y + 16, str(block_id), ""))
+        full = last > 0 and last % m.columns == 0
+        x = m.label + ((last - 1 if full else last) % m.columns) * m.px + 2
+        y = self.free_y + last // m.columns * m.py + (10 if full else m.h // 2 + 4)
+        parts.append(_text(x, y, "last" if last else "empty: no block is free", "s"))
+
+    def _card(self, state: State, block_id: int, at: Place, kinds: Sequence[str]) -> str:
+        m, ref, name = self.m, state.ref[block_id], state.name[block_id]
+        dashes = "" if state.used[block_id] else "3 3"
+        line, thick = (LINE, 2.0) if ref else (SOFT, 1.2)
+        parts = [_rect(0, 0, m.w, at.h, 5, fill=CARD, stroke=line, stroke_width=thick, stroke_dasharray=dashes)]
+        share = self._share(state, block_id)
+        if ref and share:
+            parts.append(_rect(1.5, 1.5, round((m.w - 3) * share, 3), at.h - 3, 3, fill=HELD))
+        if state.hue[block_id]:
+            colour, dash = HUES[(state.hue[block_id] - 1) % len(HUES)]
+            dash = f' stroke-dasharray="{dash}"' if dash else ""
+            parts.append(f'<path d="M4.5 4V{at.h - 4}" fill="none" stroke="{colour}" stroke-width="4"{dash}/>')
+        parts += self._words(state.words[block_id], bool(ref))
+        if name:
+            parts.append(_rect(3, at.h - 18, m.w - 6, 15, 4, fill=TAG))
+            parts.append(_text(m.w / 2, at.h - 6, name[:4], "tagtext"))
+        parts.append(_text(9, 17, str(block_id), "id"))
+        if ref:
+            parts.append(_text(m.w - 5, 29 if m.under else 16, f"\u00d7{ref}", "ref"))
+        if kinds:
+            parts.append(_rect(-1.5, -1.5, m.w + 3, at.h + 3, 6, fill="none", stroke=NEW, stroke_width=2.5))
+        return f'<g class="kv-card" data-id="{block_id}" transform="translate({at.x} {at.y})">{"".join(parts)}</g>'
+
+    def _share(self, state: State, block_id: int) -> float:
+        """Return the share of a held block's slots that are filled."""
+        if state.name[block_id]:
+            return 1.0
+        size: int = self.data["block_size"]
+        for name in state.order:
+            for table in state.tables[name]:
+                if block_id in table:
+                    tokens = state.tok.get(name, size * len(table)) - table.index(block_id) * size
+                    return max(0, min(size, tokens)) / max(1, size)
+        return 0.0
+
+    def _words(self, words: Sequence[str], held: bool) -> list[str]:
+        if not self.m.words or not words:
+            return []
+        half, room = -(-len(words) // 2), (self.m.w - 10) // 6
+        lines = [" ".join(line) for line in (words[:half], words[half:])]
+        opacity = "" if held else ' opacity=".62"'
+        return [
+            f'<text x="9" y="{31 + 13 * i}" font-size="11"{opacity}>{escape(_short(line, room))}</text>'
+            for i, line in enumerate(lines)
+            if line
+        ]
+
+    def _signs(self, at: Place, kinds: Sequence[str]) -> list[str]:
+        shown = [kind for kind in LOUDEST if kind in kinds][:2]
+        if len(shown) > 1 and shown[1] == "cached":
+            shown.pop()
+        left = at.x + self.m.w / 2 - 8.5 * len(shown)
+        return [
+            f'<g class="kv-sign" transform="translate({left + 17 * i:g} {at.y - 9})"><circle cx="8" cy="8" r="8"'
+            f' fill="{NEW}"/><path d="{SIGNS[kind]}" fill="none" stroke="{CARD}" stroke-width="1.8"'
+            ' stroke-linecap="round" stroke-linejoin="round"/></g>'
+            for i, kind in enumerate(shown)
+        ]
+
+    def _memory(self, state: State, kinds: dict[int, list[str]], small: int, per_line: int) -> list[str]:
+        cells = []
+        for block_id, ref in enumerate(state.ref):
+            x, y = block_id % per_line * (small + 2) + 1, self.memory_y + block_id // per_line * (small + 2)
+            fill, stroke, dashes = CARD, SOFT, "" if state.used[block_id] else "2 2"
+            if block_id == 0:
+                fill, dashes = "url(#kv-hatch)", ""
+            elif ref > 0:
+                fill, stroke = HELD, LINE
+            elif state.name[block_id]:
+                fill = TAG
+            stroke, thick = (NEW, 2.0) if block_id in kinds else (stroke, 1.0)
+            cell = _rect(x, y, small, small, 2, fill=fill, stroke=stroke, stroke_width=thick, stroke_dasharray=dashes)
+            number = _text(x + small / 2, y + 16, str(block_id), "number")
+            cells.append(f'<g class="kv-cell" data-id="{block_id}">{cell}{number}</g>')
+        return cells
+
+
+def _stand(cards: dict[int, Place], ghosts: list[tuple[int, int, int]], block_id: int, at: Place, py: int) -> None:
+    """Put a block into a row: its card grows if it stands in the row above as well, at the same place."""
+    card = cards.get(block_id)
+    if card is None:
+        cards[block_id] = at
+    elif (card.group, card.column, card.line) == (at.group, at.column, at.line - 1):
+        card.h += py
+        card.line = at.line
+    else:
+        ghosts.append((block_id, at.x, at.y))
+
+
+def _lines(count: int, m: Sizes) -> int:
+    return max(1, -(-count // m.columns)) * m.py
+
+
+def _short(text: str, most: int = 10) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
+STYLES = {
+    "": "",
+    "s": ' font-size="11"',
+    "h": ' font-weight="600" opacity=".8"',
+    "l": ' font-size="14" font-weight="650"',
+    "id": ' font-size="14" font-weight="700"',
+    "ref": ' text-anchor="end"',
+    "number": ' font-size="11" text-anchor="middle"',
+    "tagtext": ' font-size="11" font-weight="600" text-anchor="middle"'
+    ' font-family="ui-monospace,Menlo,Consolas,monospace"',
+}
+
+
+def _text(x: float, y: float, text: str, look: str) -> str:
+    return f'<text class="{look}" x="{x:g}" y="{y:g}"{STYLES[look]}>{escape(text)}</text>'
+
+
+def _rect(x: float, y: float, width: float, height: float, rx: float, **look: float | str) -> str:
+    """Return a rectangle; `look` is its attributes, of which empty ones are left out."""
+    told = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in look.items() if value != "")
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{rx:g}"{told}/>'
