@@ -704,8 +704,8 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
   }
   function metrics(story, width) {
     const dense = story.numBlocks > 150, narrow = width < 480;
-    const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
     const words2 = !dense && story.states.some((state) => state.words.some((list) => list.length));
+    const under = !dense && !words2 && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
     const [w, low, gap] = dense ? [14, 14, 2] : words2 ? narrow ? [72, 68, 3] : [92, 68, 5] : narrow ? [36, 44, 3] : [50, 46, 5];
     const h = low + (under ? 10 : 0);
     const names = story.states.flatMap((state) => state.order);
@@ -1436,9 +1436,9 @@ svg .cell.held text{fill:var(--ink)}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
 .bubbles[hidden],.film .bar,.film .within,.film .cap,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
- .roll[hidden],.line[hidden]{display:none}
-.roll{display:flex;flex-wrap:wrap;gap:8px;margin:.6em 0}
-.line{min-height:1.5em;margin:.6em 0 .4em;font-size:17px;font-weight:600}
+ .roll[hidden]{display:none}
+.roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.6em 0;min-height:52px}
+.line{flex:1 1 24em;min-height:1.5em;margin:0;font-size:17px;font-weight:600}
 .take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
 .within{display:flex;align-items:center;gap:8px;font-size:14px;min-height:40px;margin:-.2em 0 .2em}
 .within input{flex:0 1 180px;min-width:80px;accent-color:var(--new)}
@@ -1506,7 +1506,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     const line = make("p", { class: "line" });
     const pause = make("button", { type: "button" }, t.pause);
     const take2 = make("button", { type: "button", class: "take" }, t.film);
-    return { roll: make("div", { class: "roll" }, take2, pause), line, pause, take: take2 };
+    return { roll: make("div", { class: "roll" }, line, take2, pause), line, pause, take: take2 };
   }
   function makeParts(t, story) {
     const button = (name) => {
@@ -1541,7 +1541,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     const title = make("div", { class: "title" }, story.title);
     const prompts = make("div", { class: "bubbles" });
     const film = makeFilm(t);
-    fig.append(title, prompts, film.line, wait, picture.element, film.roll, bar, within, cap, ask, panel, indexBox, how, textBox);
+    fig.append(title, prompts, film.roll, wait, picture.element, bar, within, cap, ask, panel, indexBox, how, textBox);
     const inStep = { within, beats, beat, speed };
     return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, cap, ask, panel, wait, index, indexBox, pre, textBox };
   }
@@ -1868,7 +1868,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
     static LOOK = 450;
     #startFilm() {
       const { fig, film, picture } = this.#parts, { states } = this.#opened;
-      film.line.hidden = film.roll.hidden = !this.hasAttribute("film");
+      film.roll.hidden = !this.hasAttribute("film");
       if (film.roll.hidden) return;
       fig.classList.add("film");
       film.take.addEventListener("click", () => this.#takeOver());
@@ -1915,7 +1915,7 @@ pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.
       clearTimeout(this.#timer);
       this.#timer = 0;
       fig.classList.remove("film");
-      film.line.hidden = film.roll.hidden = true;
+      film.roll.hidden = true;
       this.removeAttribute("film");
       this.#setSpeed(SPEEDS[0]);
       this.#layout();

@@ -164,9 +164,9 @@ export function stateWords(t, story, state, id) {
 function metrics(story, width) {
   const dense = story.numBlocks > 150,
     narrow = width < 480;
-  // A count that has no room beside the number goes under it.
-  const under = !dense && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
   const words = !dense && story.states.some((state) => state.words.some((list) => list.length));
+  // A count that has no room beside the number goes under it.
+  const under = !dense && !words && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
   const [w, low, gap] = dense ? [14, 14, 2] : words ? (narrow ? [72, 68, 3] : [92, 68, 5]) : narrow ? [36, 44, 3] : [50, 46, 5];
   const h = low + (under ? 10 : 0);
   const names = story.states.flatMap((state) => state.order);

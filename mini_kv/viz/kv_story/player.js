@@ -58,7 +58,7 @@ function makeFilm(t) {
   const line = make("p", { class: "line" });
   const pause = make("button", { type: "button" }, t.pause);
   const take = make("button", { type: "button", class: "take" }, t.film);
-  return { roll: make("div", { class: "roll" }, take, pause), line, pause, take };
+  return { roll: make("div", { class: "roll" }, line, take, pause), line, pause, take };
 }
 
 /**
@@ -100,7 +100,7 @@ function makeParts(t, story) {
   const title = make("div", { class: "title" }, story.title);
   const prompts = make("div", { class: "bubbles" });
   const film = makeFilm(t);
-  fig.append(title, prompts, film.line, wait, picture.element, film.roll, bar, within, cap, ask, panel, indexBox, how, textBox);
+  fig.append(title, prompts, film.roll, wait, picture.element, bar, within, cap, ask, panel, indexBox, how, textBox);
   const inStep = { within, beats, beat, speed };
   return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, cap, ask, panel, wait, index, indexBox, pre, textBox };
 }
@@ -518,7 +518,7 @@ class KvStory extends HTMLElement {
   #startFilm() {
     const { fig, film, picture } = this.#parts,
       { states } = this.#opened;
-    film.line.hidden = film.roll.hidden = !this.hasAttribute("film");
+    film.roll.hidden = !this.hasAttribute("film");
     if (film.roll.hidden) return;
     fig.classList.add("film");
     film.take.addEventListener("click", () => this.#takeOver());
@@ -574,7 +574,7 @@ class KvStory extends HTMLElement {
     clearTimeout(this.#timer);
     this.#timer = 0;
     fig.classList.remove("film");
-    film.line.hidden = film.roll.hidden = true;
+    film.roll.hidden = true;
     this.removeAttribute("film");
     this.#setSpeed(SPEEDS[0]);
     this.#layout();

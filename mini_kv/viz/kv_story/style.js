@@ -89,9 +89,9 @@ svg .cell.held text{fill:var(--ink)}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
 .bubbles[hidden],.film .bar,.film .within,.film .cap,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
- .roll[hidden],.line[hidden]{display:none}
-.roll{display:flex;flex-wrap:wrap;gap:8px;margin:.6em 0}
-.line{min-height:1.5em;margin:.6em 0 .4em;font-size:17px;font-weight:600}
+ .roll[hidden]{display:none}
+.roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.6em 0;min-height:52px}
+.line{flex:1 1 24em;min-height:1.5em;margin:0;font-size:17px;font-weight:600}
 .take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
 .within{display:flex;align-items:center;gap:8px;font-size:14px;min-height:40px;margin:-.2em 0 .2em}
 .within input{flex:0 1 180px;min-width:80px;accent-color:var(--new)}
