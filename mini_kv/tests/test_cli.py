@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -130,6 +131,20 @@ def test_a_story_as_a_page(capsys, tmp_path):
     assert capsys.readouterr().out == f"open {file} in a browser\n"
     assert main(["story", "sharing", "--html", str(tmp_path / "none" / "story.html")]) == 2
     assert capsys.readouterr().err.startswith("mini-kv story: ")
+
+
+def test_a_story_as_a_moving_picture(capsys, tmp_path):
+    """The README's picture is what the command writes; it has a frame per step, and is read as XML."""
+    file = tmp_path / "story.svg"
+    assert main(["story", "asked-twice", "--svg", str(file)]) == 0
+    assert capsys.readouterr().out == f"wrote {file}\n"
+    text = file.read_text(encoding="utf-8")
+    assert text == (ROOT / "book/docs/assets/asked-twice.svg").read_text(encoding="utf-8")
+    frames = [group for group in ElementTree.fromstring(text) if group.get("class") == "step"]
+    assert [group.get("style") for group in frames] == [f"animation-delay:{2.5 * step:g}s" for step in range(7)]
+    assert main(["story", "sharing", "--svg", str(tmp_path / "none" / "story.svg")]) == 2
+    assert main(["story", "05", "--svg", str(file)]) == 2
+    assert capsys.readouterr().err.count("mini-kv story: ") == 2
 
 
 @pytest.mark.parametrize("name", scenario_names())

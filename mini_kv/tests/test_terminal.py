@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,10 +140,10 @@ def press(monkeypatch):
 
 
 def played(keys=None, scenario=SCENARIO):
-    """Return what a person sees, without the bold."""
+    """Return what is written, one after the other, without the bold and without what takes the last step away."""
     out = Screen()
     play_in_terminal(scenario, out, keys)
-    return out.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
+    return re.sub("\x1b\\[([01]m|[0-9]+A|J)", "", out.getvalue())
 
 
 def test_without_a_keyboard_all_of_it_at_once():
@@ -201,6 +202,68 @@ def test_left_goes_back(press, left):
     first, second = STEP_1.partition("\n\n")[2], STEP_2
     waits = [STEP_1, "\n" + first, second, "\n" + first, second]
     assert told == "".join(step + PROMPT + GONE for step in waits) + STEP_3 + ENDING
+
+
+def screen(written, rows, columns):
+    """Return the lines that a terminal of this size shows in the end: all that the player needs of one."""
+    lines, row, column = [""], 0, 0
+    for text, up, down in re.findall("([^\x1b]+)|\x1b\\[([0-9]+)A|\x1b\\[(J|[01]m)", written):
+        if up:
+            row, column = max(len(lines) - rows, row - int(up), 0), 0
+        elif down == "J":
+            del lines[row + 1 :]
+            lines[row] = ""
+        for character in text:
+            if character == "\n":
+                row, column = row + 1, 0
+                lines += [""] * (row + 1 - len(lines))
+            elif character == "\r":
+                column = 0
+            else:
+                lines[row] = f"{lines[row]:<{column}}"[:column] + character + lines[row][column + 1 :]
+                column += 1
+    assert max(map(len, lines)) <= columns
+    return [line.rstrip() for line in lines[-rows:]]
+
+
+@needs_pty
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_step_takes_the_place_of_the_one_before(press, monkeypatch, columns):
+    """Forward, back, forward, a question answered: in the end one step stands under the title, and the last words."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "40")
+    out = Screen()
+    play_in_terminal(asking_before(2, "1"), out, press(b"2", b"b", b"2", b" "))
+    alone = Screen()
+    play_in_terminal(SCENARIO, alone)
+    title, last = "".join(screen(alone.getvalue(), 99, columns)[:1]), alone.getvalue().rpartition("[3/3]")[2]
+    assert screen(out.getvalue(), 40, columns) == [
+        title,
+        "=====",
+        "3 blocks of 2 tokens.   #=cached  xN=ref_cnt",
+        "",
+        *screen("[3/3]" + last, 99, columns),
+    ]
+
+
+@needs_pty
+@pytest.mark.parametrize(("name", "value"), [("LINES", "9"), ("TERM", "dumb")])
+def test_a_terminal_that_cannot_take_it_away_keeps_it(press, monkeypatch, name, value):
+    """Too low for a step, or unable to move up: the steps follow each other."""
+    monkeypatch.setenv(name, value)
+    out = Screen()
+    play_in_terminal(SCENARIO, out, press(b" ", b" "))
+    assert "A" not in re.findall("\x1b\\[[0-9]*([A-Z])", out.getvalue())
+
+
+def test_a_wide_terminal_shows_more_blocks(monkeypatch):
+    """Twelve blocks lose their middle in eighty columns, and keep it in two hundred."""
+    text = TEXT.replace("num_blocks = 4", "num_blocks = 14").replace('"1..3"', '"1..24"')
+    assert "..4 more.." in played(scenario=parse_scenario("long", text))
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = played(scenario=parse_scenario("long", text))
+    assert "more" not in wide
+    assert max(map(len, wide.splitlines())) <= 200
 
 
 @pytest.mark.parametrize("columns", [40, 60])

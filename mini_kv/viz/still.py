@@ -6,7 +6,8 @@ in a browser.
     svg(story_data(load_scenario("share-and-evict")), step=2)
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -45,7 +46,7 @@ SIGNS = {
     "illegal": "M8 3v6M8 12v1",
 }
 LOUDEST = ("illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached")
-HEAD = 28
+HEAD, CELL = 28, 24
 MOST_BLOCKS = 150
 """Of larger pools there is no still: the figure draws them by other means."""
 
@@ -101,9 +102,46 @@ def svg(data: Data, step: int = -1, width: int = 720) -> str:
 
     Raises `ValueError` for a pool of more than 150 blocks, which is no picture of cards.
     """
-    if data["num_blocks"] > MOST_BLOCKS:
-        raise ValueError(f"a still shows at most {MOST_BLOCKS} blocks, not {data['num_blocks']}")
-    return _Still(data, width).draw(step)
+    still = _Still(data, width)
+    number = step if step >= 0 else len(still.states) + step
+    told = data["steps"][number - 1] if number else {}
+    say = " ".join(told.get(name, "") for name in ("do", "say")).strip()
+    label = f"{data['title']}, step {number} of {len(data['steps'])}. {say}".strip()
+    return _picture(label, still.m.width, still.height, still.draw(number))
+
+
+def moving_svg(data: Data, width: int = 860, seconds: float = 2.5) -> str:
+    """Return all steps as one SVG that shows one after the other, over and over; without motion, the last.
+
+    `seconds`: for how long each is seen. Raises `ValueError` as `svg` does.
+    """
+    still, number, head = _Still(data, width), len(data["steps"]), 30
+    frames = []
+    for step, told in enumerate(data["steps"], start=1):
+        line = re.split(r"[.:] |\.$", told.get("say", ""))[0]
+        heading = f'<text y="14" font-size="17" font-weight="600">{escape(line)}</text>'
+        picture = f'<g transform="translate(0 {head})">{still.draw(step)}</g>'
+        frames.append(f'<g class="step" style="animation-delay:{(step - 1) * seconds:g}s">{heading}{picture}</g>')
+    share = 100 / max(1, number)
+    style = (
+        f"<style>.step{{opacity:0;animation:step {number * seconds:g}s infinite}}"
+        f"@keyframes step{{0%,{share:g}%{{opacity:1}}{share + 0.01:g}%,100%{{opacity:0}}}}"
+        "@media (prefers-reduced-motion:reduce){.step{animation:none}.step:last-of-type{opacity:1}}</style>"
+    )
+    return _picture(data["title"], still.m.width, still.height + head, style + "".join(frames))
+
+
+def _picture(label: str, width: int, height: int, inside: str) -> str:
+    """Return the SVG around a drawing: its size, its words for those who do not see it, paper under it."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -4 {width + 16} {height + 8}"'
+        f' role="img" aria-label="{escape(label)}"'
+        f' font-family="system-ui,-apple-system,Segoe UI,sans-serif" font-size="12" fill="{INK}">'
+        f'<rect x="-8" y="-4" width="100%" height="100%" fill="{CARD}"/>'
+        f'<defs><pattern id="kv-hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
+        f' patternTransform="rotate(45)"><line y2="6" stroke="{SOFT}" stroke-width="2"/></pattern></defs>'
+        f"{inside}</svg>"
+    )
 
 
 class _Still:
@@ -117,6 +155,8 @@ class _Still:
         self.free_y = HEAD + HEAD + max(self.m.py, *map(self._table_height, range(len(self.states))))
         lines = max(_lines(len(state.free) + 1, self.m) for state in self.states)
         self.memory_y = self.free_y + HEAD + lines + HEAD
+        self.per_line = max(1, self.m.width // (CELL + 2))
+        self.height = self.memory_y + -(-data["num_blocks"] // self.per_line) * (CELL + 2) + 4
 
     def _sizes(self, width: int) -> Sizes:
         narrow = width < 480
@@ -150,7 +190,7 @@ class _Still:
         return sum((18 if band.head else 0) + len(band.rows) * self.m.py + 4 for band in bands)
 
     def draw(self, step: int) -> str:
-        """Return the picture after a step."""
+        """Return what is drawn of the state after a step."""
         state = self.states[step]
         parts = [self._heading(HEAD, "Block tables"), self._heading(self.free_y, "Free queue")]
         parts.append(self._heading(self.memory_y, "Memory: holders change, blocks never move"))
@@ -164,25 +204,7 @@ class _Still:
             kinds.setdefault(block_id, []).append(kind)
         parts += [self._card(state, block_id, place, kinds.get(block_id, [])) for block_id, place in cards.items()]
         parts += [sign for block_id, place in cards.items() for sign in self._signs(place, kinds.get(block_id, []))]
-        small, per_line = 24, max(1, self.m.width // 26)
-        height = self.memory_y + -(-self.data["num_blocks"] // per_line) * (small + 2) + 4
-        parts += self._memory(state, kinds, small, per_line)
-        return self._frame(step, height, parts)
-
-    def _frame(self, step: int, height: int, parts: Iterable[str]) -> str:
-        number = step if step >= 0 else len(self.states) + step
-        told = self.data["steps"][number - 1] if number else {}
-        say = " ".join(told.get(name, "") for name in ("do", "say")).strip()
-        label = escape(f"{self.data['title']}, step {number} of {len(self.states) - 1}. {say}".strip())
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -4 {self.m.width + 16} {height + 8}"'
-            f' role="img" aria-label="{label}"'
-            f' font-family="system-ui,-apple-system,Segoe UI,sans-serif" font-size="12" fill="{INK}">'
-            f'<rect x="-8" y="-4" width="100%" height="100%" fill="{CARD}"/>'
-            f'<defs><pattern id="kv-hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
-            f' patternTransform="rotate(45)"><line y2="6" stroke="{SOFT}" stroke-width="2"/></pattern></defs>'
-            f"{''.join(parts)}</svg>"
-        )
+        return "".join([*parts, *self._memory(state, kinds)])
 
     def _heading(self, y: int, text: str) -> str:
         return _text(0, y - 13, text, "h")
@@ -300,10 +322,11 @@ class _Still:
             for i, kind in enumerate(shown)
         ]
 
-    def _memory(self, state: State, kinds: dict[int, list[str]], small: int, per_line: int) -> list[str]:
+    def _memory(self, state: State, kinds: dict[int, list[str]]) -> list[str]:
         cells = []
         for block_id, ref in enumerate(state.ref):
-            x, y = block_id % per_line * (small + 2) + 1, self.memory_y + block_id // per_line * (small + 2)
+            line, column = divmod(block_id, self.per_line)
+            x, y = column * (CELL + 2) + 1, self.memory_y + line * (CELL + 2)
             fill, stroke, dashes = CARD, SOFT, "" if state.used[block_id] else "2 2"
             if block_id == 0:
                 fill, dashes = "url(#kv-hatch)", ""
@@ -312,8 +335,8 @@ class _Still:
             elif state.name[block_id]:
                 fill = TAG
             stroke, thick = (NEW, 2.0) if block_id in kinds else (stroke, 1.0)
-            cell = _rect(x, y, small, small, 2, fill=fill, stroke=stroke, stroke_width=thick, stroke_dasharray=dashes)
-            number = _text(x + small / 2, y + 16, str(block_id), "number")
+            cell = _rect(x, y, CELL, CELL, 2, fill=fill, stroke=stroke, stroke_width=thick, stroke_dasharray=dashes)
+            number = _text(x + CELL / 2, y + 16, str(block_id), "number")
             cells.append(f'<g class="kv-cell" data-id="{block_id}">{cell}{number}</g>')
         return cells
 

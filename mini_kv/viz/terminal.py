@@ -35,11 +35,16 @@ class Page:
 
 
 def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None) -> None:
-    """Write the scenario to `out`; with `keys` (a terminal), a step at each key: Left goes back, `q` stops."""
-    colour, width, steps = _may_colour(out), _width_of(out), len(scenario.steps)
+    """Write the scenario to `out`; with `keys` (a terminal), a step at each key: Left goes back, `q` stops.
+
+    With keys each step takes the place of the one before it, unless the terminal is too low or knows no such thing.
+    """
+    colour, width, steps, room = _may_colour(out), _width_of(out), len(scenario.steps), _blocks_of(out)
     pages = [
         Page(
-            draw_step(played, f"{number}/{steps}", colour=colour, width=width), played.step.predict, played.right_choice
+            draw_step(played, f"{number}/{steps}", colour=colour, width=width, max_blocks=room),
+            played.step.predict,
+            played.right_choice,
         )
         for number, played in enumerate(ScenarioPlayer(scenario).play(), start=1)
     ]
@@ -57,11 +62,13 @@ def play_spans(spans: Sequence[Span], num_blocks: int, out: TextIO, keys: TextIO
 
 def draw_spans(spans: Sequence[Span], num_blocks: int, out: TextIO) -> list[str]:
     """Return what each call did and the state after it, a text per call, as it fits on `out`. Needs snapshots."""
-    colour, width = _may_colour(out), _width_of(out)
+    colour, width, room = _may_colour(out), _width_of(out), _blocks_of(out)
     texts = []
     for span, frame in zip(spans, frames(spans, num_blocks), strict=True):
         changed = {edge.block_id for edge in span.edges}
-        texts.append(f"{story_line(span)}\n\n{_indented(draw_state(frame, changed, colour=colour), width)}")
+        texts.append(
+            f"{story_line(span)}\n\n{_indented(draw_state(frame, changed, colour=colour, max_blocks=room), width)}"
+        )
     return texts
 
 
@@ -73,23 +80,35 @@ def play_texts(texts: Sequence[str], out: TextIO, keys: TextIO | None = None) ->
 
 def _turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: int) -> bool:
     """Write all pages, or with `keys` one at each key press; return whether the last one was reached."""
-    number = 0  # pages written
+    number, shown = 0, ""  # pages written; what stands on the screen of them
     while number < len(pages):
         page = pages[number]
         key = ""
+        question = ""
         if page.question is not None:
-            out.write(f"\n{_draw_question(page.question, width, numbered=keys is not None)}\n")
+            question = f"\n{_draw_question(page.question, width, numbered=keys is not None)}\n"
+        out.write(question)
         if keys is not None and (number > 0 or page.question is not None):
             key = _wait(out, keys, page.question)
             if key in STOP:
                 return False
-            if key in _BACK and number > 0:
-                number = max(number - 1, 1)
-                out.write(f"\n{pages[number - 1].text}\n")
-                continue
-        out.write(f"{_reply(page, key, width)}\n{page.text}\n")
-        number += 1
+            out.write(_wipe(out, shown + question))
+        if key in _BACK and number > 0:
+            number = max(number - 1, 1)
+            shown = f"\n{pages[number - 1].text}\n"
+        else:
+            shown = f"{_reply(page, key, width)}\n{page.text}\n"
+            number += 1
+        out.write(shown)
     return True
+
+
+def _wipe(out: TextIO, text: str) -> str:
+    """Return the codes that take away this text and the line below it; none if they are unknown or cannot reach."""
+    lines = text.count("\n") + 1
+    if not out.isatty() or os.environ.get("TERM") == "dumb" or lines >= shutil.get_terminal_size().lines:
+        return ""
+    return f"\033[{lines}A\033[J"
 
 
 def _may_colour(out: TextIO) -> bool:
@@ -102,11 +121,19 @@ def _width_of(out: TextIO) -> int:
     return max(20, min(WIDTH, shutil.get_terminal_size().columns - 2)) if out.isatty() else WIDTH
 
 
-def draw_step(played: PlayedStep, number: str, *, colour: bool = False, width: int = WIDTH) -> str:
+def _blocks_of(out: TextIO) -> int:
+    """Return how many blocks of a row are drawn: ten, or as many as a wider terminal has room for."""
+    columns = shutil.get_terminal_size().columns if out.isatty() else WIDTH
+    return max(10, (columns - 16) // 8)
+
+
+def draw_step(
+    played: PlayedStep, number: str, *, colour: bool = False, width: int = WIDTH, max_blocks: int = 10
+) -> str:
     """Return one step as text: the caption, the calls, the drawing."""
     changed = {edge.block_id for span in played.spans for edge in span.edges}
     calls = _indented(played.lines, width)
-    drawing = _indented(draw_state(played.frame, changed, colour=colour), width)
+    drawing = _indented(draw_state(played.frame, changed, colour=colour, max_blocks=max_blocks), width)
     heading = f"[{number}] {played.step.call} {played.step.request}"
     return f"{heading}\n{_wrap(played.step.say, width)}\n\n{calls}\n\n{drawing}"
 

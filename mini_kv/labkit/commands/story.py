@@ -14,6 +14,7 @@ from mini_kv.labkit.lab import Lab, find_lab, shown
 from mini_kv.trace.events_file import EventsHeader, dump_events, load_events
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.viz.figure import page, spans_data, story_data
+from mini_kv.viz.still import moving_svg
 from mini_kv.viz.terminal import draw_spans, play_in_terminal, play_spans, play_texts
 from mini_kv.viz.text import LEGEND
 
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--html", metavar="FILE", help="write a page to step through instead")
+    instead.add_argument("--svg", metavar="FILE", help="write a picture that shows one step after the other instead")
     instead.add_argument("--events", metavar="FILE", help="write the calls and what they change as JSON lines instead")
 
 
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
             _play_events(args, keys)
         elif args.html is not None:
             _write_story_page(args, of_a_lab)
+        elif args.svg is not None:
+            _write_svg(args, of_a_lab)
         elif args.events is not None:
             _write_events(args, of_a_lab)
         elif of_a_lab:
@@ -83,10 +87,18 @@ def _write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
     print(f"play it:  mini-kv story {args.events}")
 
 
+def _write_svg(args: argparse.Namespace, of_a_lab: bool) -> None:
+    """Write the scenario as a picture of all its steps. Raises `ValueError` if that cannot be done."""
+    if of_a_lab:
+        raise ValueError("--svg draws a scenario; a lab's test is told in the terminal or as a page (--html)")
+    write_file(args.svg, moving_svg(story_data(load_scenario(args.name))) + "\n")
+    print(f"wrote {args.svg}")
+
+
 def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
     """Play recorded calls from a file. Raises `ValueError` if it cannot be read or the calls have no states."""
-    if args.html is not None or args.events is not None or args.test is not None:
-        raise ValueError("a file of events is played in the terminal, without --html, --events or TEST")
+    if any(value is not None for value in (args.html, args.svg, args.events, args.test)):
+        raise ValueError("a file of events is played in the terminal, without --html, --svg, --events or TEST")
     try:
         header, spans = load_events(Path(args.name).read_text(encoding="utf-8"))
     except OSError as error:
