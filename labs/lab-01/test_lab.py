@@ -131,10 +131,12 @@ def test_10_how_many_fit(lab: LabUnderTest) -> None:
     """10 GiB are 2,048 blocks of Llama 2 70B, eight times 256. How many requests of 4,096 tokens fit? Not eight."""
     why_seven = "2,047 blocks can be handed out, and each request takes 256: seven, and 255 blocks are left over"
     why_136 = "each request takes 15 blocks to itself, the last one with 3 slots to spare"
+    why_one = "15 blocks can be handed out, and 237 tokens take all of them"
     why_none = "12 blocks can be used, and 12 times 8,192 is 98,304: such a request would wait forever"
     cases = (
         (4_096, 2_048, 16, 7, why_seven),
         (237, 2_048, 16, 136, why_136),
+        (237, 16, 16, 1, why_one),
         (106_496, 13, 8_192, 0, why_none),
         (106_496, 14, 8_192, 1, ""),
     )

@@ -390,12 +390,12 @@ def test_every_text_and_number_has_bytes_of_its_own(lab: LabUnderTest) -> None:
         "", "?", "\ufffd", "\ud800", "\udc00", "\\ud800", "\U00010000", "\ud800\udc00", "é", "e\u0301", '"', "',", "0",
     ]  # fmt: skip
     numbers = [0, 1, -1, -2, 255, 256, 2**31, -(2**31), 2**32, 2**32 + 1, 2**63, -(2**63), 2**64, 2**64 + 1, -(10**30)]
-    values: list[str | int] = [*numbers, *texts]
-    keys: list[tuple[str | int, ...]] = [("mm", value) for value in values]
+    keys: list[tuple[str | int, ...]] = [("mm", number) for number in numbers] + [("mm", text) for text in texts]
     for mark in ("", "s", "i", "str", "int", "s:", "i:", "\0", ",", "|", ":", "/", "', '", '", "', "\n"):
         keys += [(f"a{mark}b",), (f"a{mark}", "b"), (f"a{mark}1",), ("a", f"{mark}1")]
     keys += [("a", "sb"), ("a", 1)]
-    all_different(lab, {call("encode_extra_keys", [key]): lab.encode_extra_keys([key]) for key in dict.fromkeys(keys)})
+    for some in (dict.fromkeys(keys[:6]), dict.fromkeys(keys)):
+        all_different(lab, {call("encode_extra_keys", [key]): lab.encode_extra_keys([key]) for key in some})
 
 
 @points(1, "generate_block_hash_extra_keys", stage="adversary", why="an image is its whole identifier, and its place")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.fixture import InWords, LabUnderTest
 from mini_kv.labkit.lives import check_life, seeds
 
 ADD, APPEND = "BlockTable.add_row", "BlockTable.append_row"
@@ -55,6 +55,12 @@ def fill(table: Any, torch: Any, row: int, block_ids: list[int]) -> None:
     """Put the blocks into the row without any of the learner's methods."""
     table.block_table[row, : len(block_ids)] = ints(torch, block_ids)
     table.num_blocks_per_row[row] = len(block_ids)
+
+
+def append_five(table: Any) -> InWords:
+    """Append five blocks to row 0, and say how the row looks if nothing is raised."""
+    table.append_row([1, 2, 4, 5, 6], 0)
+    return InWords(f"no error: a row of {table.block_table.shape[1]} columns that counts {table.num_blocks_per_row[0]}")
 
 
 def rows(table: Any) -> list[list[int]]:

@@ -23,6 +23,7 @@ from .helpers import (
     SLOTS,
     WRITE,
     accepts,
+    append_five,
     as_list,
     drawn,
     fill,
@@ -207,8 +208,9 @@ def test_13_a_shared_block_is_not_written(lab: LabUnderTest, torch: Any) -> None
 def test_blocks_that_do_not_fit_are_refused(lab: LabUnderTest, torch: Any) -> None:
     """The row is 4 wide and has three. One more fits, two do not. Five fit into no row at all."""
     empty = make_table(lab, APPEND, 2, 4)
-    five = partial(empty.append_row, [1, 2, 4, 5, 6], 0)
-    refuses(lab, "append_row of five blocks to an empty row, 4 wide", ConfigError, five, TOO_LATE)
+    refuses(
+        lab, "append_row of five blocks to an empty row, 4 wide", ConfigError, partial(append_five, empty), TOO_LATE
+    )
     for row in (0, 1):  # the last row, too: there is no next one to run over into
         table = make_table(lab, APPEND, 2, 4)
         fill(table, torch, row, [7, 3, 9])

@@ -6,8 +6,9 @@ they are put into, the calls, the comparisons. PyTorch comes in as an argument.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mini_kv.labkit.fixture import LabUnderTest
@@ -133,12 +134,22 @@ def attention(
     if all(not request.tokens for request in requests):
         requests = [*requests, Request([1], [([[0.0] * 3], [[0.0] * 3])])]  # caches have a shape, tokens or not
         queries = [*queries, queries[0]]
-    q = torch.tensor(queries)
-    got = lab.paged_attention_ref(q, *caches(torch, requests, block_size), scale)
-    out, lse = pair(lab, torch, "paged_attention_ref", got, list(q.shape))
+    q, given = torch.tensor(queries), caches(torch, requests, block_size)
+
+    def attend(nan: float = math.nan) -> tuple[Any, Any]:
+        filled = [cache.nan_to_num(nan=nan) for cache in given[:2]]
+        got = lab.paged_attention_ref(q, *filled, *given[2:], scale)
+        return pair(lab, torch, "paged_attention_ref", got, list(q.shape))
+
+    def attend_to(index: int, nan: float) -> list[Vector]:
+        result: list[Vector] = attend(nan)[0][index]
+        return result
+
+    out, lse = attend()
     for index, request in enumerate(requests):
         if request.tokens:
-            refuse_nan(lab, f"request {index}, of {len(request.tokens)} tokens", out[index])
+            whose = f"request {index}, of {len(request.tokens)} tokens"
+            refuse_nan(lab, whose, out[index], partial(attend_to, index))
     return out, lse
 
 
@@ -155,13 +166,25 @@ def prefill(
     return out, lse
 
 
-def refuse_nan(lab: LabUnderTest, whose: str, heads: list[Vector]) -> None:
-    """Fail if there is NaN in a result for a query that sees tokens, all of which are numbers."""
+def refuse_nan(
+    lab: LabUnderTest,
+    whose: str,
+    heads: list[Vector],
+    with_instead: Callable[[float], list[Vector]] | None = None,
+) -> None:
+    """Fail if there is NaN in a result for a query that sees tokens, all of which are numbers.
+
+    `with_instead`: the result if the caches held that number where they hold NaN. It tells what was done with the NaN.
+    """
     for head, numbers in enumerate(heads):
-        if any(map(math.isnan, numbers)):
-            why = "was a block read that is not the request's? It holds NaN, and 0 times NaN is NaN. "
-            why += "Or was infinity subtracted from infinity?"
-            lab.fail(f"result of {whose}, head {head}", f"{len(numbers)} numbers", numbers, why)
+        if not any(map(math.isnan, numbers)):
+            continue
+        why = "was a block read that is not the request's? It holds NaN. Or was infinity subtracted from infinity?"
+        seven = with_instead(7.0)[head] if with_instead else None
+        if with_instead and seven == with_instead(5.0)[head]:
+            why = "a masked position still takes part: its weight is 0, and 0 times NaN is NaN"
+        seen = [f"{number:.1e}" for number in seven] if seven else None
+        lab.fail(f"result of {whose}, head {head}", f"{len(numbers)} numbers", numbers, why, seen=seen)
 
 
 def merge(

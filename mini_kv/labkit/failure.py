@@ -128,11 +128,11 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     return None
 
 
-def observed(error: BaseException, source: str) -> str:
+def observed(error: BaseException, source: str, num_compared: int = 0) -> str:
     """Return what the test saw, in words that two runs of the same wrong idea share: no paths, lines or addresses.
 
     Of a list of floats two digits each: the last ones depend on the processor that added them up. "" after a timeout,
-    which says as much about the machine.
+    which says as much about the machine. `num_compared`: comparisons that went well before an exception ended the test.
     """
     if isinstance(error, LabFailure):
         got = error.got
@@ -143,7 +143,7 @@ def observed(error: BaseException, source: str) -> str:
         return f"{error.what}: {re.sub(' at 0x[0-9a-f]+', '', shown)}"
     if isinstance(error, InvariantViolationError):
         return str(error.violation)
-    return "" if isinstance(error, TookTooLongError) else _kind(error, source)
+    return "" if isinstance(error, TookTooLongError) else f"{_kind(error, source)} after {num_compared} comparisons"
 
 
 def _kind(error: BaseException, source: str) -> str:

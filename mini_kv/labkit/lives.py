@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.invariants import InvariantViolationError, Violation
 from mini_kv.labkit import LabTodo
-from mini_kv.labkit.fixture import LabFailure, LabUnderTest
+from mini_kv.labkit.fixture import InWords, LabFailure, LabUnderTest
 from mini_kv.labkit.shrink import shrink
 
 Item = TypeVar("Item")
@@ -148,7 +148,8 @@ def refuses(lab: LabUnderTest, what: str, error: type[Exception], call: Callable
         return
     except Exception as other:
         lab.fail(what, f"{error.__name__} raised", other, why)
-    lab.fail(what, f"{error.__name__} raised", f"{result} returned", why)
+    got = result if isinstance(result, InWords) else f"{result} returned"
+    lab.fail(what, f"{error.__name__} raised", got, why)
 
 
 # Tables, for a manager or a pool ------------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ def _set_message(
         why = marker.kwargs["why"] if marker is not None else ""
         fixture = item.stash.get(FIXTURE, None)
         message = describe(error, result, why, fixture, implementation.file)
-        result.observed = observed(error, implementation.file)
+        result.observed = observed(error, implementation.file, len(fixture.notes) if fixture is not None else 0)
         if message is None and implementation.is_reference:  # our own bug
             report.longrepr = item.repr_failure(excinfo)
             return
