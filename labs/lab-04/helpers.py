@@ -126,11 +126,10 @@ def call(function: str, *arguments: object) -> str:
 def all_different(lab: LabUnderTest, found: Mapping[str, object]) -> None:
     """Fail for the first two of these calls that gave the same bytes, or for one that gave none; all are looked at."""
     first: dict[bytes, str] = {}
-    pairs = [(first.setdefault(checked(lab, label, value), label), label) for label, value in found.items()]
-    alike = [f"{other}  and  {label}" for other, label in pairs if other is not label]
-    if alike:
+    others = [first.setdefault(checked(lab, label, value), label) for label, value in found.items()]
+    if alike := [f"{other}  and  {label}" for other, label in zip(others, found, strict=True) if other is not label]:
         lab.fail(alike[0], "two different results", InWords("the same bytes for both"), seen=alike)
-    lab.note(f"{len(first)} calls, no two results alike")
+    lab.note("no two results alike")
 
 
 def first_collision(lab: LabUnderTest, function: HashFunction) -> tuple[list[int], list[int]]:
