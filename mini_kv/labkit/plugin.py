@@ -29,7 +29,7 @@ from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
 from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
-from mini_kv.labkit.time_limit import TIME_LIMIT_S, time_limit
+from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of, time_limit
 
 WAIT = 12
 """How many times as long one waits for it: on a busy machine a process computes for a part of the time."""
@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--lab-seconds",
         metavar="N",
-        type=float,
+        type=seconds_of,
         default=TIME_LIMIT_S,
         help=f"seconds that a lab's test may compute (default {TIME_LIMIT_S}); waiting is allowed {WAIT} times as long",
     )

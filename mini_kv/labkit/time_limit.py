@@ -1,6 +1,8 @@
 """An end for code that may never come back, on every system that has threads."""
 
 import _thread
+import argparse
+import math
 import signal
 import sys
 import threading
@@ -17,6 +19,17 @@ INTERRUPTS = 10
 """Interruptions, a look apart, that code may swallow before the last resort."""
 
 REASON = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds that the text names. Raises `ArgumentTypeError` unless they are above 0 and have an end."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"seconds are a number above 0, such as 30; this is not: {text[:20]}")
+    return seconds
 
 
 class TookTooLongError(BaseException):

@@ -5,6 +5,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TextIO
 
 from mini_kv.labkit.commands import add_lab_argument, on_lab
@@ -12,14 +14,14 @@ from mini_kv.labkit.commands.predict import ask_next
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.progress import foreseen
 from mini_kv.labkit.state import read_state
-from mini_kv.labkit.time_limit import TIME_LIMIT_S
+from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the lab, and how much to tell."""
     add_lab_argument(parser)
     parser.add_argument("--all", action="store_true", help="tell every failure and the whole scoreboard")
-    parser.add_argument("--lab-seconds", metavar="N", type=float, default=TIME_LIMIT_S, help="for a slow machine")
+    parser.add_argument("--lab-seconds", metavar="N", type=seconds_of, default=TIME_LIMIT_S, help="for a slow machine")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +42,18 @@ def run_lab(
     if answers is not None:
         ask_next(lab, out, answers)
     out.flush()
-    options = ["-q", f"--lab-seconds={seconds}", *([] if tell_all else ["-rN", "--brief"])]
-    command = [sys.executable, "-m", "pytest", str(lab.folder), *options]
-    status = subprocess.run(command, cwd=lab.root, env={**os.environ, "LAB_IMPL": "starter"}, check=False).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results.json"  # written when all tests are over, and not before
+        options = ["-q", f"--lab-seconds={seconds}", *([] if tell_all else ["-rN", "--brief"])]
+        command = [sys.executable, "-m", "pytest", str(lab.folder), *options, f"--lab-json={results}"]
+        environment = {**os.environ, "LAB_IMPL": "starter"}
+        status = subprocess.run(command, cwd=lab.root, env=environment, check=False).returncode
+        ended = results.exists()
+    if not ended:
+        out.write(
+            f"Python ended with status {status} before the tests did. Does {lab.starter.name} end it, or crash it?\n"
+        )
+        return 2
     right, asked = foreseen(lab)
     if asked:
         code = read_state(lab.state, "progress").get(lab.lab_id, {"score": 0})["score"]

@@ -103,10 +103,23 @@ def test_a_pass_names_the_parts_that_are_the_learners_now(lab: Lab) -> None:
 
 
 def test_a_file_that_ends_python_is_no_result(lab: Lab) -> None:
-    """Exit 2: it could not run. What was known before stays."""
-    lab.starter.write_text("import os\n\nos._exit(3)\n", encoding="utf-8")
-    assert mini_kv("run", "05")[0] == 2
+    """Exit 2, and a line that says so: also with status 0. What was known before stays."""
+    for status in (0, 3):
+        lab.starter.write_text(f"import os\n\nos._exit({status})\n", encoding="utf-8")
+        said = f"Python ended with status {status} before the tests did. Does starter.py end it, or crash it?"
+        assert mini_kv("run", "05") == (2, [said])
     assert mini_kv("run", "55")[0] == 2
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "many"])
+def test_no_time_at_all_is_no_limit(lab: Lab, capfd: pytest.CaptureFixture[str], seconds: str) -> None:
+    """A line that says what would do, by the command and by pytest."""
+    said = f"seconds are a number above 0, such as 30; this is not: {seconds}"
+    assert mini_kv("run", "05", f"--lab-seconds={seconds}")[0] == 2
+    assert said in capfd.readouterr().err
+    command = [sys.executable, "-m", "pytest", "labs/lab-05", f"--lab-seconds={seconds}"]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode == 4
+    assert said in capfd.readouterr().err
 
 
 def test_a_number_is_asked_for_before_it_is_shown(lab: Lab) -> None:
