@@ -8,6 +8,7 @@ With torch: `tensors` (slots, online softmax, 8 bits), `quantization_error` (wha
 whose batches are kept), `generation` (texts that this engine writes).
 
 Then what a cell shows: `notebook` (players with buttons), `live` (a cache behind buttons), `chain` (two prompts and
-their block hashes), `predict` (questions), `chart` (lines, areas and bars, drawn by matplotlib), `slot_map` (a memory's
-slots as a table), `needs` (packages that only notebooks need).
+their block hashes), `lever` (a slider over pictures) and `levers` (those of the notebooks), `predict` (questions),
+`chart` (lines, areas and bars, drawn by matplotlib), `slot_map` (a memory's slots as a table), `needs` (packages that
+only notebooks need).
 """

@@ -53,8 +53,13 @@ def who_runs_next() -> dict[str, list[Moment]]:
     return timeline(arrivals, num_blocks=8, block_size=4, limits=SchedulerConfig(max_num_batched_tokens=14))
 
 
-def long_among_short(admission: AdmissionPolicy | None = None) -> dict[str, list[Moment]]:
-    """Return the timeline of a long request among six short ones: 18 blocks of 4, steps of at most 16 tokens."""
+def long_among_short(
+    admission: AdmissionPolicy | None = None, limits: SchedulerConfig | None = None
+) -> dict[str, list[Moment]]:
+    """Return the timeline of a long request among six short ones: 18 blocks of 4, steps of at most 16 tokens.
+
+    `admission`, `limits`: the scheduler's, if they are to be others.
+    """
     sizes = {  # who: before which step, tokens of the prompt, tokens of the answer
         "A": (1, 20, 12),
         "B": (1, 16, 14),
@@ -68,7 +73,7 @@ def long_among_short(admission: AdmissionPolicy | None = None) -> dict[str, list
         Arrival(step, name, range(1000 * index, 1000 * index + num_tokens), max_tokens)
         for index, (name, (step, num_tokens, max_tokens)) in enumerate(sizes.items())
     ]
-    limits = SchedulerConfig(max_num_batched_tokens=16)
+    limits = limits or SchedulerConfig(max_num_batched_tokens=16)
     return timeline(arrivals, num_blocks=19, block_size=4, limits=limits, admission=admission)
 
 

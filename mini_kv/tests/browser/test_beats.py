@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mini_kv.lessons.levers import waste_lever
 from mini_kv.tests.story_examples import crowded_run
 from mini_kv.trace.scenario import load_scenario, parse_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
@@ -373,3 +374,24 @@ call = "free"
 request = "A"
 say = "c"
 """
+
+
+def test_a_lever_moves_without_a_kernel_and_at_once(open_page, tmp_path):
+    """In a page of its own, with the keyboard: label, spoken text and picture, within a tenth of a second."""
+    lever = waste_lever([237, 41, 1180])
+    (tmp_path / "lever.html").write_text(f"<meta charset=utf-8>{lever._repr_html_()}", encoding="utf-8")
+    page = open_page((tmp_path / "lever.html").as_uri())
+    page.get_by_role("slider").press("End")
+    last = [*lever.pictures][-1]
+    assert page.locator("output").inner_text() == page.get_by_role("slider").get_attribute("aria-valuetext") == last
+    assert page.locator("figcaption:visible").all_inner_texts() == [lever.pictures[last].sentence]
+    took = page.evaluate("""() => {
+      const slider = document.querySelector('input'), start = performance.now();
+      for (let at = 0; at < 12; at++) {
+        slider.value = at;
+        slider.dispatchEvent(new Event('input'));
+        document.body.getBoundingClientRect();
+      }
+      return (performance.now() - start) / 12;
+    }""")
+    assert took < 100

@@ -1,0 +1,164 @@
+"""The levers of the notebooks: each an experiment with one number, made at every position by the engine.
+
+waste_lever           01  tokens per block, over the empty slots of some requests
+pool_lever            07  blocks of a pool, over what a trace finds in it
+budget_lever          08  tokens per step, over who runs when
+window_lever          09  size of a window, over the blocks that a request holds
+mistake_lever         10  a mistake in the slots, over what lies where
+score_lever           11  the largest score of the last block, over what each block is worth
+outlier_lever         12  size of one channel, over the error of the others
+context_lever         15  tokens of the past, over the words per second of a batch
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.lessons.chart import bar_chart, line_chart, stacked_chart, timeline_chart
+from mini_kv.lessons.curves import follow_replay, group_by_overlap, waste_over_block_sizes
+from mini_kv.lessons.lever import Lever
+from mini_kv.lessons.slot_map import SlotMap
+from mini_kv.lessons.timeline import OUT, long_among_short
+from mini_kv.lessons.windows import held_at_each_token, held_while_computing
+from mini_kv.planning.cost import Card, Served, tokens_per_second
+from mini_kv.traces.mooncake import TraceRequest
+
+
+def waste_lever(lengths: Sequence[int]) -> Lever:
+    """Return a lever over the block size: the slots of each request, used and empty."""
+    pictures = {}
+    for block_size in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048):
+        empty = [-length % block_size for length in lengths]
+        total = waste_over_block_sizes(lengths, [block_size])[0]
+        pictures[f"{block_size:,}"] = bar_chart(
+            f"Blocks of {block_size:,}",
+            f"{total.num_empty_slots:,} slots stay empty, {total.share:.1%} of what is set aside; "
+            f"the block tables have {total.num_slots // block_size:,} entries.",
+            [f"{length:,}" for length in lengths],
+            {"tokens": lengths, "empty slots": empty},
+            labels=("tokens of the request", "slots"),
+            shares=False,
+        )
+    return Lever("tokens per block", pictures, start=4)
+
+
+def pool_lever(trace: Sequence[TraceRequest]) -> Lever:
+    """Return a lever over the size of the pool: what the trace finds, by how much an earlier prompt had in common."""
+    pictures = {}
+    for num_blocks in (40, 60, 80, 120, 160, 240, 320, 640):
+        followed = follow_replay(trace, num_blocks)
+        groups = group_by_overlap(followed)
+        hits, tokens = sum(one.num_hit_tokens for one in followed), sum(one.num_tokens for one in followed)
+        pictures[str(num_blocks)] = bar_chart(
+            f"A pool of {num_blocks} blocks",
+            f"{hits / tokens:.1%} of all prompt tokens are found.",
+            [group.label for group in groups],
+            {"found": [one.hit_share for one in groups], "forgotten since": [one.lost_share for one in groups]},
+            labels=("in common with an earlier prompt", "of the prompts' tokens"),
+        )
+    return Lever("blocks of the pool", pictures, start=2)
+
+
+def budget_lever() -> Lever:
+    """Return a lever over the tokens of a step: the timeline of a long request among short ones."""
+    pictures = {}
+    for budget in (4, 8, 12, 16, 24, 32, 48, 64):
+        rows = long_among_short(limits=SchedulerConfig(max_num_batched_tokens=budget))
+        pairs = [pair for row in rows.values() for pair in pairwise(moment.doing for moment in row)]
+        thrown_out = sum(after == OUT != before for before, after in pairs)
+        pictures[str(budget)] = timeline_chart(
+            f"At most {budget} tokens per step",
+            f"All is done after {max(map(len, rows.values()))} steps; thrown out: {thrown_out} times.",
+            rows,
+            labels=("step", "request"),
+        )
+    return Lever("tokens per step", pictures, start=3)
+
+
+def window_lever(num_tokens: int = 112, num_more: int = 32, chunk: int = 16) -> Lever:
+    """Return a lever over the size of a window: blocks held at each token, beside full attention's."""
+    pictures = {}
+    for window in (16, 32, 48, 64, 96, 128):
+        held = held_while_computing(("full", f"window {window}"), num_tokens, chunk, num_more=num_more)
+        full, slides = held_at_each_token(held, 0), held_at_each_token(held, 1)
+        pictures[str(window)] = line_chart(
+            f"A window of {window} tokens",
+            f"In the end full attention holds {full[-1]} blocks, the window {slides[-1]}; it never held more than "
+            f"{max(slides)}.",
+            range(1, len(full) + 1),
+            {"full": full, f"window {window}": slides},
+            labels=("token", "blocks held"),
+            steps=True,
+            shares=False,
+        )
+    return Lever("tokens of the window", pictures, start=1)
+
+
+def mistake_lever() -> Lever:
+    """Return a lever over mistakes in the slots: what lies where after three steps."""
+    from mini_kv.lessons.tensors import MISTAKES, write_steps
+
+    pictures = {}
+    for mistake in MISTAKES:
+        memory = write_steps(mistake)
+        lost = len(memory.overwritten)
+        said = f"{lost} tokens were written over." if lost else "No token was written over."
+        pictures[mistake] = SlotMap(said, memory.blocks, memory.overwritten)
+    return Lever("mistake", pictures)
+
+
+def score_lever(scores: Sequence[float], block_size: int = 4) -> Lever:
+    """Return a lever over the largest score of the last block: what each block is worth after each block."""
+    from mini_kv.lessons.tensors import follow_blocks
+
+    pictures = {}
+    first = len(scores) - block_size
+    largest = max(range(first, len(scores)), key=lambda i: scores[i])
+    for score in range(9):
+        after = follow_blocks([score if i == largest else one for i, one in enumerate(scores)], block_size)
+        shares = {f"block {n + 1}": [carried.shares[n] for carried in after] for n in range(len(after))}
+        pictures[str(score)] = stacked_chart(
+            f"The last block's largest score is {score}",
+            f"In the end the last block is worth {after[-1].shares[-1]:.0%} of the result.",
+            shares,
+            labels=("after block", "share of the result"),
+        )
+    return Lever("largest score of the last block", pictures, start=min(8, max(0, round(scores[largest]))))
+
+
+def outlier_lever() -> Lever:
+    """Return a lever over the size of one channel: the error of the others, by who shares a scale."""
+    from mini_kv.lessons.tensors import errors_by_outlier
+
+    pictures = {}
+    for outlier in (1, 2, 4, 8, 16, 32, 64):
+        errors = {name: values[0] for name, values in errors_by_outlier([outlier]).items()}
+        worst = max(errors, key=lambda name: errors[name])
+        pictures[f"{outlier} times"] = bar_chart(
+            f"One channel of 128 is {outlier} times as large",
+            f"The largest error of the others is {errors[worst]:.1%}, with {worst}.",
+            [name.replace("scale ", "scale\n") for name in errors],
+            {"error of the other channels": list(errors.values())},
+            labels=("8 bits", "error"),
+        )
+    return Lever("size of the channel", pictures)
+
+
+def context_lever(model: Served, card: Card) -> Lever:
+    """Return a lever over the tokens of the past: the most words per second of a batch, on a card of this kind."""
+    batches = [2**i for i in range(11)]
+    pictures = {}
+    for context in (0, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000):
+        rates = [tokens_per_second(model, card, batch, context) for batch in batches]
+        fits = {rate: batch for batch, rate in zip(batches, rates, strict=True) if not math.isnan(rate)}
+        pictures[f"{context:,}"] = line_chart(
+            f"{context:,} tokens of past each",
+            f"At most {max(fits):,.0f} tokens per second, with {fits[max(fits)]:,} requests in a step.",
+            batches,
+            {"at the most": rates},
+            labels=("requests in a step", "tokens per second"),
+            log="xy",
+            shares=False,
+        )
+    return Lever("tokens of the past", pictures, start=3)
