@@ -315,7 +315,10 @@ class KvLab extends HTMLElement {
     this.#say(this.#summary(answer));
     const tests = Object.entries(answer.tests);
     const first = tests.find(([, test]) => test.state === "fail")?.[0];
-    this.result.replaceChildren(...this.#brief(answer, first), this.#whole(answer), this.#terminal(answer));
+    this.result.replaceChildren(this.#brief(answer), this.#whole(answer), this.#terminal(answer));
+    for (const drawn of this.result.querySelectorAll(".brief pre")) {
+      if (drawn.scrollWidth > drawn.clientWidth) drawn.setAttribute("tabindex", "0"); // keys can scroll it, too
+    }
     this.verdict = null;
     this.figure.replaceChildren();
     this.look.hidden = false;
@@ -339,12 +342,22 @@ class KvLab extends HTMLElement {
   }
 
   /** What `mini-kv run` says: the first failure in full, how many more there are, the score; then what was foreseen. */
-  #brief({ brief, score, tests }, first) {
-    const parts = brief.map((text) => (text ? make("p", { class: "line" }, ...this.#linked(text)) : make("p", { class: "gap" })));
-    const shown = make("div", { class: "brief" }, ...(this.verdict ? [this.verdict] : []), ...parts);
+  #brief({ brief, score }) {
+    const shown = make("div", { class: "brief" }, ...(this.verdict ? [this.verdict] : []));
+    for (const text of brief) shown.append(...this.#told(text, shown.lastElementChild));
     for (const line of this.#foreseen(score)) shown.append(make("p", { class: "line foreseen" }, line));
-    const tell = first && tests[first].told ? [button("See what your code did", () => this.#tell(first))] : [];
-    return [shown, ...tell];
+    return shown;
+  }
+
+  /** A line; of lines that are drawn, which must keep their columns, one block that scrolls. */
+  #told(text, before) {
+    if (!text) return [make("p", { class: "gap" })];
+    if (!text.startsWith("   ")) return [make("p", { class: "line" }, ...this.#linked(text))];
+    if (before?.matches("pre")) {
+      before.append("\n", ...this.#linked(text));
+      return [];
+    }
+    return [make("pre", { class: "line" }, ...this.#linked(text))];
   }
 
   /** The whole scoreboard behind a fold, which stays as the learner left it. */
@@ -598,7 +611,10 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overflow-x: auto; margin: .4em 0 }
 .brief { background: var(--soft); padding: .6em .8em; margin-bottom: .5em }
 .brief .verdict { margin: 0 0 .8em }
+.brief .line { font: 12.5px/1.5 var(--mono) }
+.brief pre.line { white-space: pre; margin: 0; padding: 0 }
 .whole, .terminal { margin-top: .6em }
+.forecast .question { margin: 0 }
 .forecast .keys { margin: .4em 0 0 }
 .figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
 .figure:focus, .result:focus { outline: none }
