@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code, one per module and one per lab, the puzzles', and the navigation's lines.
+"""Write the pages made from the code, one per module, one per lab and the puzzles', and the navigation's lines.
 
     make book-pages               or: python -m mini_kv_book.generate
 

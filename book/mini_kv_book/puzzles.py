@@ -19,13 +19,14 @@ from mini_kv_book.runs import FenceError
 INTRODUCTION = """\
 # Puzzles
 
-A picture of a cache, a goal, and a few calls to reach it with. The engine makes your calls, draws what they do, and says
-whether the goal is reached. Each puzzle takes up to five minutes, and none needs more calls than it grants. Begin with any:
+A picture of a cache, a goal, and a few calls to reach it with. The engine makes your calls, draws what they do, and
+says whether the goal is reached. The engine runs here, in your browser. Begin with any:
 
 {list}
 
-Inside a puzzle, the keys <kbd>1</kbd> to <kbd>9</kbd> make the calls and <kbd>Backspace</kbd> takes one back. In the
-terminal they are `mini-kv puzzle NAME`.
+`0..7` are the eight tokens 0 to 7; `prefill` looks a prompt up and allocates its blocks. Inside a puzzle,
+the keys <kbd>1</kbd> to <kbd>9</kbd> make the calls and <kbd>Backspace</kbd> takes one back. In the terminal,
+`mini-kv puzzle NAME` plays the same.
 """
 
 
@@ -53,7 +54,7 @@ def fence(body: str, _md: Any) -> str:
 
 
 def element(puzzle: Puzzle, size: int | None) -> str:
-    """Return `<kv-puzzle>`. Without `size`, what a first call loads in MB, the page cannot play it and says where to."""
+    """Return `<kv-puzzle>`. Without `size`, what a first call loads in MB, the page says where else to play it."""
     story = puzzle_data(PuzzlePlayer(puzzle))
     about = {"calls": puzzle.calls, "most": puzzle.most_calls, "hint": puzzle.hint, "story": story, "megabytes": size}
     data = f'<script type="application/json">{inert(about)}</script>' if size is not None else ""

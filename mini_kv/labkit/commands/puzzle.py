@@ -84,7 +84,8 @@ def play(puzzle: Puzzle, out: TextIO, answers: TextIO) -> int | None:
             out.write(f"{textwrap.fill(puzzle.hint, 78)}\n")
         else:
             _call(player, word, out)
-    out.write(f"\nSolved in {call_count(len(player.calls))}.\n\n{textwrap.fill(' '.join(scenario.ending.split()), 78)}\n")
+    ending = textwrap.fill(" ".join(scenario.ending.split()), 78)
+    out.write(f"\nSolved in {call_count(len(player.calls))}.\n\n{ending}\n")
     return len(player.calls)
 
 
