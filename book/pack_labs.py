@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _REPO = Path("/repo")
-_PYTHON_OF_THE_PAGE = ("lab_page.py",)
+_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py")
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/tests/skips.py")
 PACKAGES = ("core", "policy", "trace", "viz", "labkit")
 _OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
@@ -27,10 +27,11 @@ Files = dict[str, bytes]
 
 
 def course() -> Files:
-    """Return the course's files: those of mini_kv, and of every lab that needs nothing but Python and pytest."""
+    """Return the course's files: those of mini_kv with its puzzles, and of every lab that needs no more than pytest."""
     paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
         paths += (_REPO / "mini_kv" / package).rglob("*.py")
+    paths += _REPO.glob("mini_kv/trace/puzzles/*.toml")
     for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder)
     files = {str(path.relative_to(_REPO)): path.read_bytes() for path in paths}
@@ -75,7 +76,7 @@ def licences() -> bytes:
 
 
 def library() -> Files:
-    """Return Python's library: what a run of a lab imports as bytecode, the rest as source, which is smaller."""
+    """Return Python's library: what a lab and a puzzle import as bytecode, the rest as source, which is smaller."""
     zipfile.ZipFile("/out/course.zip").extractall("/course")
     os.chdir("/course")
     sys.path[:0] = ["/course", "/course/packages"]
@@ -83,6 +84,7 @@ def library() -> Files:
     answer = json.loads(lab_page.run("lab-05", "", lambda test, state: None))
     if not answer["lines"]:
         raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
+    importlib.import_module("puzzle_page").look("twins", [])
     archive = "/lib/python314.zip/"
     origins = [module.__spec__.origin or "" for module in sys.modules.values() if module.__spec__ is not None]
     used = {origin.removeprefix(archive) for origin in origins if origin.startswith(archive)}

@@ -13,7 +13,7 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.viz.figure import script
-from mini_kv_book.lab import SCRIPT
+from mini_kv_book.lab import ASSETS, SCRIPTS
 from mini_kv_book.links import RepositoryLinks
 from mini_kv_book.maths import MathML
 from mini_kv_book.places import DOCS, ROOT, where
@@ -101,7 +101,8 @@ class BookExtension(Extension):
     def extendMarkdown(self, md: Markdown) -> None:
         """Register the parts. The numbers order them among Markdown's own."""
         publish(script(), DOCS / "assets" / "kv_story.js")
-        publish(SCRIPT.read_text(encoding="utf-8"), DOCS / "assets" / "kv_lab.js")
+        for name in SCRIPTS:
+            publish((ASSETS / name).read_text(encoding="utf-8"), DOCS / "assets" / name)
         md.preprocessors.register(Directives(md), "kv_directives", 29)  # before fences, 25
         badge = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
         md.inlinePatterns.register(Badge(badge, md), "kv_badge", 195)  # before code, 190

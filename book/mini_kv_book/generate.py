@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code, one per module and one per lab, and the navigation's lines for them.
+"""Write the pages made from the code, one per module, one per lab and the puzzles', and the navigation's lines.
 
     make book-pages               or: python -m mini_kv_book.generate
 
@@ -10,6 +10,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from mini_kv_book import puzzles
 from mini_kv_book.places import DOCS, ROOT
 
 PACKAGES = ("core", "trace", "viz", "attention", "engine", "lessons", "training")
@@ -63,7 +64,7 @@ def pages() -> dict[Path, str]:
     api = {
         DOCS / "api" / f"{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()
     }
-    return api | {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()}
+    return api | {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()} | {DOCS / "puzzles.md": puzzles.page()}
 
 
 def navigation() -> dict[str, list[str]]:

@@ -14,7 +14,9 @@ from mini_kv_book.fences import fence as as_fence
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import FenceError
 
-SCRIPT = Path(__file__).with_name("assets") / "kv_lab.js"
+ASSETS = Path(__file__).with_name("assets")
+SCRIPTS = ("kv_page.js", "kv_parts.js", "kv_python.js", "kv_lab.js", "kv_puzzle.js")
+"""What the site serves of them: the first is in every page, and loads the others where they are needed."""
 PACKED = DOCS / "assets" / "kv-lab"
 """What `npm run labs` packs; the last file that it writes says that all of them are there."""
 
@@ -47,7 +49,7 @@ def element(lab: str, size: int | None) -> str:
         "questions": predict["question"],
         "megabytes": size,
     }
-    data = f'<script type="application/json">{_inert(about)}</script>' if here else ""
+    data = f'<script type="application/json">{inert(about)}</script>' if here else ""
     return (
         f'<div><kv-lab lab="{lab}"{" python" if here else ""}>{data}'
         f"<p>On your own machine: edit <code>labs/{lab}/starter.py</code> in an editor that you know, and run "
@@ -61,7 +63,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def _inert(data: object) -> str:
+def inert(data: object) -> str:
     """Return JSON in which no character can end or open an element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

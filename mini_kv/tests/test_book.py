@@ -18,6 +18,7 @@ from mini_kv_book.places import DOCS, ROOT, line_of
 from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, source_of
 
+from mini_kv.trace.puzzle import puzzle_names
 from mini_kv.trace.scenario import scenario_names
 
 FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -60,6 +61,8 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 return "" if name in scenario_names() else "no such scenario"
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"
+            case "kv-puzzle":
+                return "" if fence.body.strip() in puzzle_names() else "no such puzzle"
             case _:
                 return "no such fence"
     except FenceError as error:
@@ -91,7 +94,7 @@ def test_no_module_no_lab_and_no_chapter_is_forgotten():
     """When this fails: make book-pages."""
     wanted = generate.pages()
     there = {path: path.read_text(encoding="utf-8") for path in DOCS.glob("api/mini_kv.*.md")}
-    there |= {path: path.read_text(encoding="utf-8") for path in DOCS.glob("labs/lab-*.md")}
+    there |= {path: path.read_text(encoding="utf-8") for path in (*DOCS.glob("labs/lab-*.md"), DOCS / "puzzles.md")}
     assert there == wanted
     config = generate.CONFIG.read_text(encoding="utf-8")
     assert config == generate.with_navigation(config)

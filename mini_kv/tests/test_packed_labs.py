@@ -15,6 +15,7 @@ import pytest
 from mini_kv_book import licences
 
 from mini_kv.labkit.lab import all_labs
+from mini_kv.trace.puzzle import puzzle_names
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -37,6 +38,11 @@ def test_it_has_the_tests_of_every_lab_that_needs_only_python(course: zipfile.Zi
     labs = [lab.lab_id for lab in all_labs(ROOT) if lab.needs == "C"]
     assert labs[:7] == [f"lab-{number:02}" for number in range(1, 8)]
     assert files == {f"labs/{lab}/{part}" for lab in labs for part in parts} | imported_by_tests(labs)
+
+
+def test_it_has_every_puzzle(course: zipfile.ZipFile) -> None:
+    files = {name.removeprefix("mini_kv/trace/") for name in course.namelist() if name.endswith(".toml")}
+    assert {f"puzzles/{name}.toml" for name in puzzle_names()} <= files
 
 
 def imported_by_tests(labs: list[str]) -> set[str]:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from mini_kv.trace.puzzle import puzzle_names
+
 ROOT = Path(__file__).parents[2]
 PYODIDE = Path(__file__).with_name("pyodide")
 BOOK = ROOT / "book"
@@ -136,6 +138,13 @@ def test_the_stories_are_the_expected_ones(browser: Answers) -> None:
     """Both could be wrong together: the scenario itself says what is right."""
     for scenario in browser["scenarios"].values():
         assert scenario["stories"] == scenario["expected stories"]
+
+
+def test_every_puzzle_is_the_same(browser: Answers, here: Answers) -> None:
+    """The same calls are possible, the picture is the same, and so is what the goal is measured by."""
+    assert list(browser["puzzles"]) == puzzle_names()
+    assert browser["puzzles"] == here["puzzles"]
+    assert all(played["calls"] for played in browser["puzzles"].values())
 
 
 @pytest.mark.parametrize("hash_name", ["sha256", "xxh3_128"])

@@ -7,6 +7,7 @@ fragment(data), script()      # for a page that has many figures: the script onc
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib import resources
@@ -15,6 +16,7 @@ from string import Template
 from mini_kv.core.request import RequestStatus
 from mini_kv.trace.frame import frames
 from mini_kv.trace.predict import Prediction
+from mini_kv.trace.puzzle import PuzzlePlayer
 from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
 from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.still import MOST_BLOCKS, svg
@@ -49,6 +51,18 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
             words=played.words,
         )
     return writer.data()
+
+
+def puzzle_data(player: PuzzlePlayer) -> Data:
+    """Return the story of a puzzle under way: what had happened, then the player's calls. It opens at its end.
+
+    Its title says what the pool is; the puzzle's ending is left out, which only a solved puzzle tells.
+    """
+    scenario = player.puzzle.scenario
+    groups = "" if scenario.groups == ("full",) else f"; layers: {', '.join(scenario.groups)}"
+    title = f"{scenario.num_blocks - 1} blocks of {scenario.block_size} tokens{groups}"
+    data = played_data(replace(scenario, title=title, ending=""), [*player.before, *player.made])
+    return data | {"at": -1}
 
 
 def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: str) -> Data:

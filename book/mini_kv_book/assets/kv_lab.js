@@ -1,573 +1,566 @@
 /* <kv-lab>: a lab in the page. An editor with the starter, the lab's real tests in the browser, and the figure.
  *
- * One classic script. What it needs lies beside it in kv-lab/: the editor, and, fetched by the first Run, Python.
- * Where that folder is missing, or scripts are off, the element's own children stay visible: the starter as code, and
- * how to run it locally. The fence (mini_kv_book/lab.py) writes them, with the lab's data as JSON.
+ * What it needs lies beside it in kv-lab/: the editor, and, fetched by the first Run, Python. Where that folder is missing,
+ * or scripts are off, the element's own children stay visible: the starter as code, and how to run it locally. The fence
+ * (mini_kv_book/lab.py) writes them, with the lab's data as JSON.
  *
- * In reading order: the notebook (what is kept in this browser), Python (the worker), the text, the element.
+ * In reading order: the notebook (what is kept in this browser), the text, the element.
  */
-(() => {
-  "use strict";
-  if (typeof customElements === "undefined" || customElements.get("kv-lab")) return;
+import { button, keep, LOOK, make, readKept } from "./kv_parts.js";
+import { Python, SILENCE_S } from "./kv_python.js";
 
-  const HERE = /** @type {HTMLScriptElement} */ (document.currentScript).src;
-  const SILENCE_MS = 10_000; // Python says when a test begins, and a test of its own accord ends after 5 s
-  const STATES = { pass: "passed", fail: "failed", todo: "to do", wait: "waiting", "not run": "not run" };
+const STATES = { pass: "passed", fail: "failed", todo: "to do", wait: "waiting", "not run": "not run" };
 
-  // ---- The notebook: what is kept in this browser -------------------------------------------------------------------
+// ---- The notebook: what is kept in this browser -------------------------------------------------------------------
 
-  class Notebook {
-    constructor(lab, starter) {
-      this.key = `kv-lab:${lab}`;
-      this.starter = starter;
-      this.page = { text: starter, starter, hints: {}, answers: {}, best: 0, ...this.#read() };
-      if (this.page.text === this.page.starter) this.page.text = this.page.starter = starter; // nothing written yet
-    }
-
-    /** Whether the course has a new starter, and the learner's text began with the old one. */
-    get isOld() {
-      return this.page.starter !== this.starter;
-    }
-
-    #read() {
-      try {
-        const page = JSON.parse(localStorage.getItem(this.key) ?? "{}");
-        return typeof page === "object" ? page : {};
-      } catch {
-        return {}; // no storage in this window, or something else's
-      }
-    }
-
-    /** Keep what has changed; returns whether the browser would. */
-    keep(changes) {
-      Object.assign(this.page, changes);
-      try {
-        localStorage.setItem(this.key, JSON.stringify(this.page));
-        return true;
-      } catch {
-        return false;
-      }
-    }
+class Notebook {
+  constructor(lab, starter) {
+    this.key = `kv-lab:${lab}`;
+    this.starter = starter;
+    this.page = { text: starter, starter, hints: {}, answers: {}, states: {}, best: 0, ...readKept(this.key) };
+    if (this.page.text === this.page.starter) this.page.text = this.page.starter = starter; // nothing written yet
   }
 
-  // ---- Python: a worker that is ended when it falls silent, and replaced ---------------------------------------------
-
-  class Python {
-    #worker = null;
-    #clock = 0;
-    #running = "";
-    ready = false;
-
-    /** `hear` gets every message of the worker, and {type: "stuck", test} when it was ended. */
-    constructor(folder, hear) {
-      this.folder = folder;
-      this.hear = hear;
-    }
-
-    start() {
-      if (this.#worker) return;
-      this.ready = false;
-      this.#worker = new Worker(new URL("kv_lab_worker.js", this.folder), { type: "module" });
-      this.#worker.onmessage = ({ data }) => this.#heard(data);
-      this.#worker.onerror = (event) => this.#heard({ type: "broken", message: event.message || "it did not start" });
-    }
-
-    ask(message) {
-      this.start();
-      this.#running = "";
-      this.#worker.postMessage(message);
-      if (this.ready) this.#watch();
-    }
-
-    stop() {
-      clearTimeout(this.#clock);
-      this.#worker?.terminate();
-      this.#worker = null;
-      this.ready = false;
-    }
-
-    #watch() {
-      clearTimeout(this.#clock);
-      this.#clock = setTimeout(() => {
-        this.stop();
-        this.start(); // so that the next Run finds Python ready
-        this.hear({ type: "stuck", test: this.#running });
-      }, SILENCE_MS);
-    }
-
-    #heard(message) {
-      if (message.type === "ready") this.ready = true;
-      if (message.type === "begins") this.#running = message.test;
-      if (["ready", "begins"].includes(message.type)) this.#watch();
-      else if (message.type !== "progress" && message.type !== "ended") clearTimeout(this.#clock);
-      if (message.type === "broken") this.stop();
-      this.hear(message);
-    }
+  /** Whether the course has a new starter, and the learner's text began with the old one. */
+  get isOld() {
+    return this.page.starter !== this.starter;
   }
 
-  // ---- The text: small pieces of the page ----------------------------------------------------------------------------
+  /** Keep what has changed; returns whether the browser would. */
+  keep(changes) {
+    Object.assign(this.page, changes);
+    return keep(this.key, this.page);
+  }
+}
 
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (typeof value === "boolean") element.toggleAttribute(name, value);
-      else element.setAttribute(name, value);
-    }
-    element.append(...children);
-    return element;
+// ---- The text ------------------------------------------------------------------------------------------------------
+
+/** An answer without what does not matter, as in labkit's `_plain`: case, brackets, commas, a unit. */
+const plain = (answer) =>
+  answer.toLowerCase().replace(/[[\](),%]|tokens?|blocks?|percent/g, " ").trim().split(/\s+/).join(" ");
+
+const isRight = (question, answer) => plain(question.answer) === plain(answer);
+
+/** A textarea that does what the editor does, as far as a learner needs it: where the editor cannot be loaded. */
+function makeTextarea({ parent, text, label, changed }) {
+  const area = make("textarea", { "aria-label": label, "aria-describedby": "keys", spellcheck: "false", wrap: "off" });
+  area.value = text;
+  area.addEventListener("input", changed);
+  area.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") area.dataset.leave = "yes";
+    else if (event.key === "Tab" && !area.dataset.leave) {
+      event.preventDefault();
+      area.setRangeText("    ", area.selectionStart, area.selectionEnd, "end");
+      changed();
+    } else if (event.key !== "Shift") delete area.dataset.leave;
+  });
+  parent.append(area);
+  return {
+    get text() {
+      return area.value;
+    },
+    set text(value) {
+      area.value = value;
+      changed();
+    },
+    focus: () => area.focus(),
+    goTo(number) {
+      const before = area.value.split("\n").slice(0, number - 1).join("\n").length;
+      area.focus();
+      area.setSelectionRange(before + 1, before + 1);
+      area.scrollTop = (number - 5) * parseFloat(getComputedStyle(area).lineHeight);
+    },
+  };
+}
+
+// ---- The element ---------------------------------------------------------------------------------------------------
+
+class KvLab extends HTMLElement {
+  #root;
+  #about; // what the fence wrote: {title, starter, functions, hints, questions, megabytes}
+  #book;
+  #python;
+  #editor;
+  #saving = 0;
+  #stale = false;
+
+  connectedCallback() {
+    if (this.#root || !this.hasAttribute("python")) return; // no Python here: the children say how to run it locally
+    this.#about = JSON.parse(this.querySelector("script[type='application/json']").textContent);
+    this.lab = this.getAttribute("lab");
+    this.#book = new Notebook(this.lab, this.#about.starter);
+    this.#python = new Python("lab_page", (message) => this.#hear(message));
+    this.#root = this.attachShadow({ mode: "open" });
+    this.#build();
+    this.#edit();
+    addEventListener("pagehide", () => this.#save());
   }
 
-  const button = (text, onclick, more = {}) => make("button", { type: "button", onclick, ...more }, text);
+  disconnectedCallback() {
+    this.#python?.stop();
+  }
 
-  /** An answer without what does not matter, as in labkit's `_plain`: case, brackets, commas, a unit. */
-  const plain = (answer) =>
-    answer.toLowerCase().replace(/[[\](),%]|tokens?|blocks?|percent/g, " ").trim().split(/\s+/).join(" ");
-
-  /** A textarea that does what the editor does, as far as a learner needs it: where the editor cannot be loaded. */
-  function makeTextarea({ parent, text, label, changed }) {
-    const area = make("textarea", { "aria-label": label, "aria-describedby": "keys", spellcheck: "false", wrap: "off" });
-    area.value = text;
-    area.addEventListener("input", changed);
-    area.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") area.dataset.leave = "yes";
-      else if (event.key === "Tab" && !area.dataset.leave) {
-        event.preventDefault();
-        area.setRangeText("    ", area.selectionStart, area.selectionEnd, "end");
-        changed();
-      } else if (event.key !== "Shift") delete area.dataset.leave;
+  #build() {
+    const style = make("style");
+    style.textContent = STYLE;
+    this.run = button("Run", () => this.#run(), { class: "primary", "aria-keyshortcuts": "Control+Enter" });
+    this.stop = button("Stop", () => this.#stopped(), { disabled: true });
+    this.predict = button("", () => this.#toggle(this.predict, () => this.#questions()), { "aria-expanded": "false" });
+    this.hint = button("Hint", () => this.#toggle(this.hint, () => this.#hints()), { "aria-expanded": "false" });
+    const reset = button("Reset", () => this.#askReset());
+    this.file = make("input", { type: "file", accept: ".py,text/x-python,text/plain", hidden: true });
+    this.file.addEventListener("change", () => this.#open());
+    const open = button("Open…", () => this.file.click());
+    const save = button("Save…", () => this.#download());
+    this.notice = make("div", { class: "notice", role: "group", "aria-label": "Notice", hidden: true });
+    this.panel = make("div", { class: "panel", role: "group", hidden: true });
+    this.forecast = make("div", { class: "panel forecast", role: "group", "aria-label": "A forecast", hidden: true });
+    this.place = make("div", { class: "editor" });
+    const mac = /Mac|iPhone|iPad/.test(navigator.platform) ? "Cmd" : "Ctrl";
+    this.keys = make("p", { id: "keys", class: "keys" });
+    this.keys.textContent = `${mac}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.`;
+    this.status = make("p", { class: "status", role: "status" });
+    this.look = button("Show the result", () => this.#lookAt(), { class: "link", hidden: true });
+    this.result = make("section", { class: "result", "aria-label": "Result", tabindex: "-1" });
+    this.figure = make("section", { class: "figure", "aria-label": "What your code did", tabindex: "-1" });
+    const bar = make("div", { class: "bar", role: "group", "aria-label": `${this.lab}, commands` });
+    bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, this.file);
+    const all = make("div", { class: "all" });
+    this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
+    const said = make("div", { class: "said" }, this.status, this.look, this.strip);
+    all.append(this.notice, bar, said, this.forecast, this.panel, this.place, this.keys, this.result, this.figure);
+    all.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
+      event.preventDefault();
+      this.#run();
     });
-    parent.append(area);
-    return {
-      get text() {
-        return area.value;
-      },
-      set text(value) {
-        area.value = value;
-        changed();
-      },
-      focus: () => area.focus(),
-      goTo(number) {
-        const before = area.value.split("\n").slice(0, number - 1).join("\n").length;
-        area.focus();
-        area.setSelectionRange(before + 1, before + 1);
-        area.scrollTop = (number - 5) * parseFloat(getComputedStyle(area).lineHeight);
-      },
+    this.#root.append(style, all);
+    this.#countAnswers();
+    if (this.#book.isOld) this.#sayOld();
+    if (this.#book.page.best) this.#say(`Best so far: ${this.#book.page.best} of ${this.#about.points} points.`);
+  }
+
+  async #edit() {
+    const options = {
+      parent: this.place,
+      root: this.#root,
+      text: this.#book.page.text,
+      label: `${this.lab}, your starter.py`,
+      run: () => this.#run(),
+      changed: () => this.#changed(),
     };
+    try {
+      const { makeEditor } = await import(new URL("kv-lab/kv_editor.js", import.meta.url).href);
+      this.#editor = makeEditor(options);
+    } catch {
+      this.#editor = makeTextarea(options);
+    }
+    this.setAttribute("ready", "");
   }
 
-  // ---- The element ---------------------------------------------------------------------------------------------------
-
-  class KvLab extends HTMLElement {
-    #root;
-    #about; // what the fence wrote: {title, starter, functions, hints, questions, megabytes}
-    #book;
-    #python;
-    #editor;
-    #saving = 0;
-    #stale = false;
-
-    connectedCallback() {
-      if (this.#root || !this.hasAttribute("python")) return; // no Python here: the children say how to run it locally
-      this.#about = JSON.parse(this.querySelector("script[type='application/json']").textContent);
-      this.lab = this.getAttribute("lab");
-      this.#book = new Notebook(this.lab, this.#about.starter);
-      this.#python = new Python(new URL("kv-lab/", HERE), (message) => this.#hear(message));
-      this.#root = this.attachShadow({ mode: "open" });
-      this.#build();
-      this.#edit();
-      addEventListener("pagehide", () => this.#save());
+  #changed() {
+    if (this.result.childElementCount && !this.#stale) {
+      this.#stale = true;
+      this.result.classList.add("stale");
     }
+    clearTimeout(this.#saving);
+    this.#saving = setTimeout(() => this.#save(), 300);
+  }
 
-    disconnectedCallback() {
-      this.#python?.stop();
+  #save() {
+    clearTimeout(this.#saving);
+    if (this.#editor && !this.#book.keep({ text: this.#editor.text })) {
+      this.keys.textContent = "This browser keeps nothing for this page: save your file before you leave.";
     }
+  }
 
-    #build() {
-      const style = make("style");
-      style.textContent = STYLE;
-      this.run = button("Run", () => this.#run(), { class: "primary", "aria-keyshortcuts": "Control+Enter" });
-      this.stop = button("Stop", () => this.#stopped(), { disabled: true });
-      this.predict = button("", () => this.#toggle(this.predict, () => this.#questions()), { "aria-expanded": "false" });
-      this.hint = button("Hint", () => this.#toggle(this.hint, () => this.#hints()), { "aria-expanded": "false" });
-      const reset = button("Reset", () => this.#askReset());
-      this.file = make("input", { type: "file", accept: ".py,text/x-python,text/plain", hidden: true });
-      this.file.addEventListener("change", () => this.#open());
-      const open = button("Open…", () => this.file.click());
-      const save = button("Save…", () => this.#download());
-      this.notice = make("div", { class: "notice", role: "group", "aria-label": "Notice", hidden: true });
-      this.panel = make("div", { class: "panel", role: "group", hidden: true });
-      this.place = make("div", { class: "editor" });
-      const mac = /Mac|iPhone|iPad/.test(navigator.platform) ? "Cmd" : "Ctrl";
-      this.keys = make("p", { id: "keys", class: "keys" });
-      this.keys.textContent = `${mac}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.`;
-      this.status = make("p", { class: "status", role: "status" });
-      this.look = button("Show the result", () => this.#lookAt(), { class: "link", hidden: true });
-      this.result = make("section", { class: "result", "aria-label": "Result", tabindex: "-1" });
-      this.figure = make("section", { class: "figure", "aria-label": "What your code did", tabindex: "-1" });
-      const bar = make("div", { class: "bar", role: "group", "aria-label": `${this.lab}, commands` });
-      bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, this.file);
-      const all = make("div", { class: "all" });
-      this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
-      const said = make("div", { class: "said" }, this.status, this.look, this.strip);
-      all.append(this.notice, bar, said, this.panel, this.place, this.keys, this.result, this.figure);
-      all.addEventListener("keydown", (event) => {
-        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
-        event.preventDefault();
-        this.#run();
-      });
-      this.#root.append(style, all);
+  #say(words) {
+    this.status.textContent = words;
+  }
+
+  // Running
+
+  #run() {
+    if (!this.#editor || !this.stop.disabled) return;
+    this.#save();
+    this.#busy(true);
+    this.strip.replaceChildren();
+    this.#say(this.#python.ready ? "Running the tests." : `Loading Python (${this.#about.megabytes} MB, once).`);
+    this.held = null;
+    this.#python.ask({ type: "run", lab: this.lab, text: this.#editor.text });
+    this.#askForecast();
+  }
+
+  // The forecast: asked while the tests run, and answered or skipped before their result is shown
+
+  /** The first question that was never asked about a test that had not passed in the last run, as in the terminal. */
+  #nextQuestion() {
+    const { answers, states } = this.#book.page;
+    return this.#about.questions.find(({ id, test }) => answers[id] === undefined && states[test] !== "pass");
+  }
+
+  #askForecast() {
+    const question = this.#nextQuestion();
+    if (!question || !this.forecast.hidden) return; // a question that is still open stays
+    const before = this.#root.activeElement;
+    const input = make("input", { type: "text", id: "forecast", autocomplete: "off" });
+    const form = make("form", { class: "question" });
+    const answered = (event) => {
+      event.preventDefault();
+      this.#book.keep({ answers: { ...this.#book.page.answers, [question.id]: plain(input.value) ? input.value : "" } });
       this.#countAnswers();
-      if (this.#book.isOld) this.#sayOld();
-      if (this.#book.page.best) this.#say(`Best so far: ${this.#book.page.best} of ${this.#about.points} points.`);
-    }
-
-    async #edit() {
-      const options = {
-        parent: this.place,
-        root: this.#root,
-        text: this.#book.page.text,
-        label: `${this.lab}, your starter.py`,
-        run: () => this.#run(),
-        changed: () => this.#changed(),
-      };
-      try {
-        const { makeEditor } = await import(new URL("kv-lab/kv_editor.js", HERE).href);
-        this.#editor = makeEditor(options);
-      } catch {
-        this.#editor = makeTextarea(options);
-      }
-      this.setAttribute("ready", "");
-    }
-
-    #changed() {
-      if (this.result.childElementCount && !this.#stale) {
-        this.#stale = true;
-        this.result.classList.add("stale");
-      }
-      clearTimeout(this.#saving);
-      this.#saving = setTimeout(() => this.#save(), 300);
-    }
-
-    #save() {
-      clearTimeout(this.#saving);
-      if (this.#editor && !this.#book.keep({ text: this.#editor.text })) {
-        this.keys.textContent = "This browser keeps nothing for this page: save your file before you leave.";
-      }
-    }
-
-    #say(words) {
-      this.status.textContent = words;
-    }
-
-    // Running
-
-    #run() {
-      if (!this.#editor || !this.stop.disabled) return;
-      this.#save();
-      this.#busy(true);
-      this.strip.replaceChildren();
-      this.#say(this.#python.ready ? "Running the tests." : `Loading Python (${this.#about.megabytes} MB, once).`);
-      this.#python.ask({ type: "run", lab: this.lab, text: this.#editor.text });
-    }
-
-    #busy(yes) {
-      this.stop.disabled = !yes;
-      this.run.setAttribute("aria-disabled", String(yes));
-      this.toggleAttribute("running", yes);
-    }
-
-    #stopped() {
-      this.#python.stop();
-      this.#python.start();
-      this.#busy(false);
-      this.#alone("Stopped. Python is starting anew; your text is as it was.");
-    }
-
-    #hear(message) {
-      const running = !this.stop.disabled;
-      if (message.type === "progress" && running) this.#say(message.words);
-      else if (message.type === "ready" && running) this.#say("Running the tests.");
-      else if (message.type === "ended") this.strip.append(make("span", { "data-state": message.state, title: message.test }));
-      else if (message.type === "result") this.#show(message);
-      else if (message.type === "story") this.#draw(message);
-      else if (message.type === "stuck") this.#stuck(message.test);
-      else if (message.type === "broken") this.#broken(message.message);
-    }
-
-    #stuck(test) {
-      this.#busy(false);
-      const where = test ? ` in ${test}` : "";
-      this.#alone(
-        `No answer for ${SILENCE_MS / 1000} seconds${where}, so Python was ended. Is there a loop that never ends? ` +
-          "Your text is as it was, and Run starts again.",
-      );
-    }
-
-    #broken(why) {
-      this.#busy(false);
-      this.#alone("Python broke down and was ended. Your text is as it was, and Run starts again. What it said last:", why);
-    }
-
-    /** Show nothing but this: what was there is about another run. */
-    #alone(words, more = "") {
-      this.#say(words);
-      this.#stale = false;
-      this.result.classList.remove("stale");
-      this.look.hidden = !more;
-      this.result.replaceChildren(...(more ? [make("pre", { tabindex: "0" }, more.slice(-2000))] : []));
-      this.figure.replaceChildren();
-    }
-
-    // The result
-
-    #show(answer) {
-      this.#busy(false);
-      if (!answer.lines.length) {
-        this.#alone("pytest could not run the tests. It said:", answer.report);
-        return;
-      }
-      this.answer = answer;
-      this.#stale = false;
-      this.result.classList.remove("stale");
-      this.#book.keep({ best: Math.max(this.#book.page.best, answer.score) });
-      this.#say(this.#summary(answer));
-      const tests = Object.entries(answer.tests);
-      const first = tests.find(([, test]) => test.state === "fail")?.[0];
-      this.result.replaceChildren(...this.#board(answer, first), this.#terminal(answer));
-      this.figure.replaceChildren();
-      this.look.hidden = false;
-      const longest = tests.filter(([, test]) => test.stage === tests[0][1].stage).sort((a, b) => b[1].calls - a[1].calls)[0][0];
-      if (answer.tests[first ?? longest].calls) this.#python.ask({ type: "tell", test: first ?? longest });
-    }
-
-    /** Go to the first failure, or to the whole of it. */
-    #lookAt() {
-      const failed = this.result.querySelector("[data-state=fail] summary");
-      this.result.scrollIntoView({ block: "start" });
-      failed?.parentElement.scrollIntoView({ block: "start" });
-      (failed ?? this.result).focus({ preventScroll: true });
-    }
-
-    #summary({ score, points, tests, seconds }) {
-      const counts = Object.entries(STATES).map(([state, words]) => {
-        const number = Object.values(tests).filter((test) => test.state === state).length;
-        return number ? `${number} ${words}` : "";
-      });
-      const verdict = score === points ? "Passed" : "Not passed yet";
-      return `${verdict}: ${score} of ${points} points. ${counts.filter(Boolean).join(", ")}; ${seconds.toFixed(1)} s.`;
-    }
-
-    /** The terminal's scoreboard, line by line, with what each test found behind its line. */
-    #board({ lines, tests }, first) {
-      const parts = [];
-      for (const { text, test } of lines) {
-        if (test) parts.push(this.#row(test, tests[test], test === first));
-        else if (text) parts.push(make("p", { class: "line" }, ...this.#linked(text)));
-        else parts.push(make("p", { class: "gap" }));
-      }
-      return parts;
-    }
-
-    #row(name, test, open) {
-      const words = make("span", { class: "name" }, ...name.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]));
-      const state = make("span", { class: "state" }, test.state.toUpperCase());
-      const summary = make("summary", {}, state, make("span", { class: "points" }, test.points), words);
-      summary.append(make("span", { class: "function" }, test.function));
-      const row = make("details", { class: "row", "data-state": test.state, "data-test": name, open }, summary);
-      if (test.about) row.append(make("p", {}, test.about));
-      if (test.message) row.append(make("pre", { tabindex: "0" }, ...this.#linked(test.message)));
-      if (test.printed) row.append(make("p", {}, "It printed:"), make("pre", { tabindex: "0" }, test.printed));
-      if (test.calls) row.append(button("See what your code did", () => this.#tell(name)));
-      return row;
-    }
-
-    /** Text in which a line of the learner's, and a command that this page can carry out, can be clicked. */
-    #linked(text) {
-      const pattern = /(labs\/lab-\d\d\/starter\.py:\d+|mini-kv hint \d+ \w+|mini-kv story \d+ \w+)/;
-      return text.split(pattern).map((part, index) => (index % 2 ? button(part, () => this.#follow(part), { class: "link" }) : part));
-    }
-
-    #follow(part) {
-      const [, verb, , name] = part.split(" ");
-      if (verb === "hint") this.#toggle(this.hint, () => this.#hints(name), true);
-      else if (verb === "story") this.#tell(Object.keys(this.answer.tests).find((test) => test === name || test.startsWith(`${name}_`)));
-      else this.#editor.goTo(Number(part.split(":")[1]));
-    }
-
-    #terminal({ report }) {
-      return make("details", { class: "terminal" }, make("summary", {}, "As in the terminal"), make("pre", { tabindex: "0" }, report));
-    }
-
-    #tell(test) {
-      this.wanted = test;
-      this.#python.ask({ type: "tell", test });
-    }
-
-    #draw({ test, data }) {
-      const failed = this.answer.tests[test]?.state === "fail";
-      const story = make("kv-story");
-      this.figure.replaceChildren(story);
-      story.data = data;
-      if (failed) story.step = data.steps.length; // where it went wrong
-      if (this.wanted === test) {
-        this.figure.scrollIntoView({ block: "start" });
-        this.figure.focus({ preventScroll: true });
-      }
-      this.wanted = "";
-    }
-
-    // Hints, predictions, reset, files
-
-    #toggle(opener, fill, always = false) {
-      const opened = always || opener.getAttribute("aria-expanded") !== "true";
-      for (const other of [this.hint, this.predict]) other.setAttribute("aria-expanded", String(opened && other === opener));
-      this.panel.hidden = !opened;
-      this.panel.setAttribute("aria-label", opener.textContent);
-      this.panel.replaceChildren();
-      if (opened) fill();
-      if (always) this.panel.scrollIntoView({ block: "nearest" });
-    }
-
-    #hints(wanted = "") {
-      const names = Object.keys(this.#about.hints);
-      const short = (name) => name.split(".").at(-1);
-      const choice = make("select", { id: "function" }, ...names.map((name) => make("option", { value: name }, name)));
-      choice.value = names.find((name) => short(name) === wanted) ?? this.hinted ?? this.#next() ?? names[0];
-      const list = make("ol", { "aria-live": "polite" });
-      const more = button("", () => give(1));
-      const give = (step) => {
-        const levels = this.#about.hints[choice.value].levels;
-        const given = Math.min((this.#book.page.hints[choice.value] ?? 0) + step, levels.length);
-        this.#book.keep({ hints: { ...this.#book.page.hints, [choice.value]: given } });
-        this.hinted = choice.value;
-        list.replaceChildren(...levels.slice(0, given).map((text) => make("li", {}, text)));
-        more.hidden = given === levels.length;
-        more.textContent = `${given ? "Next hint" : "First hint"} (${given + 1} of ${levels.length})`;
-      };
-      choice.addEventListener("change", () => give(0));
-      this.panel.append(make("label", { for: "function" }, "A hint for "), choice, list, more);
-      give(wanted ? 1 : 0);
-    }
-
-    /** The function of the first test that has not passed. */
-    #next() {
-      const test = Object.values(this.answer?.tests ?? {}).find((one) => one.state !== "pass");
-      return test && Object.keys(this.#about.hints).find((name) => name.split(".").at(-1) === test.function);
-    }
-
-    #countAnswers() {
-      const done = this.#about.questions.filter((question) => this.#book.page.answers[question.id]).length;
-      this.predict.textContent = `Predict ${done}/${this.#about.questions.length}`;
-    }
-
-    #questions() {
-      this.panel.append(make("p", {}, "Write your answers down before you run anything."));
-      for (const question of this.#about.questions) this.panel.append(this.#question(question));
-    }
-
-    #question(question) {
-      const input = make("input", { type: "text", id: question.id, autocomplete: "off" });
-      const said = make("p", { class: "verdict", "aria-live": "polite" });
-      const check = (answer) => {
-        const wrong = Object.entries(question.wrong ?? {}).find(([other]) => plain(other) === plain(answer));
-        const right = plain(answer) === plain(question.answer);
-        said.textContent = right
-          ? `Yes: ${question.answer}. ${question.why}`
-          : `No. ${wrong ? `${wrong[1]} ` : ""}It is ${question.answer}. ${question.why}`;
-        said.dataset.right = String(right);
-      };
-      const form = make("form", { class: "question" }, make("label", { for: question.id }, question.ask), input);
-      form.append(make("button", { type: "submit" }, "Check"), said);
-      form.addEventListener("submit", (event) => {
-        event.preventDefault();
-        if (!plain(input.value)) return;
-        check(input.value);
-        this.#book.keep({ answers: { ...this.#book.page.answers, [question.id]: input.value } });
-        this.#countAnswers();
-      });
-      input.value = this.#book.page.answers[question.id] ?? "";
-      if (input.value) check(input.value);
-      return form;
-    }
-
-    #notify(words, ...choices) {
-      this.notice.replaceChildren(make("p", {}, words), ...choices);
-      this.notice.hidden = false;
-      choices[0]?.focus();
-    }
-
-    #quiet() {
-      this.notice.hidden = true;
-      this.#editor.focus();
-    }
-
-    #askReset() {
-      const choices = [button("Put the starter back", () => this.#replace(this.#about.starter, "The starter is back."))];
-      if (this.#book.page.kept) choices.push(this.#bringBack());
-      choices.push(button("Leave it as it is", () => this.#quiet()));
-      this.#notify("Put the starter back? Your text is kept meanwhile: you can have it back.", ...choices);
-    }
-
-    #bringBack() {
-      return button("Bring back the text before", () => this.#replace(this.#book.page.kept, "Your text is back."));
-    }
-
-    /** Put another text in the editor; the one that was there is kept. */
-    #replace(text, words) {
-      this.#book.keep({ kept: this.#editor.text, starter: this.#about.starter });
-      this.#editor.text = text;
-      this.#save();
-      this.#notify(words, this.#bringBack(), button("Good", () => this.#quiet()));
-    }
-
-    #sayOld() {
-      const take = button("Take the new starter", () => this.#replace(this.#about.starter, "This is the new starter."));
-      const stay = button("Keep mine", () => {
-        this.#book.keep({ starter: this.#about.starter });
-        this.#quiet();
-      });
-      this.#notify("The course has changed this lab's starter since you began. Your text is as you left it.", take, stay);
-    }
-
-    async #open() {
-      const [file] = this.file.files;
-      this.file.value = "";
-      if (file) this.#replace(await file.text(), `This is ${file.name} now.`);
-    }
-
-    #download() {
-      const url = URL.createObjectURL(new Blob([this.#editor.text], { type: "text/x-python" }));
-      make("a", { href: url, download: `${this.lab}.py` }).click();
-      setTimeout(() => URL.revokeObjectURL(url), 1000);
-    }
+      this.#closeForecast(plain(input.value) ? this.#verdict(question, input.value) : null);
+      before?.focus({ preventScroll: true });
+    };
+    form.append(make("label", { for: "forecast" }, `Before you look: ${question.ask}`), input);
+    form.append(make("button", { type: "submit" }, "Answer"), button("Skip", (event) => ((input.value = ""), answered(event))));
+    form.append(make("p", { class: "keys" }, "Enter answers; an empty field skips. The result follows."));
+    form.addEventListener("submit", answered);
+    this.forecast.replaceChildren(form);
+    this.forecast.hidden = false;
+    input.focus();
   }
 
-  const STYLE = `
-:host { display: block; margin: 1em 0; --line: light-dark(#c9ced6, #4a5160); --soft: light-dark(#f3f4f7, #262b36);
-  --accent: light-dark(#1c4f9c, #9cc2ff); --pass: light-dark(#00614a, #5fd3ae); --fail: light-dark(#a03400, #ffab7a);
-  --todo: light-dark(#4a4f5a, #c3c8d2); --wait: light-dark(#6b3f86, #d9b3f0);
-  --kv-code-keyword: light-dark(#7a2a8a, #d9a6e8); --kv-code-string: light-dark(#0b6152, #8ed8c0);
-  --kv-code-comment: light-dark(#5b6270, #a7aebb); --kv-code-number: light-dark(#9a3b00, #f5b58a);
-  --kv-code-function: light-dark(#1c4f9c, #9cc2ff); --bg: light-dark(#fff, #1b1f28); --fg: light-dark(#1d2129, #e4e7ed);
-  --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace }
-[hidden] { display: none !important }
-* { box-sizing: border-box }
-.all { color: var(--fg); background: var(--bg); border: 1px solid var(--line); border-radius: 6px; padding: .7em;
-  font: 16px/1.5 system-ui, sans-serif }
-.bar { display: flex; flex-wrap: wrap; gap: .4em; margin-bottom: .6em }
-button, select, input { font: inherit; font-size: .9em; color: inherit; background: var(--soft); padding: .3em .7em;
-  min-height: 2.2em; border: 1px solid var(--line); border-radius: 4px }
-input { background: var(--bg); width: 9em }
-button { cursor: pointer }
-button:hover { border-color: var(--accent) }
-button:disabled { opacity: .55; cursor: default }
-.primary { background: var(--accent); border-color: var(--accent); color: var(--bg); font-weight: 600; min-width: 4.5em }
-.primary[aria-disabled=true] { opacity: .7; cursor: progress }
-button[aria-expanded=true] { border-color: var(--accent); box-shadow: inset 0 -2px var(--accent) }
-:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px }
-.link { display: inline; min-height: 0; padding: 0; border: 0; background: none; font: inherit; color: var(--accent);
-  text-decoration: underline; text-align: left }
+  /** Put the verdict, or nothing, in the question's place, and show the result that waited for it. */
+  #closeForecast(verdict) {
+    this.forecast.hidden = true;
+    this.forecast.replaceChildren();
+    this.verdict = verdict;
+    if (this.held) this.#show(this.held);
+  }
+
+  /** What an answer is told: why it is right, or what would have had to be true. */
+  #verdict(question, answer) {
+    const right = isRight(question, answer);
+    const wrong = Object.entries(question.wrong ?? {}).find(([other]) => plain(other) === plain(answer));
+    const words = right ? "Yes: " : `No. ${wrong ? `${wrong[1]} ` : ""}It is `;
+    return make("p", { class: "verdict", "data-right": String(right) }, `${words}${question.answer}. ${question.why}`);
+  }
+
+  /** The terminal's last line: how many points, and how many of the numbers that were asked for were foreseen. */
+  #foreseen(score) {
+    const given = this.#about.questions.filter(({ id }) => this.#book.page.answers[id]);
+    const right = given.filter((question) => isRight(question, this.#book.page.answers[question.id]));
+    return given.length ? [`code ${score}/${this.#about.points}, foreseen ${right.length}/${given.length}`] : [];
+  }
+
+  #busy(yes) {
+    this.stop.disabled = !yes;
+    this.run.setAttribute("aria-disabled", String(yes));
+    this.toggleAttribute("running", yes);
+  }
+
+  #stopped() {
+    this.#python.stop();
+    this.#python.start();
+    this.#busy(false);
+    this.#alone("Stopped. Python is starting anew; your text is as it was.");
+  }
+
+  #hear(message) {
+    const running = !this.stop.disabled;
+    if (message.type === "progress" && running) this.#say(message.words);
+    else if (message.type === "ready" && running) this.#say("Running the tests.");
+    else if (message.type === "ended") this.strip.append(make("span", { "data-state": message.state, title: message.test }));
+    else if (message.type === "result") this.#ended(message);
+    else if (message.type === "story") this.#draw(message);
+    else if (message.type === "stuck") this.#stuck(message.test);
+    else if (message.type === "broken") this.#broken(message.message);
+  }
+
+  #stuck(test) {
+    this.#busy(false);
+    const where = test ? ` in ${test}` : "";
+    this.#alone(
+      `No answer for ${SILENCE_S} seconds${where}, so Python was ended. Is there a loop that never ends? ` +
+        "Your text is as it was, and Run starts again.",
+    );
+  }
+
+  #broken(why) {
+    this.#busy(false);
+    this.#alone("Python broke down and was ended. Your text is as it was, and Run starts again. What it said last:", why);
+  }
+
+  /** Show nothing but this: what was there is about another run. */
+  #alone(words, more = "") {
+    this.#say(words);
+    this.held = null;
+    if (this.forecast.contains(this.#root.activeElement)) this.run.focus();
+    this.forecast.hidden = true; // it is asked again by the next run
+    this.#stale = false;
+    this.result.classList.remove("stale");
+    this.look.hidden = !more;
+    this.result.replaceChildren(...(more ? [make("pre", { tabindex: "0" }, more.slice(-2000))] : []));
+    this.figure.replaceChildren();
+  }
+
+  // The result
+
+  #ended(answer) {
+    this.#busy(false);
+    this.held = answer;
+    if (!answer.lines.length) this.#alone("pytest could not run the tests. It said:", answer.report);
+    else if (this.forecast.hidden) this.#show(answer);
+    else this.#say("The tests have run. What do you expect?");
+  }
+
+  #show(answer) {
+    this.answer = answer;
+    this.held = null;
+    this.#stale = false;
+    this.result.classList.remove("stale");
+    const states = Object.fromEntries(Object.entries(answer.tests).map(([test, { state }]) => [test, state]));
+    this.#book.keep({ best: Math.max(this.#book.page.best, answer.score), states });
+    this.#say(this.#summary(answer));
+    const tests = Object.entries(answer.tests);
+    const first = tests.find(([, test]) => test.state === "fail")?.[0];
+    this.result.replaceChildren(this.#brief(answer), this.#whole(answer), this.#terminal(answer));
+    for (const drawn of this.result.querySelectorAll(".brief pre")) {
+      if (drawn.scrollWidth > drawn.clientWidth) drawn.setAttribute("tabindex", "0"); // keys can scroll it, too
+    }
+    this.verdict = null;
+    this.figure.replaceChildren();
+    this.look.hidden = false;
+    const longest = tests.filter(([, test]) => test.stage === tests[0][1].stage).sort((a, b) => b[1].calls - a[1].calls)[0][0];
+    if (answer.tests[first ?? longest].calls) this.#python.ask({ type: "tell", test: first ?? longest });
+  }
+
+  /** Go to the result, which begins with the first failure. */
+  #lookAt() {
+    this.result.scrollIntoView({ block: "start" });
+    this.result.focus({ preventScroll: true });
+  }
+
+  #summary({ score, points, tests, seconds }) {
+    const counts = Object.entries(STATES).map(([state, words]) => {
+      const number = Object.values(tests).filter((test) => test.state === state).length;
+      return number ? `${number} ${words}` : "";
+    });
+    const verdict = score === points ? "Passed" : "Not passed yet";
+    return `${verdict}: ${score} of ${points} points. ${counts.filter(Boolean).join(", ")}; ${seconds.toFixed(1)} s.`;
+  }
+
+  /** What `mini-kv run` says: the first failure in full, how many more there are, the score; then what was foreseen. */
+  #brief({ brief, score }) {
+    const shown = make("div", { class: "brief" }, ...(this.verdict ? [this.verdict] : []));
+    for (const text of brief) shown.append(...this.#told(text, shown.lastElementChild));
+    for (const line of this.#foreseen(score)) shown.append(make("p", { class: "line foreseen" }, line));
+    return shown;
+  }
+
+  /** A line; of lines that are drawn, which must keep their columns, one block that scrolls. */
+  #told(text, before) {
+    if (!text) return [make("p", { class: "gap" })];
+    if (!text.startsWith("   ")) return [make("p", { class: "line" }, ...this.#linked(text))];
+    if (before?.matches("pre")) {
+      before.append("\n", ...this.#linked(text));
+      return [];
+    }
+    return [make("pre", { class: "line" }, ...this.#linked(text))];
+  }
+
+  /** The whole scoreboard behind a fold, which stays as the learner left it. */
+  #whole(answer) {
+    const summary = make("summary", {}, `All ${Object.keys(answer.tests).length} tests`);
+    const whole = make("details", { class: "whole", open: this.unfolded === true }, summary, ...this.#board(answer));
+    whole.addEventListener("toggle", () => (this.unfolded = whole.open));
+    return whole;
+  }
+
+  /** The terminal's scoreboard, line by line, with what each test found behind its line. */
+  #board({ lines, tests }) {
+    const parts = [];
+    for (const { text, test } of lines) {
+      if (test) parts.push(this.#row(test, tests[test]));
+      else if (text) parts.push(make("p", { class: "line" }, ...this.#linked(text)));
+      else parts.push(make("p", { class: "gap" }));
+    }
+    return parts;
+  }
+
+  #row(name, test) {
+    const words = make("span", { class: "name" }, ...name.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]));
+    const state = make("span", { class: "state" }, test.state.toUpperCase());
+    const summary = make("summary", {}, state, make("span", { class: "points" }, test.points), words);
+    summary.append(make("span", { class: "function" }, test.function));
+    const row = make("details", { class: "row", "data-state": test.state, "data-test": name }, summary);
+    if (test.about) row.append(make("p", {}, test.about));
+    if (test.message) row.append(make("pre", { tabindex: "0" }, ...this.#linked(test.message)));
+    if (test.printed) row.append(make("p", {}, "It printed:"), make("pre", { tabindex: "0" }, test.printed));
+    if (test.told) row.append(button("See what your code did", () => this.#tell(name)));
+    return row;
+  }
+
+  /** Text in which a line of the learner's, and a command that this page can carry out, can be clicked. */
+  #linked(text) {
+    const pattern = /(labs\/lab-\d\d\/starter\.py:\d+|mini-kv hint \d+ \w+|mini-kv story \d+ \w+|mini-kv run \d+ --all)/;
+    return text.split(pattern).map((part, index) => (index % 2 ? button(part, () => this.#follow(part), { class: "link" }) : part));
+  }
+
+  #follow(part) {
+    const [, verb, , name] = part.split(" ");
+    if (verb === "hint") this.#toggle(this.hint, () => this.#hints(name), true);
+    else if (verb === "run") this.#unfold();
+    else if (verb === "story") this.#tell(Object.keys(this.answer.tests).find((test) => test === name || test.startsWith(`${name}_`)));
+    else this.#editor.goTo(Number(part.split(":")[1]));
+  }
+
+  #unfold() {
+    const whole = this.result.querySelector(".whole");
+    whole.open = true;
+    whole.scrollIntoView({ block: "start" });
+    whole.querySelector("summary").focus({ preventScroll: true });
+  }
+
+  #terminal({ report }) {
+    return make("details", { class: "terminal" }, make("summary", {}, "As in the terminal"), make("pre", { tabindex: "0" }, report));
+  }
+
+  #tell(test) {
+    this.wanted = test;
+    this.#python.ask({ type: "tell", test });
+  }
+
+  /** Draw what a test did to its cache, or tell what a test without one compared. */
+  #draw({ test, data, texts }) {
+    if (data) this.#drawStory(data, this.answer.tests[test]?.state === "fail");
+    else this.figure.replaceChildren(...texts.map((text) => make("pre", { tabindex: "0" }, text)));
+    if (this.wanted === test) {
+      this.figure.scrollIntoView({ block: "start" });
+      this.figure.focus({ preventScroll: true });
+    }
+    this.wanted = "";
+  }
+
+  #drawStory(data, failed) {
+    const story = make("kv-story");
+    this.figure.replaceChildren(story);
+    story.data = data;
+    if (failed) story.step = data.steps.length; // where it went wrong
+  }
+
+  // Hints, predictions, reset, files
+
+  #toggle(opener, fill, always = false) {
+    const opened = always || opener.getAttribute("aria-expanded") !== "true";
+    for (const other of [this.hint, this.predict]) other.setAttribute("aria-expanded", String(opened && other === opener));
+    this.panel.hidden = !opened;
+    this.panel.setAttribute("aria-label", opener.textContent);
+    this.panel.replaceChildren();
+    if (opened) fill();
+    if (always) this.panel.scrollIntoView({ block: "nearest" });
+  }
+
+  #hints(wanted = "") {
+    const names = Object.keys(this.#about.hints);
+    const short = (name) => name.split(".").at(-1);
+    const choice = make("select", { id: "function" }, ...names.map((name) => make("option", { value: name }, name)));
+    choice.value = names.find((name) => short(name) === wanted) ?? this.hinted ?? this.#next() ?? names[0];
+    const list = make("ol", { "aria-live": "polite" });
+    const more = button("", () => give(1));
+    const give = (step) => {
+      const levels = this.#about.hints[choice.value].levels;
+      const given = Math.min((this.#book.page.hints[choice.value] ?? 0) + step, levels.length);
+      this.#book.keep({ hints: { ...this.#book.page.hints, [choice.value]: given } });
+      this.hinted = choice.value;
+      list.replaceChildren(...levels.slice(0, given).map((text) => make("li", {}, text)));
+      more.hidden = given === levels.length;
+      more.textContent = `${given ? "Next hint" : "First hint"} (${given + 1} of ${levels.length})`;
+    };
+    choice.addEventListener("change", () => give(0));
+    this.panel.append(make("label", { for: "function" }, "A hint for "), choice, list, more);
+    give(wanted ? 1 : 0);
+  }
+
+  /** The function at fault: of the first test that failed, or that is still to do. */
+  #next() {
+    const tests = Object.values(this.answer?.tests ?? {});
+    const test = ["fail", "todo"].map((state) => tests.find((one) => one.state === state)).find(Boolean);
+    return test && Object.keys(this.#about.hints).find((name) => name.split(".").at(-1) === test.function);
+  }
+
+  #countAnswers() {
+    const done = this.#about.questions.filter((question) => this.#book.page.answers[question.id]).length;
+    this.predict.textContent = `Predict ${done}/${this.#about.questions.length}`;
+  }
+
+  #questions() {
+    this.panel.append(make("p", {}, "Write your answers down before you run anything."));
+    for (const question of this.#about.questions) this.panel.append(this.#question(question));
+  }
+
+  #question(question) {
+    const input = make("input", { type: "text", id: question.id, autocomplete: "off" });
+    const said = make("div", { "aria-live": "polite" });
+    const check = (answer) => said.replaceChildren(this.#verdict(question, answer));
+    const form = make("form", { class: "question" }, make("label", { for: question.id }, question.ask), input);
+    form.append(make("button", { type: "submit" }, "Check"), said);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (!plain(input.value)) return;
+      check(input.value);
+      this.#book.keep({ answers: { ...this.#book.page.answers, [question.id]: input.value } });
+      this.#countAnswers();
+    });
+    input.value = this.#book.page.answers[question.id] ?? "";
+    if (input.value) check(input.value);
+    return form;
+  }
+
+  #notify(words, ...choices) {
+    this.notice.replaceChildren(make("p", {}, words), ...choices);
+    this.notice.hidden = false;
+    choices[0]?.focus();
+  }
+
+  #quiet() {
+    this.notice.hidden = true;
+    this.#editor.focus();
+  }
+
+  #askReset() {
+    const choices = [button("Put the starter back", () => this.#replace(this.#about.starter, "The starter is back."))];
+    if (this.#book.page.kept) choices.push(this.#bringBack());
+    choices.push(button("Leave it as it is", () => this.#quiet()));
+    this.#notify("Put the starter back? Your text is kept meanwhile: you can have it back.", ...choices);
+  }
+
+  #bringBack() {
+    return button("Bring back the text before", () => this.#replace(this.#book.page.kept, "Your text is back."));
+  }
+
+  /** Put another text in the editor; the one that was there is kept. */
+  #replace(text, words) {
+    this.#book.keep({ kept: this.#editor.text, starter: this.#about.starter });
+    this.#editor.text = text;
+    this.#save();
+    this.#notify(words, this.#bringBack(), button("Good", () => this.#quiet()));
+  }
+
+  #sayOld() {
+    const take = button("Take the new starter", () => this.#replace(this.#about.starter, "This is the new starter."));
+    const stay = button("Keep mine", () => {
+      this.#book.keep({ starter: this.#about.starter });
+      this.#quiet();
+    });
+    this.#notify("The course has changed this lab's starter since you began. Your text is as you left it.", take, stay);
+  }
+
+  async #open() {
+    const [file] = this.file.files;
+    this.file.value = "";
+    if (file) this.#replace(await file.text(), `This is ${file.name} now.`);
+  }
+
+  #download() {
+    const url = URL.createObjectURL(new Blob([this.#editor.text], { type: "text/x-python" }));
+    make("a", { href: url, download: `${this.lab}.py` }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  }
+}
+
+const STYLE = `${LOOK}
 .notice, .panel { background: var(--soft); border-left: 3px solid var(--accent); padding: .6em .8em; margin-bottom: .6em }
 .notice { display: flex; flex-wrap: wrap; gap: .4em; align-items: center }
 .notice p { flex: 1 1 20em; margin: 0 }
@@ -616,8 +609,14 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 .row > button { font-family: system-ui, sans-serif }
 .row p { font: 15px/1.5 system-ui, sans-serif }
 pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overflow-x: auto; margin: .4em 0 }
-.terminal { margin-top: .8em }
-.figure, .result, .row, .panel { scroll-margin-top: 4em }
+.brief { background: var(--soft); padding: .6em .8em; margin-bottom: .5em }
+.brief .verdict { margin: 0 0 .8em }
+.brief .line { font: 12.5px/1.5 var(--mono) }
+.brief pre.line { white-space: pre; margin: 0; padding: 0 }
+.whole, .terminal { margin-top: .6em }
+.forecast .question { margin: 0 }
+.forecast .keys { margin: .4em 0 0 }
+.figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
 .figure:focus, .result:focus { outline: none }
 @media (max-width: 600px) {
   .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
@@ -628,5 +627,4 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
   pre { font-size: 11.5px }
 }`;
 
-  customElements.define("kv-lab", KvLab);
-})();
+customElements.define("kv-lab", KvLab);

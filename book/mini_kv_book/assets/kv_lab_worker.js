@@ -1,8 +1,9 @@
-// Python, pytest and the course, in a Web Worker: whatever the learner's code does, the page stays alive.
+// Python and the course, in a Web Worker: whatever the learner's code does, the page stays alive. The worker's name is
+// that of the Python file that answers: lab_page, which brings pytest, or puzzle_page.
 //
-// Takes {type: "run", lab, text} and {type: "tell", test}; answers with {type: "progress", words}, {type: "ready"},
-// {type: "begins", test}, {type: "ended", test, state},
-// {type: "begins", test}, {type: "result", ...}, {type: "story", test, data} or {type: "broken", message}.
+// Takes {type: "run", lab, text} and {type: "tell", test}, or {type: "look", name, calls}; answers with
+// {type: "progress", words}, {type: "ready"}, {type: "begins", test}, {type: "ended", test, state},
+// {type: "result", ...}, {type: "story", test, ...}, {type: "looked", name, ...} or {type: "broken", message}.
 import { loadPyodide } from "./pyodide.mjs";
 
 const began = performance.now();
@@ -13,16 +14,15 @@ async function start() {
   const here = new URL("./", import.meta.url).href;
   const pyodide = await loadPyodide({ indexURL: here, stdLibURL: here + "stdlib.zip" });
   pyodide.unpackArchive(await course, "zip", { extractDir: "/course" });
-  postMessage({ type: "progress", words: "starting pytest" });
+  postMessage({ type: "progress", words: self.name === "lab_page" ? "starting pytest" : "starting the cache" });
   pyodide.runPython(`
 import gc, os, sys
 sys.dont_write_bytecode = True  # two edits in one second would look alike
 sys.path[:0] = ["/course", "/course/packages"]
 os.chdir("/course")
-import lab_page
-gc.freeze()  # what is loaded now stays: no run need look through it again
 `);
-  const page = pyodide.pyimport("lab_page");
+  const page = pyodide.pyimport(self.name);
+  pyodide.runPython("gc.freeze()"); // what is loaded now stays: no run need look through it again
   postMessage({ type: "ready", seconds: (performance.now() - began) / 1000 });
   return page;
 }
@@ -33,15 +33,19 @@ async function download(name) {
   return answer.arrayBuffer();
 }
 
+const say = (test, state) => postMessage({ type: state ? "ended" : "begins", test, state });
+
 onmessage = async ({ data }) => {
   try {
     const page = await python;
+    const started = performance.now();
     if (data.type === "run") {
-      const started = performance.now();
-      const result = JSON.parse(page.run(data.lab, data.text, (test, state) => postMessage({ type: state ? "ended" : "begins", test, state })));
+      const result = JSON.parse(page.run(data.lab, data.text, say));
       postMessage({ type: "result", seconds: (performance.now() - started) / 1000, ...result });
+    } else if (data.type === "look") {
+      postMessage({ type: "looked", name: data.name, ...JSON.parse(page.look(data.name, data.calls)) });
     } else {
-      postMessage({ type: "story", test: data.test, data: JSON.parse(page.tell(data.test)) });
+      postMessage({ type: "story", test: data.test, ...JSON.parse(page.tell(data.test)) });
     }
   } catch (error) {
     postMessage({ type: "broken", message: String(error.message ?? error) });

@@ -1,7 +1,8 @@
 """Runs the tests of a lab in the reader's page: the real tests, with the real pytest, in one interpreter for all runs.
 
 `kv_lab_worker.js` loads this file into Pyodide, in the folder of the course, and calls `run` and `tell`. Answers are
-JSON: what the terminal's scoreboard says, line by line, with what each test found behind its line.
+JSON: what `mini-kv run` says, the first failure in full, and the whole scoreboard line by line, with what each test
+found behind its line.
 """
 
 import contextlib
@@ -12,15 +13,16 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mini_kv.labkit import plugin
+from mini_kv.labkit.commands.story import story_texts
 from mini_kv.labkit.lab import load_lab
-from mini_kv.labkit.scoreboard import draw_scoreboard
+from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
 from mini_kv.viz.figure import spans_data
 
@@ -136,8 +138,10 @@ def run(lab_id: str, text: str, say: Say) -> str:
     results = list(stash.get(plugin.RESULTS, {}).values())
     answer: dict[str, Any] = {"report": out.getvalue(), "lines": [], "tests": {}}
     if results:
-        lines = draw_scoreboard(stash[plugin.IMPLEMENTATIONS][lab_id], results)
+        implementation = stash[plugin.IMPLEMENTATIONS][lab_id]
+        lines = draw_scoreboard(implementation, results)
         answer |= {
+            "brief": draw_brief(implementation, results, _printed_first(results, this)),
             "lines": [{"text": line, "test": row[1] if (row := ROW.match(line)) else None} for line in lines],
             "tests": {result.test: _shown(result, this) for result in results},
             "score": sum(result.score for result in results),
@@ -146,7 +150,14 @@ def run(lab_id: str, text: str, say: Say) -> str:
     return json.dumps(answer)
 
 
-def _shown(result: Any, this: Run) -> dict[str, Any]:
+def _printed_first(results: Sequence[LabResult], this: Run) -> str:
+    """Return what was printed in the first failure, as the terminal shows it."""
+    return next((this.printed.get(result.test, "") for result in results if result.state is State.FAIL), "")
+
+
+def _shown(result: LabResult, this: Run) -> dict[str, Any]:
+    fixture = this.fixtures.get(result.test)
+    kv = _told(result.test, this)
     return {
         "state": result.state.value,
         "points": f"{result.score}/{result.points}",
@@ -155,7 +166,8 @@ def _shown(result: Any, this: Run) -> dict[str, Any]:
         "about": this.about.get(result.test, ""),
         "message": result.message,
         "printed": this.printed.get(result.test, ""),
-        "calls": len(kv.spans) if (kv := _told(result.test, this)) else 0,
+        "calls": len(kv.spans) if kv is not None else 0,
+        "told": kv is not None or (fixture is not None and bool(fixture.notes)),
     }
 
 
@@ -166,7 +178,10 @@ def _told(test: str, this: Run) -> Any:
 
 
 def tell(test: str) -> str:
-    """Return what the last run's test did to its last cache, as the data of the figure."""
+    """Return what the last run's test did to its last cache, as `data` of the figure; without a cache, as `texts`."""
     kv = _told(test, _last)
+    if kv is None:
+        return json.dumps({"texts": story_texts(_last.fixtures[test], io.StringIO())})
     title = f"What your code did: {test.removeprefix('test_').replace('_', ' ')}"
-    return json.dumps(spans_data(kv.spans, kv.manager.kv_cache_config.num_blocks, kv.manager.block_size, title))
+    blocks, size = kv.manager.kv_cache_config.num_blocks, kv.manager.block_size
+    return json.dumps({"data": spans_data(kv.spans, blocks, size, title)})

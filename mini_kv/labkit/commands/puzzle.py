@@ -69,7 +69,7 @@ def play(puzzle: Puzzle, out: TextIO, answers: TextIO) -> int | None:
     player = _begin(puzzle, out)
     while not player.is_solved:
         if len(player.calls) == puzzle.most_calls:
-            out.write(f"\nNot reached, and {_calls(puzzle.most_calls)} made. From the beginning:\n")
+            out.write(f"\nNot reached, and {call_count(puzzle.most_calls)} made. From the beginning:\n")
             player = _begin(puzzle, out)
         out.write(f"\n{len(player.calls) + 1}> ")
         out.flush()
@@ -84,7 +84,8 @@ def play(puzzle: Puzzle, out: TextIO, answers: TextIO) -> int | None:
             out.write(f"{textwrap.fill(puzzle.hint, 78)}\n")
         else:
             _call(player, word, out)
-    out.write(f"\nSolved in {_calls(len(player.calls))}.\n\n{textwrap.fill(' '.join(scenario.ending.split()), 78)}\n")
+    ending = textwrap.fill(" ".join(scenario.ending.split()), 78)
+    out.write(f"\nSolved in {call_count(len(player.calls))}.\n\n{ending}\n")
     return len(player.calls)
 
 
@@ -94,7 +95,7 @@ def _begin(puzzle: Puzzle, out: TextIO) -> PuzzlePlayer:
     said = " ".join(played.step.say for played in player.before)
     out.write(f"\n{textwrap.fill(said, 78)}\n\n")
     _write_indented(draw_state(player.before[-1].frame), out)
-    out.write(f"\n{textwrap.fill(f'Goal, in at most {_calls(puzzle.most_calls)}: {puzzle.goal}', 78)}\n")
+    out.write(f"\n{textwrap.fill(f'Goal, in at most {call_count(puzzle.most_calls)}: {puzzle.goal}', 78)}\n")
     numbered = ", ".join(f"{n} {call}".replace(" ", UNBROKEN) for n, call in enumerate(puzzle.calls, start=1))
     choice = textwrap.fill(f"Type a call or its number: {numbered}; {OTHERS}", 78)
     out.write(f"{choice.replace(UNBROKEN, ' ')}\n")
@@ -120,5 +121,6 @@ def _write_indented(lines: Sequence[str], out: TextIO) -> None:
     out.writelines(f"    {line}".rstrip() + "\n" for line in lines)
 
 
-def _calls(count: int) -> str:
+def call_count(count: int) -> str:
+    """Return the number of calls, in words that fit it."""
     return "1 call" if count == 1 else f"{count} calls"

@@ -183,12 +183,12 @@ def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> Non
     if fixture is not None:
         if fixture.kvs:
             out.write(f"{LEGEND}\n")
-        play_texts(_steps(fixture, out), out, keys)
+        play_texts(story_texts(fixture, out), out, keys)
         out.write("\n")
     out.write(f"{result.message or f'{result.test}: {result.state}'}\n")
 
 
-def _steps(fixture: "LabUnderTest", out: TextIO) -> list[str]:
+def story_texts(fixture: "LabUnderTest", out: TextIO) -> list[str]:
     """Return the story of a test: each call of its last cache, and what was compared after it, as texts."""
     calls: list[str] = []
     if fixture.kvs:

@@ -47,7 +47,7 @@ PAGE = """<!doctype html>
 <style>:root {{ color-scheme: light dark }} body {{ margin: 0 }}</style>
 <main><h1>{lab}</h1>{element}</main>
 <script>{figure}</script>
-<script src="assets/kv_lab.js"></script>
+<script src="assets/kv_page.js"></script>
 </html>
 """
 
@@ -62,7 +62,8 @@ def site(tmp_path_factory):
         pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(PACKED, folder / "assets" / "kv-lab")
-    shutil.copy(fence.SCRIPT, folder / "assets" / "kv_lab.js")
+    for name in fence.SCRIPTS:
+        shutil.copy(fence.ASSETS / name, folder / "assets" / name)
     for lab in LABS:
         page = PAGE.format(lab=lab, element=fence.element(lab, fence.megabytes()), figure=script())
         (folder / f"{lab}.html").write_text(with_policy(page), encoding="utf-8")
@@ -129,11 +130,24 @@ def wait_for_result(page):
 
 
 def run(page, text=None):
-    """Run what is in the editor, or this text; return the summary."""
+    """Run what is in the editor, or this text; skip the forecast; return the summary."""
     if text is not None:
         write(page, text)
     button(page, "Run").click()
-    return wait_for_result(page)
+    wait_for_result(page)
+    if page.locator(".forecast").is_visible():
+        button(page, "Skip").click()
+    return said(page)
+
+
+def brief(page):
+    """Return the lines above the fold: what `mini-kv run` says."""
+    return [line for shown in page.locator(".brief .line").all_inner_texts() for line in shown.splitlines()]
+
+
+def unfold(page):
+    """Show the row of each test."""
+    page.locator(".whole > summary").click()
 
 
 def said(page):
@@ -160,39 +174,70 @@ def test_starter_then_solution(show, lab):
     assert "In vLLM 0.33:" in page.locator(".result").inner_text()  # the lesson, as in the terminal
 
 
-def test_the_scoreboard_is_the_terminals(show, tmp_path):
-    """Line by line, the same words as where the same text is the starter of a checkout; the failure to the letter."""
-    text, idea = mutant("never-looks")
-    for name in ("mini_kv", "labs/lab-05"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
-    for name in ("conftest.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "labs/lab-05/starter.py").write_text(text, encoding="utf-8")
-    env = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "TEMP") if name in os.environ}
-    env |= {"LAB_IMPL": "starter", "COLUMNS": "100", "PYTHONUTF8": "1"}
-    command = [sys.executable, "-m", "pytest", "labs/lab-05", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", check=False)
-    terminal = done.stdout.splitlines()
-    begins = terminal.index("lab-05  Share and evict: the life of a cached block")
-    (ends,) = (number for number, line in enumerate(terminal) if line.startswith("  next: "))
-    board = [line.split() for line in terminal[begins : ends + 1] if line]
+@pytest.fixture
+def terminal(tmp_path):
+    """A function that returns what a checkout with this text as its starter says to a command, line by line."""
 
+    def says(text, *command):
+        for name in ("mini_kv", "labs/lab-05"):
+            shutil.copytree(
+                ROOT / name,
+                tmp_path / name,
+                ignore=shutil.ignore_patterns("node_modules", "__pycache__"),
+                dirs_exist_ok=True,
+            )
+        for name in ("conftest.py", "pyproject.toml"):
+            shutil.copy(ROOT / name, tmp_path / name)
+        (tmp_path / "labs/lab-05/starter.py").write_text(text, encoding="utf-8")
+        env = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "TEMP") if name in os.environ}
+        env |= {"LAB_IMPL": "starter", "COLUMNS": "100", "PYTHONUTF8": "1", "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", check=False
+        )
+        return done.stdout.splitlines()
+
+    return says
+
+
+def test_the_result_is_what_the_terminal_says(show, terminal):
+    """The first failure in full with its belief, how many more, and the score: the lines of `mini-kv run`."""
+    text, idea = mutant("last-token-left-out")
+    said_there = terminal(text, "mini_kv", "run", "05")
+    begins = next(number for number, line in enumerate(said_there) if line.startswith("lab-05  test_"))
+    (ends,) = (number for number, line in enumerate(said_there) if "of 50 points" in line)
     page = show()
     run(page, text)
-    shown = page.locator(".result > .line, .result > .row > summary").all_inner_texts()
+    assert brief(page) == [line for line in said_there[begins : ends + 1] if line]
+    assert brief(page)[-2] == "  4 more failures, 4 of them in prefill; all of them:  mini-kv run 05 --all"
+    assert f"you may believe that {idea}" in " ".join(" ".join(brief(page)).split())
+
+
+def test_the_scoreboard_behind_the_fold_is_the_terminals(show, terminal):
+    """Line by line, the same words; the message of each failure to the letter. `--all` unfolds it, and it stays so."""
+    text, _ = mutant("last-token-left-out")
+    said_there = terminal(text, "pytest", "labs/lab-05", "-p", "no:cacheprovider")
+    begins = said_there.index("lab-05  Share and evict: the life of a cached block")
+    (ends,) = (number for number, line in enumerate(said_there) if line.startswith("  next: "))
+    board = [line.split() for line in said_there[begins : ends + 1] if line]
+    page = show()
+    run(page, text)
+    assert not page.locator(".row").first.is_visible()
+    button(page, "mini-kv run 05 --all").click()
+    shown = page.locator(".whole > .line, .whole > .row > summary").all_inner_texts()
     assert [line.split() for line in shown] == board
-    message = page.locator(".row[open] pre").inner_text()
-    assert message in done.stdout
-    assert f"you may believe that {idea}" in " ".join(message.split())
+    row = page.locator(".row[data-state=fail]").first
+    row.locator("summary").click()
+    assert row.locator("pre").inner_text() in "\n".join(said_there)
+    run(page)
+    assert page.locator(".row").first.is_visible()
 
 
 def test_wrong_code_is_drawn_in_the_figure(show):
-    """The first failure is open, and the figure shows what the code did up to there."""
+    """The figure shows what the code did up to the first failure."""
     text, _ = mutant("never-looks")
     page = show()
     run(page, text)
-    (opened,) = page.locator(".row[open]").all()
-    assert opened.get_attribute("data-test") == "test_2_identical_prompt_shares_all_but_the_tail_block"
+    assert brief(page)[0] == "lab-05  test_2_identical_prompt_shares_all_but_the_tail_block"
     figure = page.locator("kv-story")
     title = figure.locator(".title").inner_text()
     assert title == "What your code did: 2 identical prompt shares all but the tail block"
@@ -202,6 +247,7 @@ def test_wrong_code_is_drawn_in_the_figure(show):
 def test_another_tests_story_can_be_chosen(show):
     page = show()
     run(page, solution())
+    unfold(page)
     row = page.locator("[data-test=test_6_cached_free_blocks_are_revived_not_recomputed]")
     row.locator("summary").click()
     row.get_by_role("button", name="See what your code did").click()
@@ -212,23 +258,39 @@ def test_a_line_of_the_failure_leads_into_the_editor(show):
     text, _ = mutant("hit-counted-twice")
     page = show()
     run(page, text)
-    page.locator(".row[open] .link", has_text="starter.py:13").click()
+    page.locator(".brief .link", has_text="starter.py:13").click()
     assert page.locator(".cm-line.marked").inner_text().strip().startswith("if kv.allocate_slots(")
+
+
+def test_a_test_without_a_cache_tells_what_it_compared(show):
+    """As `mini-kv story` does: lab-02 is about a queue, and has no blocks to draw."""
+    page = show("lab-02")
+    text = solution("lab-02")
+    assert "self.num_free_blocks -= 1" in text
+    run(page, text.replace("self.num_free_blocks -= 1", "self.num_free_blocks -= 2", 1))
+    page.locator(".brief .link", has_text="mini-kv story 02").click()
+    page.locator(".figure pre", has_text="<- the first that differs").first.wait_for()
 
 
 def test_a_syntax_error_is_told_with_its_line(show):
     page = show()
     assert run(page, "def prefill(:\n    pass\n").startswith("Not passed yet: 0 of 50 points. 1 failed")
-    message = page.locator(".row[open] pre").inner_text()
-    assert "SyntaxError: invalid syntax\n   labs/lab-05/starter.py:1  def prefill(:" in message
+    assert "SyntaxError: invalid syntax\n   labs/lab-05/starter.py:1  def prefill(:" in "\n".join(brief(page))
 
 
 def test_what_the_code_prints_is_shown(show):
     page = show()
     run(page, changed("    request = kv.new", '    print("admitting", request_id)\n    request = kv.new'))
+    unfold(page)
     row = page.locator(".row").first
     row.locator("summary").click()
     assert row.locator("pre").inner_text() == "admitting A\n"
+
+
+def test_what_is_printed_in_the_first_failure_stands_there(show):
+    page = show()
+    run(page, changed("    request = kv.new", '    print("admitting", request_id)\n    return 0\n    request = kv.new'))
+    assert "   printed   admitting A" in brief(page)
 
 
 def test_two_runs_in_one_second_run_two_texts(show):
@@ -247,7 +309,7 @@ def test_an_endless_loop_fails_at_its_line(show):
     text = changed("    return [block.ref_cnt", "    while table:\n        pass\n    return [block.ref_cnt")
     summary = run(page, text)
     assert summary.startswith("Not passed yet: 44 of 50 points. 18 passed, 1 failed, 1 waiting")
-    message = page.locator(".row[open] pre").inner_text()
+    message = "\n".join(brief(page))
     assert "no end after 5 s: an endless loop" in message
     assert "at:  labs/lab-05/starter.py:2" in message
 
@@ -268,6 +330,18 @@ def test_code_that_ends_python_is_told_so(show):
     assert run(page, "import os\nos._exit(3)\n").startswith("Python broke down and was ended.")
     assert "exit(3)" in page.locator(".result pre").inner_text()
     assert run(page, solution()).startswith("Passed: 50 of 50")
+
+
+def test_a_python_that_was_asked_nothing_is_left_alone(show):
+    """After Stop it starts anew, and may be silent for longer than a test."""
+    page = show()
+    page.clock.install()
+    button(page, "Run").click()
+    button(page, "Stop").click()
+    for _ in range(20):  # until Python is ready, and then some
+        page.wait_for_timeout(250)
+        page.clock.fast_forward(20_000)
+        assert said(page).startswith("Stopped.")
 
 
 def test_stop_ends_a_run_at_once(show):
@@ -358,6 +432,51 @@ def test_every_prediction_is_judged_as_in_the_terminal(show):
     assert button(page, "Predict 4/4").is_visible()
 
 
+FORECASTS = toml("labs/lab-05/predict.toml")["question"]
+
+
+def test_a_run_asks_for_a_number_before_it_shows_one(show):
+    """Right, wrong with what would have to be true, and skipped for good; then no number is asked for any more."""
+    page = show()
+    right, wrong, skipped, last = FORECASTS
+    for question, answer, told, foreseen in (
+        (right, right["answer"], f"Yes: {right['answer']}. {right['why']}", "foreseen 1/1"),
+        (wrong, "8", f"No. {wrong['wrong']['8']} It is {wrong['answer']}. {wrong['why']}", "foreseen 1/2"),
+        (skipped, "", None, "foreseen 1/2"),
+        (last, last["answer"], f"Yes: {last['answer']}. {last['why']}", "foreseen 2/3"),
+    ):
+        button(page, "Run").click()
+        wait_for_result(page)
+        assert said(page) == "The tests have run. What do you expect?"
+        field = page.get_by_label(f"Before you look: {question['ask']}")
+        field.fill(answer)
+        field.press("Enter")
+        assert page.locator(".brief .verdict").all_inner_texts() == ([told] if told else [])
+        assert brief(page)[-1].endswith(foreseen)
+    run(page, solution())
+    assert brief(page)[-1] == "code 50/50, foreseen 2/3"
+    assert page.locator(".brief .verdict").count() == 0
+
+
+def test_a_forecast_about_a_test_that_has_passed_is_not_asked(show):
+    """Its number has been shown. The question that was open when Python was ended is asked again."""
+    page = show()
+    run(page, solution())
+    button(page, "Run").click()
+    wait_for_result(page)
+    assert not page.locator(".forecast").is_visible()
+
+
+def test_a_forecast_is_asked_again_after_a_run_without_result(show):
+    page = show()
+    write(page, "import os\nos._exit(3)\n")
+    for _ in range(2):
+        button(page, "Run").click()
+        assert page.get_by_label(f"Before you look: {FORECASTS[0]['ask']}").is_visible()
+        wait_for_result(page)
+        assert not page.locator(".forecast").is_visible()
+
+
 def test_a_failures_hint_line_gives_the_hint(show):
     text, _ = mutant("never-looks")
     page = show()
@@ -381,12 +500,13 @@ def test_all_of_it_works_by_keyboard(show):
     page.keyboard.type("# x")
     page.keyboard.press("Tab")
     page.keyboard.press("ControlOrMeta+Enter")
+    page.keyboard.press("Enter")  # skips the forecast, and leads back to the editor
     wait_for_result(page)
     page.keyboard.press("Escape")
+    page.keyboard.press("Tab")  # the place of what is next to write
     page.keyboard.press("Tab")
-    assert page.evaluate("document.querySelector('kv-lab').shadowRoot.activeElement.tagName") == "SUMMARY"
     page.keyboard.press("Enter")
-    assert page.locator(".row").first.get_attribute("open") is not None
+    assert page.locator(".row").first.is_visible()
     assert written(page).endswith("    # x")
 
 
@@ -399,6 +519,11 @@ def test_nothing_serious_for_accessibility(show, axe, dark):
     page.wait_for_selector("kv-story")
     button(page, "Predict 0/4").click()
     button(page, "Reset").click()
+    unfold(page)
+    assert axe(page) == []
+    button(page, "Run").click()
+    wait_for_result(page)
+    assert page.locator(".forecast").is_visible()
     assert axe(page) == []
 
 
@@ -432,7 +557,9 @@ def test_without_the_editor_a_plain_field_does(site, serve, open_page):
     field.press("#")
     assert field.input_value() == solution() + "    #"
     field.press("ControlOrMeta+Enter")
-    assert wait_for_result(page).startswith("Passed: 50 of 50")
+    wait_for_result(page)
+    button(page, "Skip").click()
+    assert said(page).startswith("Passed: 50 of 50")
 
 
 # Time ---------------------------------------------------------------------------------------------------------------

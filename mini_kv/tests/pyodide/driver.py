@@ -44,7 +44,7 @@ def answers() -> dict[str, Any]:
     started = time.perf_counter()
     result: dict[str, Any] = {"modules": modules()}
     imported = time.perf_counter()
-    result |= {"scenarios": scenarios(), "sha256": digests("sha256")}
+    result |= {"scenarios": scenarios(), "puzzles": puzzles(), "sha256": digests("sha256")}
     told = time.perf_counter()
     result["labs"] = {name: lab(name) for name in ("solution", "starter", *WRONG)}
     ran = time.perf_counter()
@@ -86,6 +86,22 @@ def scenarios() -> dict[str, Any]:
             "drawings": [draw_step(step, str(number), colour=True) for number, step in enumerate(steps, start=1)],
             "terminal": terminal.getvalue(),
         }
+    return played
+
+
+def puzzles() -> dict[str, Any]:
+    """Make all calls of every puzzle that can be made; return the story that the page draws, and what is measured."""
+    from mini_kv.trace.puzzle import PuzzlePlayer, load_puzzle, puzzle_names
+    from mini_kv.viz.figure import puzzle_data
+
+    played = {}
+    for name in puzzle_names():
+        player = PuzzlePlayer(load_puzzle(name))
+        for call in player.puzzle.calls:
+            with contextlib.suppress(ValueError):
+                player.call(call)
+        measured = {measure: player.measure(measure) for measure, _ in player.puzzle.reach}
+        played[name] = {"calls": player.calls, "story": puzzle_data(player), "measured": measured}
     return played
 
 

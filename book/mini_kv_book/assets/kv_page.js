@@ -1,0 +1,12 @@
+// Loads what a page's elements need, where it has any: a chapter has none. A classic script, as a page that was opened as
+// a file can load no modules; such a page keeps what the elements say without scripts.
+(() => {
+  "use strict";
+  const HERE = /** @type {HTMLScriptElement} */ (document.currentScript).src;
+  for (const [element, script] of [
+    ["kv-lab", "kv_lab.js"],
+    ["kv-puzzle", "kv_puzzle.js"],
+  ]) {
+    if (document.querySelector(`${element}[python]`)) import(new URL(script, HERE).href);
+  }
+})();

@@ -1,0 +1,46 @@
+"""Plays the puzzles in the reader's page: the real engine, as in the terminal.
+
+`kv_lab_worker.js` loads this file into Pyodide and calls `look`. It imports no pytest, so a puzzle begins sooner than a
+lab's first run.
+"""
+
+import json
+from collections.abc import Sequence
+
+from mini_kv.labkit.commands.puzzle import call_count
+from mini_kv.trace.puzzle import PuzzlePlayer, load_puzzle
+from mini_kv.viz.figure import puzzle_data
+
+
+def look(name: str, calls: Sequence[str]) -> str:
+    """Make the calls from the puzzle's beginning; return as JSON what they did and whether the goal is reached.
+
+    A call that cannot be made ends them: it is not among the `calls` of the answer, and `said` tells why.
+    """
+    player = PuzzlePlayer(load_puzzle(name))
+    refused = ""
+    for call in calls:
+        try:
+            player.call(call)
+        except ValueError as error:
+            refused = f"{error}; it does not count."
+            break
+    return json.dumps(
+        {
+            "calls": player.calls,
+            "said": refused or _said(player),
+            "solved": player.is_solved,
+            "ending": " ".join(player.puzzle.scenario.ending.split()) if player.is_solved else "",
+            "story": puzzle_data(player),
+        }
+    )
+
+
+def _said(player: PuzzlePlayer) -> str:
+    """Return where the player stands, in the terminal's words."""
+    made, most = len(player.calls), player.puzzle.most_calls
+    if player.is_solved:
+        return f"Solved in {call_count(made)}."
+    if made == most:
+        return f"Not reached, and {call_count(made)} made. Take one back, or start again."
+    return f"{made} of {call_count(most)} made." if made else ""

@@ -1,0 +1,197 @@
+"""The puzzles in a real browser: each solved by its calls, with keys, on a phone, and told where no script runs."""
+
+import importlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mini_kv.tests.test_puzzles import SOLUTIONS
+from mini_kv.trace.puzzle import load_puzzle
+from mini_kv.viz.figure import script
+
+PACKED = Path(__file__).parents[3] / "book" / "docs" / "assets" / "kv-lab"
+PHONE = {"width": 320, "height": 700, "has_touch": True}
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,">
+<title>Puzzles</title>
+<style>:root {{ color-scheme: light dark }} body {{ margin: 0 }}</style>
+<main><h1>Puzzles</h1>{puzzles}</main>
+<script>{figure}</script>
+<script src="assets/kv_page.js"></script>
+</html>
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A page with all puzzles, made by the book's fence, and what it loads."""
+    why = "puzzles in the page: the book's packages are missing; `make site` gets them"
+    fence = pytest.importorskip("mini_kv_book.puzzles", reason=why)
+    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
+    lab = importlib.import_module("mini_kv_book.lab")
+    if lab.megabytes() is None:
+        pytest.skip("puzzles in the page: Python is not packed for them; `make test` does it where npm is")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
+    for name in lab.SCRIPTS:
+        shutil.copy(lab.ASSETS / name, folder / "assets" / name)
+    puzzles = {name: load_puzzle(name) for name in SOLUTIONS}
+    for file, size in (("index", lab.megabytes()), ("bare", None)):
+        parts = [
+            f'<h2 id="{name}">{puzzle.scenario.title}<span data-puzzle="{name}"></span></h2>'
+            f"{fence.element(puzzle, size)}"
+            for name, puzzle in puzzles.items()
+        ]
+        page = PAGE.format(puzzles="".join(parts), figure=script() if size else "")
+        (folder / f"{file}.html").write_text(with_policy(page), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def show(site, serve, open_page):
+    """A function that opens the page at a puzzle, and returns the page and the puzzle."""
+    address = serve(site)
+
+    def shown(name="make-room", **options):
+        page = open_page(f"{address}/index.html#{name}", **options)
+        puzzle = page.locator(f"kv-puzzle[name={name}]")
+        puzzle.locator("kv-story svg").first.wait_for()
+        return page, puzzle
+
+    return shown
+
+
+def wait(page):
+    """Wait until the engine has answered."""
+    page.wait_for_selector("kv-puzzle[running]", state="detached", timeout=60_000)
+
+
+def call(page, puzzle, *names):
+    """Press these buttons, one after the other."""
+    for name in names:
+        puzzle.get_by_role("button", name=name, exact=True).click()
+        wait(page)
+
+
+def said(puzzle):
+    return puzzle.locator(".status").inner_text()
+
+
+def lines(puzzle):
+    """Return what the engine said last."""
+    return puzzle.locator("kv-story .cap .lines li").all_inner_texts()
+
+
+def test_each_puzzle_is_solved_by_its_calls_in_one_python(show):
+    """With the engine's verdict, and what the puzzle was about told only then."""
+    page, _ = show()
+    for name, calls in SOLUTIONS.items():
+        puzzle = page.locator(f"kv-puzzle[name={name}]")
+        assert puzzle.locator(".ending").is_hidden()
+        call(page, puzzle, *calls)
+        number = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+        assert (name, said(puzzle)) == (name, f"Solved in {number}.")
+        assert puzzle.locator(".ending").inner_text() == " ".join(load_puzzle(name).scenario.ending.split())
+    assert len(page.workers) == 1
+
+
+def test_the_engine_answers_in_its_words_and_draws(show):
+    page, puzzle = show()
+    assert puzzle.locator("kv-story .title").inner_text() == "6 blocks of 4 tokens"
+    assert lines(puzzle) == ["free A: freed 3..1"]  # what had happened
+    call(page, puzzle, "prefill B")
+    assert lines(puzzle) == ["lookup B: hit 0", "allocate B: allocated 4 5, cached 4 5"]
+    assert said(puzzle) == "1 of 2 calls made."
+    puzzle.locator("kv-story .text summary").click()
+    drawing = puzzle.locator("kv-story pre", has_text="free").inner_text()
+    assert drawing.splitlines() == ["B     [4x1#] [5x1#]", "free  next-> 6 3# 2# 1# <-last"]
+
+
+def test_a_call_that_is_not_possible_does_not_count(show):
+    page, puzzle = show()
+    call(page, puzzle, "free C")
+    assert said(puzzle) == "free C is not possible now; it does not count."
+    call(page, puzzle, "prefill B", "prefill C")
+    assert said(puzzle) == "Solved in 2 calls."
+
+
+def test_one_can_go_back_and_start_again(show):
+    """What misses the goal is said; then no further call is made until one is taken back."""
+    page, puzzle = show()
+    call(page, puzzle, "prefill A", "free B", "prefill B")
+    assert said(puzzle) == "Not reached, and 2 calls made. Take one back, or start again."
+    assert lines(puzzle)[0].startswith("lookup B")
+    call(page, puzzle, "Back")
+    assert said(puzzle) == "1 of 2 calls made."
+    assert lines(puzzle)[0].startswith("lookup A")
+    call(page, puzzle, "Start again")
+    assert (said(puzzle), lines(puzzle)) == ("", ["free A: freed 3..1"])
+    call(page, puzzle, "prefill B", "prefill C")
+    assert said(puzzle) == "Solved in 2 calls."
+
+
+def test_it_is_played_with_keys(show):
+    """The buttons' numbers make the calls, Backspace takes one back, and the focus stays."""
+    page, puzzle = show()
+    puzzle.get_by_role("button", name="prefill A").focus()
+    for key in ("1", "Backspace", "2", "3"):
+        page.keyboard.press(key)
+        wait(page)
+    assert said(puzzle) == "Solved in 2 calls."
+    page.keyboard.press("Tab")
+    assert puzzle.evaluate("puzzle => puzzle.shadowRoot.activeElement.textContent") == "2prefill B"
+
+
+def test_the_hint_is_the_terminals(show):
+    _, puzzle = show()
+    puzzle.get_by_role("button", name="Hint").click()
+    assert puzzle.locator(".told").inner_text() == load_puzzle("make-room").hint
+
+
+def test_the_page_remembers_what_was_solved(show):
+    page, puzzle = show()
+    mark = page.locator("[data-puzzle=make-room]")
+    assert mark.inner_text() == ""
+    call(page, puzzle, "prefill B", "prefill C")
+    assert mark.inner_text() == ", solved in 2 calls"
+    page.reload()
+    puzzle.locator("kv-story svg").first.wait_for()
+    assert mark.inner_text() == ", solved in 2 calls"
+    assert page.locator("[data-puzzle=twins]").inner_text() == ""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_serious_for_accessibility(show, axe, dark):
+    page, puzzle = show(dark=dark)
+    assert axe(page) == []
+    puzzle.get_by_role("button", name="Hint").click()
+    call(page, puzzle, "prefill B", "prefill C")
+    page.wait_for_timeout(600)  # cards have moved
+    assert axe(page) == []
+
+
+def test_a_small_phone_shows_all_of_it(show):
+    """Nothing is wider than the screen."""
+    page, puzzle = show("save-the-head", **PHONE)
+    call(page, puzzle, *SOLUTIONS["save-the-head"])
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+
+
+def test_without_scripts_there_is_the_picture_and_the_terminals_command(site, serve, open_page):
+    """Also where the book has no Python for the page."""
+    address = serve(site)
+    for file, scripts in (("index", False), ("bare", True)):
+        page = open_page(f"{address}/{file}.html", java_script_enabled=scripts)
+        puzzle = page.locator("kv-puzzle[name=make-room]")
+        shown = puzzle.inner_text()
+        assert "free  next-> 4 5 6 3# 2# 1# <-last" in shown
+        assert "Goal, in at most 2 calls: Evict block 3, and no other." in shown
+        assert "mini-kv puzzle make-room" in shown
+        assert page.locator("button").count() == 0
