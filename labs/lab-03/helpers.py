@@ -57,7 +57,7 @@ class Desk:
 
     def leaves(self, name: str) -> None:
         """Let `name` give back its table, from the tail to the head."""
-        self.calls.append(f"free_blocks({ids_of(reversed(self.tables[name]))}) for {name}")
+        self.calls.append(f"free_blocks(reversed({ids_of(self.tables[name])})) for {name}")
         self._method("free_blocks")(reversed(self.tables[name]))
         del self.tables[name]
         self.check()
@@ -67,7 +67,7 @@ class Desk:
         told = argument
         if not isinstance(argument, int):
             blocks = list(argument)
-            told, argument = ids_of(blocks), iter(blocks)
+            told, argument = f"iter({ids_of(blocks)})", iter(blocks)
         call = f"{method}({told})"
         queue, counts = self.free_queue(), self.references(range(1, len(self.pool.blocks)))
         try:

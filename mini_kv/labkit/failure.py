@@ -19,7 +19,7 @@ import os
 import re
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -47,6 +47,8 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
         source: path of the learner's file.
     """
     at = _where(error.__traceback__, source)
+    if not at and error.__context__ is not None:  # a check found what an exception in the learner's code left behind
+        at = _where(error.__context__.__traceback__, source)
     what = _what(error, at)
     if what is None:
         return None
@@ -178,7 +180,7 @@ def with_belief(message: str, belief: str) -> str:
 def compared(want: object, got: object) -> list[str]:
     """Return both values under each other, with marks under the items of a list that differ."""
     expected = want if isinstance(want, str) else repr(want)  # a text describes what is expected
-    lines = [f"   expected  {expected}", f"   got       {got!r}"]
+    lines = [f"   expected  {expected}", f"   got       {_told(got)}"]
     if type(want) is type(got) is list:
         skipped = 0
         if max(map(len, lines)) > WIDTH:  # the first difference must be seen, so what is equal before it gives way
@@ -192,6 +194,13 @@ def compared(want: object, got: object) -> list[str]:
             lines.append(f"             the first {skipped} of both are equal and left out")
     lines = [" ".join(line.splitlines()) for line in lines]  # a value may print itself on several lines
     return [(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ...").rstrip() for line in lines]
+
+
+def _told(value: object) -> str:
+    """Return how a value is shown: its `repr`, but of an iterator what it is, since its address says nothing."""
+    if isinstance(value, Iterator):
+        return f"an iterator ({type(value).__name__}), which can be walked through once"
+    return repr(value)
 
 
 def _marks(want: Sequence[object], got: Sequence[object]) -> str:

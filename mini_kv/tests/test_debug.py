@@ -15,6 +15,8 @@ from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.trace.debug import DebugKVCacheManager, leak_report, manager_state
+from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.traced_manager import TracedKVCacheManager
 
 
 def make(
@@ -144,13 +146,14 @@ def test_an_exception_that_leaks() -> None:
             self._maybe_evict_cached_block(self.blocks[1])
             raise BlockStateError("half way", list(block_ids))
 
-    kv = make(KVCacheParts(make_pool=HalfWay))
+    kv = TracedKVCacheManager(make(KVCacheParts(make_pool=HalfWay)), Recorder())
     a = admit(kv, "A", 1, 1, 2)
     with pytest.raises(InvariantViolationError) as error:
         kv.evict_blocks([1, 2])
     assert error.value.violation.invariant_id == "I11"
     assert error.value.violation.message.startswith("evict_blocks([1, 2]) raised should have changed nothing")
     assert a.request_id in kv.requests
+    assert kv.spans[-1].error == "BlockStateError"  # what was raised, and not what found out about it
 
 
 def test_a_lookup_that_changes_something() -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mini_kv.labkit.failure import MAX_LINES, WIDTH
+from mini_kv.labkit.failure import MAX_LINES, WIDTH, compared
 from mini_kv.labkit.fixture import same
 from mini_kv.tests.throwaway_lab import SOLUTION, ThrowawayLab
 
@@ -262,6 +262,13 @@ def test_two_long_lists_of_which_one_ends(lab):
         "                      ^^",
         "             the first 37 of both are equal and left out",
     ]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(iter([1]), "list_iterator"), ((x for x in "a"), "generator")])
+def test_an_iterator_is_shown_as_one(value, kind):
+    """Its address would say nothing, and that it can be walked through once says it all."""
+    told = f"   got       an iterator ({kind}), which can be walked through once"
+    assert compared([1], value) == ["   expected  [1]", told]
 
 
 def test_what_was_nan_and_still_is_has_not_changed():

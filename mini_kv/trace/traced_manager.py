@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.invariants import InvariantViolationError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.trace.edge import Edge
@@ -157,7 +158,9 @@ class TracedKVCacheManager(ObservedKVCacheManager):
         try:
             yield
         except Exception as error:
-            span.error = type(error).__name__
+            # A check may have raised because of what an exception left behind: then that one is the call's.
+            cause = error.__context__ if isinstance(error, InvariantViolationError) else None
+            span.error = type(cause or error).__name__
             raise
         finally:
             span.edges = self.recorder.take_edges()
