@@ -23,7 +23,7 @@ from .helpers import PREEMPT, SCHEDULE, UPDATE, Play, the_figure, told
 # The biography ------------------------------------------------------------------------------------------------------
 
 
-@points(2, f"Scheduler.{SCHEDULE}", why="handed out from the front; the last to come gets what is left")
+@points(1, f"Scheduler.{SCHEDULE}", why="handed out from the front; the last to come gets what is left")
 def test_1_the_budget_is_handed_out_from_the_front(lab: LabUnderTest) -> None:
     """A and B wait with 11 tokens each, and a step may compute 14. B begins with the 3 that are left."""
     play = the_figure(lab, SCHEDULE)
@@ -36,7 +36,7 @@ def test_1_the_budget_is_handed_out_from_the_front(lab: LabUnderTest) -> None:
     play.finish(step)
 
 
-@points(2, f"Scheduler.{SCHEDULE}", why="each gets what it lacks: a piece of a prompt, or the one token just said")
+@points(1, f"Scheduler.{SCHEDULE}", why="each gets what it lacks: a piece of a prompt, or the one token just said")
 def test_2_prompts_and_answers_share_a_batch(lab: LabUnderTest) -> None:
     """A answers while B is still in its prompt. There is one kind of work: to catch up with what is known."""
     play = the_figure(lab, SCHEDULE)
@@ -89,7 +89,7 @@ def test_5_a_preempted_request_loses_its_blocks_and_keeps_its_tokens(lab: LabUnd
     lab.expect("tokens that B would find now", 12, num_hit_tokens, why="freed is not gone: the blocks are still cached")
 
 
-@points(2, f"Scheduler.{SCHEDULE}", why="the first in line enters first; while it does not fit, no other passes it")
+@points(1, f"Scheduler.{SCHEDULE}", why="the first in line enters first; while it does not fit, no other passes it")
 def test_6_the_first_in_line_is_never_passed(lab: LabUnderTest) -> None:
     """Three blocks are free. B needs four of them, C behind it only one."""
     play = the_figure(lab, SCHEDULE)
@@ -100,7 +100,7 @@ def test_6_the_first_in_line_is_never_passed(lab: LabUnderTest) -> None:
     lab.expect("B's computed tokens", [0], play.computed("B"), why="its hit of 12 was looked up, and B was refused")
 
 
-@points(2, f"Scheduler.{UPDATE}", why="out of the batch, out of the books, blocks back")
+@points(6, f"Scheduler.{UPDATE}", why="out of the batch, out of the books, blocks back")
 def test_7_the_last_token_ends_a_request_and_is_never_computed(lab: LabUnderTest) -> None:
     """A says its sixth token. Is that a seventeenth token to compute? Its keys and values would never be read."""
     play = the_figure(lab, UPDATE)
@@ -113,7 +113,7 @@ def test_7_the_last_token_ends_a_request_and_is_never_computed(lab: LabUnderTest
     lab.expect("free queue", [6, 5, 4, 7, 3, 2, 1], free_queue(play.kv), why="B's blocks went first, then A's")
 
 
-@points(2, f"Scheduler.{SCHEDULE}", why="a hit is a head start: it is computed, and only the rest is lacking")
+@points(1, f"Scheduler.{SCHEDULE}", why="a hit is a head start: it is computed, and only the rest is lacking")
 def test_8_a_preempted_request_comes_back_with_a_hit(lab: LabUnderTest) -> None:
     """A is done. B comes back with 13 tokens and finds 12 of them where it left them. C enters behind it."""
     play = the_figure(lab, SCHEDULE)
@@ -141,7 +141,7 @@ def test_9_a_preempted_request_goes_on_where_it_stopped(lab: LabUnderTest) -> No
     lab.expect("what B has said in all", [11, 12, 13, 14], play.answers["B"], why)
 
 
-@points(2, f"Scheduler.{SCHEDULE}", why="a hit ends before the last token, so one token at least is left, and it runs")
+@points(1, f"Scheduler.{SCHEDULE}", why="a hit ends before the last token, so one token at least is left, and it runs")
 def test_10_a_full_hit_leaves_a_token_to_compute(lab: LabUnderTest) -> None:
     """A's 9 tokens are cached, blocks of 4. B brings the same 9, C the first 8 of them, D one more than A."""
     play = Play(lab, SCHEDULE)
@@ -398,7 +398,7 @@ def test_results_that_do_not_fit_change_nothing(lab: LabUnderTest) -> None:
     lab.expect("what the step brought", ["A says [11]"], play.finish(step))
 
 
-@points(1, f"Scheduler.{UPDATE}", stage="adversary", why="each in its turn, whichever others end in this step")
+@points(2, f"Scheduler.{UPDATE}", stage="adversary", why="each in its turn, whichever others end in this step")
 def test_requests_end_in_the_middle_of_the_batch(lab: LabUnderTest) -> None:
     """Five run; B, C and E say their only token."""
     play = Play(lab, UPDATE)
