@@ -284,7 +284,7 @@ def test_a_schedulers_steps_are_told_below_the_figure(show):
     run(page, text.replace("victim = self.running[-1]", "victim = self.running[0]"))
     page.locator(".figure kv-story svg").first.wait_for()
     page.locator(".figure > details > summary").click()
-    last = page.locator(".figure pre").last.inner_text()
+    last = page.locator(".figure > details pre").last.inner_text()
     assert last == "step: A 1   (1 of 14 tokens; running: B; waiting: A, C; gave way: A)"
 
 
