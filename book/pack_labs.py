@@ -41,9 +41,9 @@ def course() -> Files:
 
 
 def of_a_lab(folder: Path) -> list[Path]:
-    """Return the files that a lab brings; none if it needs more than Python and pytest."""
+    """Return the files that a lab brings; if it needs more than pytest, what another lab names it by."""
     if tomllib.loads((folder / "lab.toml").read_text(encoding="utf-8"))["needs"] != "C":
-        return []
+        return [folder / "lab.toml"]
     return [*(folder / name for name in _OF_A_LAB), *folder.glob("helpers.py"), *folder.glob("chance.py")]
 
 

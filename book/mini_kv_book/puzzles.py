@@ -12,6 +12,7 @@ from mini_kv.trace.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
 from mini_kv.trace.story import id_runs
 from mini_kv.viz.figure import puzzle_data
 from mini_kv.viz.text import LEGEND
+from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence
 from mini_kv_book.lab import inert, megabytes
 from mini_kv_book.runs import FenceError
@@ -59,14 +60,15 @@ def element(puzzle: Puzzle, size: int | None) -> str:
     about = {"calls": puzzle.calls, "most": puzzle.most_calls, "hint": puzzle.hint, "story": story, "megabytes": size}
     data = f'<script type="application/json">{inert(about)}</script>' if size is not None else ""
     said = " ".join(step["say"] for step in story["steps"])
-    picture = f"{story['title']}.   {LEGEND}\n\n{story['drawing']}"
+    calls = ", ".join(f"<code>{escape(call)}</code>" for call in puzzle.calls)
+    picture = f"{story['drawing']}\n\n{LEGEND}"
     return (
         f'<div><kv-puzzle name="{puzzle.name}"{" python" if size is not None else ""}>{data}'
         f'<p slot="goal"><strong>Goal, in at most {call_count(puzzle.most_calls)}:</strong> {escape(puzzle.goal)}</p>'
         f'<p slot="prompts">{" &emsp; ".join(_prompt(*prompt) for prompt in puzzle.prompts.items())}</p>'
-        f"<p>{escape(said)}</p><pre>{escape(picture)}</pre>"
-        f"<p>The calls: {', '.join(f'<code>{escape(call)}</code>' for call in puzzle.calls)}. "
-        f"Play it in a terminal: <code>mini-kv puzzle {puzzle.name}</code></p></kv-puzzle></div>"
+        f"<p>{story['title']}. {escape(said)}</p>{code(picture, 'text')}"
+        f"<p>The calls: {calls}. Play it in a terminal:</p>"
+        f"{code(f'mini-kv puzzle {puzzle.name}', 'text')}</kv-puzzle></div>"
     )
 
 

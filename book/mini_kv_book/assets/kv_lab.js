@@ -392,10 +392,16 @@ class KvLab extends HTMLElement {
     return row;
   }
 
-  /** Text in which a line of the learner's, and a command that this page can carry out, can be clicked. */
+  /** Text in which a line of the learner's, a lab, and a command that this page can carry out, can be clicked. */
   #linked(text) {
-    const pattern = /(labs\/lab-\d\d\/starter\.py:\d+|mini-kv hint \d+ \w+|mini-kv story \d+ \w+|mini-kv run \d+ --all)/;
-    return text.split(pattern).map((part, index) => (index % 2 ? button(part, () => this.#follow(part), { class: "link" }) : part));
+    const pattern = /(labs\/lab-\d\d\/starter\.py:\d+|mini-kv hint \d+ \w+|mini-kv story \d+ \w+|mini-kv run \d+ --all|labs\/lab-\d\d\/README\.md)/;
+    return text.split(pattern).map((part, index) => (index % 2 ? this.#link(part) : part));
+  }
+
+  #link(part) {
+    const readme = /lab-\d\d(?=\/README)/.exec(part);
+    if (readme) return make("a", { href: `../${readme[0]}/`, class: "link" }, part);
+    return button(part, () => this.#follow(part), { class: "link" });
   }
 
   #follow(part) {
@@ -422,10 +428,13 @@ class KvLab extends HTMLElement {
     this.#python.ask({ type: "tell", test });
   }
 
-  /** Draw what a test did to its cache, or tell what a test without one compared. */
+  /** Draw what a test did to its cache, and tell the terminal's story: all that there is where it has no cache. */
   #draw({ test, data, texts }) {
+    const told = texts.map((text) => make("pre", { tabindex: "0" }, text));
+    this.figure.replaceChildren();
     if (data) this.#drawStory(data, this.answer.tests[test]?.state === "fail");
-    else this.figure.replaceChildren(...texts.map((text) => make("pre", { tabindex: "0" }, text)));
+    if (data && told.length) this.figure.append(make("details", {}, make("summary", {}, "Step by step, as in the terminal"), ...told));
+    else this.figure.append(...told);
     if (this.wanted === test) {
       this.figure.scrollIntoView({ block: "start" });
       this.figure.focus({ preventScroll: true });
@@ -435,7 +444,7 @@ class KvLab extends HTMLElement {
 
   #drawStory(data, failed) {
     const story = make("kv-story");
-    this.figure.replaceChildren(story);
+    this.figure.append(story);
     story.data = data;
     if (failed) story.step = data.steps.length; // where it went wrong
   }

@@ -178,10 +178,11 @@ def _told(test: str, this: Run) -> Any:
 
 
 def tell(test: str) -> str:
-    """Return what the last run's test did to its last cache, as `data` of the figure; without a cache, as `texts`."""
-    kv = _told(test, _last)
+    """Return what the last run's test did to its last cache, as the figure's `data`; as `texts` what it compared."""
+    kv, fixture = _told(test, _last), _last.fixtures[test]
+    texts = story_texts(fixture, io.StringIO()) if fixture.notes else []
     if kv is None:
-        return json.dumps({"texts": story_texts(_last.fixtures[test], io.StringIO())})
+        return json.dumps({"texts": texts})
     title = f"What your code did: {test.removeprefix('test_').replace('_', ' ')}"
     blocks, size = kv.manager.kv_cache_config.num_blocks, kv.manager.block_size
-    return json.dumps({"data": spans_data(kv.spans, blocks, size, title)})
+    return json.dumps({"data": spans_data(kv.spans, blocks, size, title), "texts": texts})

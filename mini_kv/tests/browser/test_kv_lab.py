@@ -16,7 +16,8 @@ from mini_kv.viz.figure import script
 ROOT = Path(__file__).parents[3]
 PACKED = ROOT / "book" / "docs" / "assets" / "kv-lab"
 PHONE = {"width": 390, "height": 844, "has_touch": True}
-LABS = [f"lab-{number:02}" for number in range(1, 8)]
+LABS = [f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12)]
+"""All that need no torch."""
 
 COLD_S, WARM_S = 6, 0.5
 """What a reader should wait at most, on two quiet cores."""
@@ -171,7 +172,10 @@ def test_starter_then_solution(show, lab):
     assert set(states(page)) == {"todo"}
     assert run(page, solution(lab)).startswith(f"Passed: {points} of {points} points.")
     assert set(states(page)) == {"pass"}
-    assert "In vLLM 0.33:" in page.locator(".result").inner_text()  # the lesson, as in the terminal
+    shown = "\n".join(brief(page))
+    assert all(words in shown for words in ("  PASSED", "  In vLLM 0.33:", "  To take away: "))  # as in the terminal
+    links = [link.get_attribute("href") for link in page.locator(".brief a").all()]
+    assert links == ([f"../lab-{int(lab[4:]) + 1:02}/"] if lab != "lab-12" else [])
 
 
 @pytest.fixture
@@ -270,6 +274,18 @@ def test_a_test_without_a_cache_tells_what_it_compared(show):
     run(page, text.replace("self.num_free_blocks -= 1", "self.num_free_blocks -= 2", 1))
     page.locator(".brief .link", has_text="mini-kv story 02").click()
     page.locator(".figure pre", has_text="<- the first that differs").first.wait_for()
+
+
+def test_a_schedulers_steps_are_told_below_the_figure(show):
+    """What the scheduler planned, as in the terminal's story."""
+    page = show("lab-11")
+    text = solution("lab-11")
+    assert "victim = self.running[-1]" in text
+    run(page, text.replace("victim = self.running[-1]", "victim = self.running[0]"))
+    page.locator(".figure kv-story svg").first.wait_for()
+    page.locator(".figure > details > summary").click()
+    last = page.locator(".figure > details pre").last.inner_text()
+    assert last == "step: A 1   (1 of 14 tokens; running: B; waiting: A, C; gave way: A)"
 
 
 def test_a_syntax_error_is_told_with_its_line(show):
