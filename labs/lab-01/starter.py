@@ -115,10 +115,12 @@ def waste(lengths: Sequence[int], block_size: int, max_len: int) -> tuple[int, i
 def max_concurrency(num_gpu_blocks: int, max_len: int, block_size: int) -> int:
     """Return how many requests of `max_len` tokens can run at one time, all of their tokens in the cache.
 
-    1. A request takes whole blocks: use your `cdiv`.
-    2. Of the `num_gpu_blocks` blocks, block 0 is the null block: a placeholder, never handed out.
-    3. A request runs only if all of its blocks are there, so count whole requests. The answer may be 0.
+    A pool of `num_gpu_blocks` blocks of `block_size` slots holds these tokens, and a slot holds one. A block belongs to
+    one request; blocks are not shared here. One block of the pool, block 0, is the null block: a placeholder that no
+    request is ever given. All three arguments are at least 1; the answer may be 0.
+
+    How to get there is for you to find, with integers of any size. Cost: O(1), so do not deal out blocks one by one.
 
     Example, 4 blocks of 4 slots: three requests of 4 tokens, one of 5 to 12 tokens, none of 13.
     """
-    todo("lab-01", "max_concurrency", "step 1, the blocks of one request")
+    todo("lab-01", "max_concurrency", "the goal is given, the steps are yours")

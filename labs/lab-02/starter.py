@@ -73,15 +73,16 @@ class FreeKVCacheBlockQueue:
         todo("lab-02", "FreeKVCacheBlockQueue.popleft_n", "step 1, are there enough?")
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take `block` out from wherever it stands.
+        """Take `block` out from wherever it stands: the others keep their order, and it can be appended again at once.
 
-        1. If it is not in the queue, raise `BlockStateError("a text of yours", [block.block_id])`.
-        2. Tie its two neighbours to each other, both ways.
-        3. Take the links off the block; count.
+        Afterwards the queue, the count and the block are as the class's docstring says that they are at all times. A
+        block that is not in the queue raises `BlockStateError("a text of yours", [block.block_id])`.
+
+        How to get there is for you to find. Cost: O(1), wherever the block stands; do not look for it.
 
         Example: from `2 0 3 1`, `remove(b0)` leaves `2 3 1`; `remove(b0)` once more raises.
         """
-        todo("lab-02", "FreeKVCacheBlockQueue.remove", "step 1, is it in the queue?")
+        todo("lab-02", "FreeKVCacheBlockQueue.remove", "the goal is given, the steps are yours")
 
     def append(self, block: KVCacheBlock) -> None:
         """Put `block` at the back, to be reused last. Raises `BlockStateError` if it is in the queue already.

@@ -120,19 +120,20 @@ def get_request_block_hasher(
 ) -> Callable[[Request], list[BlockHash]]:
     """Return a function that hashes those full blocks of a request that are not hashed yet.
 
-    The function that you return is called with a request when the request is made and each time it grows. It
+    The function that you return is called with a request when the request is made and each time it grows. It returns a
+    list of the new hashes, in order, and changes nothing: the caller appends them to `request.block_hashes`. The hashes
+    of a request are the chain at the top of this file, and do not depend on how it grew: token by token or at once.
 
-    1. counts the hashes that the request has, `request.block_hashes`, and the blocks that `request.token_ids` fill;
-    2. takes the last hash as the parent or, if there is none, the root of the request's namespace (`cache_salt`);
-    3. hashes block after block, each with its own extra keys, and returns the new hashes only: the caller appends them.
+    A request has `token_ids`, `num_tokens`, `block_hashes` and `cache_salt`. One hasher serves all requests, which take
+    turns in any order; a request may come with hashes that another hasher has made.
 
-    One hasher serves all requests, in any order: what it knows of a request, it reads off the request. Cost: one call
-    of `hash_function` per new block, and one for the root before the first; none while no block has become full.
+    How to get there is for you to find. Cost: one call of `hash_function` per new block, and one for the root before a
+    request's first block; none while no block has become full.
 
     Example, blocks of 4: a request of 7 tokens gets 1 hash; with 1 token more, the second, in one call; with 3 more,
     nothing.
     """
-    todo("lab-04", "get_request_block_hasher", "step 1, which blocks are full and not hashed")
+    todo("lab-04", "get_request_block_hasher", "the goal is given, the steps are yours")
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:

@@ -150,19 +150,18 @@ class FullAttentionManager(single_type_kv_cache_manager.FullAttentionManager):
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
         """Return the blocks of the longest cached prefix of at most `max_length` tokens, first block first.
 
-        1. Whole blocks only (`self.block_size` tokens each), and not more than `max_length` tokens have room for.
-        2. `self.block_pool.get_cached_block(block_hash, [self.kv_cache_group_id])` returns a list of one block, or
-           None.
-        3. Stop at the first block that is not there, whatever comes behind it: a request's progress is one number, a
-           count of tokens from the first on, and has no gaps.
+        `block_hashes` are those of the request's full blocks, first block first; a block has `self.block_size` tokens.
+        `self.block_pool.get_cached_block(block_hash, [self.kv_cache_group_id])` returns a list of one block, or None.
+        Held or free, a cached block can be hit. A request's progress is one number, a count of tokens from the first
+        on. A lookup is a question: no reference, no move in the free queue.
 
-        Held or free, a cached block can be hit. A lookup is a question: no reference, no move in the free queue.
-        Cost: one `get_cached_block` for each block of the hit, and one for the miss that ends it.
+        How to get there is for you to find. Cost: at most one `get_cached_block` for each block of the hit, and one for
+        the miss that ends it.
 
         Example, block size 4, hashes a b c d, of which a b d are in the index: 2 blocks for `max_length` 16, 1 for 7,
         none for 3.
         """
-        todo("lab-07", "FullAttentionManager.find_longest_cache_hit", "step 1, how many blocks may it be at most?")
+        todo("lab-07", "FullAttentionManager.find_longest_cache_hit", "the goal is given, the steps are yours")
 
 
 class KVCacheManager(kv_cache_manager.KVCacheManager):
