@@ -17,17 +17,17 @@ class Desk:
         lab: LabUnderTest,
         num_blocks: int,
         tables: Mapping[str, Sequence[int]] | None = None,
-        names: Mapping[int, str] | None = None,
+        hashes: Mapping[int, str] | None = None,
         queue: Sequence[int] | None = None,
     ) -> None:
-        """Make a pool in this state: tables by their holders, names by block, and the free blocks in their order."""
+        """Make a pool in this state: tables by their holders, hashes by block, and the free blocks in their order."""
         self.lab, self.pool = lab, SmallPool(num_blocks)
         self.tables = {name: list(table) for name, table in (tables or {}).items()}
         for table in self.tables.values():
             for block_id in table:
                 self.pool.blocks[block_id].ref_cnt += 1
-        for block_id, name in (names or {}).items():
-            self.pool.fill([block_id], [name])
+        for block_id, block_hash in (hashes or {}).items():
+            self.pool.fill([block_id], [block_hash])
         free = [block_id for block_id, block in self.pool.blocks.items() if block.ref_cnt == 0]
         self.pool.free_queue = list(queue) if queue is not None else free
         lab.drawing = lambda: self.pool.frame(self.tables)
@@ -44,20 +44,20 @@ class Desk:
     ) -> None:
         """Compare all that can be seen after a call, `returned` being what should have come of it and what came."""
         pool = self.pool
-        names = [next((name for name, ids in index.items() if block in ids), None) for block in pool.blocks]
+        hashes = [next((name for name, ids in index.items() if block in ids), None) for block in pool.blocks]
         held = [block.ref_cnt for block in pool.blocks.values()]
         rows = [] if returned is None else [(f"what came of {what}", *returned, why)]
         rows += [
             (f"free queue after {what}", list(queue), list(pool.free_queue), why),
             (f"references of blocks 1, 2, 3 ... after {what}", list(counts), held, why),
             (f"index after {what}", dict(index), dict(pool.index), why),
-            (f"names of blocks 1, 2, 3 ... after {what}", names, [b.block_hash for b in pool.blocks.values()], why),
+            (f"hashes of blocks 1, 2, 3 ... after {what}", hashes, [b.block_hash for b in pool.blocks.values()], why),
         ]
         self.lab.expect_all(rows)
 
-    def admit(self, who: str, names: Sequence[str], num_blocks: int) -> object:
+    def admit(self, who: str, block_hashes: Sequence[str], num_blocks: int) -> object:
         """Call the learner's `admit` and write the table down."""
-        table = self.lab.admit(self.pool, list(names), num_blocks)
+        table = self.lab.admit(self.pool, list(block_hashes), num_blocks)
         if isinstance(table, list) and all(block_id in self.pool.blocks for block_id in table):
             self.tables[who] = list(table)
         return table
@@ -75,12 +75,12 @@ class Desk:
         self.lab.give_back(self.pool, self.tables.pop(who, []))
 
     def fill(self, who: str, letters: str) -> None:
-        """Name the first blocks of the table that was written down, if there is one, after their contents."""
+        """Give the first blocks of the table that was written down, if there is one, the hashes of these contents."""
         self.pool.fill(self.tables.get(who, []), prefixes(letters))
 
 
 def prefixes(letters: str) -> list[str]:
-    """Return the names of blocks with these contents: "abc" gives "a", "ab" and "abc"."""
+    """Return the hashes of blocks with these contents, in letters: "abc" gives "a", "ab" and "abc"."""
     return [letters[:end] for end in range(1, len(letters) + 1)]
 
 
@@ -100,11 +100,11 @@ class RealPool:
         """Return the ids in a table."""
         return ids_of(self.tables[who])
 
-    def admit(self, who: str, names: Sequence[str], num_blocks: int) -> list[int] | None:
+    def admit(self, who: str, block_hashes: Sequence[str], num_blocks: int) -> list[int] | None:
         """Give a request its table, or None."""
         hit: list[KVCacheBlock] = []
-        for name in names:
-            found = self.pool.get_cached_block(BlockHash(name.encode()), [0])
+        for block_hash in block_hashes:
+            found = self.pool.get_cached_block(BlockHash(block_hash.encode()), [0])
             if found is None:
                 break
             hit += found
@@ -115,12 +115,12 @@ class RealPool:
         self.tables[who] = hit + self.pool.get_new_blocks(num_blocks - len(hit))
         return self.table(who)
 
-    def fill(self, who: str, names: Sequence[str]) -> None:
-        """Name the first blocks of a table."""
+    def fill(self, who: str, block_hashes: Sequence[str]) -> None:
+        """Give the first blocks of a table their hashes."""
         table = self.tables[who]
-        num_named = sum(block.block_hash is not None for block in table[: len(names)])
-        hashes = [BlockHash(name.encode()) for name in names]
-        self.pool.cache_full_blocks(table, hashes, num_named, len(names))
+        num_cached = sum(block.block_hash is not None for block in table[: len(block_hashes)])
+        hashes = [BlockHash(block_hash.encode()) for block_hash in block_hashes]
+        self.pool.cache_full_blocks(table, hashes, num_cached, len(hashes))
 
     def leave(self, who: str) -> None:
         """Give a table back, from its tail to its head."""

@@ -24,7 +24,7 @@ def _take_first(pool: SmallPool) -> int:
 
 
 def give_back(pool: SmallPool, table: Sequence[int]) -> None:
-    """End a table's hold on its blocks. What no table holds any more can be reused; names stay where they are."""
+    """End a table's hold on its blocks. What no table holds any more can be reused; block hashes stay."""
     if any(table.count(block_id) > 1 or pool.blocks[block_id].ref_cnt < 1 for block_id in table):
         raise ValueError("a block is given back that the table does not hold")
     num_unnamed = 0
@@ -39,9 +39,9 @@ def give_back(pool: SmallPool, table: Sequence[int]) -> None:
             num_unnamed += 1
 
 
-def admit(pool: SmallPool, names: Sequence[str], num_blocks: int) -> list[int] | None:
+def admit(pool: SmallPool, block_hashes: Sequence[str], num_blocks: int) -> list[int] | None:
     """Give a request its table of `num_blocks` blocks, first block first; `None`, and nothing changed, without room."""
-    table = [pool.index[name][0] for name in takewhile(pool.index.__contains__, names)]
+    table = [pool.index[name][0] for name in takewhile(pool.index.__contains__, block_hashes)]
     num_held = sum(pool.blocks[block_id].ref_cnt > 0 for block_id in table)
     if num_blocks - num_held > len(pool.free_queue):
         return None

@@ -19,7 +19,7 @@ def take(pool: SmallPool, num_blocks: int) -> list[int] | None:
 
 
 def give_back(pool: SmallPool, table: Sequence[int]) -> None:
-    """End a table's hold on its blocks. What no table holds any more can be reused; names stay where they are."""
+    """End a table's hold on its blocks. What no table holds any more can be reused; block hashes stay."""
     seen: set[int] = set()
     for block_id in table:
         if block_id in seen or block_id in pool.free_queue:
@@ -32,11 +32,11 @@ def give_back(pool: SmallPool, table: Sequence[int]) -> None:
     pool.free_queue.extend(block_id for block_id in idle if pool.blocks[block_id].block_hash is not None)
 
 
-def admit(pool: SmallPool, names: Sequence[str], num_blocks: int) -> list[int] | None:
+def admit(pool: SmallPool, block_hashes: Sequence[str], num_blocks: int) -> list[int] | None:
     """Give a request its table of `num_blocks` blocks, first block first; `None`, and nothing changed, without room."""
     queue = list(pool.free_queue)
     table: list[int] = []
-    for name in names:
+    for name in block_hashes:
         oldest = pool.index.get(name, [])[:1]
         if not oldest:
             break

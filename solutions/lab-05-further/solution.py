@@ -23,7 +23,7 @@ def take(pool: SmallPool, num_blocks: int) -> list[int] | None:
 
 
 def give_back(pool: SmallPool, table: Sequence[int]) -> None:
-    """End a table's hold on its blocks. What no table holds any more can be reused; names stay where they are."""
+    """End a table's hold on its blocks. What no table holds any more can be reused; block hashes stay."""
     if len(set(table)) < len(table) or any(pool.blocks[block_id].ref_cnt == 0 for block_id in table):
         raise ValueError(f"not a table: {table}")
     named, unnamed = [], []
@@ -35,10 +35,10 @@ def give_back(pool: SmallPool, table: Sequence[int]) -> None:
     pool.free_queue = unnamed + pool.free_queue + named
 
 
-def admit(pool: SmallPool, names: Sequence[str], num_blocks: int) -> list[int] | None:
+def admit(pool: SmallPool, block_hashes: Sequence[str], num_blocks: int) -> list[int] | None:
     """Give a request its table of `num_blocks` blocks, first block first; `None`, and nothing changed, without room."""
     found = []
-    for name in names:
+    for name in block_hashes:
         if name not in pool.index:
             break
         found.append(pool.index[name][0])

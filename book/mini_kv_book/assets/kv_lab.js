@@ -384,7 +384,7 @@
 
     /** Text in which a line of the learner's, and a command that this page can carry out, can be clicked. */
     #linked(text) {
-      const pattern = /(labs\/lab-\d\d\/starter\.py:\d+|mini-kv hint \d+ \w+|mini-kv story \d+ \w+)/;
+      const pattern = /(labs\/lab-[\w-]+\/starter\.py:\d+|mini-kv hint \d[\w-]* \w+|mini-kv story \d[\w-]* \w+)/;
       return text.split(pattern).map((part, index) => (index % 2 ? button(part, () => this.#follow(part), { class: "link" }) : part));
     }
 

@@ -16,7 +16,7 @@ from mini_kv.viz.figure import script
 ROOT = Path(__file__).parents[3]
 PACKED = ROOT / "book" / "docs" / "assets" / "kv-lab"
 PHONE = {"width": 390, "height": 844, "has_touch": True}
-LABS = [f"lab-{number:02}" for number in range(1, 8)]
+LABS = [*(f"lab-{number:02}" for number in range(1, 8)), "lab-05-further"]
 
 COLD_S, WARM_S = 6, 0.5
 """What a reader should wait at most, on two quiet cores."""
