@@ -53,8 +53,8 @@ def admit(pool: SmallPool, block_hashes: Sequence[str], num_blocks: int) -> list
 
     `block_hashes` are those of its first blocks, at most `num_blocks`, which others may have computed already; each
     stands for a block and all before it. What is in the cache is not computed again: the table begins with as many
-    blocks that have these hashes as can be, held or free, and the rest are new ones. Of several with one hash, the oldest.
-    Shared blocks can be found as before. Those that this table does not take stand in the queue as they stood.
+    blocks that have these hashes as can be, held or free, and the rest are new ones. Of several with one hash,
+    the oldest. Shared blocks can be found as before. What this table does not take stays in the queue as it stood.
 
     There is room if the queue has what this table takes out of it, neither more nor less.
 

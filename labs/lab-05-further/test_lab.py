@@ -95,7 +95,7 @@ def test_7_a_block_that_waits_is_revived_where_it_stands(lab: LabUnderTest) -> N
 def test_8_the_queue_after_each_step(lab: LabUnderTest) -> None:
     """Eight blocks, five requests, nine steps. Write the queues down on paper first; `predict` asks for them."""
     desk = Desk(lab, 8)
-    queues = []
+    queues: list[tuple[str, object, object, str]] = []
 
     def step(text: str, want: list[int], why: str = "") -> None:
         queues.append((f"free queue after step {len(queues) + 1}: {text}", want, list(desk.pool.free_queue), why))

@@ -188,7 +188,7 @@ def find_checkout(start: Path) -> Path:
 
 
 def find_lab(name: str, start: Path) -> Lab:
-    """Return the lab called `5`, `05`, `lab-05` (or `5-further`) of the checkout around `start`. Raises `UnknownLabError`."""
+    """Return the lab called `5`, `05`, `lab-05` or `5-further`, near `start`. Raises `UnknownLabError`."""
     labs = all_labs(find_checkout(start))
     number, dash, further = name.removeprefix("lab-").partition("-")
     for lab in labs:

@@ -26,7 +26,8 @@ def give_back(pool: SmallPool, table: Sequence[int]) -> None:
     """End a table's hold on its blocks. What no table holds any more can be reused; block hashes stay."""
     if len(set(table)) < len(table) or any(pool.blocks[block_id].ref_cnt == 0 for block_id in table):
         raise ValueError(f"not a table: {table}")
-    named, unnamed = [], []
+    named: list[int] = []
+    unnamed: list[int] = []
     for block_id in reversed(table):
         block = pool.blocks[block_id]
         block.ref_cnt -= 1
