@@ -41,6 +41,7 @@ class Desk:
         counts: Sequence[int],
         index: Mapping[str, list[int]],
         why: str = "",
+        why_index: str = "a block can be found under its hash from when it is full until it is handed out anew",
     ) -> None:
         """Compare all that can be seen after a call, `returned` being what should have come of it and what came."""
         pool = self.pool
@@ -49,9 +50,19 @@ class Desk:
         rows = [] if returned is None else [(f"what came of {what}", *returned, why)]
         rows += [
             (f"free queue after {what}", list(queue), list(pool.free_queue), why),
-            (f"references of blocks 1, 2, 3 ... after {what}", list(counts), held, why),
-            (f"index after {what}", dict(index), dict(pool.index), why),
-            (f"hashes of blocks 1, 2, 3 ... after {what}", hashes, [b.block_hash for b in pool.blocks.values()], why),
+            (
+                f"references of blocks 1, 2, 3 ... after {what}",
+                list(counts),
+                held,
+                "a count is the number of tables that hold it",
+            ),
+            (f"index after {what}", dict(index), dict(pool.index), why_index),
+            (
+                f"hashes of blocks 1, 2, 3 ... after {what}",
+                hashes,
+                [b.block_hash for b in pool.blocks.values()],
+                why_index,
+            ),
         ]
         self.lab.expect_all(rows)
 

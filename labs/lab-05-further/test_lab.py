@@ -1,7 +1,8 @@
 """lab-05, further: the three verbs of a cached block. Read the numbered tests in order.
 
-Contents are letters. The block hash of "c" after "a" and "b" is written "abc". Each test puts a pool into a state,
-calls one of your functions, and looks at all there is: what came back, the queue, the counts, the index, the hashes.
+Contents are letters. The block hash of "c" after "a" and "b" is written "abc"; "?" is a block that is not full. Each
+test puts a pool into a state, calls one of your functions, and looks at all there is: what came back, the queue, the
+counts, the index, the hashes.
 """
 
 import random
@@ -32,7 +33,7 @@ def test_2_nothing_leads_to_a_block_that_is_written_anew(lab: LabUnderTest) -> N
     desk = Desk(lab, 4, {"A": [1]}, {1: "a", 3: "ab"}, queue=[3, 2, 4])
     taken = lab.take(desk.pool, 2)
     why = 'block 3 is about to be overwritten: neither the index nor the block may still say "ab"'
-    desk.sees("take(pool, 2)", ([3, 2], taken), queue=[4], counts=[1, 1, 1, 0], index={"a": [1]}, why=why)
+    desk.sees("take(pool, 2)", ([3, 2], taken), queue=[4], counts=[1, 1, 1, 0], index={"a": [1]}, why_index=why)
 
 
 @points(3, "give_back", why="what is useless without the blocks before it goes before them")
@@ -137,7 +138,7 @@ def test_a_twin_can_still_be_found(lab: LabUnderTest) -> None:
         index = {"a": bearers} if bearers else {}
         why = "a hash leaves the index with its last block, and not before"
         what = f"take of block {block_id}, one of three twins"
-        desk.sees(what, ([block_id], taken), queue=queue, counts=counts, index=index, why=why)
+        desk.sees(what, ([block_id], taken), queue=queue, counts=counts, index=index, why_index=why)
 
 
 @points(2, "take", stage="adversary", after="test_1_new_blocks_come_from_the_front_of_the_queue")
