@@ -1,4 +1,4 @@
-"""What a lab is: a folder `labs/lab-NN` with a `lab.toml` that says the rest."""
+"""What a lab is: a folder `labs/lab-NN`, or `lab-NN-further` for more of the same, with a `lab.toml`."""
 
 import difflib
 import importlib.util
@@ -99,6 +99,11 @@ class Lab:
         return short if len(alike) < 2 else function
 
     @property
+    def is_further(self) -> bool:
+        """Whether it goes on where the lab of its number ends: graded like any, and not counted among the labs."""
+        return self.lab_id.count("-") > 1
+
+    @property
     def root(self) -> Path:
         """The repository."""
         return self.folder.parent.parent
@@ -183,11 +188,11 @@ def find_checkout(start: Path) -> Path:
 
 
 def find_lab(name: str, start: Path) -> Lab:
-    """Return the lab called `5`, `05` or `lab-05` of the checkout around `start`. Raises `UnknownLabError`."""
+    """Return the lab called `5`, `05`, `lab-05` or `5-further`, near `start`. Raises `UnknownLabError`."""
     labs = all_labs(find_checkout(start))
-    number = name.removeprefix("lab-").rjust(2, "0")
+    number, dash, further = name.removeprefix("lab-").partition("-")
     for lab in labs:
-        if lab.lab_id == f"lab-{number}":
+        if lab.lab_id == f"lab-{number.rjust(2, '0')}{dash}{further}":
             return lab
     raise UnknownLabError(f"no lab {shown(name)}; there are: {', '.join(lab.lab_id for lab in labs)}")
 

@@ -177,11 +177,18 @@ def _lesson(lab: Lab) -> list[str]:
         lines.append('    mini-kv generate "A block is free when" --labs starter')
     if lab.solutions.is_dir():
         lines += _wrapped(f"Others have solved it in other ways: {_relative(str(lab.solutions))}")
-    following = next((other for other in all_labs(lab.root) if other.lab_id > lab.lab_id), None)
-    if following is not None:
-        readme = _relative(str(following.folder / "README.md"))
-        lines += _wrapped(f"Next: {following.title} ({following.minutes} minutes), {readme}")
-    return lines + (_wrapped(f"To take away: {lab.question}") if lab.question else [])
+    return lines + _following(lab) + (_wrapped(f"To take away: {lab.question}") if lab.question else [])
+
+
+def _following(lab: Lab) -> list[str]:
+    """Return where this lab goes further, if it does, and the lab after it."""
+    later = [other for other in all_labs(lab.root) if other.lab_id > lab.lab_id]
+    more = [other for other in later if other.is_further and other.lab_id.startswith(lab.lab_id)]
+    lines = []
+    for other in more + [other for other in later if not other.is_further][:1]:
+        readme = _relative(str(other.folder / "README.md"))
+        lines += _wrapped(f"{'' if other in more else 'Next: '}{other.title} ({other.minutes} minutes), {readme}")
+    return lines
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -45,8 +45,10 @@ def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
         best = min(entry["best"], lab.points)  # of an edition where it was worth more
         bar = f"[{'#' * (20 * best // lab.points):.<20}]"
         now = "" if entry["score"] == best else f"   now {entry['score']}"
-        lines.append(f"{lab.lab_id}  {bar} {best:>3}/{lab.points}{now:<9}  {lab.minutes:>3} min  {lab.title}")
-    open_labs = [lab for lab in labs if progress.get(lab.lab_id, {}).get("best", 0) < lab.points]
+        indent = "  " * lab.is_further
+        lines.append(f"{indent}{lab.lab_id}  {bar} {best:>3}/{lab.points}{now:<9}  {lab.minutes:>3} min  {lab.title}")
+    asked = [lab for lab in labs if not lab.is_further]
+    open_labs = [lab for lab in asked if progress.get(lab.lab_id, {}).get("best", 0) < lab.points]
     if open_labs:
         page = os.path.relpath(open_labs[0].folder / "README.md")
         lines += ["", f"next: read {page}, then type  {run_command(open_labs[0])}"]
