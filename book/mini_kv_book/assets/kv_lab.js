@@ -394,7 +394,7 @@ class KvLab extends HTMLElement {
 
   /** Text in which a line of the learner's, a lab, and a command that this page can carry out, can be clicked. */
   #linked(text) {
-    const pattern = /(labs\/lab-\d\d\/starter\.py:\d+|mini-kv hint \d+ \w+|mini-kv story \d+ \w+|mini-kv run \d+ --all|labs\/lab-\d\d\/README\.md)/;
+    const pattern = /(labs\/lab-[\w-]+\/(?:starter\.py:\d+|README\.md)|mini-kv (?:hint|story) \d[\w-]* \w+|mini-kv run \d[\w-]* --all)/;
     return text.split(pattern).map((part, index) => (index % 2 ? this.#link(part) : part));
   }
 
