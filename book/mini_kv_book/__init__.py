@@ -6,6 +6,7 @@ order:
 - `places`, `runs`, `fences`, `extension`: how a page comes to be;
 - `links`, `maths`, `diagram`, `lab`, `puzzles`: its parts;
 - `docstrings` and `drawings`: the engine's own words on the API pages; `generate`: those pages, and the navigation;
+- `stills`: the pictures that notebooks are stored with;
 - `tables`: what is made from code and data: `deviations`, `names`, `serving`, `coverage`,
   `kernels`, `kill_matrix`, `recorded`, `licences`, `spine`;
 - `kept`: what fences have computed, for the next build;

@@ -1,4 +1,4 @@
-"""Write the pages made from the code, one per module, one per lab and the puzzles', and the navigation's lines.
+"""Write what follows from the code: a page per module and lab, the puzzles' page, the navigation, notebooks' stills.
 
     make book-pages               or: python -m mini_kv_book.generate
 
@@ -10,7 +10,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from mini_kv_book import puzzles
+from mini_kv_book import puzzles, stills
 from mini_kv_book.places import DOCS, ROOT
 
 PACKAGES = ("core", "trace", "viz", "attention", "engine", "lessons", "training")
@@ -64,7 +64,8 @@ def pages() -> dict[Path, str]:
     api = {
         DOCS / "api" / f"{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()
     }
-    return api | {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()} | {DOCS / "puzzles.md": puzzles.page()}
+    of_labs = {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()}
+    return api | of_labs | {DOCS / "puzzles.md": puzzles.page()} | stills.notebooks()
 
 
 def navigation() -> dict[str, list[str]]:

@@ -95,6 +95,7 @@ def test_no_module_no_lab_and_no_chapter_is_forgotten():
     wanted = generate.pages()
     there = {path: path.read_text(encoding="utf-8") for path in DOCS.glob("api/mini_kv.*.md")}
     there |= {path: path.read_text(encoding="utf-8") for path in (*DOCS.glob("labs/lab-*.md"), DOCS / "puzzles.md")}
+    there |= {path: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert there == wanted
     config = generate.CONFIG.read_text(encoding="utf-8")
     assert config == generate.with_navigation(config)
