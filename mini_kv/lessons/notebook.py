@@ -122,7 +122,7 @@ class LivePlayer:
             f"<b>{used}</b> blocks used, <b>{cached}</b> cached, <b>{empty}</b> empty. "
             f"Found so far: <b>{stats.hits}</b> of <b>{stats.queries}</b> tokens{rate}.</div>"
         )
-        self.figure.value = figure.fragment(self.story())
+        self.figure.value = figure.fragment(self.story(), still=False)
 
     def story(self) -> dict[str, Any]:
         """Return everything that was done to this pool, as the figure reads it."""
@@ -183,7 +183,7 @@ class PromptPlayer:
         )
         # An HTML widget makes its figure anew each time; with a key, its blocks move from where they were.
         self.data = {**figure.played_data(ran.scenario, ran.played), "key": f"prompts {id(self)}"}
-        self.figure.value = figure.fragment(self.data)
+        self.figure.value = figure.fragment(self.data, still=False)
 
     def _ipython_display_(self) -> None:
         _display_with_figure(self.box, self.data)
