@@ -3,7 +3,8 @@
 What makes text is a Markdown extension or a fence's formatter, so that MkDocs and Zensical build the same site. Reading
 order:
 
-- `places`, `runs`, `fences`, `extension`: how a page comes to be; `links`, `maths`, `diagram`, `lab`, `puzzles`: its parts;
+- `places`, `runs`, `fences`, `extension`: how a page comes to be;
+- `links`, `maths`, `diagram`, `lab`, `puzzles`: its parts;
 - `docstrings` and `drawings`: the engine's own words on the API pages; `generate`: those pages, and the navigation;
 - `tables`: what is made from code and data: `deviations`, `names`, `serving`, `coverage`,
   `kernels`, `kill_matrix`, `recorded`, `licences`, `spine`;
