@@ -618,9 +618,10 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 .row > button { font-family: system-ui, sans-serif }
 .row p { font: 15px/1.5 system-ui, sans-serif }
 pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overflow-x: auto; margin: .4em 0 }
-.brief { background: var(--soft); padding: .6em .8em; margin-bottom: .5em }
+.brief { background: var(--soft); padding: .6em .5em; margin-bottom: .5em }
 .brief .verdict { margin: 0 0 .8em }
-.brief .line { font: 12.5px/1.5 var(--mono) }
+.brief .line { font: 12px/1.5 var(--mono) }
+.brief p.line { padding-left: 2ch; text-indent: -2ch }
 .brief pre.line { white-space: pre; margin: 0; padding: 0 }
 .whole, .terminal { margin-top: .6em }
 .forecast .question { margin: 0 }
