@@ -191,6 +191,10 @@ def test_room_is_what_leaves_the_queue(lab: LabUnderTest) -> None:
     why = "1 is held and needs no room; 2, 3 and 4 are what the queue has"
     what = 'admit of "abc?" with 3 free'
     roomy.sees(what, ([1, 2, 3, 4], table), queue=[], counts=[2, 1, 1, 1], index=index, why=why)
+    full = Desk(lab, 3, {"A": [1, 2, 3]}, hashes)
+    table = full.admit("C", prefixes("abc"), 3)
+    why = "A holds all that C wants: nothing has to leave the queue"
+    full.sees('admit of "abc" with 0 free', ([1, 2, 3], table), queue=[], counts=[2, 2, 2], index=index, why=why)
 
 
 @points(1, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
