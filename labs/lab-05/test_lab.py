@@ -64,11 +64,9 @@ def test_2_identical_prompt_shares_all_but_the_tail_block(lab: LabUnderTest) -> 
 
 @points(4, "ref_counts", why="a reference a table: blocks 1 to 7 stand in A's and in B's, the last in one only")
 def test_3_reference_counts_show_the_sharing(lab: LabUnderTest) -> None:
-    """Alone, A holds each of its blocks once; with B, the first seven are held twice."""
+    """A and B hold the first seven blocks together, and one block each; without A, B holds each of its blocks once."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
-    a = kv.hold(PROMPT, "A")
-    lab.expect("A's reference counts, alone", [1] * 8, lab.ref_counts(kv, a))
-    b = kv.hold(PROMPT, "B")
+    a, b = kv.hold(PROMPT, "A"), kv.hold(PROMPT, "B")
     lab.expect("B's reference counts", [2] * 7 + [1], lab.ref_counts(kv, b))
     lab.expect("A's reference counts", [2] * 7 + [1], lab.ref_counts(kv, a))
     kv.free(a)
