@@ -185,9 +185,9 @@ def find_checkout(start: Path) -> Path:
 def find_lab(name: str, start: Path) -> Lab:
     """Return the lab called `5`, `05` or `lab-05` of the checkout around `start`. Raises `UnknownLabError`."""
     labs = all_labs(find_checkout(start))
-    number = name.removeprefix("lab-").rjust(2, "0")
+    number, dash, further = name.removeprefix("lab-").partition("-")
     for lab in labs:
-        if lab.lab_id == f"lab-{number}":
+        if lab.lab_id == f"lab-{number.rjust(2, '0')}{dash}{further}":
             return lab
     raise UnknownLabError(f"no lab {shown(name)}; there are: {', '.join(lab.lab_id for lab in labs)}")
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         print("\n".join(_story_titles()))
         return 0
-    of_a_lab = args.test is not None or args.name.removeprefix("lab-").isdigit()
+    of_a_lab = args.test is not None or args.name.removeprefix("lab-").partition("-")[0].isdigit()
     try:
         if args.name.endswith(".jsonl"):
             _play_events(args, keys)
