@@ -78,7 +78,8 @@ class Access:
         rows = self.is_active.reshape(-1, self.is_active.shape[-1] if self.is_active.ndim else 1)
         lanes = "|".join("".join("o" if lane else "." for lane in row) for row in rows)
         cut = lanes if len(lanes) <= _MAX_COLUMNS else lanes[: _MAX_COLUMNS - 4] + " ..."
-        return f"program {self.program} {'reads' if self.is_load else 'writes'} {self.region.name:<12} {cut}"
+        verb = "reads" if self.is_load else "writes"
+        return f"program {self.program} {verb:<6} {self.region.name:<7} {cut}"
 
 
 class KernelMemory:
