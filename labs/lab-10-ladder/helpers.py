@@ -34,10 +34,13 @@ def start(lab: LabUnderTest, launcher: str, tensors: Mapping[str, Any], *sizes: 
     memory = KernelMemory(**tensors)
     with memory.watch():
         getattr(lab, launcher)(*tensors.values(), *sizes)
-    lab.note(LEGEND)
-    for line in dict.fromkeys(access.draw() for access in memory.accesses):
-        lab.note(line)
+    lab.note("\n".join([LEGEND, *drawn(memory)]))
     return memory
+
+
+def drawn(memory: KernelMemory) -> list[str]:
+    """Return a line of lanes for each load and store, those that are alike once."""
+    return list(dict.fromkeys(access.draw() for access in memory.accesses))
 
 
 def compare(lab: LabUnderTest, memory: KernelMemory, out: Any, want: Any) -> None:
@@ -49,7 +52,7 @@ def compare(lab: LabUnderTest, memory: KernelMemory, out: Any, want: Any) -> Non
         place = (*first[:-1], slice(begin, begin + SHOWN))
         count = f"{int(far.sum())} of {far.numel()} numbers of out are wrong"
         where = f"row {first[0]}, numbers from {begin} on" if out.dim() > 1 else f"numbers from {begin} on"
-        picture = [LEGEND, *list(dict.fromkeys(access.draw() for access in memory.accesses))[:SHOWN]]
+        picture = [LEGEND, *drawn(memory)[:SHOWN]]
         lab.fail(f"{count}; {where}", told(want[place]), told(out[place]), picture=picture, seen=told(out.flatten()))
     lab.expect("numbers of out that are wrong", 0, 0)
 
@@ -64,7 +67,7 @@ def count_reads(lab: LabUnderTest, memory: KernelMemory, **want: int) -> None:
     read = memory.lanes_read()
     got = {name: read[name] for name in want}
     if got != want:
-        picture = [LEGEND, *list(dict.fromkeys(access.draw() for access in memory.accesses))[:SHOWN]]
+        picture = [LEGEND, *drawn(memory)[:SHOWN]]
         lab.fail("numbers read from each tensor", want, got, picture=picture)
     lab.expect("numbers read from each tensor", want, got)
 

@@ -63,7 +63,7 @@ def row_softmax(out: Tensor, scores: Tensor) -> None:
 def online_softmax_kernel(out, scores, values, num_columns, stride, TILE: tl.constexpr):
     """Write the mean of a row's values, weighted by the softmax of its scores, and read each number only once.
 
-    `scores` and `values` have rows of `num_columns` numbers, `stride` apart, too long for one tile; `out` has one number
+    `scores` and `values` have rows of `num_columns` numbers, `stride` apart, too long for one tile; `out` has a number
     per row. What was summed before a larger score came was measured against a smaller one.
 
     Example: scores `[0, 0, ln 2]`, values `[1, 2, 3]`: the weights are 1/4, 1/4, 1/2, the answer is 2.25.

@@ -31,7 +31,9 @@ def test_2_the_last_tile_is_not_full(lab: LabUnderTest, torch: ModuleType) -> No
         compare(lab, memory, target, source)
 
 
-@points(2, "masked_copy", stage="adversary", why="a program copies its own tile; the others' have programs of their own")
+@points(
+    2, "masked_copy", stage="adversary", why="a program copies its own tile; the others' have programs of their own"
+)
 def test_3_each_number_moves_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """21 numbers: 21 are read, 21 are written, in three loads and three stores."""
     target, source = torch.full((21,), UNTOUCHED), torch.arange(21.0)
@@ -91,7 +93,9 @@ def test_9_one_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
 
 
-@points(3, "online_softmax", why="what was summed is worth less when a larger score comes: both sums, by the same factor")
+@points(
+    3, "online_softmax", why="what was summed is worth less when a larger score comes: both sums, by the same factor"
+)
 def test_10_scores_rise_from_tile_to_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     """21 scores in three tiles, rising by 2 a tile, then falling, then all near -200."""
     steps = 2.0 * (torch.arange(21) // 8)

@@ -1,5 +1,4 @@
-"""An alternative: tiles lie on their side, and the sums begin with the first tile instead of before it.
-"""
+"""An alternative: tiles lie on their side, and the sums begin with the first tile instead of before it."""
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 import triton
