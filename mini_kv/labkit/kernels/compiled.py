@@ -2,7 +2,8 @@
 
 The interpreter takes what Python takes; the compiler does not. So the launchers run once more, in a process of their
 own, with triton as it comes and a driver that names a GPU and has none: each kernel that they start is compiled and
-goes nowhere. What the compiler took has a `Card`: what it costs. The process reads the file's path and the calls from stdin, pickled, and writes JSON.
+goes nowhere. What the compiler took has a `Card`: what it costs. The process reads the file's path and the calls from
+stdin, pickled, and writes JSON.
 """
 
 import json
@@ -152,7 +153,7 @@ def spilled(said: str) -> int:
 def load_widths(ptx: str) -> tuple[int, ...]:
     """Return the bits that a thread gets with each load from global memory, directly or through shared memory.
 
-    >>> load_widths("ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];  ld.global.L1::evict_last.b16 %rs1, [%rd2];")
+    >>> load_widths("ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 ];  ld.global.L1::evict_last.b16 %rs1, [ %rd2 ];")
     (128, 16)
     >>> load_widths("cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;")
     (128,)
