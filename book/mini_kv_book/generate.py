@@ -76,7 +76,7 @@ def navigation() -> dict[str, list[str]]:
             api += [f"          - {'.'.join(name.split('.')[2:])}: api/{name}.md" for name in names]
     return {
         "chapters": [f'      - "{title}": chapters/{name}' for name, title in chapters().items()],
-        "labs": [f'      - "{lab[4:]} {_lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
+        "labs": [f'      - "{lab[4:6]} {_lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
         "api": api,
     }
 

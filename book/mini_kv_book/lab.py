@@ -23,7 +23,7 @@ PACKED = DOCS / "assets" / "kv-lab"
 def fence(body: str, _md: Any) -> str:
     """Let the reader run the lab here, or say how to run it on one's own machine."""
     lab = body.strip()
-    if not re.fullmatch(r"lab-\d\d", lab) or not (ROOT / "labs" / lab).is_dir():
+    if not re.fullmatch(r"lab-\d\d(-\w+)?", lab) or not (ROOT / "labs" / lab).is_dir():
         raise FenceError(f"there is no lab {lab!r}")
     return element(lab, megabytes())
 

@@ -22,7 +22,7 @@ def _page_about(path: str) -> str | None:
     """
     if path.startswith(_DOCS_PREFIX):
         return path.removeprefix(_DOCS_PREFIX)
-    if lab := re.fullmatch(r"labs/(lab-\d\d)(/README\.md)?", path):
+    if lab := re.fullmatch(r"labs/(lab-\d\d(?:-\w+)?)(/README\.md)?", path):
         candidate = f"labs/{lab[1]}.md"
     else:
         candidate = f"api/{re.sub(r'(/__init__)?[.]py$', '', path).replace('/', '.')}.md"
