@@ -31,9 +31,7 @@ def test_2_the_last_tile_is_not_full(lab: LabUnderTest, torch: ModuleType) -> No
         compare(lab, memory, target, source)
 
 
-@points(
-    2, "masked_copy", stage="adversary", why="a program copies its own tile; the others' have programs of their own"
-)
+@points(2, "masked_copy", why="a program copies its own tile; the others' have programs of their own")
 def test_3_each_number_moves_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """21 numbers: 21 are read, 21 are written, in three loads and three stores."""
     target, source = torch.full((21,), UNTOUCHED), torch.arange(21.0)
@@ -67,7 +65,7 @@ def test_6_rows_narrower_than_the_tile(lab: LabUnderTest, torch: ModuleType) -> 
     compare(lab, start(lab, "row_softmax", {"out": out, "scores": scores}), out, scores.softmax(1))
 
 
-@points(2, "row_softmax", stage="adversary", why="a softmax does not change when all scores move by the same amount")
+@points(2, "row_softmax", why="a softmax does not change when all scores move by the same amount")
 def test_7_scores_far_from_zero(lab: LabUnderTest, torch: ModuleType) -> None:
     """A row near +200 and one near -200, whose exponentials are infinite, or 0."""
     scores = noise(torch, 2, 5) + torch.tensor([[200.0], [-200.0]])
@@ -105,7 +103,7 @@ def test_10_scores_rise_from_tile_to_tile(lab: LabUnderTest, torch: ModuleType) 
     compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
 
 
-@points(2, "online_softmax", stage="adversary", why="reading a row once is what the running numbers are for")
+@points(2, "online_softmax", why="reading a row once is what the running numbers are for")
 def test_11_each_score_is_read_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """One row of 21 scores and values."""
     out, (scores, values) = torch.full((1,), UNTOUCHED), noise(torch, 2, 1, 21)
@@ -151,7 +149,7 @@ def test_14_the_last_block_is_half_full(lab: LabUnderTest, torch: ModuleType) ->
     play_gather(lab, torch, num_tokens=9, block_size=4, head_size=8)
 
 
-@points(2, "gather", stage="adversary", why="both sides of a tile are powers of two, blocks and heads need not be")
+@points(2, "gather", why="both sides of a tile are powers of two, blocks and heads need not be")
 def test_15_odd_blocks_and_heads(lab: LabUnderTest, torch: ModuleType) -> None:
     """Blocks of 3 in tiles of 4, heads of 6 in tiles of 8."""
     play_gather(lab, torch, num_tokens=9, block_size=3, head_size=6)
@@ -188,7 +186,7 @@ def test_18_both_sides_have_an_end(lab: LabUnderTest, torch: ModuleType) -> None
     play_heads(lab, torch, num_tokens=11, head_size=6)
 
 
-@points(2, "shared_load", stage="adversary", why="what two heads need is fetched once: this is what GQA saves")
+@points(2, "shared_load", why="what two heads need is fetched once: this is what GQA saves")
 def test_19_each_key_is_read_once(lab: LabUnderTest, torch: ModuleType) -> None:
     """Eleven keys of six numbers are 66 numbers, for one head and for two."""
     query, keys = noise(torch, 2, 6), noise(torch, 11, 6)
