@@ -72,6 +72,30 @@ def count_reads(lab: LabUnderTest, memory: KernelMemory, **want: int) -> None:
     lab.expect("numbers read from each tensor", want, got)
 
 
+def play_gather(lab: LabUnderTest, torch: ModuleType, num_tokens: int, block_size: int, head_size: int) -> None:
+    """Gather tokens from blocks 5, 2 and 6 of eight; behind the last one and around each block is something stale."""
+    cache = part(torch, 8, block_size, head_size, around=STALE)
+    cache[:] = STALE
+    ids = [5, 2, 6][: -(-num_tokens // block_size)]
+    rows = torch.arange(float(num_tokens))[:, None] * 100 + torch.arange(float(head_size))
+    for position, row in enumerate(rows):
+        cache[ids[position // block_size], position % block_size] = row
+    out = part(torch, num_tokens, head_size)
+    table = torch.tensor([*ids, 1 << 30], dtype=torch.int32)
+    memory = start(lab, "gather", {"out": out, "cache": cache, "table": table})
+    compare(lab, memory, out, rows)
+    count_reads(lab, memory, cache=num_tokens * head_size)
+
+
+def play_heads(lab: LabUnderTest, torch: ModuleType, num_tokens: int, head_size: int) -> None:
+    """Score keys in tiles of eight, parts of longer rows, for two heads; every key is to be read once."""
+    query, keys = part(torch, 2, head_size, around=STALE), part(torch, num_tokens, head_size, around=STALE)
+    query[:], keys[:] = noise(torch, 2, head_size), noise(torch, num_tokens, head_size)
+    out = part(torch, 2, num_tokens)
+    memory = start(lab, "shared_load", {"out": out, "query": query, "keys": keys}, 8)
+    compare(lab, memory, out, query @ keys.T)
+
+
 def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
     """Compile all five kernels for tiles as large as on a GPU, once for all tests; fail for this one's."""
     found = compile_calls(lab.implementation.file, gpu_sized_calls(torch))[launcher]

@@ -9,7 +9,18 @@ from types import ModuleType
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest
 
-from .helpers import STALE, UNTOUCHED, compare, count_reads, noise, part, refuse_what_no_compiler_takes, start
+from .helpers import (
+    STALE,
+    UNTOUCHED,
+    compare,
+    count_reads,
+    noise,
+    part,
+    play_gather,
+    play_heads,
+    refuse_what_no_compiler_takes,
+    start,
+)
 
 # Rung 1: a copy with a mask -----------------------------------------------------------------------------------------
 
@@ -122,28 +133,13 @@ def test_12_the_online_softmax_compiles(lab: LabUnderTest, torch: ModuleType) ->
 # Rung 4: a gather through a table -----------------------------------------------------------------------------------
 
 
-def play_gather(lab: LabUnderTest, torch: ModuleType, num_tokens: int, block_size: int, head_size: int) -> None:
-    """Gather tokens from blocks 5, 2 and 6 of eight; behind the last one and around each block is something stale."""
-    cache = part(torch, 8, block_size, head_size, around=STALE)
-    cache[:] = STALE
-    ids = [5, 2, 6][: -(-num_tokens // block_size)]
-    rows = torch.arange(float(num_tokens))[:, None] * 100 + torch.arange(float(head_size))
-    for position, row in enumerate(rows):
-        cache[ids[position // block_size], position % block_size] = row
-    out = part(torch, num_tokens, head_size)
-    table = torch.tensor([*ids, 1 << 30], dtype=torch.int32)
-    memory = start(lab, "gather", {"out": out, "cache": cache, "table": table})
-    compare(lab, memory, out, rows)
-    count_reads(lab, memory, cache=num_tokens * head_size)
-
-
 @points(3, "gather", why="the table says which block comes first; the cache's own order means nothing")
 def test_13_blocks_in_any_order(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three full blocks of 4 tokens, 8 numbers each. Number 503 is that of token 5, element 3."""
     play_gather(lab, torch, num_tokens=12, block_size=4, head_size=8)
 
 
-@points(3, "gather", why="places behind the last token belong to nobody yet, and the row for them is another's")
+@points(3, "gather", why="places behind the last token hold none yet, and the row for them is another's")
 def test_14_the_last_block_is_half_full(lab: LabUnderTest, torch: ModuleType) -> None:
     """Nine tokens in blocks of 4: of the last block, one place holds a token."""
     play_gather(lab, torch, num_tokens=9, block_size=4, head_size=8)
@@ -163,15 +159,6 @@ def test_16_the_gather_compiles(lab: LabUnderTest, torch: ModuleType) -> None:
 
 
 # Rung 5: two heads share a load --------------------------------------------------------------------------------------
-
-
-def play_heads(lab: LabUnderTest, torch: ModuleType, num_tokens: int, head_size: int) -> None:
-    """Score keys in tiles of eight, parts of longer rows, for two heads; every key is to be read once."""
-    query, keys = part(torch, 2, head_size, around=STALE), part(torch, num_tokens, head_size, around=STALE)
-    query[:], keys[:] = noise(torch, 2, head_size), noise(torch, num_tokens, head_size)
-    out = part(torch, 2, num_tokens)
-    memory = start(lab, "shared_load", {"out": out, "query": query, "keys": keys}, 8)
-    compare(lab, memory, out, query @ keys.T)
 
 
 @points(3, "shared_load", why="each head multiplies the same keys by its own query, and answers in its own row")
