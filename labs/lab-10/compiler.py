@@ -32,3 +32,4 @@ def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher
         raise failure
     if not found.kernels:
         lab.fail("kernels that the launcher started", "at least one", 0)
+    lab.cards = found.kernels

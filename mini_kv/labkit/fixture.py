@@ -17,6 +17,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.labkit.implementation import Implementation, LoadError, get_class, get_function
+from mini_kv.labkit.kernels.compiled import Card
 from mini_kv.trace.debug import DebugKVCacheManager
 from mini_kv.trace.frame import Frame, frame_of, frame_of_pool
 from mini_kv.trace.recorder import Recorder
@@ -111,6 +112,8 @@ class LabUnderTest:
         """What this test said and compared, in this order: with the calls of its cache, its story."""
         self.drawing: Callable[[], Frame] | None = None
         """Gives the state that a failure shows."""
+        self.cards: Sequence[Card] = ()
+        """What the learner's kernels cost, from a test that compiles them."""
 
     def engine(self, part: Part) -> Part:
         """Return this class or function of the engine; in an audit, the one of the same name that has a bug."""

@@ -235,6 +235,7 @@ def pytest_runtest_makereport(
     if call.excinfo is None:
         if report.when == "call" and report.passed:
             result.state = State.PASS
+            result.cards = item.stash[FIXTURE].cards if FIXTURE in item.stash else ()
     elif call.when == "setup" and report.skipped:  # no code of the learner's has run, so the skip is our own
         result.message = str(call.excinfo.value)
     else:

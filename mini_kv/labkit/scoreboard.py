@@ -10,6 +10,7 @@ from enum import StrEnum, unique
 from pathlib import Path
 
 from mini_kv.labkit.implementation import Implementation
+from mini_kv.labkit.kernels.compiled import Card, draw_cards
 from mini_kv.labkit.lab import Lab, all_labs, run_command
 
 
@@ -43,6 +44,8 @@ class LabResult:
     """What the test saw, without paths and lines: what tells one wrong answer from another."""
     belief: str = ""
     """What the learner may believe, at the first failure of a function that is wrong in a way that is known."""
+    cards: Sequence[Card] = ()
+    """What the kernels cost that a passed test had compiled."""
 
     @property
     def short_function(self) -> str:
@@ -68,6 +71,7 @@ def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]
         return [
             f"{lab.lab_id}  {score} of {total} points for the reference solution, {_relative(implementation.source)}",
             f"  This was not your code. Run yours:  {run_command(lab)}",
+            *_cards(results),
         ]
     width = max(len(result.test) for result in results)
     lines = [f"{lab.lab_id}  {lab.title}", f"code that ran: {_ran(implementation)}", ""]
@@ -79,7 +83,12 @@ def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]
         mark = f"{result.state.upper():<8}"
         lines.append(f"    {mark}{result.score:>2}/{result.points:<2}  {result.test:<{width}}  {result.short_function}")
     lines += ["", f"  {_bar(score, total)}  {score} of {total} points   {_subtotals(results)}"]
-    return [*lines, *_verdict(implementation, results, score == total)]
+    return [*lines, *_cards(results), *_verdict(implementation, results, score == total)]
+
+
+def _cards(results: Sequence[LabResult]) -> list[str]:
+    """Return what the kernels cost that the compiler took."""
+    return draw_cards([card for result in results for card in result.cards])
 
 
 def draw_brief(implementation: Implementation, results: Sequence[LabResult], printed: str = "") -> list[str]:
@@ -98,7 +107,7 @@ def draw_brief(implementation: Implementation, results: Sequence[LabResult], pri
         ending = _verdict(implementation, results, score == lab.points)
     else:
         ending = [f"  next: {first.test}", f"        {_place(implementation, first)}"]
-    return [f"{lab.lab_id}  {lab.title}", "", bar, *ending]
+    return [f"{lab.lab_id}  {lab.title}", "", bar, *_cards(results), *ending]
 
 
 def _others(failed: Sequence[LabResult]) -> list[str]:

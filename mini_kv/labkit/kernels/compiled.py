@@ -2,7 +2,8 @@
 
 The interpreter takes what Python takes; the compiler does not. So the launchers run once more, in a process of their
 own, with triton as it comes and a driver that names a GPU and has none: each kernel that they start is compiled and
-goes nowhere. The process reads the file's path and the calls from stdin, pickled, and writes JSON.
+goes nowhere. What the compiler took has a `Card`: what it costs. The process reads the file's path and the calls from
+stdin, pickled, and writes JSON.
 """
 
 import json
@@ -11,6 +12,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
@@ -25,11 +27,37 @@ CAPABILITY = 90
 
 
 @dataclass(frozen=True, slots=True)
+class Card:
+    """What one kernel takes of a multiprocessor."""
+
+    kernel: str
+    registers: int
+    """Per thread."""
+    spills: int
+    """Bytes per thread that are put off to memory, since there were too few registers."""
+    shared: int
+    """Bytes of shared memory per program."""
+    loads: Sequence[int]
+    """Bits that one thread gets with each load from global memory, in the order of the code."""
+
+    def __str__(self) -> str:
+        widths = " ".join(f"{self.loads.count(bits)}x{bits}" for bits in sorted(set(self.loads), reverse=True))
+        costs = f"{self.registers:>9}{self.spills:>8} B{self.shared:>9} B"
+        return f"  {self.kernel:<30}{costs}   {widths or 'none'}"
+
+
+def draw_cards(cards: Sequence[Card]) -> list[str]:
+    """Return a table of the kernels' cards; no line without one."""
+    head = f"  {f'card, capability {CAPABILITY / 10}':<30}registers    spills     shared   loads x bits"
+    return [head, *(str(card) for card in dict.fromkeys(cards))] if cards else []
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """What became of one launcher's kernels."""
 
-    kernels: list[str]
-    """Names of those that the compiler took."""
+    kernels: list[Card]
+    """Those that the compiler took."""
     error: str = ""
     """The compiler's sentence about the one that it refused."""
     line: int = 0
@@ -55,8 +83,13 @@ def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[st
         if done.returncode:
             last = (done.stderr.decode(errors="replace").splitlines() or ["without a word"])[-1]
             return dict.fromkeys(calls, Compiled([], f"the compiler ended with status {done.returncode}: {last}"))
-        _FOUND[text] = {name: Compiled(**found) for name, found in json.loads(done.stdout).items()}
+        _FOUND[text] = {name: _read(found) for name, found in json.loads(done.stdout).items()}
     return _FOUND[text]
+
+
+def _read(found: dict[str, Any]) -> Compiled:
+    cards = [Card(**card | {"loads": tuple(card["loads"])}) for card in found.pop("kernels")]
+    return Compiled(cards, **found)
 
 
 def _compile_launches(launcher: Callable[..., object], arguments: Sequence[object]) -> Compiled:
@@ -65,13 +98,13 @@ def _compile_launches(launcher: Callable[..., object], arguments: Sequence[objec
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernels: list[str] = []
+    kernels: list[Card] = []
     target = GPUTarget("cuda", CAPABILITY, 32)
 
     def instead_of_a_launch(*, fn: Any, compile: dict[str, Any], **_: object) -> bool:
         source = ASTSource(fn.jit_function, compile["signature"], compile["constants"], compile["configs"][0])
-        triton.compile(source, target=target, options={name: compile[name] for name in ("num_warps", "num_stages")})
-        kernels.append(fn.name)
+        options = {name: compile[name] for name in ("num_warps", "num_stages")}
+        kernels.append(_card(fn.name.rpartition(".")[2], triton.compile(source, target=target, options=options)))
         return True  # it is in a cache already, triton is told: then there is nothing to start
 
     driver = SimpleNamespace(  # it names a GPU, and there is none
@@ -84,6 +117,52 @@ def _compile_launches(launcher: Callable[..., object], arguments: Sequence[objec
     except Exception as error:  # whatever the compiler, or the learner's code, breaks down with
         return Compiled(kernels, *_sentence_and_line(error, launcher.__globals__))
     return Compiled(kernels)
+
+
+def _card(name: str, compiled: Any) -> Card:
+    """Return what a compiled kernel takes: from its PTX, and from what NVIDIA's assembler says when it reads that."""
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+
+    ptx: str = compiled.asm["ptx"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.ptx"
+        file.write_text(ptx, encoding="utf-8")
+        command = [get_ptxas(CAPABILITY).path, "-v", f"--gpu-name={sm_arch_from_capability(CAPABILITY)}"]
+        said = subprocess.run(
+            [*command, file, "-o", file.with_suffix(".cubin")], capture_output=True, text=True, check=True
+        ).stderr
+    return Card(name, _number(r"Used (\d+) registers", said), spilled(said), compiled.metadata.shared, load_widths(ptx))
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    if found is None:
+        raise ValueError(f"the assembler did not say {pattern}: {text}")
+    return int(found[1])
+
+
+def spilled(said: str) -> int:
+    """Return the bytes that are stored and loaded again, from the words of `ptxas -v`.
+
+    >>> spilled("0 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads")
+    20
+    """
+    return sum(_number(rf"(\d+) bytes spill {way}", said) for way in ("stores", "loads"))
+
+
+def load_widths(ptx: str) -> tuple[int, ...]:
+    """Return the bits that a thread gets with each load from global memory, directly or through shared memory.
+
+    >>> load_widths("ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 ];  ld.global.L1::evict_last.b16 %rs1, [ %rd2 ];")
+    (128, 16)
+    >>> load_widths("cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;")
+    (128,)
+    """
+    widths = []
+    for load in re.finditer(r"ld\.global[\w.:]*?(?:\.v(\d))?\.[bfus](\d+)\b|cp\.async[^;]*?\], (0x\w+|\d+)", ptx):
+        vector, bits, copied = load.groups()
+        widths.append(8 * int(copied, 0) if copied else int(vector or 1) * int(bits))
+    return tuple(widths)
 
 
 def _sentence_and_line(error: BaseException | None, names: Mapping[str, object]) -> tuple[str, int]:

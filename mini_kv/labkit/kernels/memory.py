@@ -65,11 +65,21 @@ class Access:
     """The tensor in which most of the lanes are."""
     indices: list[Any]
     """The index of each active lane, per dimension of that tensor."""
+    is_active: Any
+    """Which lanes of the tile were not masked off, in the tile's shape."""
 
     @property
     def num_lanes(self) -> int:
         """How many lanes were not masked off."""
         return len(self.indices[0])
+
+    def draw(self) -> str:
+        """Return a line with all lanes of the tile, its rows side by side: `reads source  oooo|oo..`."""
+        rows = self.is_active.reshape(-1, self.is_active.shape[-1] if self.is_active.ndim else 1)
+        lanes = "|".join("".join("o" if lane else "." for lane in row) for row in rows)
+        cut = lanes if len(lanes) <= _MAX_COLUMNS else lanes[: _MAX_COLUMNS - 4] + " ..."
+        verb = "reads" if self.is_load else "writes"
+        return f"program {self.program} {verb:<6} {self.region.name:<7} {cut}"
 
 
 class KernelMemory:
@@ -135,7 +145,7 @@ class KernelMemory:
         region, is_inside, indices = max(found, key=lambda entry: int(entry[1].sum()))
         if not is_inside.all():
             self._stray(is_load, program, ptrs, is_active, addresses, region)
-        self.accesses.append(Access(is_load, program, region, indices))
+        self.accesses.append(Access(is_load, program, region, indices, (mask.data != 0).reshape(ptrs.data.shape)))
 
     def _stray(
         self, is_load: bool, program: tuple[int, ...], ptrs: Any, is_active: Any, addresses: Any, region: Region

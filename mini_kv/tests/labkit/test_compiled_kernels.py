@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.kernels.compiled import Compiled, compile_calls
+from mini_kv.labkit.kernels.compiled import Card, Compiled, compile_calls, draw_cards, load_widths, spilled
 from mini_kv.labkit.lab import load_lab
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +90,7 @@ def test_what_no_compiler_takes_is_refused_with_its_line(tmp_path: Path, torch):
     file = tmp_path / "kernels.py"
     file.write_text(HEAD + "\n".join(KERNEL.format(name=name, body=body) for name, body in bodies.items()), "utf-8")
     found = compile_calls(str(file), {name: [torch.zeros(16)] for name in bodies})
-    assert found["right"] == Compiled(["right_kernel"])
+    assert (found["right"].error, [card.kernel for card in found["right"].kernels]) == ("", ["right_kernel"])
     lines = file.read_text("utf-8").splitlines()
     assert {name: found[name].error for name in REFUSED} == {name: error for name, (_, _, error) in REFUSED.items()}
     assert {name: lines[found[name].line - 1] for name in REFUSED} == {name: at for name, (_, at, _) in REFUSED.items()}
@@ -129,3 +129,51 @@ def test_a_refusal_in_the_labs_form(tmp_path: Path, torch):
     ]
     assert f"mine.py:{file.read_text('utf-8').splitlines().index('            break') + 1}  break" in done.stdout
     assert done.stdout.count("PASS  ") == 3
+
+
+def test_a_card_as_it_is_shown():
+    """Loads of one width are counted together, the widest first; a kernel of two tests is shown once."""
+    copy = Card("copy_kernel", registers=18, spills=0, shared=0, loads=(32, 128, 128))
+    big = Card("big_kernel", registers=255, spills=1040, shared=71680, loads=())
+    assert draw_cards([]) == []
+    assert draw_cards([copy, big, copy]) == [
+        "  card, capability 9.0          registers    spills     shared   loads x bits",
+        "  copy_kernel                          18       0 B        0 B   2x128 1x32",
+        "  big_kernel                          255    1040 B    71680 B   none",
+    ]
+
+
+def test_a_card_is_read_from_ptx_and_from_the_assembler():
+    """Plain loads, vectors, loads with a cache's policy, copies to shared memory; stores are none of them."""
+    ptx = """
+        @%p1 ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+        ld.global.L1::evict_last.v2.b16 { %rs1, %rs2 }, [ %rd2 ];
+        ld.shared.b32 %r5, [ %r6 ];
+        cp.async.cg.shared.global [ %r7 + 0 ], [ %rd3 + 0 ], 0x10, %r8;
+        ld.global.b64 %rd4, [ %rd5 ];
+        st.global.v4.b32 [ %rd6 ], { %r1, %r2, %r3, %r4 };
+    """
+    assert load_widths(ptx) == (128, 32, 128, 64)
+    said = "ptxas info : 1040 bytes stack frame, 1036 bytes spill stores, 1044 bytes spill loads"
+    assert spilled(said) == 2080
+    with pytest.raises(ValueError, match="did not say"):
+        spilled("ptxas: no such option")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("folder", ["lab-10", "lab-10-ladder"])
+def test_cards_after_the_compile_tests_have_passed(torch, folder: str):
+    """Each kernel of the reference solution has a line; none of them spills."""
+    environment = os.environ | {"LAB_IMPL": "solution"}
+    command = [sys.executable, "-m", "pytest", "-q", f"labs/{folder}", "-k", "compiles"]
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
+    start = said.index("  card, capability 9.0")
+    names = {
+        "lab-10": ["reshape_and_cache_kernel", "paged_attention_decode_kernel"],
+        "lab-10-ladder": [f"{f.name}_kernel" for f in load_lab(ROOT / "labs" / folder).functions],
+    }[folder]
+    rows = [line.split() for line in said[start:].splitlines()[1 : 1 + len(names)]]
+    assert [row[0] for row in rows] == names
+    assert [row[2] for row in rows] == ["0"] * len(names)
+    assert all(int(row[1]) > 0 for row in rows)

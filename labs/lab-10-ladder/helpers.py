@@ -1,0 +1,120 @@
+"""What the ladder needs: a kernel run with every lane seen, what came out compared, and the compiler.
+
+PyTorch comes in as an argument. What was never written holds -777; what must not be read holds 10000.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from mini_kv.labkit.fixture import InWords, LabFailure, LabUnderTest
+from mini_kv.labkit.kernels.compiled import CAPABILITY, compile_calls
+from mini_kv.labkit.kernels.memory import KernelMemory
+
+UNTOUCHED = -777.0
+STALE = 1e4
+SHOWN = 5
+"""Numbers, or lines of lanes, that a failure shows."""
+LEGEND = "lanes   o at work   . masked off   | the tile's next row"
+
+
+def noise(torch: ModuleType, *shape: int) -> Any:
+    """Return numbers around zero, the same in each run."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(10))
+
+
+def part(torch: ModuleType, *shape: int, around: float = UNTOUCHED) -> Any:
+    """Return a part of a larger tensor: behind each of its rows stand five numbers that are not its own."""
+    whole = torch.full((*shape[:-1], shape[-1] + 5), around)
+    return whole[..., : shape[-1]]
+
+
+def start(lab: LabUnderTest, launcher: str, tensors: Mapping[str, Any], *sizes: int) -> KernelMemory:
+    """Run a launcher with every load and store seen, and tell the test's story of them."""
+    memory = KernelMemory(**tensors)
+    with memory.watch():
+        getattr(lab, launcher)(*tensors.values(), *sizes)
+    lab.note("\n".join([LEGEND, *drawn(memory)]))
+    return memory
+
+
+def drawn(memory: KernelMemory) -> list[str]:
+    """Return a line of lanes for each load and store, those that are alike once."""
+    return list(dict.fromkeys(access.draw() for access in memory.accesses))
+
+
+def compare(lab: LabUnderTest, memory: KernelMemory, out: Any, want: Any) -> None:
+    """Compare all numbers of the output, 1e-5 of the largest may be lost; draw the lanes if one is wrong."""
+    far = ((out - want).abs() > 1e-5 * want.abs().max()) | out.isnan()
+    if far.any():
+        first = far.nonzero()[0].tolist()
+        begin = min(first[-1], max(out.shape[-1] - SHOWN, 0))
+        place = (*first[:-1], slice(begin, begin + SHOWN))
+        count = f"{int(far.sum())} of {far.numel()} numbers of out are wrong"
+        where = f"row {first[0]}, numbers from {begin} on" if out.dim() > 1 else f"numbers from {begin} on"
+        picture = [LEGEND, *drawn(memory)[:SHOWN]]
+        lab.fail(f"{count}; {where}", told(want[place]), told(out[place]), picture=picture, seen=told(out.flatten()))
+    lab.expect("numbers of out that are wrong", 0, 0)
+
+
+def told(numbers: Any) -> list[float]:
+    """Return the numbers as a message shows them."""
+    return [float(f"{number:.4g}") for number in numbers.tolist()]
+
+
+def count_reads(lab: LabUnderTest, memory: KernelMemory, **want: int) -> None:
+    """Compare how many numbers were read from each of these tensors; draw the lanes if it is another number."""
+    read = memory.lanes_read()
+    got = {name: read[name] for name in want}
+    if got != want:
+        picture = [LEGEND, *drawn(memory)[:SHOWN]]
+        lab.fail("numbers read from each tensor", want, got, picture=picture)
+    lab.expect("numbers read from each tensor", want, got)
+
+
+def play_gather(lab: LabUnderTest, torch: ModuleType, num_tokens: int, block_size: int, head_size: int) -> None:
+    """Gather tokens from blocks 5, 2 and 6 of eight; behind the last one and around each block is something stale."""
+    cache = part(torch, 8, block_size, head_size, around=STALE)
+    cache[:] = STALE
+    ids = [5, 2, 6][: -(-num_tokens // block_size)]
+    rows = torch.arange(float(num_tokens))[:, None] * 100 + torch.arange(float(head_size))
+    for position, row in enumerate(rows):
+        cache[ids[position // block_size], position % block_size] = row
+    out = part(torch, num_tokens, head_size)
+    table = torch.tensor([*ids, 1 << 30], dtype=torch.int32)
+    memory = start(lab, "gather", {"out": out, "cache": cache, "table": table})
+    compare(lab, memory, out, rows)
+    count_reads(lab, memory, cache=num_tokens * head_size)
+
+
+def play_heads(lab: LabUnderTest, torch: ModuleType, num_tokens: int, head_size: int) -> None:
+    """Score keys in tiles of eight, parts of longer rows, for two heads; every key is to be read once."""
+    query, keys = part(torch, 2, head_size, around=STALE), part(torch, num_tokens, head_size, around=STALE)
+    query[:], keys[:] = noise(torch, 2, head_size), noise(torch, num_tokens, head_size)
+    out = part(torch, 2, num_tokens)
+    memory = start(lab, "shared_load", {"out": out, "query": query, "keys": keys}, 8)
+    compare(lab, memory, out, query @ keys.T)
+
+
+def refuse_what_no_compiler_takes(lab: LabUnderTest, torch: ModuleType, launcher: str) -> None:
+    """Compile all five kernels for tiles as large as on a GPU, once for all tests; fail for this one's."""
+    found = compile_calls(lab.implementation.file, gpu_sized_calls(torch))[launcher]
+    if found.error:
+        what = f"Triton's compiler, for a GPU of capability {CAPABILITY / 10}: {found.error}"
+        failure = LabFailure(what, "code for the GPU", InWords("an error"))
+        failure.line = found.line
+        raise failure
+    lab.cards = found.kernels
+
+
+def gpu_sized_calls(torch: ModuleType) -> dict[str, Sequence[Any]]:
+    """Return what each launcher is called with when it is compiled."""
+    rows, wide = torch.zeros(4, 1000), torch.zeros(4, 4096)
+    cache, table = torch.zeros(8, 16, 128, dtype=torch.float16), torch.zeros(4, dtype=torch.int32)
+    return {
+        "masked_copy": [torch.zeros(4096), torch.zeros(4096), 1024],
+        "row_softmax": [rows, rows],
+        "online_softmax": [torch.zeros(4), wide, wide, 1024],
+        "gather": [torch.zeros(60, 128, dtype=torch.float16), cache, table],
+        "shared_load": [torch.zeros(2, 100), torch.zeros(2, 128), torch.zeros(100, 128), 32],
+    }
