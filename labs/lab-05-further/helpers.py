@@ -30,7 +30,7 @@ class Desk:
             self.pool.fill([block_id], [block_hash])
         free = [block_id for block_id, block in self.pool.blocks.items() if block.ref_cnt == 0]
         self.pool.free_queue = list(queue) if queue is not None else free
-        lab.drawing = lambda: self.pool.frame(self.tables)
+        lab.draw(lambda: self.pool.frame(self.tables))
 
     def sees(
         self,

@@ -174,6 +174,10 @@ class LabUnderTest:
             pool, {name: [[block.block_id for block in table]] for name, table in tables.items()}
         )
 
+    def draw(self, frame: Callable[[], Frame]) -> None:
+        """Show what this returns in a failure: for a lab whose pool is not the engine's."""
+        self.drawing = frame
+
     def check_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
         """Raise for the first invariant that is broken in a pool whose blocks only these tables hold."""
         for violation in find_pool_violations(pool, {name: [table] for name, table in tables.items()}):

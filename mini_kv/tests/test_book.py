@@ -54,7 +54,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 run_command(fence.body)
             case "kv-source":
                 source_of(fence.body)
-            case "kv-story":
+            case "kv-story" | "kv-film":
                 name, _, player = fence.body.strip().partition(" by ")
                 if player and not callable(pkgutil.resolve_name(player)):
                     return "no such player"
