@@ -58,8 +58,8 @@ def test_4_a_block_without_a_hash_goes_before_all_that_wait(lab: LabUnderTest) -
 @points(2, "give_back", after="test_3_a_table_lines_up_from_its_tail")
 def test_5_a_shared_block_stays_with_its_other_holder(lab: LabUnderTest) -> None:
     """A, B and C share their first block, A and B the second, too; B leaves, then A."""
-    desk = Desk(lab, 5, {"A": [1, 2, 3], "B": [1, 2, 4], "C": [1]}, {1: "a", 2: "ab", 3: "abc", 4: "abd"})
-    index = {"a": [1], "ab": [2], "abc": [3], "abd": [4]}
+    desk = Desk(lab, 5, {"A": [1, 2, 3], "B": [1, 2, 4], "C": [1]}, {1: "a", 2: "ab", 3: "abc", 4: "abe"})
+    index = {"a": [1], "ab": [2], "abc": [3], "abe": [4]}
     desk.leave("B")
     why = "B was the only holder of block 4; 1 and 2 are still in use"
     desk.sees("give_back of [1, 2, 4]", queue=[5, 4], counts=[2, 1, 1, 0, 0], index=index, why=why)
