@@ -3,6 +3,7 @@
 PyTorch comes in as an argument. What was never written holds -777; what must not be read holds 10000.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -39,8 +40,9 @@ def start(lab: LabUnderTest, launcher: str, tensors: Mapping[str, Any], *sizes: 
 
 
 def drawn(memory: KernelMemory) -> list[str]:
-    """Return a line of lanes for each load and store, those that are alike once."""
-    return list(dict.fromkeys(access.draw() for access in memory.accesses))
+    """Return a line of lanes for each load and store, those that are alike once, with their number."""
+    counts = Counter(access.draw() for access in memory.accesses)
+    return [line if count == 1 else f"{line}  {count} times" for line, count in counts.items()]
 
 
 def compare(lab: LabUnderTest, memory: KernelMemory, out: Any, want: Any) -> None:
@@ -53,7 +55,13 @@ def compare(lab: LabUnderTest, memory: KernelMemory, out: Any, want: Any) -> Non
         count = f"{int(far.sum())} of {far.numel()} numbers of out are wrong"
         where = f"row {first[0]}, numbers from {begin} on" if out.dim() > 1 else f"numbers from {begin} on"
         picture = [LEGEND, *drawn(memory)[:SHOWN]]
-        lab.fail(f"{count}; {where}", told(want[place]), told(out[place]), picture=picture, seen=told(out.flatten()))
+        lab.fail(
+            f"{count}; {where}",
+            told(want[place]),
+            told(out[place]),
+            picture=picture,
+            seen=[f"{number:.1e}" for number in out.flatten().tolist()],
+        )
     lab.expect("numbers of out that are wrong", 0, 0)
 
 

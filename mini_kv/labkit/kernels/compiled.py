@@ -64,14 +64,15 @@ class Compiled:
     """The learner's line that the sentence is about; 0 if none is known."""
 
 
-_FOUND: dict[str, dict[str, Compiled]] = {}
-"""By the text of the learner's file: the same text is compiled once in a process, for all of its tests."""
+_FOUND: dict[tuple[str, ...], dict[str, Compiled]] = {}
+"""By the text of the learner's file and the launchers: these are compiled once in a process, for all tests."""
 
 
 def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[str, Compiled]:
     """Return what became of each launcher of this file, called with these arguments."""
     text = Path(source).read_text(encoding="utf-8")
-    if text not in _FOUND:
+    key = (text, *calls)
+    if key not in _FOUND:
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         done = subprocess.run(
             [sys.executable, "-m", __name__],
@@ -83,8 +84,8 @@ def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[st
         if done.returncode:
             last = (done.stderr.decode(errors="replace").splitlines() or ["without a word"])[-1]
             return dict.fromkeys(calls, Compiled([], f"the compiler ended with status {done.returncode}: {last}"))
-        _FOUND[text] = {name: _read(found) for name, found in json.loads(done.stdout).items()}
-    return _FOUND[text]
+        _FOUND[key] = {name: _read(found) for name, found in json.loads(done.stdout).items()}
+    return _FOUND[key]
 
 
 def _read(found: dict[str, Any]) -> Compiled:
