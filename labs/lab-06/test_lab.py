@@ -21,7 +21,7 @@ PROMPT = list(range(100, 164))
 
 
 @points(2, NEED, why="slots come in whole blocks: 17 tokens do not fit into one block of 16")
-def test_1_fifteen_sixteen_seventeen(lab: LabUnderTest) -> None:
+def test_1_seventeen_tokens_need_a_second_block(lab: LabUnderTest) -> None:
     """One block holds 15 tokens, or 16. Seventeen need a second one."""
     kv = make_kv(lab, NEED, num_blocks=10, block_size=16)
     got = [need(kv, "A", num_tokens) for num_tokens in (1, 15, 16, 17, 32, 33)]
@@ -29,7 +29,7 @@ def test_1_fifteen_sixteen_seventeen(lab: LabUnderTest) -> None:
 
 
 @points(3, NEED, why="the block is full with token 15; only token 16, the 17th, needs another")
-def test_2_the_boundary_on_paper(lab: LabUnderTest) -> None:
+def test_2_a_block_is_missing_from_token_17_on(lab: LabUnderTest) -> None:
     """A has 14 tokens in block 1. How many more blocks for 15 tokens, for 16, for 17, and so on?
 
     slot          0  1  2  3 ...  13 | 14 | 15 || 16 | 17 ...
@@ -62,7 +62,7 @@ def test_3_a_prompt_gets_slots_for_its_own_tokens(lab: LabUnderTest) -> None:
     ALLOCATE,
     why="token i is written at slot i by the step that computes it: the block must be there then, and not before",
 )
-def test_4_the_boundary_in_motion(lab: LabUnderTest) -> None:
+def test_4_a_block_comes_with_the_token_that_needs_it(lab: LabUnderTest) -> None:
     """A's prompt has 14 tokens; then each step computes the token that was sampled last. When does a block come?
 
     step       known  computes   KV written after   blocks
@@ -96,7 +96,7 @@ def test_5_a_full_block_is_cached(lab: LabUnderTest) -> None:
 
 
 @points(3, NEED, why="a hit that no request holds is a free block, and it will be one free block less")
-def test_6_what_a_hit_costs(lab: LabUnderTest) -> None:
+def test_6_a_hit_that_no_request_holds_costs_its_blocks(lab: LabUnderTest) -> None:
     """B brings a hit of two blocks and wants slots for 9 tokens, blocks of 4: one new block, and the hit?"""
     kv = make_kv(lab, NEED, num_blocks=12, block_size=4)
     a = kv.hold(PROMPT[:9], "A")  # 1 2 3
@@ -136,7 +136,7 @@ def test_7_a_hit_begins_the_table(lab: LabUnderTest) -> None:
     after="test_7_a_hit_begins_the_table",
     why="first the hit leaves the queue, then new blocks are taken from it",
 )
-def test_8_a_hit_is_touched_first(lab: LabUnderTest) -> None:
+def test_8_a_hit_leaves_the_queue_before_new_blocks_are_taken(lab: LabUnderTest) -> None:
     """B's hit is free and stands in front of the queue, just where new blocks come from."""
     kv = make_kv(lab, ALLOCATE, num_blocks=5, block_size=4)
     kv.free(admit(kv, PROMPT[:8], "A"))
@@ -154,7 +154,7 @@ def test_8_a_hit_is_touched_first(lab: LabUnderTest) -> None:
     after="test_7_a_hit_begins_the_table",
     why="who was refused holds nothing, and never gives anything back",
 )
-def test_9_all_or_nothing(lab: LabUnderTest) -> None:
+def test_9_a_refused_request_holds_nothing(lab: LabUnderTest) -> None:
     """B needs 4 new blocks and brings a hit of 2 that no request holds. Six free blocks are enough, five are not."""
     for num_free in (7, 6, 5):
         kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
@@ -175,7 +175,7 @@ def test_9_all_or_nothing(lab: LabUnderTest) -> None:
 
 
 @points(2, FREE, why="a prefix is useful without what follows it, not without what precedes")
-def test_10_the_tail_goes_home_first(lab: LabUnderTest) -> None:
+def test_10_the_tail_of_a_table_is_freed_first(lab: LabUnderTest) -> None:
     """A's table is 1 2 3, all cached; B's is 4 5, and 5 is not full."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
     a, b = kv.hold(PROMPT[:12], "A"), kv.hold(PROMPT[20:26], "B")
@@ -190,7 +190,7 @@ def test_10_the_tail_goes_home_first(lab: LabUnderTest) -> None:
 
 
 @points(2, FREE, why="a second free is a mistake; kept quiet, it frees another request's blocks")
-def test_11_freed_twice(lab: LabUnderTest) -> None:
+def test_11_a_request_that_is_not_admitted_has_nothing_to_free(lab: LabUnderTest) -> None:
     """A goes, and goes again. And B, who was never admitted, goes as well."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
     a, b = kv.hold(PROMPT[:6], "A"), kv.new_request("B", PROMPT)
@@ -202,7 +202,7 @@ def test_11_freed_twice(lab: LabUnderTest) -> None:
 
 
 @points(2, ALLOCATE, why="a slot is room for a token; cached says that its keys and values are there")
-def test_12_slots_to_look_ahead(lab: LabUnderTest) -> None:
+def test_12_lookahead_slots_are_not_cached(lab: LabUnderTest) -> None:
     """A computes 6 of its 20 tokens and wants 3 slots more, for tokens that may come: 9 slots, but 6 tokens of KV."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
     a = kv.new_request("A", PROMPT[:20])
@@ -266,7 +266,7 @@ def test_needs_of_other_block_sizes(lab: LabUnderTest) -> None:
         lab.expect(what, want, got)
 
 
-@points(1, ALLOCATE, stage="adversary", after="test_4_the_boundary_in_motion")
+@points(1, ALLOCATE, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
 def test_slots_of_other_block_sizes(lab: LabUnderTest) -> None:
     """The same in blocks of 1, 3, 4 and 16 tokens: a prompt in two chunks, then token by token."""
     for block_size in (1, 3, 4, 16):
@@ -300,7 +300,7 @@ def test_no_new_token(lab: LabUnderTest) -> None:
 
 
 @points(1, ALLOCATE, stage="adversary", why="an id names one table, and one request writes it")
-def test_an_id_in_use(lab: LabUnderTest) -> None:
+def test_an_id_in_use_is_refused(lab: LabUnderTest) -> None:
     """Another request calls itself A while A is running. When A is gone, it may."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
     a, other = admit(kv, PROMPT[:8], "A"), kv.new_request("A", PROMPT[30:40])
@@ -325,7 +325,7 @@ def test_a_hit_that_is_adopted_first(lab: LabUnderTest) -> None:
     lab.expect("tables of B and C", [[1, 2, 3, 5], [1, 2, 3, 6]], [table(kv, "B"), table(kv, "C")])
 
 
-@points(1, ALLOCATE, stage="adversary", after="test_4_the_boundary_in_motion")
+@points(1, ALLOCATE, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
 def test_slots_of_rejected_drafts_are_used_again(lab: LabUnderTest) -> None:
     """Six drafts, all of them wrong: their slots stay A's, and its next tokens need no block for a while."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
@@ -337,7 +337,7 @@ def test_slots_of_rejected_drafts_are_used_again(lab: LabUnderTest) -> None:
     lab.expect("new blocks for tokens 7 to 16", [[]] * 9 + [[5]], got, why="A has slots for 16 tokens already")
 
 
-@points(1, ALLOCATE, stage="adversary", after="test_4_the_boundary_in_motion")
+@points(1, ALLOCATE, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
 def test_a_running_request_is_refused(lab: LabUnderTest) -> None:
     """A's block is full and the pool is empty. None; when B is gone, the same call goes through."""
     kv = make_kv(lab, ALLOCATE, num_blocks=3, block_size=4)
@@ -374,7 +374,7 @@ def test_caching_can_be_off(lab: LabUnderTest) -> None:
     lab.expect("cached blocks", [], cached_blocks(kv))
 
 
-@points(1, FREE, stage="adversary", after="test_11_freed_twice")
+@points(1, FREE, stage="adversary", after="test_11_a_request_that_is_not_admitted_has_nothing_to_free")
 def test_a_stranger_of_the_same_name(lab: LabUnderTest) -> None:
     """Another request is called A as well, and was never admitted: it has nothing to free here."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
@@ -385,7 +385,7 @@ def test_a_stranger_of_the_same_name(lab: LabUnderTest) -> None:
     free(kv, a)
 
 
-@points(1, FREE, stage="adversary", after="test_10_the_tail_goes_home_first")
+@points(1, FREE, stage="adversary", after="test_10_the_tail_of_a_table_is_freed_first")
 def test_shared_blocks_stay_with_the_others(lab: LabUnderTest) -> None:
     """Three requests with one beginning leave, ids out of order. Predict the queue."""
     kv = make_kv(lab, FREE, num_blocks=12, block_size=4)

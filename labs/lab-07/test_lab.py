@@ -60,7 +60,7 @@ def test_1_a_full_block_gets_its_name(lab: LabUnderTest) -> None:
 
 
 @points(2, FIND, why="a lookup asks for one hash after the other, from the first block on, and changes nothing")
-def test_2_the_longest_beginning_that_is_known(lab: LabUnderTest) -> None:
+def test_2_the_longest_known_beginning_is_found(lab: LabUnderTest) -> None:
     """A has 32 tokens in eight blocks. How much of a prompt that begins alike is there already?"""
     kv = make_kv(lab, FIND, num_blocks=20)
     hold(kv, PROMPT, "A")
@@ -107,15 +107,15 @@ def test_5_two_blocks_with_one_name(lab: LabUnderTest) -> None:
 
 
 @points(1, INSERT, why="a second block under one key stands beside the first, not in its place")
-def test_6_the_index_keeps_both(lab: LabUnderTest) -> None:
+def test_6_a_key_keeps_its_blocks(lab: LabUnderTest) -> None:
     """The same seen from the index: 8, then 9, then 5 under the key K; and 4 under another."""
     index = make_index(lab, (K, 8), (K, 9), (L, 4), (K, 5))
     lab.expect("blocks under K, to which 8, 9 and 5 were added", [8, 9, 5], under(lab, index, K))
     lab.expect("blocks under L, to which 4 was added", [4], under(lab, index, L))
 
 
-@points(2, GET_ONE, after="test_6_the_index_keeps_both", why="one answer, always: the block entered first")
-def test_7_the_oldest_answers(lab: LabUnderTest) -> None:
+@points(2, GET_ONE, after="test_6_a_key_keeps_its_blocks", why="one answer, always: the block entered first")
+def test_7_the_oldest_block_answers(lab: LabUnderTest) -> None:
     """The answer for K is block 8, as long as it is there; for a key that was never entered it is None."""
     index = make_index(lab, (K, 8))
     lab.expect("answer for K, with 8", 8, id_of(index.get_one_block(K)))
@@ -128,8 +128,10 @@ def test_7_the_oldest_answers(lab: LabUnderTest) -> None:
     lab.expect("keys in the index", 1, len(index), why="asking for L does not enter it")
 
 
-@points(2, POP, after="test_6_the_index_keeps_both", why="the block whose memory is reused loses its key, and no other")
-def test_8_each_goes_alone(lab: LabUnderTest) -> None:
+@points(
+    2, POP, after="test_6_a_key_keeps_its_blocks", why="the block whose memory is reused loses its key, and no other"
+)
+def test_8_one_block_goes_others_stay(lab: LabUnderTest) -> None:
     """8, 9 and 5 under K: first 9 is taken out, then 8, then 5; and with 5 the key."""
     index = make_index(lab, (K, 8), (K, 9), (K, 5), (L, 4))
     for block_id, left in ((9, [8, 5]), (8, [5]), (5, [])):
@@ -140,7 +142,7 @@ def test_8_each_goes_alone(lab: LabUnderTest) -> None:
 
 
 @points(3, FREE, why="what no table holds joins the queue and stays cached; its place decides for how long")
-def test_9_the_head_outlives_the_tail(lab: LabUnderTest) -> None:
+def test_9_a_freed_prefix_outlives_its_tail(lab: LabUnderTest) -> None:
     """A leaves. Its blocks are free, and all are in the cache; then others need memory, and the tail goes first."""
     kv = make_kv(lab, FREE, num_blocks=9)
     come_and_go(kv, PROMPT, "A")
@@ -166,7 +168,7 @@ def test_10_a_partial_block_goes_to_the_front(lab: LabUnderTest) -> None:
 
 
 @points(3, EVICT, why="the memory is about to hold something else: a lookup of the old hash must not find it")
-def test_11_a_name_goes_when_its_memory_does(lab: LabUnderTest) -> None:
+def test_11_a_block_loses_its_hash_when_reused(lab: LabUnderTest) -> None:
     """A leaves, all of it stays in the cache; B takes two of its blocks, and only these lose their hashes."""
     kv = make_kv(lab, EVICT, num_blocks=9)
     come_and_go(kv, PROMPT, "A")
@@ -308,7 +310,7 @@ def test_a_block_keeps_its_place(lab: LabUnderTest) -> None:
     lab.expect("blocks under L, after inserting 2", [2], under(lab, index, L))
 
 
-@points(1, GET_ONE, stage="adversary", after="test_6_the_index_keeps_both", why="the oldest of those that are left")
+@points(1, GET_ONE, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="the oldest of those that are left")
 def test_the_next_oldest_answers(lab: LabUnderTest) -> None:
     """What the index answers follows what has gone: 8, then 3, then 7, then None, then 8 again."""
     index = make_index(lab, (K, 8), (K, 9), (K, 3), (K, 7))
@@ -321,7 +323,7 @@ def test_the_next_oldest_answers(lab: LabUnderTest) -> None:
     lab.expect("answers for K: 8 9 3 7, without 9, 8, 3 and 7 in turn, 8 again", [8, 8, 3, 7, None, 8], got)
 
 
-@points(1, POP, stage="adversary", after="test_6_the_index_keeps_both", why="what is not there cannot be taken out")
+@points(1, POP, stage="adversary", after="test_6_a_key_keeps_its_blocks", why="what is not there cannot be taken out")
 def test_taking_out_what_is_not_there(lab: LabUnderTest) -> None:
     """A block that stands under another key, a key that was never entered: None, and nothing changes."""
     index = make_index(lab, (K, 8), (K, 9), (L, 4))
@@ -423,7 +425,7 @@ def test_random_lives_of_cache_full_blocks(lab: LabUnderTest) -> None:
     compare_lives(lab, CACHE)
 
 
-@points(1, POP, stage="property", after="test_6_the_index_keeps_both", why="what was entered is found")
+@points(1, POP, stage="property", after="test_6_a_key_keeps_its_blocks", why="what was entered is found")
 def test_random_lives_of_the_index(lab: LabUnderTest) -> None:
     """The same, with your index in the engine's pool."""
     compare_lives(lab, POP)

@@ -48,7 +48,7 @@ MODEL = "NaiveCache, in helpers.py, keeps a list of slots per request"
 
 
 @points(2, APPEND, why="new blocks stand behind those that the row has; the others' rows are the others'")
-def test_1_a_row_grows(lab: LabUnderTest, torch: Any) -> None:
+def test_1_new_blocks_stand_behind_those_of_the_row(lab: LabUnderTest, torch: Any) -> None:
     """A has two blocks, then a third, then none at all, then two more. B, in the next row, gets one."""
     table = make_table(lab, APPEND, 2, 6)
     table.append_row([7, 3], 0)
@@ -63,7 +63,7 @@ def test_1_a_row_grows(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, ADD, why="a row belongs to one request at a time, and what it has at first are these blocks")
-def test_2_a_request_gets_a_row(lab: LabUnderTest, torch: Any) -> None:
+def test_2_a_new_request_fills_its_row(lab: LabUnderTest, torch: Any) -> None:
     """A comes with three blocks, B with one, C with none."""
     table = make_table(lab, ADD, 3, 6)
     table.add_row([7, 3, 9], 0)
@@ -73,7 +73,7 @@ def test_2_a_request_gets_a_row(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, ADD, why="the count says which entries mean something: the old ones may stand there, but count no more")
-def test_3_a_row_is_used_again(lab: LabUnderTest, torch: Any) -> None:
+def test_3_a_row_is_taken_over_from_its_beginning(lab: LabUnderTest, torch: Any) -> None:
     """A had three blocks in row 0, and is gone. C takes the row over with one, and grows."""
     table = make_table(lab, ADD, 2, 6)
     fill(table, torch, 0, [7, 3, 9])
@@ -85,7 +85,7 @@ def test_3_a_row_is_used_again(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, SLOTS, why="which entry of the row: position // 4; which place in that block: position % 4")
-def test_4_from_position_to_slot(lab: LabUnderTest, torch: Any) -> None:
+def test_4_a_slot_is_block_times_block_size_plus_place(lab: LabUnderTest, torch: Any) -> None:
     """A's first ten tokens, blocks of 4, and its row is 7 3 9. Block 7 has the slots 28 to 31. And the others?"""
     got = slots(lab, torch, [10], list(range(10)), [[7, 3, 9]], 4)
     want = [28, 29, 30, 31, 12, 13, 14, 15, 36, 37]
@@ -93,7 +93,7 @@ def test_4_from_position_to_slot(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(3, SLOTS, why="each token is looked up in the row of its own request")
-def test_5_two_requests_in_one_step(lab: LabUnderTest, torch: Any) -> None:
+def test_5_each_token_is_looked_up_in_the_row_of_its_request(lab: LabUnderTest, torch: Any) -> None:
     """A's six tokens and B's three lie one after the other. B's positions begin at 0 again, and its row is another."""
     got = slots(lab, torch, [6, 3], [0, 1, 2, 3, 4, 5, 0, 1, 2], [[7, 3], [4]], 4)
     want = [28, 29, 30, 31, 12, 13, 16, 17, 18]
@@ -101,7 +101,7 @@ def test_5_two_requests_in_one_step(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(3, SLOTS, why="a token's place is its position in the request, not its place in the step")
-def test_6_a_prompt_in_chunks(lab: LabUnderTest, torch: Any) -> None:
+def test_6_a_later_chunk_goes_on_at_its_position(lab: LabUnderTest, torch: Any) -> None:
     """A's prompt of 11 tokens is computed in two steps, 6 and 5. In the second, B's first token comes along."""
     got = slots(lab, torch, [6], [0, 1, 2, 3, 4, 5], [[7, 3, 9]], 4)
     lab.expect("slots of A's tokens 0 to 5, row 7 3 9", [28, 29, 30, 31, 12, 13], got)
@@ -180,7 +180,7 @@ def test_11_a_request_is_read_back(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, GATHER, why="the last block is seldom full, and what is behind a request's last token is not the request's")
-def test_12_the_last_block_is_not_full(lab: LabUnderTest, torch: Any) -> None:
+def test_12_only_the_tokens_of_the_last_block_are_read(lab: LabUnderTest, torch: Any) -> None:
     """A has 5, 6, 7 or 8 tokens in the same two blocks."""
     for num_tokens in (5, 6, 7, 8):
         k_cache, v_cache = make_caches(torch, 5, 4)
@@ -340,7 +340,7 @@ def test_what_is_behind_the_last_block_is_not_looked_at(lab: LabUnderTest, torch
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(1, SLOTS, stage="property", after="test_5_two_requests_in_one_step", why=MODEL)
+@points(1, SLOTS, stage="property", after="test_5_each_token_is_looked_up_in_the_row_of_its_request", why=MODEL)
 def test_random_lives_slots(lab: LabUnderTest, torch: Any) -> None:
     """Forty random lives of a small cache, each step's slots compared with a model made of plain lists."""
     live_at_random(lab, torch, SLOTS)

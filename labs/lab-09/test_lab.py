@@ -55,14 +55,14 @@ MODEL = "see attend in helpers.py"
 
 
 @points(3, UPDATE, why="against the largest score, log 4, the powers are 1/4 2/4 3/4 and 1, and they sum up to 2.5")
-def test_1_one_tile(lab: LabUnderTest, torch: Any) -> None:
+def test_1_one_tile_gives_maximum_sum_and_result(lab: LabUnderTest, torch: Any) -> None:
     """The scores log 1 to log 4, all at once. What are m, l and acc?"""
     state = update(lab, torch, begin(torch, 1, 4), [logs(1, 2, 3, 4)], [one_hot(0, 4, size=4)])
     expect_state(lab, "after the tokens 1 2 3 4", [math.log(4)], [2.5], [[0.25, 0.5, 0.75, 1.0]], state)
 
 
 @points(3, UPDATE, why="what was summed up against the old maximum must be made smaller, or it counts too much")
-def test_2_a_larger_score_comes_later(lab: LabUnderTest, torch: Any) -> None:
+def test_2_a_larger_score_later_rescales_what_was_summed(lab: LabUnderTest, torch: Any) -> None:
     """The same four, two by two: the second tile has the larger scores. Then the other way round."""
     state = begin(torch, 1, 4)
     for first, tile in ((0, (1, 2)), (2, (3, 4))):
@@ -88,7 +88,7 @@ def test_3_any_tiles_give_the_same(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, UPDATE, why="e^100 is more than 32 bits can hold, and e^-110 less: only differences may be in a power")
-def test_4_scores_of_a_hundred(lab: LabUnderTest, torch: Any) -> None:
+def test_4_scores_far_from_zero_stay_finite(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 2 3 4 again, all scores 100 higher, then 110 lower, then 300 lower at first and 300 higher later."""
     for shifts in ((100, 100), (-110, -110), (-300, 300), (300, -300)):
         state = begin(torch, 1, 4)
@@ -102,7 +102,7 @@ def test_4_scores_of_a_hundred(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, UPDATE, why="no key yet: the maximum is minus infinity, and minus infinity minus itself is NaN")
-def test_5_a_tile_without_keys(lab: LabUnderTest, torch: Any) -> None:
+def test_5_a_tile_without_keys_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
     """The scores of the first tile are all minus infinity: hidden by a mask. Then come tokens, one of them hidden."""
     hidden = -INFINITY
     state = update(lab, torch, begin(torch, 1, 4), [[hidden, hidden]], [one_hot(0, 2, size=4)])
@@ -122,7 +122,7 @@ def test_6_weights_of_six_tokens_in_two_blocks(lab: LabUnderTest, torch: Any) ->
 
 
 @points(3, ATTEND, why="the length says where a request ends; what is behind it in the block is not a token")
-def test_7_the_last_block_is_not_full(lab: LabUnderTest, torch: Any) -> None:
+def test_7_slots_behind_the_last_token_have_no_weight(lab: LabUnderTest, torch: Any) -> None:
     """One to eight tokens in two blocks of 4: nothing behind the last one has any weight."""
     for length in (1, 3, 4, 5, 7, 8):
         requests = [Request([3, 1], numbered(range(1, length + 1), size=8))]
@@ -133,7 +133,7 @@ def test_7_the_last_block_is_not_full(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(3, ATTEND, why="each query reads its own row, as far as its own length")
-def test_8_two_requests(lab: LabUnderTest, torch: Any) -> None:
+def test_8_each_request_reads_its_own_row(lab: LabUnderTest, torch: Any) -> None:
     """A and B begin alike and share block 5; A goes on in block 2, and B in 4 and 1. In A's row, stale ids follow."""
     shared = list(range(1, 5))
     a, b = numbered([*shared, 7], size=10), numbered([*shared, 1, 2, 3, 4, 5], size=10)
@@ -144,7 +144,7 @@ def test_8_two_requests(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, ATTEND, why="scores are multiplied by the scale before the power is taken, and once")
-def test_9_the_scale(lab: LabUnderTest, torch: Any) -> None:
+def test_9_scores_are_multiplied_by_the_scale_once(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 16 81 256 with a scale of a quarter have the weights of 1 2 3 4, their fourth roots."""
     requests = [Request([2], numbered((1, 16, 81, 256), size=4))]
     out, lse = attention(lab, torch, [[query(4)]], requests, 4, scale=0.25)
@@ -153,7 +153,7 @@ def test_9_the_scale(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, ATTEND, why="neighbours share a head of keys: 0 0 1 1, and not 0 1 0 1")
-def test_10_which_head_reads_which(lab: LabUnderTest, torch: Any) -> None:
+def test_10_neighbouring_query_heads_share_a_head_of_keys(lab: LabUnderTest, torch: Any) -> None:
     """Four heads of queries; four, two or one of keys. The values of head n say n, and so does the result."""
     for num_kv_heads, want in ((4, [0, 1, 2, 3]), (2, [0, 0, 1, 1]), (1, [0, 0, 0, 0])):
         tokens = [
@@ -166,7 +166,7 @@ def test_10_which_head_reads_which(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, MERGE, why="a part counts as much as its keys weigh together: 3 and 7 of 10")
-def test_11_two_parts_make_one(lab: LabUnderTest, torch: Any) -> None:
+def test_11_two_parts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 2 in one part, 3 4 in the other: together they are 1/10 2/10 3/10 4/10 again."""
     first, second = ([1 / 3, 2 / 3, 0.0, 0.0], math.log(3)), ([0.0, 0.0, 3 / 7, 4 / 7], math.log(7))
     for what, parts in (("1 2 and 3 4", (first, second)), ("3 4 and 1 2", (second, first))):
@@ -176,7 +176,7 @@ def test_11_two_parts_make_one(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, MERGE, why="a part with one key counts little, and it does not matter who was merged first")
-def test_12_three_parts_in_any_order(lab: LabUnderTest, torch: Any) -> None:
+def test_12_parts_may_be_merged_in_any_order(lab: LabUnderTest, torch: Any) -> None:
     """Nine tokens in parts of one, three and five, merged from the left, and from the right."""
     parts = []
     for first, size in ((0, 1), (1, 3), (4, 5)):
@@ -189,7 +189,7 @@ def test_12_three_parts_in_any_order(lab: LabUnderTest, torch: Any) -> None:
 
 
 @points(2, MERGE, why="a part without keys weighs nothing, and what it holds is nothing: 0 times NaN is NaN")
-def test_13_a_part_without_keys(lab: LabUnderTest, torch: Any) -> None:
+def test_13_a_part_without_keys_has_no_weight(lab: LabUnderTest, torch: Any) -> None:
     """One part has seen no key: whatever its result holds, the other one is the result. Two such parts are nothing."""
     seen = ([0.25, 0.75], math.log(4))
     for holds in (0.0, 1e4, math.nan):
@@ -206,10 +206,10 @@ def test_13_a_part_without_keys(lab: LabUnderTest, torch: Any) -> None:
 @points(
     3,
     PREFILL,
-    after="test_8_two_requests",
+    after="test_8_each_request_reads_its_own_row",
     why="a token sees all tokens up to itself, cached or new, and none behind it",
 )
-def test_14_new_tokens_behind_a_cached_prefix(lab: LabUnderTest, torch: Any) -> None:
+def test_14_new_tokens_see_the_cached_prefix(lab: LabUnderTest, torch: Any) -> None:
     """The tokens 1 to 6, of which the last two are new: the first of these sees five, the second six."""
     request = Request([3, 1], numbered(range(1, 7), size=6))
     out, lse = prefill(lab, torch, [[query(6)]] * 2, request, 4)
@@ -223,7 +223,7 @@ def test_14_new_tokens_behind_a_cached_prefix(lab: LabUnderTest, torch: Any) -> 
 @points(
     2,
     PREFILL,
-    after="test_8_two_requests",
+    after="test_8_each_request_reads_its_own_row",
     why="tomorrow's words cannot change today's: else chunks, and caching itself, would be wrong",
 )
 def test_15_the_future_changes_nothing(lab: LabUnderTest, torch: Any) -> None:
@@ -336,7 +336,13 @@ def test_every_token_and_head_has_its_own_shares(lab: LabUnderTest, torch: Any) 
             expect_numbers(lab, f"log-sum-exp of token {token}, head {head}", [want_lse], [lse[token][head]])
 
 
-@points(1, PREFILL, stage="adversary", after="test_8_two_requests", why="a prompt in pieces is the same prompt")
+@points(
+    1,
+    PREFILL,
+    stage="adversary",
+    after="test_8_each_request_reads_its_own_row",
+    why="a prompt in pieces is the same prompt",
+)
 def test_a_prompt_in_any_chunks(lab: LabUnderTest, torch: Any) -> None:
     """Nine tokens, GQA, blocks of 4, in chunks of 1, 2, 4, 5 and 9; each token sees the same as in one go."""
     rng = random.Random(6)
@@ -374,7 +380,7 @@ def test_random_batches_equal_dense_attention(lab: LabUnderTest, torch: Any) -> 
         check_all(check, [list(zip(queries, batch, strict=True))])
 
 
-@points(1, MERGE, stage="property", after="test_11_two_parts_make_one", why=MODEL)
+@points(1, MERGE, stage="property", after="test_11_two_parts_merge_to_the_whole", why=MODEL)
 def test_random_cuts_merge_to_the_whole(lab: LabUnderTest, torch: Any) -> None:
     """Forty rows of scores, cut into parts anywhere, merged in random order: always attention over the whole row."""
     for seed in seeds(40):

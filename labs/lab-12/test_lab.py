@@ -61,7 +61,7 @@ def test_1_tokens_that_no_later_token_reads(lab: LabUnderTest) -> None:
 
 
 @points(3, SKIP, why="a block goes when the next token reads nothing in it; the window's first token keeps its block")
-def test_2_the_notes_112_tokens(lab: LabUnderTest) -> None:
+def test_2_a_window_keeps_the_blocks_that_it_still_reads(lab: LabUnderTest) -> None:
     """Ten full and twenty window layers are three groups; a window of 32, blocks of 16. A has 111 tokens computed.
 
     Now token 111, the 112th, gets its slot; then token 112. How many blocks does each group hold?
@@ -93,7 +93,7 @@ def test_3_null_blocks_left_of_the_window(lab: LabUnderTest) -> None:
 
 
 @points(3, REMOVE, why="what is freed first is reused first, and a hit needs what follows a block more than the block")
-def test_4_the_last_of_them_first(lab: LabUnderTest) -> None:
+def test_4_skipped_blocks_are_freed_last_first(lab: LabUnderTest) -> None:
     """A's six blocks are cached. A long step has passed; four blocks go in one call. In which order?"""
     group = with_tables(lab, window(4), num_blocks=10, cached=range(1, 7), A=[1, 2, 3, 4, 5, 6])
     remove(lab, group, "A", 12)
@@ -103,7 +103,7 @@ def test_4_the_last_of_them_first(lab: LabUnderTest) -> None:
 
 
 @points(2, REMOVE, why="a step needs slots for its own tokens and the window before them; what is older can go")
-def test_5_what_a_prompt_holds_on_its_way(lab: LabUnderTest) -> None:
+def test_5_smaller_steps_hold_fewer_blocks(lab: LabUnderTest) -> None:
     """The prompt of 112 tokens again, in one step, in steps of 48 and of 16; then the first token of the answer.
 
     What does it hold at most, in all three groups together?
@@ -142,7 +142,7 @@ def test_6_a_hit_needs_only_the_window(lab: LabUnderTest) -> None:
 
 
 @points(3, FIND, why="the longest hit is the one that ends furthest to the right, so that is where to look first")
-def test_7_from_the_right(lab: LabUnderTest) -> None:
+def test_7_a_hit_is_searched_from_the_right(lab: LabUnderTest) -> None:
     """A window of 4 in blocks of 2 reads two blocks. Some of a to f are cached, block 1 for a, 2 for b, and so on."""
     for cached, want in (
         ("abcdef", [0, 0, 0, 0, 5, 6]),
@@ -159,7 +159,7 @@ def test_7_from_the_right(lab: LabUnderTest) -> None:
 
 
 @points(3, MEET, why="a window's hit that is cut is no hit: at the shorter end, another window is read")
-def test_8_two_groups_meet(lab: LabUnderTest) -> None:
+def test_8_groups_must_agree_on_one_length(lab: LabUnderTest) -> None:
     """Full attention has 4 blocks; the window, which reads one block, has its first, third, fifth and sixth."""
     groups = with_groups(lab, (full(), "abcd"), (window(3), "a c ef"))
     alone = [len(hit_of(group, 6, 12)) for group in groups.single_type_managers]
@@ -170,7 +170,7 @@ def test_8_two_groups_meet(lab: LabUnderTest) -> None:
 
 
 @points(4, MEET, why="a group that shortens the hit asks the others a new question: is it one for you there as well?")
-def test_9_it_shrinks_twice(lab: LabUnderTest) -> None:
+def test_9_every_group_is_asked_again_until_all_agree(lab: LabUnderTest) -> None:
     """Three groups, and each pair of them agrees on something that the third does not have.
 
     full       a b c d e f        12 tokens, and any beginning
@@ -186,7 +186,7 @@ def test_9_it_shrinks_twice(lab: LabUnderTest) -> None:
 
 
 @points(2, GROUP, why="as many layers per group as there are of the rarest kind: no place stays empty")
-def test_10_ten_and_twenty(lab: LabUnderTest) -> None:
+def test_10_layers_are_dealt_into_groups_of_one_size(lab: LabUnderTest) -> None:
     """A model of 30 layers: one full, two windows, and so on. Three groups of ten; which layers are together?"""
     groups = grouped(lab, layers("fww" * 10))
     lab.expect("layers in each group", [10, 10, 10], [len(names) for names in groups])
@@ -196,14 +196,14 @@ def test_10_ten_and_twenty(lab: LabUnderTest) -> None:
 
 
 @points(1, GROUP, why="empty places are spread, so no group is left with two layers and eight unused places")
-def test_11_ten_and_fifty_two(lab: LabUnderTest) -> None:
+def test_11_the_rarest_kind_decides_the_size(lab: LabUnderTest) -> None:
     """The counts of Gemma 3 27B: 52 windows, 10 full. Groups of at most ten; how full is each?"""
     groups = grouped(lab, layers("wwwwwf" * 10 + "ww"))
     lab.expect("layers in each group, windows first", [9, 9, 9, 9, 8, 8, 10], [len(names) for names in groups])
 
 
 @points(1, GROUP, why="with nearly equal counts one place more is cheaper than one group more")
-def test_12_nearly_as_many(lab: LabUnderTest) -> None:
+def test_12_nearly_equal_kinds_take_the_larger_size(lab: LabUnderTest) -> None:
     """13 and 12 layers; then 14 and 10, 15 and 10, 16 and 10. Where do two groups become three?"""
     want = {(13, 12): [13, 12], (14, 10): [14, 10], (15, 10): [8, 7, 10], (16, 10): [8, 8, 10], (12, 13): [12, 13]}
     got = {(w, f): [len(names) for names in grouped(lab, layers("w" * w + "f" * f))] for w, f in want}
@@ -265,7 +265,7 @@ def test_again_and_before_admission(lab: LabUnderTest) -> None:
 
 
 @points(1, REMOVE, stage="adversary", why="uncached blocks join the front of the queue, together, in the order given")
-def test_without_names(lab: LabUnderTest) -> None:
+def test_without_caching_skipped_blocks_go_to_the_front(lab: LabUnderTest) -> None:
     """Caching is off, so no block is cached, and what is freed goes to the front. Three blocks go in one call."""
     for sliding_window, want in ((4, [3, 2, 1, 6, 7]), (1, [5, 4, 3, 2, 1, 6, 7])):
         group = with_tables(lab, window(sliding_window), num_blocks=8, A=[1, 2, 3, 4, 5])
@@ -309,7 +309,7 @@ def test_no_longer_than_asked(lab: LabUnderTest) -> None:
 
 
 @points(1, FIND, stage="adversary", why="a window of 1 reads nothing before the token, so nothing has to be cached")
-def test_a_hit_of_nothing(lab: LabUnderTest) -> None:
+def test_a_window_may_need_no_block(lab: LabUnderTest) -> None:
     """A window of 1, and nothing in the cache; a window longer than the prompt, and all but its first block is."""
     for what, size, cached, num_blocks, want in (
         ("of 8 tokens in a window of 1, nothing cached", 1, "", 4, [0, 0, 0, 0]),
