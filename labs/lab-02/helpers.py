@@ -166,6 +166,7 @@ def play(queue: QueueUnderTest, start: list[int], life: Sequence[Step]) -> None:
     """Play the life on the learner's queue and on a list; fail at the first difference."""
     lab, model = queue.lab, NaiveQueue(start)
     for step in life:
+        lab.charge(f"FreeKVCacheBlockQueue.{step.verb}")
         lab.expect(f"what {step} gives", model.do(step), outcome(queue.call, step.verb, *step.given()))
         lab.expect(f"queue after {step}", model.ids, outcome(order, queue.learners))
         lab.expect(f"num_free_blocks after {step}", len(model.ids), queue.learners.num_free_blocks)

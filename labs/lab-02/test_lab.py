@@ -321,7 +321,13 @@ def test_after_prepending_any_block_can_be_removed(lab: LabUnderTest) -> None:
 # The property -------------------------------------------------------------------------------------------------------
 
 
-@points(3, REMOVE, stage="property", after=FIRST, why="NaiveQueue, in helpers.py, is a plain list")
+@points(
+    3,
+    REMOVE,
+    stage="property",
+    after=FIRST,
+    why="a plain list, given the same calls, does this: NaiveQueue in helpers.py",
+)
 def test_random_traces_agree_with_a_list(lab: LabUnderTest) -> None:
     """Forty random lives of a small queue, misuse included, each compared step by step with a Python list."""
     start = [4, 2, 0]

@@ -109,6 +109,8 @@ class LabUnderTest:
         self.kvs: list[WatchedKVCacheManager] = []
         """The caches of this test; a failure shows the calls of the last one."""
         self.notes: list[Note] = []
+        self.charged = ""
+        """The function that a failure is charged to; "": the one that the test is about."""
         """What this test said and compared, in this order: with the calls of its cache, its story."""
         self.drawing: Callable[[], Frame] | None = None
         """Gives the state that a failure shows."""
@@ -173,6 +175,10 @@ class LabUnderTest:
         self.drawing = lambda: frame_of_pool(
             pool, {name: [[block.block_id for block in table]] for name, table in tables.items()}
         )
+
+    def charge(self, function: str) -> None:
+        """Charge a failure from here on to this function: for tests that call several."""
+        self.charged = function
 
     def draw(self, frame: Callable[[], Frame]) -> None:
         """Show what this returns in a failure: for a lab whose pool is not the engine's."""

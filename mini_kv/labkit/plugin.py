@@ -265,6 +265,8 @@ def _set_message(
         marker = item.get_closest_marker("lab")
         why = marker.kwargs["why"] if marker is not None else ""
         fixture = item.stash.get(FIXTURE, None)
+        if fixture is not None and fixture.charged:
+            result.function = fixture.charged
         message = describe(error, result, why, fixture, implementation.file)
         result.observed = observed(error, implementation.file, len(fixture.notes) if fixture is not None else 0)
         if message is None and implementation.is_reference:  # our own bug

@@ -321,6 +321,19 @@ def test_a_test_that_breaks_down_says_where(lab):
     assert "labs/lab-77/test_lab.py:6: AttributeError" in message
 
 
+def test_a_test_of_several_functions_charges_the_one_at_fault(lab):
+    """The last one that it named before the difference: its are the points, and the hint is for it."""
+    test = "    lab.charge('helper')\n    lab.expect('twice 1', [2], lab.double([1]))\n    lab.charge('double')\n"
+    lab.write(
+        "labs/lab-77/test_lab.py",
+        "from mini_kv.labkit import points\n\n\n@points(10, 'helper')\n"
+        f"def test_both(lab):\n{test}    lab.expect('twice 2', [5], lab.double([2]))\n",
+    )
+    lab.write("labs/lab-77/hints.toml", "")
+    message = lab.run_code(SOLUTION).message
+    assert "hint: mini-kv hint 77 double" in message
+
+
 ENDLESS = {
     "in a function": (changed("    return [", "    while True:\n        pass\n    return ["), "PPPF", "mine.py:1[01]"),
     "on loading": (f"{SOLUTION}\nwhile True:\n    pass\n", "FWWW", "mine.py:1[23]"),
