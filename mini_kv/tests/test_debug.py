@@ -16,6 +16,7 @@ from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
 from mini_kv.trace.debug import DebugKVCacheManager, leak_report, manager_state
 from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.story import story
 from mini_kv.trace.traced_manager import TracedKVCacheManager
 
 
@@ -136,6 +137,23 @@ def test_a_refusal_that_leaks() -> None:
     invariant_id, message = violated(kv, kv.new_request("B", [5]), "allocate_slots", 1)
     assert invariant_id == "I11"
     assert message == "allocate_slots(B, 1) should have changed nothing, but it changed the blocks and the free queue"
+
+
+def test_a_call_that_came_back_is_told_by_what_it_did() -> None:
+    """The check raised, and not the call: its line in the story says what happened to the blocks."""
+
+    class Leaky(FullAttentionManager):
+        def get_num_blocks_to_allocate(self, *_: object) -> int:
+            self.block_pool.get_new_blocks(1)
+            return 99
+
+    recorder = Recorder()
+    kv = TracedKVCacheManager(
+        make(KVCacheParts(new_block=recorder.new_block, manager_classes={FullAttentionSpec: Leaky})), recorder
+    )
+    with pytest.raises(InvariantViolationError):
+        kv.allocate_slots(kv.new_request("A", [5]), 1)
+    assert story(kv.spans) == ["allocate A: allocated 1"]
 
 
 def test_an_exception_that_leaks() -> None:

@@ -10,6 +10,7 @@ Tests compare such lists of lines, so that a failure shows what happened and not
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
+from mini_kv.core.invariants import InvariantViolationError
 from mini_kv.trace.edge import EdgeKind
 from mini_kv.trace.traced_manager import Span
 
@@ -40,6 +41,8 @@ def story_line(span: Span) -> str:
 
 
 def _outcome(span: Span) -> str:
+    if span.error == InvariantViolationError.__name__:
+        return _changes(span)  # the call came back; a check raised because of what it had done
     if span.error is not None:
         return f"raised {span.error}"
     if span.call == "get_computed_blocks":
@@ -48,6 +51,11 @@ def _outcome(span: Span) -> str:
         return "refused"
     if span.call == "reset_prefix_cache" and span.result is False:
         return "refused"
+    return _changes(span)
+
+
+def _changes(span: Span) -> str:
+    """Return what the call did to blocks, by kind."""
     by_kind: dict[EdgeKind, list[int]] = {}
     for edge in span.edges:
         by_kind.setdefault(edge.kind, []).append(edge.block_id)
