@@ -25,9 +25,8 @@ const joined = await build({
   format: "iife",
   target: "es2022",
   charset: "utf8",
+  minify: true, // the sources are there to be read; this is there to be loaded
   banner: { js: BANNER },
   logLevel: "warning",
 });
-// Types are for who reads the sources, and a page need not load them.
-const script = joined.outputFiles[0].text.replace(/^ *\/\*\*[^]*?\*\/\n/gm, "");
-writeFileSync(process.argv[2] ?? here("../mini_kv/viz/kv_story.js"), script);
+writeFileSync(process.argv[2] ?? here("../mini_kv/viz/kv_story.js"), joined.outputFiles[0].text);

@@ -148,6 +148,8 @@ class _Still:
     """A story laid out in a width."""
 
     def __init__(self, data: Data, width: int) -> None:
+        if data["num_blocks"] > MOST_BLOCKS:
+            raise ValueError(f"a still shows at most {MOST_BLOCKS} blocks, not {data['num_blocks']}")
         self.data = data
         self.states = states(data)
         self.num_groups = max((len(groups) for state in self.states for groups in state.tables.values()), default=1)

@@ -231,7 +231,7 @@ def card_of(group):
     base, level = rects[0], [rect for rect in rects if rect.get("fill") == "#cde4f6"]
     hue = [path.get("stroke") for path in group.findall(f"{SPACE}path")]
     by_class = {text.get("class"): text.text for text in texts}
-    words = "".join(text.text for text in texts if text.get("class") is None)
+    words = " ".join(text.text for text in texts if text.get("class") is None)
     width = round(100 * float(level[0].get("width"))) if level else 0
     card = [group.get("data-id"), x, y, float(base.get("height")), base.get("stroke"), base.get("fill")]
     card += [base.get("stroke-dasharray", ""), by_class.get("tagtext", ""), by_class.get("ref", ""), width]

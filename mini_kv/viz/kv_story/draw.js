@@ -122,6 +122,18 @@ function signsAbove(kinds, middle, y, old = false) {
  */
 const short = (text, most = 10) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
 
+/**
+ * The words of a block as its card shows them: two lines, cut where there is no more room.
+ * @param {string[]} words
+ * @param {Metrics} m
+ */
+function inLines(words, m) {
+  if (!m.words || !words.length) return [];
+  const half = Math.ceil(words.length / 2),
+    room = Math.floor((m.w - 10) / 6);
+  return [words.slice(0, half), words.slice(half)].map((line) => short(line.join(" "), room)).filter(Boolean);
+}
+
 function hatch() {
   const pattern = draw("pattern", {
     id: "hatch",
@@ -559,7 +571,7 @@ export class Picture {
     const ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
     const tagText = draw("text", { class: "tagtext", x: w / 2 });
     const number = draw("text", { class: "id", x: 9, y: 17 }, `${id}`);
-    const g = draw("g", names, base, level, hue, text, tag, number, " ", ref, " ", tagText);
+    const g = draw("g", names, base, level, hue, tag, number, " ", ref, " ", tagText, " ", text);
     cardsLayer.append(g);
     return { g, look: "", inside: { base, level, tag, ref, tagText, text, hue, ring: null, name: "" } };
   }
@@ -601,10 +613,8 @@ export class Picture {
         ].join(" "),
       );
       // The label begins with what is seen, so that a voice can say it.
-      const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4)].filter(Boolean).join(" ");
-      const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind]), words.join(" ")]
-        .filter(Boolean)
-        .join(", ");
+      const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4), ...inLines(words, m)].filter(Boolean).join(" ");
+      const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
       card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
       card.g.setAttribute("aria-selected", String(id === this.#selected));
       if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens, words, hue });
@@ -687,12 +697,8 @@ export class Picture {
    * @param {string[]} words
    */
   #write(text, words) {
-    const half = Math.ceil(words.length / 2);
-    const lines = [words.slice(0, half), words.slice(half)].map((line) => line.join(" "));
-    const room = Math.floor((this.m.w - 10) / 6);
-    text.replaceChildren(
-      ...lines.map((line, i) => draw("tspan", { x: 9, y: 31 + 13 * i }, short(line, room))),
-    );
+    const lines = inLines(words, this.m).map((line, i) => draw("tspan", { x: 9, y: 31 + 13 * i }, line));
+    text.replaceChildren(...lines.flatMap((line, i) => (i ? [" ", line] : [line])));
   }
 
   /**
