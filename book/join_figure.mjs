@@ -6,15 +6,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
-const BANNER = `/* <kv-story>: the life of a KV cache as a picture to step through. Joined by \`npm run figure\` in book/ from the sources
- * in mini_kv/viz/kv_story: change those.
- *
- * One classic script without dependencies; it asks for nothing. Give it a story in one of three ways:
- *
- *     a child of <kv-story>: a script element of type application/json (also when it comes later)
- *     element.data = story                      a new story; a live one keeps its step, or follows its end
- *     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
- */
+const BANNER = `/* <kv-story>, joined by \`npm run figure\` in book/ from mini_kv/viz/kv_story: change those. */
 if (typeof customElements !== "undefined" && !customElements.get("kv-story"))`;
 
 const joined = await build({

@@ -163,7 +163,7 @@ def test_no_word_of_a_story_can_become_markup(title):
     data["steps"][0]["say"] = title
     texts = texts_of(fragment(data))
     assert json.loads(texts["script"][0]) == data
-    assert set(texts) == {"script", "text", "summary", "li", "code", "pre"}
+    assert set(texts) == {"script", "style", "text", "summary", "li", "code", "pre"}
     assert "".join(texts["summary"]) == f"{title}: the story in words"
     assert texts_of(page(data))["title"] == [title]
 

@@ -130,7 +130,7 @@ def _still(data: Data) -> str:
     """Return the picture of the step that tells most; nothing if the pool is too large, or if no step was made."""
     if data["num_blocks"] > MOST_BLOCKS or not data["steps"]:
         return ""
-    return svg(data, key_step(data))
+    return svg(data, key_step(data), memory=False)
 
 
 def key_step(data: Data) -> int:

@@ -97,17 +97,18 @@ class Band:
     head: bool
 
 
-def svg(data: Data, step: int = -1, width: int = 720) -> str:
+def svg(data: Data, step: int = -1, width: int = 720, *, memory: bool = True) -> str:
     """Return the state after a step, negative counted from the end, as an SVG of this width in pixels.
 
-    Raises `ValueError` for a pool of more than 150 blocks, which is no picture of cards.
+    `memory`: whether the row of all blocks is drawn below the tables and the queue. Raises `ValueError` for a pool of
+    more than 150 blocks, which is no picture of cards.
     """
     still = _Still(data, width)
     number = step if step >= 0 else len(still.states) + step
-    told = data["steps"][number - 1] if number else {}
-    say = " ".join(told.get(name, "") for name in ("do", "say")).strip()
-    label = f"{data['title']}, step {number} of {len(data['steps'])}. {say}".strip()
-    return _picture(label, still.m.width, still.height, still.draw(number))
+    do = data["steps"][number - 1].get("do", "") if number else ""
+    label = f"{data['title']}, step {number} of {len(data['steps'])}: {do}".rstrip(": ")
+    height = still.height if memory else still.memory_y - HEAD
+    return _picture(label, still.m.width, height, still.draw(number, memory))
 
 
 def moving_svg(data: Data, width: int = 860, seconds: float = 2.5) -> str:
@@ -132,14 +133,21 @@ def moving_svg(data: Data, width: int = 860, seconds: float = 2.5) -> str:
 
 
 def _picture(label: str, width: int, height: int, inside: str) -> str:
-    """Return the SVG around a drawing: its size, its words for those who do not see it, paper under it."""
+    """Return the SVG around a drawing: its size, its words for those who do not see it, paper under it, its signs."""
+    signs = "".join(
+        f'<g id="kv-{kind}"><circle cx="8" cy="8" r="8" fill="{NEW}"/><path d="{path}" fill="none" stroke="{CARD}"'
+        ' stroke-width="1.8" stroke-linecap="round" stroke-linejoin="round"/></g>'
+        for kind, path in SIGNS.items()
+        if f'"#kv-{kind}"' in inside
+    )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -4 {width + 16} {height + 8}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="kv-still" viewBox="-8 -4 {width + 16} {height + 8}"'
         f' role="img" aria-label="{escape(label)}"'
         f' font-family="system-ui,-apple-system,Segoe UI,sans-serif" font-size="12" fill="{INK}">'
         f'<rect x="-8" y="-4" width="100%" height="100%" fill="{CARD}"/>'
         f'<defs><pattern id="kv-hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
-        f' patternTransform="rotate(45)"><line y2="6" stroke="{SOFT}" stroke-width="2"/></pattern></defs>'
+        f' patternTransform="rotate(45)"><line y2="6" stroke="{SOFT}" stroke-width="2"/></pattern>'
+        f"{signs}</defs><style>{STYLE}</style>"
         f"{inside}</svg>"
     )
 
@@ -191,11 +199,10 @@ class _Still:
         bands = self._bands(merged, [*state.order, *gone])
         return sum((18 if band.head else 0) + len(band.rows) * self.m.py + 4 for band in bands)
 
-    def draw(self, step: int) -> str:
+    def draw(self, step: int, memory: bool = True) -> str:
         """Return what is drawn of the state after a step."""
         state = self.states[step]
         parts = [self._heading(HEAD, "Block tables"), self._heading(self.free_y, "Free queue")]
-        parts.append(self._heading(self.memory_y, "Memory: holders change, blocks never move"))
         y = self.free_y + self.m.h // 2
         parts.append(_text(0, y + 4, "next", "s"))
         parts.append(f'<path d="M{self.m.label - 10} {y - 4}l6 4l-6 4z" fill="{INK}"/>')
@@ -206,7 +213,10 @@ class _Still:
             kinds.setdefault(block_id, []).append(kind)
         parts += [self._card(state, block_id, place, kinds.get(block_id, [])) for block_id, place in cards.items()]
         parts += [sign for block_id, place in cards.items() for sign in self._signs(place, kinds.get(block_id, []))]
-        return "".join([*parts, *self._memory(state, kinds)])
+        if memory:
+            parts.append(self._heading(self.memory_y, "Memory: holders change, blocks never move"))
+            parts += self._memory(state, kinds)
+        return "".join(parts)
 
     def _heading(self, y: int, text: str) -> str:
         return _text(0, y - 13, text, "h")
@@ -285,7 +295,7 @@ class _Still:
         if ref:
             parts.append(_text(m.w - 5, 29 if m.under else 16, f"\u00d7{ref}", "ref"))
         if kinds:
-            parts.append(_rect(-1.5, -1.5, m.w + 3, at.h + 3, 6, fill="none", stroke=NEW, stroke_width=2.5))
+            parts.append(_rect(-1.5, -1.5, m.w + 3, at.h + 3, 6, stroke=NEW, _class="ring"))
         return f'<g class="kv-card" data-id="{block_id}" transform="translate({at.x} {at.y})">{"".join(parts)}</g>'
 
     def _share(self, state: State, block_id: int) -> float:
@@ -318,9 +328,7 @@ class _Still:
             shown.pop()
         left = at.x + self.m.w / 2 - 8.5 * len(shown)
         return [
-            f'<g class="kv-sign" transform="translate({left + 17 * i:g} {at.y - 9})"><circle cx="8" cy="8" r="8"'
-            f' fill="{NEW}"/><path d="{SIGNS[kind]}" fill="none" stroke="{CARD}" stroke-width="1.8"'
-            ' stroke-linecap="round" stroke-linejoin="round"/></g>'
+            f'<use class="kv-sign" href="#kv-{kind}" x="{left + 17 * i:g}" y="{at.y - 9}"/>'
             for i, kind in enumerate(shown)
         ]
 
@@ -363,24 +371,20 @@ def _short(text: str, most: int = 10) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
-STYLES = {
-    "": "",
-    "s": ' font-size="11"',
-    "h": ' font-weight="600" opacity=".8"',
-    "l": ' font-size="14" font-weight="650"',
-    "id": ' font-size="14" font-weight="700"',
-    "ref": ' text-anchor="end"',
-    "number": ' font-size="11" text-anchor="middle"',
-    "tagtext": ' font-size="11" font-weight="600" text-anchor="middle"'
-    ' font-family="ui-monospace,Menlo,Consolas,monospace"',
-}
+STYLE = (
+    ".kv-still .s{font-size:11px}.kv-still .h{font-weight:600;opacity:.8}.kv-still .l{font-size:14px;font-weight:650}"
+    ".kv-still .id{font-size:14px;font-weight:700}.kv-still .ref{text-anchor:end}"
+    ".kv-still .ring{fill:none;stroke-width:2.5}.kv-still .number{font-size:11px;text-anchor:middle}"
+    ".kv-still .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle}"
+)
+"""How texts look, by their class."""
 
 
 def _text(x: float, y: float, text: str, look: str) -> str:
-    return f'<text class="{look}" x="{x:g}" y="{y:g}"{STYLES[look]}>{escape(text)}</text>'
+    return f'<text class="{look}" x="{x:g}" y="{y:g}">{escape(text)}</text>'
 
 
 def _rect(x: float, y: float, width: float, height: float, rx: float, **look: float | str) -> str:
     """Return a rectangle; `look` is its attributes, of which empty ones are left out."""
-    told = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in look.items() if value != "")
+    told = "".join(f' {name.replace("_", "-").lstrip("-")}="{value}"' for name, value in look.items() if value != "")
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{rx:g}"{told}/>'

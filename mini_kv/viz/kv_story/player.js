@@ -1,4 +1,12 @@
-// The element <kv-story>: a story in, the reader's steps through it.
+// The element <kv-story>: a story in, the reader's steps through it. One classic script without dependencies; it asks for
+// nothing. Give it a story in one of three ways:
+//
+//     a child of <kv-story>: a script element of type application/json (also when it comes later)
+//     element.data = story                      a new story; a live one keeps its step, or follows its end
+//     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
+//
+// While a step is played it fires "kv-beat" with {step, beat, beats, kind, ids, request}. The attribute film lets it play
+// by itself until the reader takes it.
 
 import { beatsOf } from "./beats.js";
 import { draw, make, Picture } from "./draw.js";
