@@ -10,11 +10,25 @@ import re
 import tomllib
 from pathlib import Path
 
-from mini_kv_book import puzzles, stills
+from mini_kv.trace.puzzle import load_puzzle, puzzle_names
+from mini_kv_book import stills
 from mini_kv_book.places import DOCS, ROOT
 
 PACKAGES = ("core", "trace", "viz", "attention", "engine", "lessons", "training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
+
+PUZZLES = """\
+# Puzzles
+
+A picture of a cache, a goal, and a few calls to reach it with. The engine makes your calls, draws what they do, and
+says whether the goal is reached. The engine runs here, in your browser. Begin with any:
+
+{list}
+
+`0..7` are the eight tokens 0 to 7; `prefill` looks a prompt up and allocates its blocks. Inside a puzzle,
+the keys <kbd>1</kbd> to <kbd>9</kbd> make the calls and <kbd>Backspace</kbd> takes one back. In the terminal,
+`mini-kv puzzle NAME` plays the same.
+"""
 
 
 def modules() -> list[str]:
@@ -58,6 +72,20 @@ def _lab_toml(lab: str) -> dict[str, object]:
     return tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))
 
 
+def puzzles_page() -> str:
+    """Return the page of puzzles, with a section per puzzle, the easiest first: `puzzles/#make-room` leads to one."""
+    puzzles = [load_puzzle(name) for name in puzzle_names()]
+    lines = [
+        f"1. [{puzzle.scenario.title}](#{puzzle.name}), {puzzle.minutes} minutes"
+        f'<span data-puzzle="{puzzle.name}"></span>'
+        for puzzle in puzzles
+    ]
+    sections = [
+        f"\n## {puzzle.scenario.title} {{ #{puzzle.name} }}\n\n```kv-puzzle\n{puzzle.name}\n```\n" for puzzle in puzzles
+    ]
+    return PUZZLES.format(list="\n".join(lines)) + "".join(sections)
+
+
 def pages() -> dict[Path, str]:
     """Return every page that follows from the code, with its text."""
     boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
@@ -65,7 +93,7 @@ def pages() -> dict[Path, str]:
         DOCS / "api" / f"{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()
     }
     of_labs = {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()}
-    return api | of_labs | {DOCS / "puzzles.md": puzzles.page()} | stills.notebooks()
+    return api | of_labs | {DOCS / "puzzles.md": puzzles_page()} | stills.notebooks()
 
 
 def navigation() -> dict[str, list[str]]:

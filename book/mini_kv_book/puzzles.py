@@ -1,4 +1,4 @@
-"""The page of puzzles and its fence, kv-puzzle: a picture, a goal, and calls that the engine carries out in the page.
+"""The fence of a puzzle, kv-puzzle: a picture, a goal, and calls that the engine carries out in the page.
 
 Where the book has no browser's Python, or a browser no scripts, the reader sees the picture in the terminal's signs and
 the command that plays the puzzle there.
@@ -16,33 +16,6 @@ from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence
 from mini_kv_book.lab import inert, megabytes
 from mini_kv_book.runs import FenceError
-
-INTRODUCTION = """\
-# Puzzles
-
-A picture of a cache, a goal, and a few calls to reach it with. The engine makes your calls, draws what they do, and
-says whether the goal is reached. The engine runs here, in your browser. Begin with any:
-
-{list}
-
-`0..7` are the eight tokens 0 to 7; `prefill` looks a prompt up and allocates its blocks. Inside a puzzle,
-the keys <kbd>1</kbd> to <kbd>9</kbd> make the calls and <kbd>Backspace</kbd> takes one back. In the terminal,
-`mini-kv puzzle NAME` plays the same.
-"""
-
-
-def page() -> str:
-    """Return the page's Markdown, with a section per puzzle, the easiest first: `puzzles/#make-room` leads to one."""
-    puzzles = [load_puzzle(name) for name in puzzle_names()]
-    lines = [
-        f"1. [{puzzle.scenario.title}](#{puzzle.name}), {puzzle.minutes} minutes"
-        f'<span data-puzzle="{puzzle.name}"></span>'
-        for puzzle in puzzles
-    ]
-    sections = [
-        f"\n## {puzzle.scenario.title} {{ #{puzzle.name} }}\n\n```kv-puzzle\n{puzzle.name}\n```\n" for puzzle in puzzles
-    ]
-    return INTRODUCTION.format(list="\n".join(lines)) + "".join(sections)
 
 
 @as_fence
