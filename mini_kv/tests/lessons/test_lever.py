@@ -1,14 +1,10 @@
-"""The levers: a picture per position, made by the engine; one is there without scripts, a move shows another."""
+"""The slider of a lever: one picture is there without scripts, the others wait."""
 
 import re
 
 import pytest
 
-from mini_kv.lessons.curves import small_trace
 from mini_kv.lessons.lever import Lever
-from mini_kv.lessons.levers import budget_lever, context_lever, pool_lever, waste_lever, window_lever
-from mini_kv.planning.cost import H200, served
-from mini_kv.traces.replay import replay
 
 
 class Word:
@@ -41,27 +37,3 @@ def test_one_picture_is_shown_and_the_others_wait():
 def test_a_lever_that_cannot_move_is_refused(positions, start, said):
     with pytest.raises(ValueError, match=said):
         Lever("size", {str(number): Word("") for number in range(positions)}, start)
-
-
-def sentences(lever):
-    return {label: picture.sentence for label, picture in lever.pictures.items()}
-
-
-def test_what_the_levers_say_is_what_the_engine_did():
-    """Counted another way: a remainder, a replay, the blocks of a window."""
-    told = sentences(waste_lever([237, 41]))
-    assert told["16"] == "10 slots stay empty, 3.5% of what is set aside; the block tables have 18 entries."
-    trace = small_trace()
-    for num_blocks, sentence in sentences(pool_lever(trace)).items():
-        assert (
-            sentence
-            == f"{replay(trace, int(num_blocks)).hit_rate_of_prompt_tokens:.1%} of all prompt tokens are found."
-        )
-    steps = [int(sentence.split()[4]) for sentence in sentences(budget_lever()).values()]
-    assert steps == [50, 35, 32, 30, 28, 28, 27, 27]
-    for window, sentence in sentences(window_lever()).items():
-        assert sentence.endswith(f"it never held more than {min(9, int(window) // 16 + 1)}.")
-    llama = served("llama-3-8b", num_parameters=8.03e9, num_heads=32)
-    assert sentences(context_lever(llama, H200))["8,000"] == (
-        "At most 3,694 tokens per second, with 64 requests in a step."
-    )

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from mini_kv.lessons import tensors
-from mini_kv.lessons.levers import mistake_lever, outlier_lever, score_lever
 from mini_kv.lessons.predict import questions
 from mini_kv.lessons.quantization_error import errors
 from mini_kv.lessons.tensors import (
@@ -139,14 +138,3 @@ def test_every_question_about_attention_has_its_proof_here():
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer_is_what_the_engine_says(name):
     assert questions()[name].answer == ANSWERS[name]()
-
-
-def test_the_levers_of_tensors():
-    """Four mistakes and none; nine scores; seven sizes of a channel: what each position says."""
-    said = [
-        [picture.sentence for picture in lever.pictures.values()]
-        for lever in (mistake_lever(), score_lever([0, 0, 0, 0], block_size=2), outlier_lever())
-    ]
-    assert [sentence.split()[0] for sentence in said[0]] == ["No", "5", "6", "6", "No"]
-    assert said[1][0] == "In the end the last block is worth 50% of the result."
-    assert said[2][-1] == "The largest error of the others is 39.3%, with a scale for all."
