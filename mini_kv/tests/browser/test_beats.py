@@ -9,6 +9,7 @@ from mini_kv.lessons.levers import waste_lever
 from mini_kv.tests.story_examples import crowded_run
 from mini_kv.trace.scenario import load_scenario, parse_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
+from mini_kv.viz.state import ids
 from mini_kv.viz.still import MOST_BLOCKS, svg
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
@@ -72,12 +73,7 @@ def told_events(step):
 
 def numbers(run):
     """Return ids one by one: "1..3 9" is "1 2 3 9"."""
-    out: list[int] = []
-    for part in run.split():
-        first, _, last = part.partition("..")
-        start, end = int(first), int(last or first)
-        out += range(start, end + 1) if start <= end else range(start, end - 1, -1)
-    return " ".join(map(str, out))
+    return " ".join(map(str, ids(run)))
 
 
 STORY = story_data(load_scenario("share-and-evict"))

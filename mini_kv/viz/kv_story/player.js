@@ -553,14 +553,13 @@ class KvStory extends HTMLElement {
   /** The next step of the film, or the same question a little later. */
   #roll() {
     const { states } = this.#opened,
-      { film, fig } = this.#parts;
+      { film } = this.#parts;
     const say = states[this.#at].step.say ?? "";
     film.line.textContent = say.slice(0, say.search(/[.:] |$/)).replace(/\.?$/, ".");
     const beats = this.#times.reduce((sum, ms) => sum + ms, 0) / this.#speed;
     const last = this.#at === states.length - 1;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#rollOn(), beats + KvStory.LOOK * (last ? 4 : 1));
-    fig.dataset.step = String(this.#at);
   }
 
   #rollOn() {
