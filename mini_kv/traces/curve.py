@@ -24,6 +24,7 @@ What the engine does beside that, and what it means here:
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -65,7 +66,12 @@ class Curve:
     """The positions of these blocks in their prompts, summed."""
     _smaller: dict[int, CurvePoint] = field(default_factory=dict)
 
-    @property
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(prompt.num_tokens for prompt in self.prompts)
+
+    @cached_property
     def largest(self) -> int:
         """Smallest pool, the null block included, that finds all that any pool finds."""
         return max(self.smallest, bisect_left(self.hit_blocks, self.hit_blocks[-1]))
@@ -87,7 +93,7 @@ class Curve:
     def _point(self, num_blocks: int, index: int) -> CurvePoint:
         hits, size = self.hit_blocks[index], self.block_size
         places = size * size * self.hit_offsets[index] + hits * size * (size + 1) // 2
-        return CurvePoint(num_blocks, hits * size, sum(prompt.num_tokens for prompt in self.prompts), 0, places)
+        return CurvePoint(num_blocks, hits * size, self.prompt_tokens, 0, places)
 
     def knee(self) -> int:
         """Return the pool size up to which a block more finds more hits than an average block does, beyond it fewer.
@@ -206,7 +212,7 @@ class _Stack:
             yield request, sum(1 for _ in run)
 
     def _touch_first(self, block_hash: BlockHash, offset: int) -> None:
-        """Touch, in pools of each size, the block of this hash that was published first; the newest stays in the tree."""
+        """Touch, in pools of each size, the block that was published first; the newest stays in the tree."""
         copies = self._copies.pop(block_hash)
         needs = [max(copy.threshold, self._need_of_copy(copy, self._newest[block_hash])) for copy in copies]
         cut = needs[0]
