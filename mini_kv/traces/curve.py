@@ -18,7 +18,7 @@ What the engine does beside that, and what it means here:
     a refused prompt      is larger than the pool, and changes nothing: such pools are asked one by one
     the last token        is always computed. A prompt of full blocks that are all cached computes its last block again,
                           in a second block with the same hash. Lookups return the oldest of these that is left, and
-                          which one that is depends on the size of the pool: see `_Stack`
+                          which one that is depends on the size of the pool: see `Stack`
 """
 
 from bisect import bisect_left, insort
@@ -119,10 +119,10 @@ def make_curve(prompts: Sequence[Prompt], block_size: int) -> Curve:
     num_full = [prompt.num_tokens // block_size for prompt in prompts]
     counts = [0] * (sum(num_full) + 3)  # by pool size; a depth is never larger than the blocks of all prompts and one
     offsets = [0] * len(counts)
-    stack = _Stack(num_full)
+    stack = Stack(num_full)
     for prompt in prompts:
         num_usable = (prompt.num_tokens - 1) // block_size
-        for offset, need in stack.needs(prompt.block_hashes[:num_usable]):
+        for offset, _, need in stack.needs(prompt.block_hashes[:num_usable]):
             counts[need + 1] += 1  # and the null block
             offsets[need + 1] += offset
         stack.touch(prompt.block_hashes, num_usable, prompt.num_tokens % block_size > 0)
@@ -149,7 +149,7 @@ class _Copy(NamedTuple):
     """Its position in that request's prompt."""
 
 
-class _Stack:
+class Stack:
     """All blocks by their last use, for pools of all sizes at once.
 
     Where a hash has several blocks, a lookup touches the one that was published first, of those that the pool has:
@@ -177,14 +177,17 @@ class _Stack:
         """1 if the last request's partial block has taken the room of one block."""
         self._total = 0
 
-    def needs(self, block_hashes: Sequence[BlockHash]) -> Iterator[tuple[int, int]]:
-        """Yield, for each block that was there before, its position and how many blocks a pool must hold to hit it."""
+    def needs(self, block_hashes: Sequence[BlockHash]) -> Iterator[tuple[int, int, int]]:
+        """Yield for each block that was there before its position, the request that touched it last, and the need.
+
+        The need is how many blocks a pool must be able to hold for the block to be a hit.
+        """
         start = 0
         for request, length in self._runs(block_hashes):
             depth = self._depth(request, start)
             for offset in range(start, start + length):
                 need = depth + offset - start
-                yield offset, self._with_leftovers(need, request, offset) if self._leftovers else need
+                yield offset, request, self._with_leftovers(need, request, offset) if self._leftovers else need
             start += length
 
     def touch(self, block_hashes: Sequence[BlockHash], num_usable: int, has_partial_block: bool) -> None:

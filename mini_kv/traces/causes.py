@@ -1,0 +1,134 @@
+"""Names for what a waterfall shows: the causes that an engineer can do something about.
+
+A cause is named from `NAMED_FROM` of the prompt tokens on. Whatever is done about less than that changes the work of
+prefill by less than the traffic of one day differs from the next; and every healthy trace loses as much somewhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mini_kv.core.kv_cache_interface import MambaSpec
+from mini_kv.traces.curve import Stack
+from mini_kv.traces.prompts import Prompt
+from mini_kv.traces.waterfall import Waterfall
+
+NAMED_FROM = 0.03
+LEAST_REQUESTS = 3
+"""A cause that was seen in fewer requests may be chance."""
+HIDDEN_BY_HASHES = (
+    "whether salts, adapters or images keep equal tokens apart",
+    "whether a value in the prompt changes, such as a timestamp",
+    "whether tools or documents come in another order",
+    "what other block sizes would share, and what is shorter than a block",
+)
+"""What a trace of hashes cannot show: equal content has equal hashes only after an equal beginning."""
+
+
+class Cause(NamedTuple):
+    """Why hits were lost."""
+
+    name: str
+    tokens: int
+    share: float
+    """Of all prompt tokens, 0.0 to 1.0."""
+    sentence: str
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How a row of the waterfall is called and what helps."""
+
+    row: str
+    name: str
+    sentence: str
+
+
+_RULES = (
+    _Rule("value", "timestamp", "a value that changes (a timestamp, an id) parts prompts early: put it last"),
+    _Rule("order", "tool-order", "the same tools or documents come in another order: sort them"),
+    _Rule("image-size", "image-size", "an image comes in another size before equal text: send one size"),
+    _Rule("images", "image", "other images stand at the same placeholders: put common text before them"),
+    _Rule("adapters", "adapter", "equal prompts run with different adapters, which share no KV"),
+    _Rule("salts", "salt", "equal prompts have different salts (one per user?): give those who may share one salt"),
+    _Rule("refused", "refused", "prompts are larger than the pool"),
+    _Rule(
+        "preempted", "preemption-storm", "preempted requests are computed again: admit fewer at once, or more memory"
+    ),
+)
+
+
+def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[int] | None = None) -> list[Cause]:
+    """Return the causes that are worth a name, the most expensive first.
+
+    `prompts` and `observed`: as `make_waterfall` made and took them.
+    """
+    found = [(rule.name, waterfall.tokens(rule.row), rule.sentence) for rule in _RULES]
+    size = waterfall.setup.hash_block_size
+    short = sum(one.names for one in waterfall.shared if one.names < min(size, 16))
+    found.append(
+        ("short-prefix", short, f"common beginnings are shorter than {min(size, 16)} tokens: nothing to share")
+    )
+    sentence = f"blocks of {size} tokens leave more unshared than blocks of 16 would: choose smaller blocks"
+    found.append(("block-size", waterfall.sixteen, sentence))
+    found.append(("small-pool", waterfall.tokens("evicted"), _pool_sentence(waterfall)))
+    specs = [group.kv_cache_spec for group in waterfall.setup.groups]
+    name = "state-gap" if any(isinstance(spec, MambaSpec) for spec in specs) else "window-gap"
+    sentence = "full attention has the beginning cached, another group of layers has not what it needs there"
+    found.append((name, waterfall.tokens("groups") + waterfall.tokens("alignment"), sentence))
+    if observed is not None:
+        found += _resets(waterfall, prompts, observed)
+    total = waterfall.tokens("prompt")
+    causes = [Cause(name, tokens, tokens / total, text) for name, tokens, text in found if tokens >= NAMED_FROM * total]
+    return sorted(causes, key=lambda cause: -cause.tokens)
+
+
+def _pool_sentence(waterfall: Waterfall) -> str:
+    if not waterfall.lost:
+        return "blocks were evicted before they were used again: more memory, or less between two uses"
+    more = sorted(block.num_more for block in waterfall.lost)
+    waited = sorted(block.waited for block in waterfall.lost)
+    return (
+        f"blocks were evicted before they were used again: {more[len(more) // 2]:,} blocks more would keep half of them, "
+        f"{more[len(more) * 9 // 10]:,} more nine tenths; half came back within {waited[len(waited) // 2] / 1000:,.0f} s"
+    )
+
+
+def _resets(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[int]) -> list[tuple[str, int, str]]:
+    """Return where the server found nothing any more of all that was there before, if there is such a place.
+
+        requests        0  1  2  3 | 4  5  6  7         6 should hit what 2 left, and does not; 7 hits what 5 left
+        a reset between 3 and 4 explains both; one after 5 does not
+
+    Each miss allows a stretch of places for the reset, each hit forbids one. The place that explains most tokens, and
+    that nothing forbids, is named.
+    """
+    explained = [0] * (len(prompts) + 1)
+    votes = [0] * (len(prompts) + 1)
+    forbidden = [0] * (len(prompts) + 1)
+    size = waterfall.setup.hash_block_size
+    stack = Stack([prompt.num_tokens // size for prompt in prompts])
+    for number, (prompt, hit, seen) in enumerate(zip(prompts, waterfall.hits, observed, strict=True)):
+        num_usable = (prompt.num_tokens - 1) // size
+        chain = prompt.block_hashes[: min(num_usable, (hit or 0) // size)]
+        for offset, request, _ in stack.needs(chain):
+            is_lost = offset * size >= seen
+            stretch = explained if is_lost else forbidden
+            stretch[request + 1] += size if is_lost else 1
+            stretch[number + 1] -= size if is_lost else 1
+            if is_lost and offset * size == seen:
+                votes[request + 1] += 1
+                votes[number + 1] -= 1
+        stack.touch(prompt.block_hashes, num_usable, prompt.num_tokens % size > 0)
+    best = (0, 0)
+    tokens = num_votes = num_forbidden = 0
+    for number in range(len(prompts)):
+        tokens += explained[number]
+        num_votes += votes[number]
+        num_forbidden += forbidden[number]
+        if not num_forbidden and num_votes >= LEAST_REQUESTS:
+            best = max(best, (tokens, -number))
+    if not best[0]:
+        return []
+    text = f"from request {-best[1] + 1} on the server found nothing of all that it had before: its cache was reset"
+    return [("reset", best[0], text)]

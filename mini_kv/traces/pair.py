@@ -1,0 +1,77 @@
+"""Two prompts side by side: where they part, in which block, and what makes the names of these blocks differ."""
+
+from dataclasses import dataclass
+
+from mini_kv.core.block_hash import generate_block_hash_extra_keys
+from mini_kv.traces.prompts import make_prompts, new_request
+from mini_kv.traces.seen import common_length
+from mini_kv.traces.token_request import TokenRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What the second of two prompts finds of the first."""
+
+    num_tokens: tuple[int, int]
+    block_size: int
+    num_shared: int
+    """Tokens that both begin with."""
+    num_hit: int
+    """Tokens that the second would find in the cache."""
+    differs: tuple[str, ...]
+    """What differs in the hash of the first block that is not shared: parent, tokens, salt, adapter, image."""
+    verdict: str
+    """same, no shared prefix, too short, names, part."""
+
+    def lines(self) -> list[str]:
+        """Return what there is to say, the answer first."""
+        block, place = divmod(self.num_shared, self.block_size)
+        answers = {
+            "same": "B begins as A does in every token that the cache looks at.",
+            "no shared prefix": "There is no shared prefix: the first token differs.",
+            "too short": f"There is a shared prefix of {self.num_shared:,} tokens, too short to fill a block of"
+            f" {self.block_size:,}.",
+            "names": f"{self.num_shared:,} tokens are equal, but {' and '.join(self.differs)} keep the blocks apart.",
+            "part": f"They part at token {self.num_shared:,}.",
+        }
+        lines = [f"{answers[self.verdict]} B finds {self.num_hit:,} of its {self.num_tokens[1]:,} tokens."]
+        if self.num_shared < min(self.num_tokens):
+            lines.append(f"They part at token {self.num_shared:,}: token {place} of block {block}, counted from 0.")
+        if self.differs:
+            first = self.num_hit // self.block_size
+            lines.append(f"The hash of block {first} differs in: {', '.join(self.differs)}.")
+            lines.append("All blocks after it differ in: parent, since a hash stands for all that comes before.")
+        if self.verdict == "same" and self.num_hit < self.num_shared:
+            lines.append("What is missing: the end that fills no block, and the last token, which is always computed.")
+        return lines
+
+
+def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pair:
+    """Return what `other`, coming after `one`, finds of it."""
+    num_shared = common_length(one.token_ids, other.token_ids)
+    chains = [prompt.block_hashes for prompt in make_prompts([one, other], block_size)]
+    num_equal = common_length(*[list(chain) for chain in chains])
+    num_hit = min(num_equal, (other.input_length - 1) // block_size) * block_size
+    names = _names(one, other, num_equal, block_size)
+    differs = ["tokens"] * (num_shared < (num_equal + 1) * block_size) + names
+    if num_equal == min(map(len, chains)) and not names and num_shared == min(one.input_length, other.input_length):
+        return Pair((one.input_length, other.input_length), block_size, num_shared, num_hit, (), "same")
+    verdict = "part"
+    if num_shared == 0:
+        verdict = "no shared prefix"
+    elif names and "tokens" not in differs:
+        verdict = "names"
+    elif num_shared < block_size:
+        verdict = "too short"
+    return Pair((one.input_length, other.input_length), block_size, num_shared, num_hit, tuple(differs), verdict)
+
+
+def _names(one: TokenRequest, other: TokenRequest, block: int, block_size: int) -> list[str]:
+    """Return which facts beside the tokens differ in this block's hash."""
+    tags: list[set[tuple[str | int, ...]]] = []
+    for entry in (one, other):
+        keys = generate_block_hash_extra_keys(new_request(entry), block * block_size, (block + 1) * block_size)
+        tags.append(set(keys))
+    words = {"lora": "adapter", "mm": "image"}
+    found = sorted({words[str(key[0])] for key in tags[0] ^ tags[1]})
+    return (["salt"] if one.cache_salt != other.cache_salt else []) + found

@@ -1,0 +1,167 @@
+"""Prompts through the real cache manager with a model's groups, and through the real scheduler.
+
+    prompts         one request at a time, in steps of at most so many tokens; answers take no blocks
+    served          up to C requests at once, with their answers, through `Scheduler`: requests wait and are preempted
+
+A layer with states keeps one where a step ends. So steps end at boundaries of blocks where there are such layers, and
+one ends at the prompt's last boundary, as vLLM's mode "align" does.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import gcd
+
+from mini_kv.core.block import BlockHash
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
+from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.traces.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the prompts run on."""
+
+    groups: tuple[KVCacheGroupSpec, ...]
+    num_blocks: int | None = None
+    """Size of the pool, the null block included; `None`: nothing is ever evicted."""
+    step: int = 8192
+    """Most tokens per step."""
+    retention: int | None = None
+    """See `KVCacheConfig.prefix_cache_retention_interval`."""
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens per block hash."""
+        return gcd(*(group.kv_cache_spec.block_size for group in self.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRun:
+    """What a run through the scheduler found."""
+
+    hits: list[int | None]
+    """Hit tokens of each request when it was first admitted; `None`: refused."""
+    num_preemptions: int
+    tokens_again: int
+    """Tokens that preempted requests had computed, or hit, and did not find again when they came back."""
+
+
+def run_prompts(prompts: Sequence[Prompt], setup: Setup) -> list[int | None]:
+    """Return the hit tokens of each request, one at a time; `None`: larger than the pool. Costs O(blocks)."""
+    kv = _manager(prompts, setup)
+    hits: list[int | None] = []
+    for number, prompt in enumerate(prompts):
+        if kv.num_blocks_needed(prompt.num_tokens) > len(kv.block_pool.blocks) - 1:
+            hits.append(None)
+            continue
+        request = Request(str(number), num_tokens=prompt.num_tokens, block_hashes=prompt.block_hashes)
+        hit, num_hit = kv.get_computed_blocks(request)
+        request.num_computed_tokens = num_hit
+        for end in _step_ends(kv, num_hit, prompt.num_tokens, setup.step):
+            if kv.allocate_slots(request, end - request.num_computed_tokens, new_computed_blocks=hit) is None:
+                raise ConfigError(f"a prompt of {prompt.num_tokens:,} tokens cannot grow in {setup.num_blocks} blocks")
+            hit = kv.empty_kv_cache_blocks
+            request.num_computed_tokens = end
+        kv.free(request)
+        hits.append(num_hit)
+    return hits
+
+
+def _manager(prompts: Sequence[Prompt], setup: Setup) -> KVCacheManager:
+    enough = 1 + sum(
+        -(-prompt.num_tokens // group.kv_cache_spec.block_size) for prompt in prompts for group in setup.groups
+    )
+    num_blocks = enough if setup.num_blocks is None else min(setup.num_blocks, enough)
+    config = KVCacheConfig(num_blocks, setup.groups, setup.retention)
+    return KVCacheManager(config, max_in_flight_tokens=setup.step)
+
+
+def _step_ends(kv: KVCacheManager, start: int, num_tokens: int, step: int) -> Iterator[int]:
+    """Yield where each step of a prompt ends."""
+    size = kv.block_size
+    last_boundary = num_tokens // size * size
+    while start < num_tokens:
+        end = min(start + step, num_tokens)
+        if kv.coordinator.has_states and start < last_boundary:
+            end = min(max(end // size * size, start + size), last_boundary)
+        yield end
+        start = end
+
+
+def run_served(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, concurrency: int) -> ServedRun:
+    """Serve the prompts with answers of these lengths, at most `concurrency` unfinished at once.
+
+    Costs O(blocks + tokens of the answers).
+    """
+    kv = _manager(prompts, setup)
+    config = SchedulerConfig(max_num_batched_tokens=setup.step, max_num_seqs=concurrency)
+    scheduler = Scheduler(kv, config)
+    requests: list[Request | None] = []
+    to_come = deque(zip(prompts, answers, strict=True))
+    preempted: set[str] = set()
+    tokens_again = 0
+    while to_come or scheduler.has_unfinished_requests:
+        while to_come and len(scheduler.requests) < concurrency:
+            prompt, answer = to_come.popleft()
+            request = Request(str(len(requests)), num_tokens=prompt.num_tokens, block_hashes=prompt.block_hashes)
+            fits = can_ever_run(kv, config, prompt.num_tokens, prompt.num_tokens + max(answer, 1) - 1) is None
+            requests.append(request if fits else None)
+            if fits:
+                scheduler.add_request(request, max_tokens=max(answer, 1))
+        if not scheduler.has_unfinished_requests:
+            break
+        computed = {request.request_id: request.num_computed_tokens for request in scheduler.running}
+        output = scheduler.schedule()
+        tokens_again += sum(computed[request_id] for request_id in output.preempted_req_ids)
+        tokens_again -= sum(
+            data.num_computed_tokens for data in output.scheduled_new_reqs if data.request_id in preempted
+        )
+        preempted.update(output.preempted_req_ids)
+        sampled = {
+            request_id: [0]
+            for request_id, num_tokens in output.num_scheduled_tokens.items()
+            if scheduler.requests[request_id].num_computed_tokens + num_tokens
+            == scheduler.requests[request_id].num_tokens
+        }
+        scheduler.update_from_output(output, sampled)
+    hits = [None if request is None else request.num_cached_tokens for request in requests]
+    return ServedRun(hits, scheduler.num_preemptions, tokens_again)
+
+
+def belady_hit_blocks(prompts: Sequence[Prompt], block_size: int, num_blocks: int) -> int:
+    """Return the most blocks that any policy can hit in this pool, the null block included, one request at a time.
+
+    Each miss takes the place of the block whose next use is the farthest. A bound, not a policy: a request's blocks
+    are taken as coming one by one, where a pool must hold them all at once. Refused prompts count as nowhere.
+
+    Source: Belady (1966), doi.org/10.1147/sj.52.0078. Costs O(blocks * log(blocks)).
+    """
+    fitting = [prompt for prompt in prompts if -(-prompt.num_tokens // block_size) < num_blocks]
+    following: list[list[int]] = []
+    next_use: dict[BlockHash, int] = {}
+    for number in range(len(fitting) - 1, -1, -1):
+        chain = fitting[number].block_hashes
+        following.append([next_use.get(block_hash, len(fitting)) for block_hash in chain])
+        next_use.update(dict.fromkeys(chain, number))
+    held: dict[BlockHash, int] = {}
+    farthest: list[tuple[int, int, BlockHash]] = []  # by next use, then tail first; with entries that are outdated
+    num_hits = 0
+    for prompt, uses in zip(fitting, reversed(following), strict=True):
+        for offset, (block_hash, use) in enumerate(zip(prompt.block_hashes, uses, strict=True)):
+            if block_hash in held:
+                num_hits += 1
+            elif len(held) == num_blocks - 1:
+                while True:
+                    outdated, _, victim = heappop(farthest)
+                    if held.get(victim) == -outdated:
+                        del held[victim]
+                        break
+            held[block_hash] = use
+            heappush(farthest, (-use, -offset, block_hash))
+    return num_hits

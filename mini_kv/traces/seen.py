@@ -1,0 +1,208 @@
+"""How much of each prompt came before: as its beginning, and behind a difference where the cache cannot find it.
+
+A cache finds beginnings only. What two prompts share behind the first token that differs is lost, and there are three
+usual reasons for that, which leave three different marks in the tokens:
+
+    a value that changes    head 17:04 rest        head 17:05 rest         a few tokens differ, then all agrees again
+    another order           head A B C             head B A C              what one has here, the other has later
+    another size            head <576 px> rest     head <288 px> rest      both have an image here, of other lengths
+"""
+
+from array import array
+from bisect import bisect
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest
+from mini_kv.traces.prompts import Trace, token_requests
+from mini_kv.traces.token_request import TokenRequest
+
+GRAM = 16
+"""Tokens that agree by chance in no two places of a text."""
+MOST_CHANGED = 32
+"""Tokens of the longest value that changes: a date and a time, or an identifier."""
+LEAST_BEHIND = 64
+"""Tokens behind a difference that are worth a word: closing phrases and templates are shorter."""
+
+
+class Shared(NamedTuple):
+    """Tokens that a prompt has in common with the beginning of an earlier one, as more and more has to agree."""
+
+    tokens: int
+    images: int
+    """The pictures behind the placeholders, too."""
+    adapter: int
+    """And the adapter."""
+    names: int
+    """And the salt: all that is in a block's hash."""
+
+
+class Behind(NamedTuple):
+    """Tokens of a prompt that came before, behind a difference."""
+
+    value: int = 0
+    order: int = 0
+    image: int = 0
+
+
+class Seen:
+    """Prompts so far. In sorted order the one with the longest common beginning is a neighbour."""
+
+    def __init__(self) -> None:
+        self._sorted: dict[Hashable, list[tuple[bytes, int]]] = {}
+
+    def find_and_add(self, units: bytes, number: int, namespace: Hashable) -> tuple[int, int | None]:
+        """Return the longest beginning in common with an earlier prompt, in units, and which one; then add this one."""
+        rows = self._sorted.setdefault(namespace, [])
+        place = bisect(rows, (units, number))
+        best: tuple[int, int | None] = (0, None)
+        for other, earlier in rows[max(place - 1, 0) : place + 1]:
+            best = max(best, (common_length(units, other) // 8, earlier), key=lambda found: found[0])
+        rows.insert(place, (units, number))
+        return best
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how long the common beginning of two sequences is. Costs O(length), at the speed of comparing slices."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
+    """Return, for each request, what its prompt has in common with earlier ones. Of hashes only their blocks are known.
+
+    Costs O(tokens * log(requests)), or O(hashes).
+    """
+    entries = token_requests(trace)
+    if not entries:
+        return [Shared(n, n, n, n) for n in _shared_by_hashes(trace)], [Behind()] * len(trace)
+    seen, deepest = Seen(), _Deepest()
+    pictures: dict[str, int] = {}
+    shared, behind = [], []
+    for number, entry in enumerate(entries):
+        tokens = array("Q", entry.token_ids).tobytes()
+        named = _with_pictures(entry, pictures)
+        lengths = []
+        for namespace, units in (
+            ((), tokens),
+            (("pictures",), named),
+            ((entry.lora_name,), named),
+            ((entry.lora_name, entry.cache_salt), named),
+        ):
+            length, nearest = seen.find_and_add(units, number, namespace)
+            lengths.append(length)
+            if not namespace:
+                candidates = {nearest, deepest.find_and_add(entry.token_ids, number)}
+        shared.append(Shared(*lengths))
+        found = [find_behind(entry, entries[other], lengths[0]) for other in candidates if other is not None]
+        behind.append(max(found, key=lambda found: (sum(found), found), default=Behind()))
+    return shared, behind
+
+
+def _shared_by_hashes(trace: Trace) -> list[int]:
+    """Return the tokens of the leading blocks that came before, the partial last one of a whole prompt included."""
+    known: set[tuple[int, int]] = set()
+    numbers: dict[tuple[int, int], int] = {}
+    result = []
+    for entry in trace:
+        assert isinstance(entry, TraceRequest)
+        parent, num_shared, is_shared = 0, 0, True
+        for hash_id in entry.hash_ids:
+            is_shared = is_shared and (parent, hash_id) in known
+            num_shared += is_shared
+            known.add((parent, hash_id))
+            parent = numbers.setdefault((parent, hash_id), len(numbers) + 1)
+        result.append(min(num_shared * BLOCK_SIZE, entry.input_length))
+    return result
+
+
+def _with_pictures(entry: TokenRequest, numbers: dict[str, int]) -> bytes:
+    """Return the tokens, those of an image replaced by units that only the same image has."""
+    units = array("Q", entry.token_ids)
+    for first, length, digest in entry.images:
+        number = numbers.setdefault(digest, len(numbers) + 1)
+        for index in range(length):
+            units[first + index] = (number << 32) + index
+    return units.tobytes()
+
+
+class _Deepest:
+    """Finds the earlier prompt that has the most of this one's end, wherever it is there."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, ...], int] = {}
+
+    def find_and_add(self, tokens: tuple[int, ...], number: int) -> int | None:
+        """Return the last request that has the last gram of these tokens that any has; then add them."""
+        # Which grams are kept follows from the tokens themselves, so that a shifted text keeps the same ones.
+        grams = [tokens[at : at + GRAM] for at in range(len(tokens) - GRAM + 1) if tokens[at] % 4 == 0]
+        found = next((self._last[gram] for gram in reversed(grams) if gram in self._last), None)
+        self._last.update(dict.fromkeys(grams, number))
+        return found
+
+
+def find_behind(entry: TokenRequest, other: TokenRequest, num_shared: int) -> Behind:
+    """Return what stands in both behind the token where they part, and beyond the first `num_shared` tokens."""
+    mine, theirs = entry.token_ids, other.token_ids
+    start = common_length(mine, theirs)
+    ends = _ends_of_images(entry, other, start)
+    if ends is not None:
+        length = common_length(mine[ends[0] :], theirs[ends[1] :])
+        return Behind(image=length) if length >= LEAST_BEHIND else Behind()
+    reordered = _reordered(mine[start:], theirs[start:])
+    if reordered:
+        return Behind(order=max(start + reordered - num_shared, 0))
+    place, place_there, total = start, start, 0
+    while (found := _agree_again(mine, theirs, place, place_there)) is not None:
+        place, place_there = found
+        length = common_length(mine[place:], theirs[place_there:])
+        if length < LEAST_BEHIND:
+            break
+        total += max(place + length - max(place, num_shared), 0)
+        place, place_there = place + length, place_there + length
+    return Behind(value=total)
+
+
+def _ends_of_images(entry: TokenRequest, other: TokenRequest, place: int) -> tuple[int, int] | None:
+    """Return where the images end that begin together and contain this place in one or both, if their sizes differ."""
+    for first, length, _ in entry.images:
+        for first_there, length_there, _ in other.images:
+            if first == first_there and length != length_there and first < place <= first + min(length, length_there):
+                return first + length, first + length_there
+    return None
+
+
+def _agree_again(mine: tuple[int, ...], theirs: tuple[int, ...], place: int, there: int) -> tuple[int, int] | None:
+    """Return the next places from which both agree again, after at most `MOST_CHANGED` tokens of each."""
+    grams = {theirs[at : at + GRAM]: at for at in range(there + MOST_CHANGED, there - 1, -1)}
+    for at in range(place, min(place + MOST_CHANGED, len(mine) - GRAM) + 1):
+        if mine[at : at + GRAM] in grams:
+            return at, grams[mine[at : at + GRAM]]
+    return None
+
+
+def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
+    """Return how many tokens from here on stand in both in another order; 0 if there is no such stretch.
+
+    Both must begin with something that the other has later: a new text is in none of them.
+    """
+    if len(mine) < LEAST_BEHIND or len(theirs) < LEAST_BEHIND:
+        return 0
+    grams = {theirs[at : at + GRAM] for at in range(len(theirs) - GRAM + 1)}
+    if mine[:GRAM] not in grams:
+        return 0
+    if not any(mine[at : at + GRAM] == theirs[:GRAM] for at in range(len(mine) - GRAM + 1)):
+        return 0
+    end = 0
+    for at in range(len(mine) - GRAM + 1):
+        if at > end + GRAM:  # further than from one part to the next
+            break
+        if mine[at : at + GRAM] in grams:
+            end = at + GRAM
+    return end if end >= LEAST_BEHIND else 0
