@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.free_blocks import FreeBlocks
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.policy.eviction import Policy
 from mini_kv.policy.ranked import FIFO, LFU, LeafFirst, SeenTwice
@@ -36,6 +35,10 @@ POLICIES: dict[str, Policy] = {
 """The first is the engine's own."""
 
 
+VERBS = ("popleft_n", "remove", "append_n", "prepend_n", "get_all_free_blocks")
+"""What a pool asks of its free queue, beside `num_free_blocks`, which may be an attribute of its objects alone."""
+
+
 def find_policy(name: str) -> Policy:
     """Return the policy of this name, or the class that `file.py:Class` names.
 
@@ -60,12 +63,7 @@ def find_policy(name: str) -> Policy:
     policy = getattr(module, attribute, None)
     if not isinstance(policy, type):
         raise ConfigError(f"--policy {name}: {path} has no class {attribute}")
-    missing = [verb for verb in verbs() if not hasattr(policy, verb)]
+    missing = [verb for verb in VERBS if not hasattr(policy, verb)]
     if missing:
         raise ConfigError(f"--policy {name}: {attribute} lacks the free queue's {', '.join(missing)}")
     return policy
-
-
-def verbs() -> list[str]:
-    """Return what a pool asks of its free queue."""
-    return [name for name in vars(FreeBlocks) if not name.startswith("_")]

@@ -52,7 +52,7 @@ class EvictionPolicy:
         raise NotImplementedError
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """See the blocks of a hit, from head to tail, before they are held. `PolicyPool` tells; the default looks away."""
+        """See the blocks of a hit, from head to tail, before they are held. Told by `PolicyPool`; no matter here."""
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
         """See blocks that were computed and have their hash now; the first is number `position` of its prompt."""
