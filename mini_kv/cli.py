@@ -25,6 +25,7 @@ VERBS = {
     "puzzle": Verb("reach a goal in a few calls of the cache", "mini_kv.labkit.commands.puzzle"),
     "generate": Verb("let a model write, and watch the blocks fill", "mini_kv.labkit.commands.generate"),
     "replay": Verb("run a production trace through the cache and report the hit rate", "mini_kv.traces.replay_command"),
+    "league": Verb("eviction policies side by side on a trace", "mini_kv.traces.league_command"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "mini_kv.planning.plan_command"),
     "run": Verb("test your file of a lab: the first failure, and how many more", "mini_kv.labkit.commands.run"),
     "status": Verb("how far you are in every lab", "mini_kv.labkit.commands.status"),

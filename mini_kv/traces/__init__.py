@@ -1,7 +1,7 @@
 """Traces: requests with their times, and what the cache makes of them. Standard library only.
 
-In reading order: `mooncake` (the file format of published traces), `token_request` (a request
-whose tokens are known), `synthetic` (traces of our own, from a seed),
-`replay` (a trace through the real cache manager), `plain_lru` (the same question answered without the engine),
-`replay_command` (`mini-kv replay`). `small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
+In reading order: `mooncake` (the file format of published traces), `token_request` (a request whose tokens are known),
+`synthetic` (traces of our own, from a seed), `replay` (a trace through the real cache manager), `plain_lru` (the same
+question answered without the engine), `replay_command` (`mini-kv replay`), `league` and `league_command` (eviction
+policies side by side: `mini-kv league`). `small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
 """
