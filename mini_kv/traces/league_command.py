@@ -65,22 +65,24 @@ def run(args: argparse.Namespace) -> int:
 
 def format_table(standings: Sequence[Standing]) -> str:
     """Return the hit rates in percent of the prompt tokens: a row per policy, a column per size, `*` at the best."""
-    sizes = sorted({standing.num_blocks for standing in standings})
-    rates = {(s.policy, s.num_blocks): 100 * (s.report.hit_rate_of_prompt_tokens or 0.0) for s in standings}
-    policies = list(dict.fromkeys(policy for policy, _ in rates))
-    blind = [policy for policy in policies if policy != BELADY]
-    best = {size: max(rates[policy, size] for policy in blind) for size in sizes}
-    width = max(map(len, policies))
-    lines = [
-        f"hits in percent of the prompt tokens; pools in blocks of {BLOCK_SIZE} tokens, one request at a time",
-        "",
-        _row("", width, [f"{size:>9,} " for size in sizes]),
-    ]
-    for policy in blind:
-        lines.append(_row(policy, width, [_cell(rates[policy, size], best[size]) for size in sizes]))
-    lines.append(_row(BELADY, width, [_cell(rates[BELADY, size]) for size in sizes]))
-    lines += ["", f"* the best that does not know the future; {BELADY} does, and cannot be beaten"]
-    return "\n".join(lines)
+    sizes = [s.num_blocks for s in standings if s.policy == BELADY]
+    rates: dict[str, list[float]] = {}
+    for standing in standings:
+        rates.setdefault(standing.policy, []).append(100 * (standing.report.hit_rate_of_prompt_tokens or 0.0))
+    ceiling = rates.pop(BELADY)
+    best = [max(column) for column in zip(*rates.values(), strict=True)]
+    width = max(map(len, [*rates, BELADY]))
+    return "\n".join(
+        [
+            f"hits in percent of the prompt tokens; pools in blocks of {BLOCK_SIZE} tokens, one request at a time",
+            "",
+            _row("", width, [f"{size:>9,} " for size in sizes]),
+            *(_row(policy, width, list(map(_cell, row, best))) for policy, row in rates.items()),
+            _row(BELADY, width, list(map(_cell, ceiling))),
+            "",
+            f"* the best that does not know the future; {BELADY} does, and cannot be beaten",
+        ]
+    )
 
 
 def _row(name: str, width: int, cells: Sequence[str]) -> str:
