@@ -66,6 +66,14 @@ def served(name: str, num_parameters: float, num_heads: int) -> Served:
     return Served(name, num_parameters, kv_bytes, flops)
 
 
+def prefill_seconds(model: Served, card: Card, num_tokens: int, places: int) -> float:
+    """Return the least time to compute these tokens of prompts.
+
+    `places`: the sum of their places in their prompts, 1 for the first: a token attends to all up to itself.
+    """
+    return (2 * model.num_parameters * num_tokens + model.attention_flops_per_token * places) / card.flops
+
+
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """The seconds of one step, by kind of work; fetching and computing go on at the same time."""
