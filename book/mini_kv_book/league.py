@@ -2,8 +2,8 @@
 
     <!-- table league -->
 
-shows book/data/league.json: what `mini-kv league TRACE --json` printed, cut to the columns of the table, with the command
-and the trace's digest.
+shows book/data/league.json: what `mini-kv league TRACE --json` printed, cut to the columns of the table, with its
+command and the digest of the trace.
 """
 
 import json
