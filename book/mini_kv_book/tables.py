@@ -15,7 +15,7 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.tests.golden import conformance
-from mini_kv_book import coverage, deviations, kernels, kill_matrix, licences, names, recorded, serving, spine
+from mini_kv_book import coverage, deviations, kernels, kill_matrix, league, licences, names, recorded, serving, spine
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -26,6 +26,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "deviations": deviations.as_markdown,
     "kernels": kernels.as_markdown,
     "kills": kill_matrix.as_markdown,
+    "league": league.as_markdown,
     "licences": licences.as_markdown,
     "names": names.as_markdown,
     "recorded": recorded.as_markdown,

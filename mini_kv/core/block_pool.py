@@ -5,15 +5,12 @@ it is "cached-free" until either a hit revives it or an allocation takes it from
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
 
 from mini_kv.core.block import BlockFactory, BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id, make_block_hashes_with_group_id
 from mini_kv.core.errors import BlockStateError, ConfigError
+from mini_kv.core.free_blocks import FreeBlocks, QueueFactory
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-
-QueueFactory: TypeAlias = Callable[[Sequence[KVCacheBlock]], FreeKVCacheBlockQueue]
-"""Makes a free queue of these blocks, the first of them the next to be reused."""
 
 
 class BlockHashToBlockMap:
@@ -95,7 +92,7 @@ class BlockPool:
         self.null_block.is_null = True
         self.make_queue = make_queue
         self.make_index = make_index
-        self.free_block_queue = make_queue(self.blocks[1:])
+        self.free_block_queue: FreeBlocks = make_queue(self.blocks[1:])
         self.cached_block_hash_to_block = make_index()
 
     @property

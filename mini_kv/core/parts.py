@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from mini_kv.core.block import BlockFactory, KVCacheBlock
 from mini_kv.core.block_hash import RequestBlockHasher, get_request_block_hasher
-from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool, QueueFactory
+from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
+from mini_kv.core.free_blocks import QueueFactory
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
 from mini_kv.core.kv_cache_interface import KVCacheSpec
@@ -24,8 +25,8 @@ class KVCacheParts:
 
     new_block: BlockFactory = KVCacheBlock
     make_queue: QueueFactory = FreeKVCacheBlockQueue
-    """Makes the free queue of these blocks, the first of them in front. The order of eviction is its order: for
-    another one, pass a subclass whose `append_n`, called with the blocks that were freed, puts them elsewhere."""
+    """Makes the free queue of these blocks, the first of them in front. The order of eviction is its order: another one
+    is a subclass whose `append_n` puts freed blocks elsewhere, or any object with its verbs (`mini_kv.policy`)."""
     make_index: Callable[[], BlockHashToBlockMap] = BlockHashToBlockMap
     make_pool: Callable[..., BlockPool] = BlockPool
     manager_classes: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = field(

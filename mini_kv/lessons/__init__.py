@@ -2,8 +2,8 @@
 
 In reading order, first the numbers, counted on the real engine: `curves` (waste, hit rates, memory over time),
 `timeline` (what each request does in each step), `admission` (a trace under several admission strategies), `windows`
-(what groups of layers hold and find), `boundaries` (which requests a decode step has to visit), `helpers` (several
-requests admitted together, one that is freed in any case).
+(what groups of layers hold and find), `policies` (a scenario under another eviction policy), `boundaries` (which
+requests a decode step has to visit), `helpers` (several requests admitted together, one that is freed in any case).
 With torch: `tensors` (slots, online softmax, 8 bits), `quantization_error` (what 8 bits cost), `watched` (an engine
 whose batches are kept), `generation` (texts that this engine writes).
 

@@ -12,6 +12,7 @@ from importlib import resources
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.trace.edge import Edge, EdgeKind
 from mini_kv.trace.metrics import MemoryUse, memory_over_time
@@ -143,7 +144,7 @@ def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency
         trace,
         num_blocks,
         concurrency=concurrency,
-        new_block=recorder.new_block,
+        parts=KVCacheParts(new_block=recorder.new_block),
         on_progress=lambda _: batches.append(recorder.take_edges()),
     )
     memory = memory_over_time(batches, num_blocks)

@@ -1,5 +1,6 @@
 """Strategies as plug-ins of core's seams. Standard library only.
 
-`admission`: when a waiting request may enter. The order of eviction is a part: KVCacheParts(make_queue=...), see core's
-parts.
+`admission`: when a waiting request may enter. Which cached block is overwritten first: `eviction` (the verbs of a free
+queue around one question), `ranked` (FIFO, LFU, seen twice, leaf first), `sieve`, `recent_then_used` (the hybrid of LRU
+and LFU), `belady` (the ceiling, which knows the future), `catalogue` (all by name, or one's own from a file).
 """

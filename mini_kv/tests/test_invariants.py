@@ -93,7 +93,7 @@ def twice_in_one_table(kv: KVCacheManager) -> None:
 
 
 def held_and_free(kv: KVCacheManager) -> None:
-    kv.block_pool.free_block_queue.append(block(kv, 2))
+    kv.block_pool.free_block_queue.append_n([block(kv, 2)])
 
 
 def lost(kv: KVCacheManager) -> None:
@@ -101,7 +101,7 @@ def lost(kv: KVCacheManager) -> None:
 
 
 def null_block_free(kv: KVCacheManager) -> None:
-    kv.block_pool.free_block_queue.append(block(kv, 0))
+    kv.block_pool.free_block_queue.append_n([block(kv, 0)])
 
 
 def no_link_back(kv: KVCacheManager) -> None:

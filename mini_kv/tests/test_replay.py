@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.trace.edge import EdgeKind
 from mini_kv.trace.recorder import Recorder
 from mini_kv.traces import mooncake
@@ -200,7 +201,7 @@ def test_evictions_are_what_the_blocks_themselves_report(num_blocks, concurrency
     trace = generate(seed=num_blocks + concurrency, num_requests=150)
     trace += trace[-3:]  # the same prompts again
     recorder = Recorder()
-    report = replay(trace, num_blocks, concurrency=concurrency, new_block=recorder.new_block)
+    report = replay(trace, num_blocks, concurrency=concurrency, parts=KVCacheParts(new_block=recorder.new_block))
     kinds = [edge.kind for edge in recorder.edges]
     assert report.evictions == kinds.count(EdgeKind.EVICTED)
     assert report.full_blocks - report.hit_blocks == kinds.count(EdgeKind.CACHED)

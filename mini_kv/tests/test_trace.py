@@ -168,7 +168,7 @@ class CarelessPool(BlockPool):
         for block in ordered_blocks:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
-                self.free_block_queue.append(block)
+                self.free_block_queue.append_n([block])
 
 
 class ForgetfulPool(BlockPool):

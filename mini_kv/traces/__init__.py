@@ -1,9 +1,10 @@
 """Traces: requests with their times, and what the cache makes of them. Standard library only.
 
-In reading order: `mooncake` (the file format of published traces), `token_request` (a request
-whose tokens are known), `synthetic` (traces of our own, from a seed),
-`replay` (a trace through the real cache manager), `plain_lru` (the same question answered without the engine),
-`replay_command` (`mini-kv replay`). Then where the hits went: `prompts` (what the cache sees of a request of
-either kind), `curve` and `curve_command` (`mini-kv curve`: every pool size at once), `plot` (their drawings).
+In reading order: `mooncake` (the file format of published traces), `token_request` (a request whose tokens are known),
+`synthetic` (traces of our own, from a seed), `replay` (a trace through the real cache manager), `plain_lru` (the same
+question answered without the engine), `replay_command` (`mini-kv replay`), `league` and `league_command` (eviction
+policies side by side: `mini-kv league`).
+Then where the hits went: `prompts` (what the cache sees of a request of either kind), `curve` and `curve_command`
+(`mini-kv curve`: every pool size at once), `plot` (their drawings).
 `small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
 """

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from mini_kv.core.block import BlockFactory, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks
 
@@ -101,7 +102,7 @@ def replay(
     num_blocks: int | None = None,
     *,
     concurrency: int = 1,
-    new_block: BlockFactory = KVCacheBlock,
+    parts: KVCacheParts | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ReplayReport:
     """Send a trace through a `KVCacheManager`, by the rules above, and return what the cache did for it.
@@ -110,7 +111,7 @@ def replay(
         trace: at least one request.
         num_blocks: size of the pool, the null block included; `None` for unbounded, see `num_blocks_for_all`.
         concurrency: how many requests hold their blocks at once, at most.
-        new_block: makes the blocks; for observers.
+        parts: what the cache is built from, where it is not the engine's own: a policy's queue, an observer's blocks.
         on_progress: called after each request with the number of requests done.
 
     Raises `ConfigError` if `num_blocks` is below 2 or `concurrency` below 1. Costs O(blocks of all prompts).
@@ -122,7 +123,8 @@ def replay(
     if num_blocks is None:
         num_blocks = enough
     # Blocks beyond `enough` would never be used, so a pool of a billion is not built, only reported.
-    kv = KVCacheManager.for_full_attention(min(num_blocks, enough), BLOCK_SIZE, new_block=new_block)
+    group = KVCacheGroupSpec(("layers",), FullAttentionSpec(BLOCK_SIZE))
+    kv = KVCacheManager(KVCacheConfig(min(num_blocks, enough), (group,)), parts=parts)
 
     names = name_blocks(trace)
     running: deque[Request] = deque()

@@ -1,0 +1,12 @@
+"""Scenarios of the cache under other policies than its own, for the same figure drawn twice."""
+
+from collections.abc import Iterator
+
+from mini_kv.policy.eviction import parts_of
+from mini_kv.policy.ranked import SeenTwice
+from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
+
+
+def play_seen_twice(scenario: Scenario) -> Iterator[PlayedStep]:
+    """Play a scenario in a cache that lets go first of what was used only once."""
+    return ScenarioPlayer(scenario, parts_of(SeenTwice)).play()

@@ -1,0 +1,69 @@
+"""The eviction policies by name, and one's own from a file: `--policy sieve`, `--policy mine.py:Hybrid`."""
+
+import difflib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+from mini_kv.policy.eviction import Policy
+from mini_kv.policy.ranked import FIFO, LFU, LeafFirst, SeenTwice
+from mini_kv.policy.recent_then_used import RecentThenUsed
+from mini_kv.policy.sieve import Sieve
+
+
+class HeadFirst(FreeKVCacheBlockQueue):
+    """LRU without the one line that makes it work on prefixes: a prompt's head goes before its tail."""
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put the blocks at the back the other way round."""
+        super().append_n(blocks[::-1])
+
+
+POLICIES: dict[str, Policy] = {
+    "lru": FreeKVCacheBlockQueue,
+    "lru-head-first": HeadFirst,
+    "fifo": FIFO,
+    "lfu": LFU,
+    "seen-twice": SeenTwice,
+    "leaf-first": LeafFirst,
+    "sieve": Sieve,
+    "hybrid": RecentThenUsed,
+}
+"""The first is the engine's own."""
+
+
+VERBS = ("popleft_n", "remove", "append_n", "prepend_n", "get_all_free_blocks")
+"""What a pool asks of its free queue, beside `num_free_blocks`, which may be an attribute of its objects alone."""
+
+
+def find_policy(name: str) -> Policy:
+    """Return the policy of this name, or the class that `file.py:Class` names.
+
+    Raises `ConfigError` if there is none; what the file itself raises is passed on.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    path, colon, attribute = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        near = difflib.get_close_matches(name, POLICIES, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"there is no policy {name!r}; {meant}there are {', '.join(POLICIES)}, or yours: file.py:Class"
+        )
+    if not Path(path).is_file():
+        raise ConfigError(f"--policy {name}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--policy {name}: {path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    policy = getattr(module, attribute, None)
+    if not isinstance(policy, type):
+        raise ConfigError(f"--policy {name}: {path} has no class {attribute}")
+    missing = [verb for verb in VERBS if not hasattr(policy, verb)]
+    if missing:
+        raise ConfigError(f"--policy {name}: {attribute} lacks the free queue's {', '.join(missing)}")
+    return policy

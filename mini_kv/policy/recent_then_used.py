@@ -1,0 +1,76 @@
+"""The hybrid that many reach for: what is recent is safe; of what is not, the least used goes."""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.policy.eviction import EvictionPolicy
+
+
+class RecentThenUsed(EvictionPolicy):
+    """LRU for what was used lately, LFU for the rest.
+
+        recent      [ a  b  c ]       in order of use; a block leaves at the front when it has waited too long
+        old         { x:1  y:4 }      by uses: x goes first, and the recent ones only when no old one is left
+
+    "Lately" is counted in blocks that came to wait since: as many as `share` of the pool. O(log n) per block.
+    """
+
+    share = 0.5
+
+    def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
+        self._recent: OrderedDict[KVCacheBlock, int] = OrderedDict()
+        self._old: list[tuple[int, int, KVCacheBlock]] = []
+        self._serial: dict[KVCacheBlock, int] = {}
+        self._uses: dict[KVCacheBlock, int] = {}
+        self._num_entered = 0
+        super().__init__(blocks)
+
+    def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
+        """Count the first use."""
+        for block in blocks:
+            self._uses[block] = 1
+
+    def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Count one use more."""
+        for block in blocks:
+            self._uses[block] = self._uses.get(block, 0) + 1
+
+    def enter(self, block: KVCacheBlock) -> None:
+        """Let the block be the most recent."""
+        self._num_entered += 1
+        self._recent[block] = self._serial[block] = self._num_entered
+
+    def leave(self, block: KVCacheBlock) -> None:
+        """Take it out of the recent ones, or make its entry among the old ones stale."""
+        self._recent.pop(block, None)
+        del self._serial[block]
+
+    def victim(self) -> KVCacheBlock:
+        """Return the least used of the old blocks, or else the least recent."""
+        self._let_age()
+        while self._old:
+            _, serial, block = heapq.heappop(self._old)
+            if self._serial.get(block) == serial:
+                del self._serial[block]
+                return block
+        block, _ = self._recent.popitem(last=False)
+        del self._serial[block]
+        return block
+
+    def in_order(self) -> list[KVCacheBlock]:
+        """Return the old blocks by uses, then the recent ones."""
+        self._let_age()
+        old = sorted(entry for entry in self._old if self._serial.get(entry[2]) == entry[1])
+        return [*(block for _, _, block in old), *self._recent]
+
+    def _let_age(self) -> None:
+        """Move what has waited too long from the recent blocks to the old ones."""
+        horizon = self._num_entered - int(self.share * self.num_blocks)
+        while self._recent:
+            block, serial = next(iter(self._recent.items()))
+            if serial > horizon:
+                break
+            del self._recent[block]
+            heapq.heappush(self._old, (self._uses.get(block, 1), serial, block))
