@@ -96,7 +96,7 @@ class TieredCache:
 
     def is_near(self, key: bytes) -> bool:
         """Return whether the key is in memory or on this machine's disk, or on its way there."""
-        return key in self.memory or key in self._going_down or (self.disk is not None and key in self.disk)
+        return key in self.memory or self._is_on_disk(key)
 
     def lease(self, key: bytes) -> Lease | None:
         """Return a lease on a block in memory; see `MemoryTier`."""
@@ -131,7 +131,7 @@ class TieredCache:
     def discard(self, key: bytes) -> None:
         """Forget a block in memory and on disk: the engine has computed it anew, and owns it."""
         self.memory.discard(key)
-        if self._disk_worker is not None and self.is_near(key):
+        if self._is_on_disk(key):
             self._discard_on_disk(key)
 
     # In the background: disk and server.
@@ -226,6 +226,8 @@ class TieredCache:
             self.counts["no room"] += 1
             return False
         self.counts[count] += 1
+        if self._is_on_disk(key):  # not before it is in memory: nothing is lost on the way
+            self._discard_on_disk(key)
         for old_key, old_envelope in pushed_out:
             self._to_disk(old_key, old_envelope)
         return True
@@ -262,15 +264,17 @@ class TieredCache:
         search.found = found
         search.is_done = True
 
-    def _has_arrived(self, key: bytes, envelope: bytes | None, is_from_disk: bool) -> None:
+    def _has_arrived(self, key: bytes, envelope: bytes | None) -> None:
         """End the wait for a key, with its envelope or without."""
         del self._sizes[key]
         for fetch in self._fetches.pop(key, ()):
             fetch.keys.discard(key)
-        if envelope is None or self.is_above(key):
-            return
-        if self._to_memory(key, envelope, "fetched") and is_from_disk:
-            self._discard_on_disk(key)  # not before it is in memory: nothing is lost on the way
+        if envelope is not None and not self.is_above(key):
+            self._to_memory(key, envelope, "fetched")
+
+    def _is_on_disk(self, key: bytes) -> bool:
+        """Return whether the disk has the key, or will have it when its worker is done."""
+        return key in self._going_down or (self.disk is not None and key in self.disk)
 
     def _discard_on_disk(self, key: bytes) -> None:
         disk, worker = self.disk, self._disk_worker
@@ -285,7 +289,7 @@ class TieredCache:
             envelope = self._opened(key, disk.load(key), num_bytes)
             if envelope is None:
                 disk.discard(key)  # gone, or damaged
-            self._say(lambda: self._has_arrived(key, envelope, is_from_disk=True))
+            self._say(lambda: self._has_arrived(key, envelope))
 
         worker.submit(read)
 
@@ -293,14 +297,14 @@ class TieredCache:
         remote, worker, sizes = self.remote, self._remote_worker, {key: self._sizes[key] for key in keys}
         if remote is None or worker is None:
             for key in keys:
-                self._has_arrived(key, None, is_from_disk=False)
+                self._has_arrived(key, None)
             return
 
         def read() -> None:
             found = remote.load(keys)
             envelopes = {key: self._opened(key, found.get(key), sizes[key]) for key in keys}
             for key, envelope in envelopes.items():
-                self._say(partial(self._has_arrived, key, envelope, is_from_disk=False))
+                self._say(partial(self._has_arrived, key, envelope))
 
         worker.submit(read)
 
