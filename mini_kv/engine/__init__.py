@@ -9,7 +9,7 @@ forward over blocks), `sampling` (logits to a token), `detokenizer` (tokens to t
 `tokenizer` and `tokenizer_patterns` (text to token ids and back), `errors`, `json_file`, `weights_file` and
 `checkpoint` (a model's files, checked while they are read), `terminal` and `generate_command` (the engine at a
 terminal). Checkpoints that others have trained run by way of transformers: `huggingface`, `huggingface_checkpoint`,
-`huggingface_tokenizer`.
+`huggingface_tokenizer`. Blocks that the pool evicts go on in `mini_kv.tiers`: `kv_transfer`, `tiered_engine`.
 
 Needs torch, like `mini_kv.attention`.
 """

@@ -22,7 +22,7 @@ in memory, and no block is held for them.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -81,6 +81,17 @@ class StandIn(KVCacheBlock):
     def __init__(self, key: BlockHashWithGroupId) -> None:
         super().__init__(block_id=-1)
         self.block_hash = key
+
+
+def stand_ins(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
+    """Return the stand-ins among blocks."""
+    return [block for block in blocks if isinstance(block, StandIn)]
+
+
+def key_of(block: KVCacheBlock) -> BlockHashWithGroupId:
+    """Return the hash of a block that has one."""
+    assert block.block_hash is not None
+    return block.block_hash
 
 
 class TieredPool(BlockPool):
@@ -244,8 +255,10 @@ class TieringConnector:
 
     def wait(self, requests: Iterable[Request]) -> None:
         """Return when something has arrived, or when the first of the requests need not wait any more."""
-        deadlines = [self._preparations[request.request_id].deadline for request in requests]
-        self.tiers.wait(min(deadlines) - self.clock())
+        found = [self._preparations.get(request.request_id) for request in requests]
+        deadlines = [preparation.deadline for preparation in found if preparation and not preparation.is_over]
+        if deadlines:
+            self.tiers.wait(min(deadlines) - self.clock())
 
     def _wanted(self, request: Request, preparation: Preparation) -> dict[bytes, int]:
         """Return the keys of the longest hit over all tiers that are not in the pool, and their bytes.
@@ -259,13 +272,12 @@ class TieringConnector:
             hit, _ = self.kv.get_computed_blocks(request)
         wanted = {}
         for num_bytes, blocks in zip(self.payload_bytes, hit.blocks, strict=True):
-            for block in blocks:
-                if isinstance(block, StandIn):
-                    key = self._tier_key(block)
-                    wanted[key] = num_bytes
-                    lease = self.tiers.lease(key) if preparation.had_its_turn else None
-                    if lease is not None:
-                        preparation.leases.append(lease)
+            for block in stand_ins(blocks):
+                key = self._namespace + key_of(block)
+                wanted[key] = num_bytes
+                lease = self.tiers.lease(key) if preparation.had_its_turn else None
+                if lease is not None:
+                    preparation.leases.append(lease)
         return wanted
 
     def _tier_keys(self, request: Request) -> list[bytes]:
@@ -304,26 +316,33 @@ class TieringConnector:
         with self.pool.cached_block_hash_to_block.showing(lambda key: self._namespace + key in self.tiers):
             hit, num_tokens = self.kv.get_computed_blocks(request)
         groups = [list(blocks) for blocks in hit.blocks]
-        missing = [block for blocks in groups for block in blocks if isinstance(block, StandIn)]
-        if not missing or not self._should_promote(request, groups, num_tokens):
+        if not any(map(stand_ins, groups)) or not self._should_promote(request, groups, num_tokens):
             return True
         payloads = self._lease_and_load(groups)
         if payloads is None:
             return False
-        self.pool.touch([block for blocks in groups for block in blocks if not isinstance(block, StandIn)])
-        new_blocks = iter(self.pool.get_new_blocks(len(missing)))
+        for blocks in groups:  # held meanwhile: what is in the pool must not be reused for what is not
+            self.pool.touch([block for block in blocks if not isinstance(block, StandIn)])
         for blocks in groups:
-            for position, block in enumerate(blocks):
-                if isinstance(block, StandIn) and block.block_hash is not None:
-                    blocks[position] = new = next(new_blocks)
-                    self.pool.adopt(new, block.block_hash)
-                    self._cancel_load(new)
-                    self._loads[new] = (block.block_hash, *payloads[block.block_hash])
-                    self._promise(new)
+            self._put_into_the_pool(blocks, payloads)
         for blocks in groups:
             self.pool.free_blocks(reversed(blocks))
-        self.counts["promoted"] += len(missing)
+        self.counts["promoted"] += len(payloads)
         return True
+
+    def _put_into_the_pool(
+        self, blocks: list[KVCacheBlock], payloads: Mapping[BlockHashWithGroupId, tuple[Lease, memoryview]]
+    ) -> None:
+        """Replace the stand-ins by new blocks that carry their hashes and will be loaded in this step."""
+        missing = stand_ins(blocks)
+        new_blocks = dict(zip(missing, self.pool.get_new_blocks(len(missing)), strict=True))
+        for stand_in, new in new_blocks.items():
+            key = key_of(stand_in)
+            self.pool.adopt(new, key)
+            self._cancel_load(new)
+            self._loads[new] = (key, *payloads[key])
+            self._promise(new)
+        blocks[:] = [new_blocks.get(block, block) for block in blocks]
 
     def _should_promote(self, request: Request, groups: list[list[KVCacheBlock]], num_tokens: int) -> bool:
         """Return whether the request could enter with these blocks, and whether that is cheaper than computing them."""
@@ -331,10 +350,7 @@ class TieringConnector:
         if num_needed is None or num_needed > self.pool.num_free_blocks:
             self.counts["no room"] += 1
             return False
-        num_bytes = sum(
-            size * sum(isinstance(block, StandIn) for block in blocks)
-            for size, blocks in zip(self.payload_bytes, groups, strict=True)
-        )
+        num_bytes = sum(size * len(stand_ins(blocks)) for size, blocks in zip(self.payload_bytes, groups, strict=True))
         num_more_tokens = num_tokens - self.kv.get_computed_blocks(request)[1]
         if not self.is_worth_it(num_more_tokens, num_bytes):
             self.counts["not worth it"] += 1
@@ -348,17 +364,15 @@ class TieringConnector:
         """Return the opened bytes of all stand-ins, under leases; `None`, and no lease, if one does not open."""
         found: dict[BlockHashWithGroupId, tuple[Lease, memoryview]] = {}
         for num_bytes, blocks in zip(self.payload_bytes, groups, strict=True):
-            for block in blocks:
-                if isinstance(block, StandIn) and block.block_hash is not None:
-                    lease = self.tiers.lease(self._tier_key(block))
-                    payload = self.tiers.load(lease, num_bytes) if lease is not None else None
-                    if lease is None or payload is None:
-                        for other, _ in found.values():
+            for block in stand_ins(blocks):
+                lease = self.tiers.lease(self._namespace + key_of(block))
+                payload = self.tiers.load(lease, num_bytes) if lease is not None else None
+                if lease is None or payload is None:
+                    for other in (lease, *(lease for lease, _ in found.values())):
+                        if other is not None:
                             self.tiers.release(other)
-                        if lease is not None:
-                            self.tiers.release(lease)
-                        return None
-                    found[block.block_hash] = (lease, payload)
+                    return None
+                found[key_of(block)] = (lease, payload)
         return found
 
     def _promise(self, block: KVCacheBlock) -> None:
@@ -378,22 +392,23 @@ class TieringConnector:
         """
         for request_id in self._preparations.keys() - set(unfinished):
             self._release(self._preparations.pop(request_id))
-        evicted, self.pool.evicted = self.pool.evicted, []
-        published, self.pool.published = self.pool.published, []
-        stores = [(self._namespace + key, block.block_id) for key, block in evicted]
-        stores = [(key, block_id) for key, block_id in stores if not self._is_in_pool(key)]
-        for block in [block for block in self._loads if block not in self.pool.loading]:
+        for block in self._loads.keys() - self.pool.loading:
             self._cancel_load(block)  # reused before its bytes came: they still lie in memory
-        loads = [(self._namespace + key, block.block_id, payload) for block, (key, _, payload) in self._loads.items()]
-        new = {key: block for key, block in published if block.block_hash == key}
-        saves = []
-        if self.tiers.remote is not None:
-            saves = [(self._namespace + key, block.block_id) for key, block in new.items()]
-        self._in_flight = [(key, lease) for key, lease, _ in self._loads.values()]
-        self._in_flight += [(key, None) for key in new]
-        self._loads = {}
         self.pool.loading.clear()
-        return KVConnectorMetadata(stores, loads, saves)
+        metadata = KVConnectorMetadata()
+        for key, block in self.pool.evicted:
+            if not self._is_in_pool(self._namespace + key):
+                metadata.stores.append((self._namespace + key, block.block_id))
+        for block, (key, lease, payload) in self._loads.items():
+            metadata.loads.append((self._namespace + key, block.block_id, payload))
+            self._in_flight.append((key, lease))
+        new = {key: block for key, block in self.pool.published if block.block_hash == key}
+        for key, block in new.items():
+            self._in_flight.append((key, None))
+            if self.tiers.remote is not None:
+                metadata.saves.append((self._namespace + key, block.block_id))
+        self.pool.evicted, self.pool.published, self._loads = [], [], {}
+        return metadata
 
     def confirm(self) -> None:
         """Hand over what the step has brought into the pool: memory and disk own it no longer."""
@@ -426,10 +441,6 @@ class TieringConnector:
     def _release(self, preparation: Preparation) -> None:
         for lease in preparation.leases:
             self.tiers.release(lease)
-
-    def _tier_key(self, block: KVCacheBlock) -> bytes:
-        assert block.block_hash is not None
-        return self._namespace + block.block_hash
 
     def _is_in_pool(self, key: bytes) -> bool:
         """Return whether the pool has the block of a tier's key."""

@@ -1,6 +1,6 @@
 """The tier that several engines share: a Valkey or Redis server, one or a cluster of them.
 
-Every call has a deadline. After three failures in a row the breaker opens, and for a while nobody is asked:
+Every call has a deadline. After three failures in a row the breaker opens, and for a while the server is not asked:
 
     closed      calls go through        three failures in a row  ->  open
     open        every answer is "not here", at once              ->  after `seconds_open`, half open
@@ -35,7 +35,7 @@ class Client(Protocol):
 
 
 class Breaker:
-    """Stops asking whoever fails again and again."""
+    """Stops the questions to a server that fails again and again."""
 
     def __init__(
         self, num_failures: int = 3, seconds_open: float = 5.0, clock: Callable[[], float] = time.monotonic

@@ -19,6 +19,8 @@ class TieredScheduler(Scheduler):
         """Take what `Scheduler` takes, and the connector."""
         super().__init__(*args, **options)
         self.connector = connector
+        self._was_put_off = False
+        """Whether a request whose turn it was has set out for more, just now."""
 
     def add_request(self, request: Request, **options: Any) -> None:
         """As in `Scheduler`; what the request may hit sets out at once."""
@@ -50,19 +52,21 @@ class TieredScheduler(Scheduler):
         for request in self.waiting:
             self.connector.begin(request)
         while True:
+            self._was_put_off = False
             pending = [request for request in self.waiting if self.connector.is_pending(request)]
             for request in pending:
                 self.waiting.remove_request(request)
             super()._schedule_waiting(step)
             for request in reversed(pending):
                 self.waiting.prepend_request(request)
-            if self.running or not pending:
+            if self.running or not (pending or self._was_put_off):
                 return
-            self.connector.wait(pending)
+            self.connector.wait(self.waiting)
 
     def _admit(self, request: Request, step: Step) -> bool:
         """As in `Scheduler`, with what memory adds to the request's hit."""
         if not self.connector.is_ready(request):
+            self._was_put_off = True
             return False
         self.connector.promote(request)
         is_in = super()._admit(request, step)

@@ -1,4 +1,4 @@
-"""A block's bytes as they leave the engine: sealed, so that whoever opens them knows whether they are the right ones.
+"""A block's bytes as they leave the engine: sealed, so that opening them tells whether they are right.
 
     b"mini_kv1" | bytes of the key | bytes of the payload | key ... | payload ... | digest of all before it, 32 bytes
 

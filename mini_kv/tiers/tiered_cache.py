@@ -170,7 +170,7 @@ class TieredCache:
     def fetch(self, sizes: dict[bytes, int]) -> Fetch:
         """Bring blocks up to memory, wherever they are; `sizes`: payload bytes by key.
 
-        Those in memory already, or on their way for somebody else, are not fetched again.
+        Those in memory already, or on their way for another request, are not fetched again.
         """
         fetch = Fetch({key for key in sizes if key not in self.memory})
         wanted = [key for key in fetch.keys if key not in self._fetches]

@@ -5,7 +5,7 @@
     update_from_output(output, sampled_token_ids) <--- the next token of each request that got one
 
 Nothing else crosses it, so a worker can live in another process. What a cache outside the engine moves (vLLM: a KV
-connector) crosses here too: the connector's half beside the scheduler writes `kv_connector_metadata`, the other reads it.
+connector) crosses here too: its half beside the scheduler writes `kv_connector_metadata`, the other half reads it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ class SchedulerOutput:
     finished_req_ids: list[str] = field(default_factory=list)
     """Requests that ended since the last step: the worker may forget them."""
     kv_connector_metadata: object = None
-    """What is moved between this pool and the tiers below it, for the connector's side at the worker; mostly nothing."""
+    """What is moved between the pool and tiers below it, for the connector's half at the worker; mostly nothing."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

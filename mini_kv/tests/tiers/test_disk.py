@@ -64,7 +64,7 @@ def test_the_next_engine_finds_it_in_the_same_order(disk: DiskTier) -> None:
 
 def test_a_folder_belongs_to_one_engine(disk: DiskTier) -> None:
     """The second is told; and gets it when the first has closed."""
-    with pytest.raises(ConfigError, match="cannot hold a cache: database is locked .does another process use it?"):
+    with pytest.raises(ConfigError, match=r"cannot hold a cache: database is locked .does another process use it?"):
         DiskTier(disk.folder, SIZE)
     disk.close()
     DiskTier(disk.folder, SIZE).close()

@@ -42,7 +42,7 @@ def test_an_answer_that_is_no_envelope(answer: object) -> None:
 
 
 def test_a_secret_is_needed_to_forge() -> None:
-    """Whoever can write to the server, but does not know it, cannot make an envelope that opens."""
+    """One who can write to the server, but does not know it, cannot make an envelope that opens."""
     assert reason(KEY, seal(KEY, PAYLOAD, b"ours"), secret=b"ours") is None
     assert reason(KEY, seal(KEY, PAYLOAD), secret=b"ours") == "digest"
     assert reason(KEY, seal(KEY, PAYLOAD, b"theirs"), secret=b"ours") == "digest"

@@ -132,7 +132,7 @@ class ContentWorker:
         self.memory: dict[int, bytes] = {}
 
     def run(self, output: SchedulerOutput, requests: dict[str, Request], fails_at: str | None) -> None:
-        """Run a step; raise `WorkerFailedError` at the given place."""
+        """Do a step; raise `WorkerFailedError` at the given place."""
         metadata = output.kv_connector_metadata
         assert isinstance(metadata, KVConnectorMetadata)
         if fails_at == "start":
@@ -176,11 +176,13 @@ class ContentWorker:
                 tokens = list(request.token_ids[: (position + 1) * manager.block_size])
                 expected = content(request.cache_salt, manager.kv_cache_group_id, tokens)
                 if self.memory.get(block.block_id) != expected:
-                    raise WrongContentError(f"{request.request_id}, group {manager.kv_cache_group_id}, block {position}")
+                    raise WrongContentError(
+                        f"{request.request_id}, group {manager.kv_cache_group_id}, block {position}"
+                    )
 
 
 class TieredDrive:
-    """One engine's life at random. `operations` yields after each, for whoever wants to look."""
+    """One engine's life at random. `operations` yields after each, for a test that wants to look."""
 
     def __init__(
         self,
@@ -204,7 +206,7 @@ class TieredDrive:
         remote = RemoteTier(self.server, breaker=Breaker(seconds_open=3.0, clock=lambda: self.now))
         self.folder = folder
         self.tiers = make_tiers(
-            MemoryTier(self.rng.choice([3, 8, 30]) * ENVELOPE_BYTES),
+            MemoryTier(self.rng.choice([3, 8]) * ENVELOPE_BYTES),
             DiskTier(folder, 20 * ENVELOPE_BYTES),
             remote,
             make_worker=Inline,
