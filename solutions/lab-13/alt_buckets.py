@@ -15,6 +15,8 @@ class LFU(EvictionPolicy):
         self.age = 0
         self.uses: dict[KVCacheBlock, int] = {}
         self.worth: dict[KVCacheBlock, int] = {}
+        self.waits_at: dict[KVCacheBlock, int] = {}
+        """The worth under which a block waits that was used while it waited: a hit comes before `leave`."""
         self.lines: defaultdict[int, dict[KVCacheBlock, None]] = defaultdict(dict)
         super().__init__(blocks)
 
@@ -30,11 +32,6 @@ class LFU(EvictionPolicy):
             if block in self.lines.get(self.worth[block], {}):
                 self.waits_at[block] = self.worth[block]
         self.count(blocks)
-
-    @property
-    def waits_at(self) -> dict[KVCacheBlock, int]:
-        """The worth under which a block waits that was used while it waited: a hit comes before `leave`."""
-        return self.__dict__.setdefault("_waits_at", {})
 
     def count(self, blocks: Sequence[KVCacheBlock]) -> None:
         """One use more, now."""
