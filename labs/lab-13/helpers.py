@@ -1,7 +1,7 @@
 """What lab-13 needs: a cache that evicts by the learner's policy, seen in letters; a slow LFU beside it; the board."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -19,7 +19,7 @@ from mini_kv.policy.eviction import EvictionPolicy
 class Cache:
     """A cache with room for `num_blocks` letters, and for the last token, that evicts by a policy of the learner's."""
 
-    def __init__(self, lab: LabUnderTest, policy: Callable[..., Any], num_blocks: int) -> None:
+    def __init__(self, lab: LabUnderTest, policy: type[Any], num_blocks: int) -> None:
         self.lab = lab
         self.kv = new_cache(watched(lab, policy), num_blocks)
         self.running: dict[str, Request] = {}
@@ -63,31 +63,23 @@ class Cache:
         return self._letters[block.block_hash] if block.block_hash is not None else "?"
 
 
-def watched(lab: LabUnderTest, policy: Callable[..., Any]) -> Callable[[Sequence[KVCacheBlock]], EvictionPolicy]:
+def watched(lab: LabUnderTest, policy: type[Any]) -> type[EvictionPolicy]:
     """Return the policy, with a look at each victim: it must be a block, and it must be waiting."""
+    if not issubclass(policy, EvictionPolicy):
+        lab.fail(f"the base class of {policy.__name__}", "EvictionPolicy", policy.__base__)
 
-    def make(blocks: Sequence[KVCacheBlock]) -> EvictionPolicy:
-        made: Any = policy(blocks)
-        if not isinstance(made, EvictionPolicy):
-            lab.fail("the policy's base class", "EvictionPolicy", type(made).__mro__[1].__name__)
-        choose = made.victim
-
-        def victim() -> KVCacheBlock:
-            block: Any = choose()
+    class Watched(policy):  # type: ignore[misc]  # the learner's
+        def victim(self) -> KVCacheBlock:
+            block: Any = super().victim()
             if not isinstance(block, KVCacheBlock):
                 lab.fail("what victim returned", "a waiting block", block)
-            if block not in made._waiting:
-                state = (
-                    f"block {block.block_id}, held by {block.ref_cnt}" if block.ref_cnt else f"block {block.block_id}"
-                )
+            if block not in self._waiting:
+                held = f", held by {block.ref_cnt}" if block.ref_cnt else ""
                 why = "what is held, or was a victim before, is not waiting: `leave` or `victim` has been called for it"
-                lab.fail("what victim returned", "a waiting block", state, why)
+                lab.fail("what victim returned", "a waiting block", f"block {block.block_id}{held}", why)
             return block
 
-        made.victim = victim  # type: ignore[method-assign]
-        return made
-
-    return make
+    return Watched
 
 
 @dataclass
@@ -169,7 +161,7 @@ class Row:
     microseconds: float
 
 
-def board(lab: LabUnderTest, policy: Callable[..., Any]) -> list[Row]:
+def board(lab: LabUnderTest, policy: type[Any]) -> list[Row]:
     """Play the five workloads; return words found, of 100: by LRU, by the policy, and by one that knows the future."""
     rows = []
     for name in WORKLOADS:

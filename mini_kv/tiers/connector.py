@@ -402,6 +402,7 @@ class TieringConnector:
         for block, (key, lease, payload) in self._loads.items():
             metadata.loads.append((self._namespace + key, block.block_id, payload))
             self._in_flight.append((key, lease))
+            self.tiers.lend(lease)
         new = {key: block for key, block in self.pool.published if block.block_hash == key}
         for key, block in new.items():
             self._in_flight.append((key, None))

@@ -48,7 +48,7 @@ class DiskTier:
     def __contains__(self, key: bytes) -> bool:
         return key in self._sizes
 
-    def keys(self) -> list[bytes]:
+    def in_order(self) -> list[bytes]:
         """Return all keys, the next to leave first."""
         return list(self._sizes)
 

@@ -6,6 +6,7 @@ happen to it, not even when room is made for others by the one who asked:
     lookup(k)  -> lease       k is there, and stays
     load       -> envelope    as often as wanted
     take       -> nothing     the block has another owner now: it leaves this tier
+    lend       -> nothing     it is about to be taken: its room is free already, for what comes down meanwhile
     release    -> nothing     the lease is over, k may be pushed out again
 """
 
@@ -35,6 +36,8 @@ class MemoryTier:
         self._entries: OrderedDict[bytes, bytes] = OrderedDict()
         self._num_leases: Counter[bytes] = Counter()
         self._leases: set[Lease] = set()
+        self._lent: set[bytes] = set()
+        """Entries that take no room: who has them will take them, or give them back."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -42,7 +45,7 @@ class MemoryTier:
     def __contains__(self, key: bytes) -> bool:
         return key in self._entries
 
-    def keys(self) -> list[bytes]:
+    def in_order(self) -> list[bytes]:
         """Return all keys, the next to leave first, if nothing is leased."""
         return list(self._entries)
 
@@ -61,9 +64,18 @@ class MemoryTier:
         """Return the envelope; `None` if the entry was taken or discarded meanwhile."""
         return lease.envelope if self._entries.get(lease.key) is lease.envelope else None
 
+    def lend(self, lease: Lease) -> None:
+        """Let the entry's room be used while it is on its way up. Given back, it may be more than there is room for."""
+        if self.load(lease) is not None and lease.key not in self._lent:
+            self._lent.add(lease.key)
+            self.num_bytes -= len(lease.envelope)
+
     def release(self, lease: Lease) -> None:
         """End a lease. Ending it twice does nothing."""
         if lease in self._leases:
+            if lease.key in self._lent:
+                self._lent.remove(lease.key)
+                self.num_bytes += len(lease.envelope)
             self._leases.remove(lease)
             self._num_leases[lease.key] -= 1
             if self._num_leases[lease.key] == 0:
@@ -97,7 +109,9 @@ class MemoryTier:
     def discard(self, key: bytes) -> None:
         """Forget an entry, leased or not, if it is here."""
         envelope = self._entries.pop(key, None)
-        if envelope is not None:
+        if key in self._lent:
+            self._lent.remove(key)
+        elif envelope is not None:
             self.num_bytes -= len(envelope)
 
     def _leaving_for(self, num_bytes: int) -> list[bytes] | None:

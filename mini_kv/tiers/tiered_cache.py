@@ -114,6 +114,10 @@ class TieredCache:
             self.memory.discard(lease.key)
             return None
 
+    def lend(self, lease: Lease) -> None:
+        """Let the room of a block be used that is on its way up to the engine."""
+        self.memory.lend(lease)
+
     def take(self, lease: Lease) -> None:
         """Hand a block over to the engine: it is in its pool now, and no longer here."""
         self.memory.take(lease)

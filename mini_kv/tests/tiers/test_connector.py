@@ -110,13 +110,13 @@ def test_a_block_goes_down_when_it_is_reused_and_comes_back_when_it_is_hit() -> 
     assert house.send("A", "abc") == 13
     house.add("B", "xy")
     assert house.plan(house.step()) == (["abc", "ab"], [], [])  # the tail goes first
-    assert house.called(house.tiers.memory.keys()) == ["abc", "ab"]
+    assert house.called(house.tiers.memory.in_order()) == ["abc", "ab"]
 
     house.add("A again", "abc")
     output = house.step()
     assert house.plan(output) == (["xy", "x"], ["ab", "abc"], [])
     assert output.num_scheduled_tokens == {"A again": 1}
-    assert house.called(house.tiers.memory.keys()) == ["xy", "x"]  # "ab" and "abc" have another owner now
+    assert house.called(house.tiers.memory.in_order()) == ["xy", "x"]  # "ab" and "abc" have another owner now
 
 
 def test_heads_outlive_tails_in_memory_too() -> None:
@@ -124,7 +124,7 @@ def test_heads_outlive_tails_in_memory_too() -> None:
     house = House(num_blocks=5, memory_blocks=2)
     house.send("A", "abc")
     house.send("B", "xyz")
-    assert house.called(house.tiers.memory.keys()) == ["ab", "a"]
+    assert house.called(house.tiers.memory.in_order()) == ["ab", "a"]
     assert house.send("A again", "abc") == 5
 
 
@@ -134,11 +134,11 @@ def test_a_tenants_blocks_are_its_own_in_every_tier(tmp_path: Path) -> None:
     house = House(num_blocks=5, memory_blocks=3, disk=DiskTier(tmp_path, 1 << 20), server=server)
     assert house.send("A", "abc", salt="one") == 13
     house.send("B", "xyz", salt="two")
-    assert house.called(house.tiers.memory.keys()) == ["one:abc", "one:ab", "one:a"]
+    assert house.called(house.tiers.memory.in_order()) == ["one:abc", "one:ab", "one:a"]
     assert house.send("C", "abc", salt="two") == 13
     assert house.send("D", "abc") == 13
     assert house.tiers.disk is not None
-    assert house.called(house.tiers.disk.keys()) == ["one:abc", "one:ab", "one:a", "two:xyz", "two:xy", "two:x"]
+    assert house.called(house.tiers.disk.in_order()) == ["one:abc", "one:ab", "one:a", "two:xyz", "two:xy", "two:x"]
     assert house.send("A again", "abc", salt="one") == 1
     assert not any(b"abc" in name or b"one" in name for name in server.entries)
 
@@ -212,7 +212,7 @@ def test_a_step_that_fails_leaves_the_bytes_where_they_were() -> None:
     output = house.scheduler.schedule()
     assert house.plan(output)[1] == ["a", "ab", "abc"]
     house.scheduler.abandon_step()
-    assert house.called(house.tiers.memory.keys()) == ["a", "ab", "abc"]
+    assert house.called(house.tiers.memory.in_order()) == ["a", "ab", "abc"]
     assert house.step().num_scheduled_tokens == {"A again": 1}
     assert house.tiers.memory._leases == set()
 

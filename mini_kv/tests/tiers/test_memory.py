@@ -25,7 +25,7 @@ def test_the_least_recently_used_leaves() -> None:
     assert memory.store(b"d", b"d" * 10) == [(b"b", b"b" * 10)]
     assert memory.store(b"c", b"c" * 10) == []
     assert memory.store(b"e", b"e" * 20) == [(b"a", b"a" * 10), (b"d", b"d" * 10)]
-    assert (memory.keys(), memory.num_bytes) == ([b"c", b"e"], 30)
+    assert (memory.in_order(), memory.num_bytes) == ([b"c", b"e"], 30)
 
 
 def test_what_is_leased_stays() -> None:
@@ -35,7 +35,7 @@ def test_what_is_leased_stays() -> None:
     assert a is not None and b is not None
     assert memory.store(b"d", b"d" * 10) == [(b"c", b"c" * 10)]
     assert memory.store(b"e", b"e" * 20) is None
-    assert memory.keys() == [b"a", b"b", b"d"]
+    assert memory.in_order() == [b"a", b"b", b"d"]
     assert memory.load(a) == b"a" * 10
     memory.release(a)
     assert memory.store(b"e", b"e" * 20) == [(b"a", b"a" * 10), (b"d", b"d" * 10)]
@@ -63,7 +63,7 @@ def test_a_lease_on_what_was_taken_is_worth_nothing() -> None:
     memory.store(b"a", b"A" * 10)
     assert memory.load(theirs) is None
     memory.take(theirs)
-    assert memory.keys() == [b"a"]
+    assert memory.in_order() == [b"a"]
 
 
 def test_what_cannot_work_is_refused() -> None:
@@ -120,3 +120,21 @@ def slow_store(
         leaving.append(candidates[0])
     entries[:] = [entry for entry in entries if entry not in leaving] + [(key, envelope)]
     return leaving
+
+
+def test_what_is_on_its_way_up_makes_room_for_what_comes_down() -> None:
+    """a and b change places with c and d. If the way up fails, they are given back, and the next store makes room."""
+    memory = filled(b"a", b"b", capacity_bytes=20)
+    leases = [memory.lookup(key) for key in (b"a", b"b")]
+    for lease in leases:
+        assert lease is not None
+        memory.lend(lease)
+        memory.lend(lease)
+    assert (memory.store(b"c", b"c" * 10), memory.store(b"d", b"d" * 10)) == ([], [])
+    first, second = leases
+    assert first is not None and second is not None
+    memory.take(first)
+    memory.release(second)
+    assert (memory.in_order(), memory.num_bytes) == ([b"b", b"c", b"d"], 30)
+    assert memory.store(b"e", b"e" * 10) == [(b"b", b"b" * 10), (b"c", b"c" * 10)]
+    assert memory.num_bytes == 20

@@ -290,9 +290,11 @@ class TieredDrive:
         disk = self.tiers.disk
         assert disk is not None
         self.tiers.poll()
-        assert not set(self.tiers.memory.keys()) & set(disk.keys()), "a block is in memory and on disk"
+        assert not set(self.tiers.memory.in_order()) & set(disk.in_order()), "a block is in memory and on disk"
         if self.scheduler.step is None:
-            doubled = [key for key in (*self.tiers.memory.keys(), *disk.keys()) if self.connector._is_in_pool(key)]
+            doubled = [
+                key for key in (*self.tiers.memory.in_order(), *disk.in_order()) if self.connector._is_in_pool(key)
+            ]
             assert not doubled, f"{len(doubled)} blocks are in the pool and below it"
         if not self.scheduler.requests:
             self.connector.build_connector_meta(())
