@@ -122,7 +122,7 @@ size:
 # torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
 OF_TORCH := filelock fsspec jinja2 networkx setuptools sympy typing-extensions # what torch itself needs
-WITH_TORCH := $(OF_TORCH) numpy safetensors transformers matplotlib psutil
+WITH_TORCH := $(OF_TORCH) numpy safetensors transformers matplotlib psutil valkey
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install, and the hashes of its files. Written by: make constraints"; \
 	   printf '%s\n' $(WITH_TORCH) 'setuptools>=77' 'transformers>=5.17' "triton==3.7.1 ; sys_platform == 'linux'" \
@@ -193,7 +193,7 @@ $(VENV)/.lint:
 # batching asks for: we compare with it. First the build of torch for a CPU, since the default index brings gigabytes of
 # CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere. No hash is asked of torch alone.
 $(VENV)/.torch:
-	@echo "adding PyTorch, Triton and transformers to $(VENV) (once, 2 GB on the disk: minutes, as the network allows)"
+	@echo "adding PyTorch, Triton, transformers and a client of Valkey to $(VENV) (once, 2 GB on the disk: minutes, as the network allows)"
 	@$(PINNED) $(WITH_TORCH) "triton ; sys_platform == 'linux'" $(OR_SAY)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \

@@ -8,7 +8,7 @@ order:
 - `docstrings` and `drawings`: the engine's own words on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures that notebooks are stored with;
 - `tables`: what is made from code and data: `deviations`, `names`, `serving`, `coverage`,
-  `kernels`, `kill_matrix`, `league`, `recorded`, `licences`, `spine`;
+  `kernels`, `kill_matrix`, `league`, `recorded`, `licences`, `second_home`, `spine`;
 - `kept`: what fences have computed, for the next build;
 - `upstream`: vLLM's names and defaults, which `record_vllm` wrote down;
 - `leaks`: that no solution is in the site;

@@ -15,7 +15,19 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.exceptions import BuildError
 
 from mini_kv.tests.golden import conformance
-from mini_kv_book import coverage, deviations, kernels, kill_matrix, league, licences, names, recorded, serving, spine
+from mini_kv_book import (
+    coverage,
+    deviations,
+    kernels,
+    kill_matrix,
+    league,
+    licences,
+    names,
+    recorded,
+    second_home,
+    serving,
+    spine,
+)
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -34,6 +46,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "spine": spine.stop_as_markdown,
     "spine-picture": spine.picture,
     "spine-total": spine.total,
+    "tiers": second_home.as_markdown,
 }
 """What a page may ask for; words after the name are passed on."""
 

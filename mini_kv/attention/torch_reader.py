@@ -45,7 +45,8 @@ class BlockReader:
         """See the cache as rows; `block_tables` is `[num_reqs, max_num_blocks]`."""
         self.kv_cache = kv_cache
         self.block_tables = block_tables
-        self._is_nhd = kv_cache.data.is_contiguous()
+        data = kv_cache.data
+        self._is_nhd = data[0, 0].is_contiguous() and data.stride(0) == 2 * data.stride(1)  # scales may lie between
         self.rows: Tensor
         """The cache as rows, which `row_ids` index: `[num_rows, row_size]`, a view."""
         if self._is_nhd:

@@ -66,11 +66,18 @@ class AttentionSpec(KVCacheSpec):
     """Bytes per element; 2 for bf16."""
     page_size_padded: int | None = None
     """Bytes of a block after padding, if another layer's larger block asks for it."""
+    kv_quant_mode: str = "none"
+    """In which form elements of 8 bits are kept: `"int8_per_token_head"` or `"fp8"`. Source: vLLM, same name."""
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of the scale that a key, and a value, of one head and token brings along."""
+        return 4 if self.kv_quant_mode == "int8_per_token_head" else 0
 
     @property
     def real_page_size_bytes(self) -> int:
-        """Bytes of one block of one layer without padding: keys and values, hence the 2."""
-        return 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype_bytes
+        """Bytes of one block of one layer without padding: keys and values, hence the 2, and their scales."""
+        return 2 * self.block_size * self.num_kv_heads * (self.head_size * self.dtype_bytes + self.scale_bytes)
 
     @property
     def page_size_bytes(self) -> int:

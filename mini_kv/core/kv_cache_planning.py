@@ -79,7 +79,7 @@ def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, K
         raise ConfigError("state layers beside others need groups: they cannot be treated as full attention")
     if not any(isinstance(spec, FullAttentionSpec) for spec in specs.values()):
         return dict(specs)
-    shape = ("block_size", "num_kv_heads", "head_size", "dtype_bytes")
+    shape = ("block_size", "num_kv_heads", "head_size", "dtype_bytes", "page_size_padded", "kv_quant_mode")
     return {name: FullAttentionSpec(*(getattr(spec, field) for field in shape)) for name, spec in specs.items()}
 
 
@@ -104,6 +104,31 @@ def _with_page_size(spec: KVCacheSpec, page_size: int) -> KVCacheSpec:
     if isinstance(spec, AttentionSpec) and page_size % spec.page_size_bytes == 0:
         return replace(spec, block_size=spec.block_size * (page_size // spec.page_size_bytes))
     return replace(spec, page_size_padded=page_size)  # type: ignore[call-arg]  # states and attention have it
+
+
+CACHE_DTYPES = ("auto", "int8_per_token_head", "fp8")
+"""In which form keys and values can be kept: the model's own, or in 8 bits. Source: vLLM `CacheDType`, some of it."""
+
+
+def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:
+    """Return the specs of the same layers with their keys and values kept in another form; states stay as they are.
+
+    Raises `ConfigError` for a form that there is not, and for sizes at which scales would not lie on whole words.
+    """
+    if cache_dtype not in CACHE_DTYPES:
+        raise ConfigError(f"kv_cache_dtype is {cache_dtype!r}; there are: {', '.join(CACHE_DTYPES)}")
+    if cache_dtype == "auto":
+        return dict(specs)
+    found: dict[str, KVCacheSpec] = {}
+    for name, spec in specs.items():
+        if isinstance(spec, AttentionSpec):
+            if spec.head_size % 4 > 0:
+                raise ConfigError(
+                    f"{name} has heads of {spec.head_size} elements: in 8 bits it must be a multiple of 4"
+                )
+            spec = replace(spec, dtype_bytes=1, kv_quant_mode=cache_dtype)
+        found[name] = spec
+    return found
 
 
 def get_kv_cache_config(groups: Sequence[KVCacheGroupSpec], available_memory: int) -> KVCacheConfig:

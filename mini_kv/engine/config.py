@@ -23,6 +23,8 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: str = "auto"
     """The implementation of attention; see `paged_attention`."""
+    kv_cache_dtype: str = "auto"
+    """In which form keys and values are kept: `"auto"`, the model's own; `"int8_per_token_head"` or `"fp8"`, 8 bits."""
     debug_poison: bool = False
     """Whether memory that no request may read is filled with NaN before each step; see `poison`."""
     seed: int = 0

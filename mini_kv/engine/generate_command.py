@@ -1,6 +1,7 @@
 """`mini-kv generate "A block is"`: the engine at a terminal. Torch is imported when the command runs, not before."""
 
 import argparse
+import atexit
 import importlib.util
 import io
 import os
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_kv.core.errors import ConfigError, KVCacheError
-from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
+from mini_kv.core.kv_cache_planning import CACHE_DTYPES, bytes_per_block, get_kv_cache_groups, with_cache_dtype
 from mini_kv.engine.terminal import MARKS, Screen, pool_lines, printable, text_lines
 
 if TYPE_CHECKING:
+    from mini_kv.engine.config import EngineConfig
     from mini_kv.engine.detokenizer import TextTokenizer
     from mini_kv.engine.interface import CausalLM
     from mini_kv.engine.llm_engine import LLMEngine
@@ -60,6 +62,20 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="a checkpoint's folder; with the extra hf of Qwen, Mistral or Gemma, too (default: the small model)",
+    )
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=CACHE_DTYPES,
+        default="auto",
+        help="keep keys and values in 8 bits (default: auto, as the model computes them)",
+    )
+    tiers = parser.add_argument_group("a second home for blocks", "Blocks that the pool evicts are kept here.")
+    tiers.add_argument("--memory-tier", type=int, metavar="MIB", help="in this process, up to this many MiB")
+    tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in a folder of their own, up to 1 GiB")
+    tiers.add_argument(
+        "--server-tier",
+        metavar="ADDRESS",
+        help="on a Valkey or Redis server that several engines share: redis://host:port/0 (with the extra remote)",
     )
     parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
 
@@ -122,15 +138,35 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
             name = option.replace("_", "-")
             raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {LARGEST:,}")
     model, tokenizer = load(args.model)
-    _check_memory(model, args.num_blocks, args.block_size)
-    return LLMEngine(model, tokenizer, EngineConfig(block_size=args.block_size, num_blocks=args.num_blocks), **parts)
+    _check_memory(model, args)
+    config = EngineConfig(args.block_size, args.num_blocks, kv_cache_dtype=args.kv_cache_dtype)
+    if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
+        return LLMEngine(model, tokenizer, config, **parts)
+    return _over_tiers(model, tokenizer, config, args)
 
 
-def _check_memory(model: "CausalLM", num_blocks: int, block_size: int) -> None:
+def _over_tiers(
+    model: "CausalLM", tokenizer: "TextTokenizer | None", config: "EngineConfig", args: argparse.Namespace
+) -> "LLMEngine":
+    """Return an engine over the tiers that were asked for; they are closed when the process ends."""
+    from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+
+    memory_tier = 64 if args.memory_tier is None else args.memory_tier
+    if not 1 <= memory_tier <= LARGEST:
+        raise ConfigError(f"--memory-tier is {memory_tier}, it must be 1 to {LARGEST:,} MiB")
+    tier_config = TierConfig(memory_tier << 20, disk_folder=args.disk_tier, server=args.server_tier)
+    engine = TieredEngine(model, tokenizer, config, tiers=open_tiers(tier_config))
+    atexit.register(engine.close)
+    return engine
+
+
+def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:
     """Raise `ConfigError` if the machine does not give as much memory as the pool needs."""
     import torch
 
-    num_bytes = num_blocks * bytes_per_block(get_kv_cache_groups(model.get_kv_cache_spec(block_size)))
+    num_blocks, block_size = args.num_blocks, args.block_size
+    specs = with_cache_dtype(model.get_kv_cache_spec(block_size), args.kv_cache_dtype)
+    num_bytes = num_blocks * bytes_per_block(get_kv_cache_groups(specs))
     try:
         torch.empty(max(num_bytes, 0), dtype=torch.uint8, device=model.device)
     except (MemoryError, RuntimeError):

@@ -25,7 +25,7 @@ from torch import Tensor
 from mini_kv.core.errors import ConfigError, RepeatedRequestError
 from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
-from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups
+from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups, with_cache_dtype
 from mini_kv.core.sched.config import longest_request
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
@@ -79,7 +79,8 @@ class LLMEngine:
         longest = min(config.scheduler.max_model_len, model.max_position_embeddings)
         limits = replace(config.scheduler, max_model_len=longest)
         self.config = config = replace(config, scheduler=limits)
-        groups = get_kv_cache_groups(model.get_kv_cache_spec(config.block_size))
+        specs = with_cache_dtype(model.get_kv_cache_spec(config.block_size), config.kv_cache_dtype)
+        groups = get_kv_cache_groups(specs)
         if config.num_blocks is not None:
             kv_cache_config = KVCacheConfig(config.num_blocks, groups)
         else:

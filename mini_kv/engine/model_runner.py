@@ -22,17 +22,13 @@ from torch import Tensor
 
 from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.block_table import BlockTable, SlotMapping, compute_slot_mapping
-from mini_kv.attention.kv_cache import PagedKVCache, copy_blocks
+from mini_kv.attention.kv_cache import copy_blocks
 from mini_kv.attention.metadata import AttentionMetadata, build_metadata
 from mini_kv.attention.options import AttentionOptions
-from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheConfig
-from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.engine.interface import Attend, CausalLM
-
-Layers = Sequence[tuple[PagedKVCache, int]]
-"""The KV memory of each layer, and the group of the layer."""
+from mini_kv.engine.kv_memory import Layers, allocate_kv_cache_tensors
 
 
 class PagedAttend:
@@ -252,35 +248,3 @@ def _first_targets(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
     for source, target in pairs:
         targets.setdefault(source, target)
     return targets
-
-
-def allocate_kv_cache_tensors(
-    model: CausalLM, kv_cache_config: KVCacheConfig
-) -> tuple[list[Tensor], list[tuple[PagedKVCache, int]]]:
-    """Return the KV memory, and for each layer of the model its view of it and its group.
-
-    There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`. The first layers of
-    all groups look at the first tensor, each in its own shape; a block belongs to one group at a time, so none ever
-    sees another's numbers.
-
-    Raises `ConfigError` for a layer that keeps something other than keys and values.
-    """
-    groups = kv_cache_config.kv_cache_groups
-    page_size = groups[0].kv_cache_spec.page_size_bytes  # the planner has made it the same in all groups
-    tensors: list[Tensor] = []
-    views: dict[str, tuple[PagedKVCache, int]] = {}
-    for users in get_kv_cache_tensors(groups):
-        tensor = torch.zeros(
-            (kv_cache_config.num_blocks, page_size // model.dtype.itemsize), dtype=model.dtype, device=model.device
-        )
-        tensors.append(tensor)
-        for group_id, names in enumerate(users):
-            for name in names:
-                spec = groups[group_id].kv_cache_spec
-                if not isinstance(spec, AttentionSpec):
-                    raise ConfigError(f"{name} keeps no keys and values, but {type(spec).__name__}")
-                shape = (2, spec.block_size, spec.num_kv_heads, spec.head_size)
-                used = tensor[:, : spec.real_page_size_bytes // model.dtype.itemsize]  # the rest is padding
-                views[name] = (PagedKVCache(used.unflatten(1, shape)), group_id)
-    names_in_order = model.get_kv_cache_spec(groups[0].kv_cache_spec.block_size)
-    return tensors, [views[name] for name in names_in_order]

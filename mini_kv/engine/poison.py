@@ -40,8 +40,8 @@ class KVPoison:
         """Fill the blocks that are free and have no key, those that this step hands out, and the null block."""
         unreadable = [block.block_id for block in self.block_pool.blocks if block.ref_cnt == 0 and not block.block_hash]
         block_ids = [self.block_pool.null_block.block_id, *unreadable, *self._handed_out(output)]
-        for tensor in self.runner.kv_cache_tensors:
-            tensor[block_ids] = torch.nan
+        for tensor in self.runner.kv_cache_tensors:  # 255 in all bytes is NaN, too: in fp8, and in the scales of int8
+            tensor[block_ids] = torch.nan if tensor.is_floating_point() else 255
 
     def _handed_out(self, output: SchedulerOutput) -> list[int]:
         """Return the blocks that this step's tokens are the first to be written to."""

@@ -2,10 +2,10 @@
 
 In reading order, first the numbers, counted on the real engine: `curves` (waste, hit rates, memory over time),
 `timeline` (what each request does in each step), `admission` (a trace under several admission strategies), `windows`
-(what groups of layers hold and find), `policies` (a scenario under another eviction policy), `boundaries` (which
-requests a decode step has to visit), `helpers` (several requests admitted together, one that is freed in any case).
-With torch: `tensors` (slots, online softmax, 8 bits), `quantization_error` (what 8 bits cost), `watched` (an engine
-whose batches are kept), `generation` (texts that this engine writes).
+(what groups of layers hold and find), `policies` (a scenario under another eviction policy), `second_home` (a cache
+with tiers, in letters), `boundaries` (which requests a decode step has to visit), `helpers` (several requests admitted
+together, one that is freed in any case). With torch: `tensors` (slots, online softmax, 8 bits), `quantization_error`
+(what 8 bits cost), `watched` (an engine whose batches are kept), `generation` (texts that this engine writes).
 
 Then what a cell shows: `notebook` (players with buttons), `live` (a cache behind buttons), `chain` (two prompts and
 their block hashes), `lever` (a slider over pictures) and `levers` (those of the notebooks), `predict` (questions),

@@ -13,12 +13,14 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_planning import (
+    CACHE_DTYPES,
     blocks_per_request,
     bytes_per_block,
     get_kv_cache_config,
     get_kv_cache_groups,
     get_kv_cache_tensors,
     get_max_concurrency,
+    with_cache_dtype,
 )
 from mini_kv.planning.models import Model, load_model, model_names
 
@@ -37,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     parser.add_argument("--step", type=int, default=8192, metavar="N", help="most tokens per step (default: 8192)")
     parser.add_argument(
+        "--kv-cache-dtype",
+        choices=CACHE_DTYPES,
+        default="auto",
+        help="keep keys and values in 8 bits (default: auto, 16 bits)",
+    )
+    parser.add_argument(
         "--hybrid",
         choices=list(HYBRID),
         default="auto",
@@ -54,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--memory is {args.memory:g}, it must be above 0 and at most {LARGEST:,} GiB")
         model = load_model(args.model, args.block_size)
         max_len = args.max_len if args.max_len is not None else model.max_model_len
-        groups = get_kv_cache_groups(model.kv_cache_spec, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
+        specs = with_cache_dtype(model.kv_cache_spec, args.kv_cache_dtype)
+        groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
         print("\n".join(_plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)))
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)

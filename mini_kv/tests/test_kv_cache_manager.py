@@ -1,6 +1,7 @@
 """The manager: a request's way through lookup, admission, growth and release, with exact ids."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -606,8 +607,9 @@ def test_settings_that_cannot_work() -> None:
     with pytest.raises(ConfigError, match="unknown hash function 'md5'"):
         KVCacheManager.for_full_attention(4, 4, hash_name="md5")
     for name in ("block_size", "num_kv_heads", "head_size", "dtype_bytes"):
+        sizes: dict[str, Any] = {"block_size": 4, name: 0}
         with pytest.raises(ConfigError, match=f"{name} is 0, it must be at least 1"):
-            FullAttentionSpec(**{"block_size": 4, name: 0})
+            FullAttentionSpec(**sizes)
 
 
 def test_bytes_of_a_block() -> None:

@@ -48,7 +48,13 @@ def test_two_makes_at_once_take_turns(checkout: Path) -> None:
     assert [make.returncode for make in makes] == [0, 0]
     assert (checkout / "pip.log").read_text(encoding="ascii").split() == ["begin", "end"] * 5
     assert told.count("another make is setting up, waiting") in (1, 2)
-    assert sum(line.startswith("adding PyTorch, Triton and transformers to .venv (once, ") for line in told) == 1
+    assert (
+        sum(
+            line.startswith("adding PyTorch, Triton, transformers and a client of Valkey to .venv (once, ")
+            for line in told
+        )
+        == 1
+    )
 
 
 def test_the_lock_of_a_killed_make_is_free(checkout: Path) -> None:

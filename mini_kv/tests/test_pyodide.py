@@ -32,11 +32,12 @@ PAGE = (
     "mini_kv/trace",
     "mini_kv/viz",
     "mini_kv/labkit",
+    "mini_kv/policy",
     "mini_kv/tests/skips.py",
     "labs/lab-05",
     "solutions/lab-05",
 )
-"""What a page with lab-05 loads of this repository. It has nothing else, so nothing else can be needed."""
+"""What a page with a lab loads of this repository, here lab-05. It has nothing else, so nothing else can be needed."""
 QUESTIONS = ("mini_kv/tests/pyodide/driver.py", "mini_kv/tests/golden_block_hashes.json")
 
 # The first test waits for Node, the others only compare.

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         nargs="+",
+        action="extend",
         metavar="NAME",
         help=f"policies to compare: {', '.join(POLICIES)}, or your own as file.py:Class (default: all of these)",
     )

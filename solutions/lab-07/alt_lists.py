@@ -74,7 +74,7 @@ class BlockPool(block_pool.BlockPool):
         idle = [block for block in blocks if block.ref_cnt == 0]
         for block in idle:
             if block.block_hash is not None:
-                self.free_block_queue.append(block)
+                self.free_block_queue.append_n([block])
         for block in reversed(idle):  # one by one: the first that is given ends up in front
             if block.block_hash is None:
                 self.free_block_queue.prepend_n([block])

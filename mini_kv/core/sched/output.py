@@ -4,8 +4,8 @@
     schedule()        -- SchedulerOutput ------------> block tables, slots, one forward pass
     update_from_output(output, sampled_token_ids) <--- the next token of each request that got one
 
-Nothing else crosses it, so a worker can live in another process, and what a cache outside the engine would have to
-carry (vLLM: a KV connector) is in here too: which blocks a request has, and how many of its tokens they hold already.
+Nothing else crosses it, so a worker can live in another process. What a cache outside the engine moves (vLLM: a KV
+connector) crosses here too: its half beside the scheduler writes `kv_connector_metadata`, the other half reads it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,6 +76,8 @@ class SchedulerOutput:
     """Requests that lost their blocks while this step was planned."""
     finished_req_ids: list[str] = field(default_factory=list)
     """Requests that ended since the last step: the worker may forget them."""
+    kv_connector_metadata: object = None
+    """What is moved between the pool and tiers below it, for the connector's half at the worker; mostly nothing."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:

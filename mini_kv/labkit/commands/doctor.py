@@ -27,6 +27,7 @@ EXTRAS = {
     "triton": Extra(("torch", "triton", "numpy"), "kernels, lab-10", "make test"),
     "engine": Extra(("torch", "safetensors"), "mini-kv generate", "make test"),
     "hf": Extra(("torch", "safetensors", "transformers"), "checkpoints of Llama, Qwen, Mistral, Gemma", "make test"),
+    "remote": Extra(("torch", "safetensors", "valkey"), "a prefix cache that several engines share", "make test"),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "matplotlib"), "the notebooks", "make notebooks"),
 }
 """Every extra of pyproject.toml; a test compares them."""

@@ -11,7 +11,8 @@ from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
-from mini_kv.engine.model_runner import Layers, RunnerParts
+from mini_kv.engine.kv_memory import Layers
+from mini_kv.engine.model_runner import RunnerParts
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.parts import OwnParts
 

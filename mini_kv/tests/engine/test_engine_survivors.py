@@ -8,8 +8,9 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.kv_memory import allocate_kv_cache_tensors
 from mini_kv.engine.llm_engine import LLMEngine
-from mini_kv.engine.model_runner import ModelRunner, allocate_kv_cache_tensors
+from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.output_processor import CompletionOutput, RequestOutput
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.tests.engine.small_models import VOCAB_SIZE

@@ -6,6 +6,7 @@ A prompt is a word: each letter is the content of a block, and a last token of i
 import random
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -211,10 +212,9 @@ def test_who_returns_before_a_pool_of_others_has_gone_was_seen_twice() -> None:
 class Told(EvictionPolicy):
     """Evicts what a script says, by place in the queue, so that every choice can be tried."""
 
-    script: Sequence[int] = ()
-
-    def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
+    def __init__(self, blocks: Sequence[KVCacheBlock], script: Sequence[int]) -> None:
         self._queue: list[KVCacheBlock] = []
+        self.script = script
         self.num_choices: list[int] = []
         super().__init__(blocks)
 
@@ -237,8 +237,7 @@ def best_by_brute_force(words: list[str], num_blocks: int) -> int:
     """Return the most hits that any choice of victims gives: every choice is tried, one after another."""
     best, script = 0, list[int]()
     while True:
-        policy = type("Scripted", (Told,), {"script": tuple(script)})
-        cache = Cache(policy, num_blocks)
+        cache = Cache(partial(Told, script=tuple(script)), num_blocks)
         best = max(best, sum(cache.send(word) or 0 for word in words))
         queue = cache.kv.block_pool.free_block_queue
         assert isinstance(queue, Told)

@@ -1,0 +1,67 @@
+"""The memory that blocks lie in, and each layer's view of it.
+
+    16 or 32 bits     | keys of a block ............ | values of a block .......... |
+    int8              | keys .......... | scales .. | values ........ | scales .. |      a scale per token and head
+    fp8               | keys .......... | values ........ |                              no scales of its own
+
+A block is one stretch of bytes in each form, so copying a block, or sending it elsewhere, takes its scales along.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheConfig
+from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
+from mini_kv.engine.interface import CausalLM
+
+Layers = Sequence[tuple[PagedKVCache, int]]
+"""The KV memory of each layer, and the group of the layer."""
+
+
+def allocate_kv_cache_tensors(
+    model: CausalLM, kv_cache_config: KVCacheConfig
+) -> tuple[list[Tensor], list[tuple[PagedKVCache, int]]]:
+    """Return the KV memory, and for each layer of the model its view of it and its group.
+
+    There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`; in 8 bits they are
+    bytes, and so is their dtype. The first layers of all groups look at the first tensor, each in its own shape; a
+    block belongs to one group at a time, so none ever sees another's numbers.
+
+    Raises `ConfigError` for a layer that keeps something other than keys and values.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    specs = [group.kv_cache_spec for group in groups]
+    is_narrow = any(isinstance(spec, AttentionSpec) and spec.kv_quant_mode != "none" for spec in specs)
+    dtype = torch.uint8 if is_narrow else model.dtype
+    page_size = specs[0].page_size_bytes  # the planner has made it the same in all groups
+    tensors: list[Tensor] = []
+    views: dict[str, tuple[PagedKVCache, int]] = {}
+    for users in get_kv_cache_tensors(groups):
+        shape = (kv_cache_config.num_blocks, page_size // dtype.itemsize)
+        tensors.append(torch.zeros(shape, dtype=dtype, device=model.device))
+        for group_id, names in enumerate(users):
+            for name in names:
+                views[name] = (_view(tensors[-1], name, specs[group_id]), group_id)
+    names_in_order = model.get_kv_cache_spec(specs[0].block_size)
+    return tensors, [views[name] for name in names_in_order]
+
+
+def _view(tensor: Tensor, name: str, spec: object) -> PagedKVCache:
+    """Return one layer's view of a tensor; bytes of padding are in none."""
+    if not isinstance(spec, AttentionSpec):
+        raise ConfigError(f"{name} keeps no keys and values, but {type(spec).__name__}")
+    used = tensor[:, : spec.real_page_size_bytes // tensor.dtype.itemsize]
+    shape = (spec.block_size, spec.num_kv_heads, spec.head_size)
+    if spec.kv_quant_mode == "none":
+        return PagedKVCache(used.unflatten(1, (2, *shape)))
+    if spec.kv_quant_mode == "fp8":
+        return PagedKVCache(used.view(torch.float8_e4m3fn).unflatten(1, (2, *shape)))
+    halves = used.unflatten(1, (2, -1))  # keys with their scales, values with theirs
+    num_scale_bytes = spec.block_size * spec.num_kv_heads * spec.scale_bytes
+    data = halves[:, :, :-num_scale_bytes].view(torch.int8).unflatten(2, shape)
+    scales = halves[:, :, -num_scale_bytes:].view(torch.float32).unflatten(2, shape[:2])
+    return PagedKVCache(data, scales)

@@ -1,0 +1,111 @@
+"""An engine whose evicted blocks find a second home: in memory, on disk, on a server that other engines use as well."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.sched.output import SchedulerOutput
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.detokenizer import TextTokenizer
+from mini_kv.engine.interface import CausalLM
+from mini_kv.engine.kv_transfer import KVTransfer
+from mini_kv.engine.llm_engine import LLMEngine
+from mini_kv.tiers.background import Thread, Worker
+from mini_kv.tiers.connector import KVConnectorMetadata, TieringConnector, tiered_parts
+from mini_kv.tiers.disk import DiskTier
+from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.remote import RemoteTier, connect
+from mini_kv.tiers.scheduler import TieredScheduler
+from mini_kv.tiers.tiered_cache import TieredCache
+
+
+@dataclass(frozen=True, slots=True)
+class TierConfig:
+    """Which tiers an engine has. Without any of them but memory, nothing leaves the process."""
+
+    memory_bytes: int = 64 << 20
+    disk_folder: Path | None = None
+    """A folder of this engine alone."""
+    disk_bytes: int = 1 << 30
+    server: str | None = None
+    """`redis://host:port/db` of a Valkey or Redis server."""
+    is_cluster: bool = False
+    secret: bytes | None = None
+    """Known to the engines that share the server, and not to the server."""
+    seconds_to_wait: float = 0.05
+    """How long a request waits for blocks on their way, at most; and each call to the server."""
+    is_worth_it: Callable[[int, int], bool] = lambda num_tokens, num_bytes: True
+    """Whether blocks are brought up, by the tokens and the bytes that they hold; see `mini_kv.tiers.cost`."""
+
+    def __post_init__(self) -> None:
+        if self.seconds_to_wait <= 0:
+            raise ConfigError(f"seconds_to_wait is {self.seconds_to_wait}, it must be more than 0")
+
+
+def open_tiers(config: TierConfig, make_worker: Callable[[], Worker] = Thread) -> TieredCache:
+    """Open disk and server, and put the tiers together. Raises `ConfigError` for what cannot be opened."""
+    remote = None
+    if config.server is not None:
+        remote = RemoteTier(connect(config.server, seconds=config.seconds_to_wait, is_cluster=config.is_cluster))
+    disk = DiskTier(config.disk_folder, config.disk_bytes) if config.disk_folder is not None else None
+    return TieredCache(MemoryTier(config.memory_bytes), disk, remote, secret=config.secret, make_worker=make_worker)
+
+
+class TieredEngine(LLMEngine):
+    """`LLMEngine` over tiers: the same words, fewer tokens computed. Use it in a `with`, or call `close`."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        tokenizer: TextTokenizer | None = None,
+        config: EngineConfig | None = None,
+        *,
+        tiers: TieredCache,
+        seconds_to_wait: float = 0.05,
+        is_worth_it: Callable[[int, int], bool] = lambda num_tokens, num_bytes: True,
+    ) -> None:
+        """Build the engine above `tiers`, which it closes at its end; for the other arguments see `LLMEngine`."""
+        self.tiers = tiers
+
+        def make_manager(kv_cache_config: KVCacheConfig, **options: Any) -> KVCacheManager:
+            return KVCacheManager(kv_cache_config, parts=tiered_parts(), **options)
+
+        def make_scheduler(kv_cache_manager: KVCacheManager, limits: Any) -> TieredScheduler:
+            groups = kv_cache_manager.kv_cache_config.kv_cache_groups
+            self.connector = TieringConnector(
+                kv_cache_manager,
+                tiers,
+                [len(group.layer_names) * groups[0].kv_cache_spec.page_size_bytes for group in groups],
+                layout=str(model.dtype),
+                seconds_to_wait=seconds_to_wait,
+                is_worth_it=is_worth_it,
+            )
+            return TieredScheduler(kv_cache_manager, limits, connector=self.connector)
+
+        super().__init__(model, tokenizer, config, make_manager=make_manager, make_scheduler=make_scheduler)
+        self.kv_transfer = KVTransfer(self.model_runner.kv_cache_tensors, self.kv_cache_manager.kv_cache_config, tiers)
+
+    def __enter__(self) -> "TieredEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish writing, and let go of disk and server. What the pool holds is lost, what lies in tiers is not."""
+        self.tiers.close()
+
+    def _execute(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
+        """As in `LLMEngine`; before it, blocks that are about to be reused leave, and promised ones are filled."""
+        metadata = output.kv_connector_metadata
+        assert isinstance(metadata, KVConnectorMetadata)
+        self.kv_transfer.before_the_step(metadata)
+        result = super()._execute(output)
+        self.kv_transfer.after_the_step(metadata)
+        return result

@@ -1,0 +1,190 @@
+"""The engine over tiers says what it says without any: every tier, every kind of layer, and servers in trouble."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.invariants import find_violations
+from mini_kv.core.kv_cache_planning import get_kv_cache_groups
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.core.sched.request_queue import SchedulingPolicy
+from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.model import TinyLlama
+from mini_kv.engine.sampling import SamplingParams
+from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
+from mini_kv.tests.tiers.tiers_driver import TROUBLES, FakeServer
+from mini_kv.tiers.background import Inline, Thread, Worker
+from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.remote import Breaker, RemoteTier
+from mini_kv.tiers.tiered_cache import TieredCache
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+SMALL_POOL = EngineConfig(
+    block_size=4,
+    num_blocks=20,
+    debug_poison=True,
+    scheduler=SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=6, scheduler_reserve_full_isl=False),
+)
+MODELS = {
+    "full": small_model(),
+    "one window layer of two": small_model(sliding_window=6, window_layers=(1,)),
+    "windows everywhere": small_model(sliding_window=5, window_layers=(0, 1)),
+    "one full layer of three": small_model(sliding_window=7, window_layers=(0, 2), layers=3),
+}
+
+
+def engine(
+    tiers: TieredCache, model_name: str = "full", config: EngineConfig = SMALL_POOL, seconds: float = 0.5
+) -> TieredEngine:
+    """Return an engine with so few blocks that much of what it computes is evicted before it is asked for again."""
+    model = MODELS[model_name]
+    num_groups = len(get_kv_cache_groups(model.get_kv_cache_spec(config.block_size)))
+    config = replace(config, num_blocks=num_groups * (config.num_blocks or 0))
+    return TieredEngine(model, config=config, tiers=tiers, seconds_to_wait=seconds)
+
+
+def texts(llm: TieredEngine, prompts: list[list[int]]) -> list[list[int]]:
+    """Return what the engine says."""
+    return [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+
+
+@pytest.mark.parametrize("make_worker", [Inline, Thread])
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 6_000])
+@pytest.mark.parametrize("model_name", MODELS)
+def test_the_same_words(model_name: str, memory_bytes: int, make_worker: Callable[[], Worker], tmp_path: Path) -> None:
+    """Memory that holds all, or a little and a disk; with hits, chunks, preemptions, and NaN wherever none may read."""
+    prompts = prompts_with_shared_prefixes(14) * 2
+    tiers = open_tiers(TierConfig(memory_bytes=memory_bytes, disk_folder=tmp_path), make_worker)
+    with engine(tiers, model_name) as llm:
+        assert texts(llm, prompts) == alone(MODELS[model_name], prompts, 12)
+        assert llm.scheduler.num_preemptions > 0 or model_name == "windows everywhere"
+        assert llm.connector.counts["promoted"] > 3
+        assert list(find_violations(llm.kv_cache_manager)) == [] and llm.kv_cache_manager.usage == 0.0
+
+
+def test_samples_priorities_and_salts(tmp_path: Path) -> None:
+    """What forks, jumps the line or keeps to its own."""
+    prompts = prompts_with_shared_prefixes(8)
+    limits = replace(SMALL_POOL.scheduler, policy=SchedulingPolicy.PRIORITY)
+    tiers = open_tiers(TierConfig(memory_bytes=20_000, disk_folder=tmp_path), Inline)
+    with engine(tiers, config=replace(SMALL_POOL, scheduler=limits)) as llm:
+        for salt in ("one", "two", "one"):
+            outputs = llm.generate(prompts, GREEDY, n=2, cache_salt=salt)
+            expected = alone(MODELS["full"], prompts, 12)
+            assert [[sample.token_ids for sample in output.outputs] for output in outputs] == [
+                [words, words] for words in expected
+            ]
+
+
+def test_fewer_tokens_are_computed(tmp_path: Path) -> None:
+    """Two rounds of prompts that do not fit into the pool together; the second one costs little."""
+    prompts = prompts_with_shared_prefixes(14)
+    computed = []
+    for memory_bytes in (1, 1 << 20):
+        with engine(TieredCache(MemoryTier(memory_bytes))) as llm:
+            texts(llm, prompts)
+            before = llm.stats.num_scheduled_tokens
+            texts(llm, prompts)
+            computed.append(llm.stats.num_scheduled_tokens - before)
+    assert computed[1] < 0.8 * computed[0]
+
+
+def test_the_next_engine_finds_it_on_the_disk(tmp_path: Path) -> None:
+    """An engine that ends leaves its disk; what was pushed out there is hit by the one that comes after."""
+    prompts = prompts_with_shared_prefixes(14)
+    counts = []
+    for _ in range(2):
+        with engine(open_tiers(TierConfig(memory_bytes=6_000, disk_folder=tmp_path), Inline)) as llm:
+            assert texts(llm, prompts) == alone(MODELS["full"], prompts, 12)
+            counts.append(llm.stats.num_scheduled_tokens)
+    assert counts[1] < counts[0]
+
+
+def test_two_engines_share_a_server() -> None:
+    """The second computes one token of each prompt that the first has computed, beside what no hit can cover."""
+    server, roomy = FakeServer(random.Random(0)), replace(SMALL_POOL, num_blocks=200)
+    prompts = [[number, *range(32)] for number in range(VOCAB_SIZE)][:6]
+    computed = []
+    for _ in range(2):
+        with engine(TieredCache(MemoryTier(1 << 20), remote=RemoteTier(server)), config=roomy) as llm:
+            assert texts(llm, prompts) == alone(MODELS["full"], prompts, 12)
+            computed.append(llm.stats.num_scheduled_tokens)
+    assert computed == [6 * (33 + 11), 6 * (1 + 11)]
+
+
+@pytest.mark.parametrize("trouble", sorted({*TROUBLES} - {"none"}))
+def test_a_server_in_trouble(trouble: str) -> None:
+    """Down, slow, full, lying: the words are the same, and three failures in a row are the last for a while."""
+    server = FakeServer(random.Random(0))
+    prompts = prompts_with_shared_prefixes(10)
+    with engine(TieredCache(MemoryTier(1 << 20), remote=RemoteTier(server))) as llm:
+        texts(llm, prompts)
+    server.trouble = trouble
+    remote = RemoteTier(server, breaker=Breaker(seconds_open=60.0))
+    with engine(TieredCache(MemoryTier(6_000), remote=remote)) as llm:
+        assert texts(llm, prompts) == alone(MODELS["full"], prompts, 12)
+    if trouble in ("down", "slow"):
+        assert sum(remote.failures.values()) - remote.failures["breaker open"] == 3
+
+
+def test_a_model_that_fails_in_the_middle(tmp_path: Path) -> None:
+    """The step is taken back, its requests are aborted; nothing of it is found later, and the rest goes on."""
+    prompts = prompts_with_shared_prefixes(14)
+    model = FailsSometimes(MODELS["full"])
+    tiers = open_tiers(TierConfig(memory_bytes=6_000, disk_folder=tmp_path), Inline)
+    with TieredEngine(model, config=SMALL_POOL, tiers=tiers) as llm:  # type: ignore[arg-type]
+        for number in range(60):
+            llm.add_request(str(number), prompts[number % 14], GREEDY)
+        said: dict[str, list[int]] = {}
+        num_failures = 0
+        while llm.has_unfinished_requests:
+            try:
+                for delta in llm.step():
+                    said.setdefault(delta.request_id, []).extend(delta.new_token_ids)
+            except ArithmeticError:
+                num_failures += 1
+            assert list(find_violations(llm.kv_cache_manager)) == []
+        expected = alone(MODELS["full"], prompts, 12)
+        complete = [number for number, tokens in said.items() if len(tokens) == 12]
+        assert num_failures > 1 and len(complete) > 20
+        assert [said[number] for number in complete] == [expected[int(number) % 14] for number in complete]
+        assert llm.connector.counts["promoted"] > 10
+
+
+class FailsSometimes:
+    """A model whose every 29th forward raises, after half of its layers have written."""
+
+    def __init__(self, model: TinyLlama) -> None:
+        self._model = model
+        self._num_calls = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def forward(self, token_ids: object, positions: object, attend: object, *rest: object) -> object:
+        """As the model's, or not."""
+        self._num_calls += 1
+        if self._num_calls % 29 == 0:
+            first = iter([True])
+
+            def one_layer(*args: object) -> object:
+                if not next(first, False):
+                    raise ArithmeticError
+                assert callable(attend)
+                return attend(*args)
+
+            return self._model.forward(token_ids, positions, one_layer, *rest)  # type: ignore[arg-type]
+        return self._model.forward(token_ids, positions, attend, *rest)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_opened() -> None:
+    """Said before anything runs."""
+    with pytest.raises(ConfigError, match="seconds_to_wait is 0, it must be more than 0"):
+        TierConfig(seconds_to_wait=0)
+    with pytest.raises(ConfigError, match="the remote tier's address 'nowhere' cannot be used"):
+        open_tiers(TierConfig(server="nowhere"))

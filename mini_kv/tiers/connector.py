@@ -1,0 +1,456 @@
+"""Between scheduler and tiers: what is brought up before a request enters, and what goes down when a block is reused.
+
+The scheduler has no tensors and the worker has no index, so they share the work:
+
+    scheduler (this file)                                        worker (`mini_kv.engine.kv_transfer`)
+    a request arrives: fetch what it may hit into memory
+    it is its turn: put the hit's blocks into the pool, free,
+      with their hashes; the ordinary lookup then finds them
+    a free block is reused: note its hash
+    end of planning: `KVConnectorMetadata` ---------------->     stores: read blocks, before anything is written
+                                                                 loads: write blocks, before the model runs
+                                                                 saves: read what the step computed, for the server
+
+Promotion has no lookup of its own. It shows the coordinator an index in which the blocks of memory stand beside those
+of the pool, so windows, states and block sizes are right by themselves: what they would hit is what is brought.
+
+Source: vLLM `KVConnectorBase_V1` (distributed/kv_transfer/kv_connector/v1/base.py): `get_num_new_matched_tokens`,
+`update_state_after_alloc` and `build_connector_meta` on the scheduler's side, `start_load_kv` and `wait_for_save` on
+the worker's. There a request is admitted first, and its blocks are filled while it waits with them; here the bytes wait
+in memory, and no block is held for them.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
+from mini_kv.core.block_hash import frame
+from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
+from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.request import Request
+from mini_kv.tiers.memory import Lease
+from mini_kv.tiers.tiered_cache import Fetch, Search, TieredCache
+
+
+@dataclass(frozen=True, slots=True)
+class KVConnectorMetadata:
+    """What the worker has to move in a step. Source: vLLM `KVConnectorMetadata`."""
+
+    stores: list[tuple[bytes, int]] = field(default_factory=list)
+    """Blocks to read before anything is written, as (key, block id): they are about to be reused."""
+    loads: list[tuple[bytes, int, memoryview]] = field(default_factory=list)
+    """Blocks to write before the model runs, as (key, block id, bytes)."""
+    saves: list[tuple[bytes, int]] = field(default_factory=list)
+    """Blocks to read after the model has run, as (key, block id): new, and wanted by the server."""
+
+
+class TieredIndex(BlockHashToBlockMap):
+    """An index that can be asked as if the blocks of a tier stood in it, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_below: Callable[[BlockHashWithGroupId], bool] | None = None
+
+    def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
+        """Return the oldest block under `key`; while tiers are shown, a stand-in if it is there."""
+        block = super().get_one_block(key)
+        if block is None and self._is_below is not None and self._is_below(key):
+            block = StandIn(key)
+        return block
+
+    @contextmanager
+    def showing(self, is_below: Callable[[BlockHashWithGroupId], bool]) -> Iterator[None]:
+        """Answer with stand-ins for the keys of which `is_below` is true, for as long as the context lasts."""
+        self._is_below = is_below
+        try:
+            yield
+        finally:
+            self._is_below = None
+
+
+class StandIn(KVCacheBlock):
+    """Takes the place of a block that lies in a tier. It has a hash and no memory."""
+
+    def __init__(self, key: BlockHashWithGroupId) -> None:
+        super().__init__(block_id=-1)
+        self.block_hash = key
+
+
+def stand_ins(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
+    """Return the stand-ins among blocks."""
+    return [block for block in blocks if isinstance(block, StandIn)]
+
+
+def key_of(block: KVCacheBlock) -> BlockHashWithGroupId:
+    """Return the hash of a block that has one."""
+    assert block.block_hash is not None
+    return block.block_hash
+
+
+class TieredPool(BlockPool):
+    """A pool that notes which hashes it gives up and which are new."""
+
+    cached_block_hash_to_block: TieredIndex
+
+    def __init__(self, *args: Any, **parts: Any) -> None:
+        super().__init__(*args, **parts)
+        self.evicted: list[tuple[BlockHashWithGroupId, KVCacheBlock]] = []
+        """What was reused since the last plan, and what it held."""
+        self.published: list[tuple[BlockHashWithGroupId, KVCacheBlock]] = []
+        """What got its hash since the last plan."""
+        self.loading: set[KVCacheBlock] = set()
+        """Blocks whose bytes are still to be loaded: if one is reused before that, it holds nothing yet."""
+        self._is_reusing = False
+
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        """As in `BlockPool`; what loses its hash is noted."""
+        self._is_reusing = True
+        try:
+            return super().get_new_blocks(num_blocks)
+        finally:
+            self._is_reusing = False
+
+    def cache_full_blocks(
+        self,
+        blocks: Sequence[KVCacheBlock],
+        block_hashes: Sequence[BlockHash],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        kv_cache_group_id: int = 0,
+    ) -> None:
+        """As in `BlockPool`; what gets a hash is noted."""
+        super().cache_full_blocks(blocks, block_hashes, num_cached_blocks, num_full_blocks, kv_cache_group_id)
+        for block in blocks[num_cached_blocks:num_full_blocks]:
+            if block.block_hash is not None:
+                self.published.append((block.block_hash, block))
+
+    def adopt(self, block: KVCacheBlock, key: BlockHashWithGroupId) -> None:
+        """Give a new block the hash of the content that will be loaded into it."""
+        block.block_hash = key
+        self.cached_block_hash_to_block.insert(key, block)
+        self.loading.add(block)
+
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
+        if block in self.loading:
+            self.loading.remove(block)
+        elif self._is_reusing and block.block_hash is not None:
+            self.evicted.append((block.block_hash, block))
+        return super()._maybe_evict_cached_block(block)
+
+
+def tiered_parts(**parts: Any) -> KVCacheParts:
+    """Return the parts of a cache manager that a connector can work with; `parts` as for `KVCacheParts`."""
+    return KVCacheParts(make_index=TieredIndex, make_pool=TieredPool, **parts)
+
+
+@dataclass(slots=True)
+class Preparation:
+    """What is being brought to memory for a request that waits."""
+
+    seconds_left: float
+    """How long the request may still wait for what is on its way, over all its waits."""
+    deadline: float
+    """When the present wait is over."""
+    search: Search
+    fetch: Fetch | None = None
+    leases: list[Lease] = field(default_factory=list)
+    is_over: bool = False
+    """Whether nothing is waited for."""
+    had_its_turn: bool = False
+
+
+class TieringConnector:
+    """The scheduler's side: decides what moves, and moves nothing itself."""
+
+    def __init__(
+        self,
+        kv_cache_manager: KVCacheManager,
+        tiers: TieredCache,
+        payload_bytes: Sequence[int],
+        *,
+        layout: str = "",
+        seconds_to_wait: float = 0.05,
+        is_worth_it: Callable[[int, int], bool] = lambda num_tokens, num_bytes: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with nothing prepared.
+
+        Args:
+            kv_cache_manager: one that was built from `tiered_parts`.
+            tiers: below its pool.
+            payload_bytes: bytes of a block, per group.
+            layout: what else must be equal before another engine's bytes can be ours, such as the dtype.
+            seconds_to_wait: how long a request waits for what is on its way, at most.
+            is_worth_it: whether to bring up blocks, by the tokens and the bytes that they hold; see `cost`.
+            clock: in seconds.
+        """
+        pool = kv_cache_manager.block_pool
+        assert isinstance(pool, TieredPool)
+        self.kv = kv_cache_manager
+        self.pool = pool
+        self.tiers = tiers
+        self.payload_bytes = payload_bytes
+        self.seconds_to_wait = seconds_to_wait
+        self.is_worth_it = is_worth_it
+        self.clock = clock
+        self.counts: Counter[str] = Counter()
+        """By name: "promoted" (blocks), "tokens" (of them), "too late", "not worth it", "no room"."""
+        self._namespace = _namespace(kv_cache_manager.kv_cache_config, payload_bytes, layout)
+        self._preparations: dict[str, Preparation] = {}
+        self._loads: dict[KVCacheBlock, tuple[BlockHashWithGroupId, Lease, memoryview]] = {}
+        """What this step's plan puts into which block, if that block is not reused before its end."""
+        self._in_flight: list[tuple[BlockHashWithGroupId, Lease | None]] = []
+        """What the step under way brings into the pool: loaded under a lease, or computed."""
+        tiers.is_above = self._is_in_pool
+
+    # Before a request's turn.
+
+    def begin(self, request: Request) -> None:
+        """Start to bring up what a waiting request may hit; again after a preemption."""
+        if not self.kv.enable_caching or request.request_id in self._preparations:
+            return
+        search = self.tiers.find(self._tier_keys(request))
+        seconds = self.seconds_to_wait
+        self._preparations[request.request_id] = Preparation(seconds, self.clock() + seconds, search)
+
+    def is_pending(self, request: Request) -> bool:
+        """Return whether the request should wait: something it can use is on its way, and its time is not over."""
+        self.tiers.poll()
+        preparation = self._preparations.get(request.request_id)
+        if preparation is None or preparation.is_over:
+            return False
+        if preparation.fetch is None and preparation.search.is_done:
+            preparation.fetch = self.tiers.fetch(self._wanted(request, preparation))
+            self.tiers.poll()
+        seconds_left = max(preparation.deadline - self.clock(), 0.0)
+        if preparation.fetch is not None and preparation.fetch.is_done:
+            preparation.is_over = True
+        elif seconds_left == 0.0:
+            self.counts["too late"] += 1
+            preparation.is_over = True
+        if preparation.is_over:
+            preparation.seconds_left = seconds_left
+        return not preparation.is_over
+
+    def is_ready(self, request: Request) -> bool:
+        """Return whether a request may enter now that it is its turn.
+
+        Some of what it can hit may have gone down since it arrived, or have come to be there: that is fetched first,
+        and only this once.
+        """
+        preparation = self._preparations.get(request.request_id)
+        if preparation is None or preparation.had_its_turn:
+            return True
+        preparation.had_its_turn = True
+        preparation.deadline = self.clock() + preparation.seconds_left
+        preparation.fetch, preparation.is_over = None, False
+        return not self.is_pending(request)
+
+    def wait(self, requests: Iterable[Request]) -> None:
+        """Return when something has arrived, or when the first of the requests need not wait any more."""
+        found = [self._preparations.get(request.request_id) for request in requests]
+        deadlines = [preparation.deadline for preparation in found if preparation and not preparation.is_over]
+        if deadlines:
+            self.tiers.wait(min(deadlines) - self.clock())
+
+    def _wanted(self, request: Request, preparation: Preparation) -> dict[bytes, int]:
+        """Return the keys of the longest hit over all tiers that are not in the pool, and their bytes.
+
+        At its turn those in memory are leased on the way: they must still be there when the others have come.
+        """
+        found = preparation.search.found
+        with self.pool.cached_block_hash_to_block.showing(
+            lambda key: self.tiers.is_near(self._namespace + key) or self._namespace + key in found
+        ):
+            hit, _ = self.kv.get_computed_blocks(request)
+        wanted = {}
+        for num_bytes, blocks in zip(self.payload_bytes, hit.blocks, strict=True):
+            for block in stand_ins(blocks):
+                key = self._namespace + key_of(block)
+                wanted[key] = num_bytes
+                lease = self.tiers.lease(key) if preparation.had_its_turn else None
+                if lease is not None:
+                    preparation.leases.append(lease)
+        return wanted
+
+    def _tier_keys(self, request: Request) -> list[bytes]:
+        """Return the keys of all blocks of a request, in all groups."""
+        return [
+            self._namespace + block_hash + group_id.to_bytes(4, "big")
+            for group_id, manager in enumerate(self.kv.coordinator.single_type_managers)
+            for block_hash in manager.hashes_per_block(request.block_hashes)
+        ]
+
+    # At its turn.
+
+    def promote(self, request: Request) -> None:
+        """Put the blocks that memory adds to the request's hit into the pool, free and with their hashes.
+
+            pool before         a  b                        the request's blocks are a b c d e
+            memory              c  d
+            pool after          a  b  c  d                  c and d in blocks of others, who are noted for memory
+
+        They stand at the end of the free queue, tail first, as if the request had been here and had left. Its lookup,
+        a moment later, finds them. Nothing happens if the pool has too few free blocks, or if it is not worth it.
+        """
+        while not self._try_to_promote(request):
+            pass  # a block in memory turned out damaged: it is gone now, and the hit is shorter
+
+    def end(self, request: Request) -> None:
+        """Let go of what was prepared for a request: it has entered."""
+        preparation = self._preparations.pop(request.request_id, None)
+        if preparation is not None:
+            self._release(preparation)
+
+    def _try_to_promote(self, request: Request) -> bool:
+        """Promote; return `False` to be called again."""
+        if len(self.tiers.memory) == 0:
+            return True
+        with self.pool.cached_block_hash_to_block.showing(lambda key: self._namespace + key in self.tiers):
+            hit, num_tokens = self.kv.get_computed_blocks(request)
+        groups = [list(blocks) for blocks in hit.blocks]
+        if not any(map(stand_ins, groups)) or not self._should_promote(request, groups, num_tokens):
+            return True
+        payloads = self._lease_and_load(groups)
+        if payloads is None:
+            return False
+        for blocks in groups:  # held meanwhile: what is in the pool must not be reused for what is not
+            self.pool.touch([block for block in blocks if not isinstance(block, StandIn)])
+        for blocks in groups:
+            self._put_into_the_pool(blocks, payloads)
+        for blocks in groups:
+            self.pool.free_blocks(reversed(blocks))
+        self.counts["promoted"] += len(payloads)
+        return True
+
+    def _put_into_the_pool(
+        self, blocks: list[KVCacheBlock], payloads: Mapping[BlockHashWithGroupId, tuple[Lease, memoryview]]
+    ) -> None:
+        """Replace the stand-ins by new blocks that carry their hashes and will be loaded in this step."""
+        missing = stand_ins(blocks)
+        new_blocks = dict(zip(missing, self.pool.get_new_blocks(len(missing)), strict=True))
+        for stand_in, new in new_blocks.items():
+            key = key_of(stand_in)
+            self.pool.adopt(new, key)
+            self._cancel_load(new)
+            self._loads[new] = (key, *payloads[key])
+            self._promise(new)
+        blocks[:] = [new_blocks.get(block, block) for block in blocks]
+
+    def _should_promote(self, request: Request, groups: list[list[KVCacheBlock]], num_tokens: int) -> bool:
+        """Return whether the request could enter with these blocks, and whether that is cheaper than computing them."""
+        num_needed = self.kv.coordinator.get_num_blocks_to_allocate(request.request_id, num_tokens + 1, groups)
+        if num_needed is None or num_needed > self.pool.num_free_blocks:
+            self.counts["no room"] += 1
+            return False
+        num_bytes = sum(size * len(stand_ins(blocks)) for size, blocks in zip(self.payload_bytes, groups, strict=True))
+        num_more_tokens = num_tokens - self.kv.get_computed_blocks(request)[1]
+        if not self.is_worth_it(num_more_tokens, num_bytes):
+            self.counts["not worth it"] += 1
+            return False
+        self.counts["tokens"] += num_more_tokens
+        return True
+
+    def _lease_and_load(
+        self, groups: list[list[KVCacheBlock]]
+    ) -> dict[BlockHashWithGroupId, tuple[Lease, memoryview]] | None:
+        """Return the opened bytes of all stand-ins, under leases; `None`, and no lease, if one does not open."""
+        found: dict[BlockHashWithGroupId, tuple[Lease, memoryview]] = {}
+        for num_bytes, blocks in zip(self.payload_bytes, groups, strict=True):
+            for block in stand_ins(blocks):
+                lease = self.tiers.lease(self._namespace + key_of(block))
+                payload = self.tiers.load(lease, num_bytes) if lease is not None else None
+                if lease is None or payload is None:
+                    for other in (lease, *(lease for lease, _ in found.values())):
+                        if other is not None:
+                            self.tiers.release(other)
+                    return None
+                found[key_of(block)] = (lease, payload)
+        return found
+
+    def _promise(self, block: KVCacheBlock) -> None:
+        """Let the hash be withdrawn if the step does not run: the bytes are not there yet."""
+        journal = self.kv.coordinator.journal
+        if journal.is_open:
+            journal.published.append(block)
+        journal.promised.append(block)
+
+    # The step.
+
+    def build_connector_meta(self, unfinished: Iterable[str]) -> KVConnectorMetadata:
+        """Return what the worker has to move in the step that was just planned.
+
+        Args:
+            unfinished: ids of the requests that the scheduler has; what was prepared for others is let go.
+        """
+        for request_id in self._preparations.keys() - set(unfinished):
+            self._release(self._preparations.pop(request_id))
+        for block in self._loads.keys() - self.pool.loading:
+            self._cancel_load(block)  # reused before its bytes came: they still lie in memory
+        self.pool.loading.clear()
+        metadata = KVConnectorMetadata()
+        for key, block in self.pool.evicted:
+            if not self._is_in_pool(self._namespace + key):
+                metadata.stores.append((self._namespace + key, block.block_id))
+        for block, (key, lease, payload) in self._loads.items():
+            metadata.loads.append((self._namespace + key, block.block_id, payload))
+            self._in_flight.append((key, lease))
+            self.tiers.lend(lease)
+        new = {key: block for key, block in self.pool.published if block.block_hash == key}
+        for key, block in new.items():
+            self._in_flight.append((key, None))
+            if self.tiers.remote is not None:
+                metadata.saves.append((self._namespace + key, block.block_id))
+        self.pool.evicted, self.pool.published, self._loads = [], [], {}
+        return metadata
+
+    def confirm(self) -> None:
+        """Hand over what the step has brought into the pool: memory and disk own it no longer."""
+        for key, lease in self._in_flight:
+            if lease is not None:
+                self.tiers.take(lease)
+            elif self._is_in_pool(self._namespace + key):
+                self.tiers.discard(self._namespace + key)
+        self._in_flight = []
+
+    def drop_plan(self) -> None:
+        """Forget what was noted while a step was planned: it was not planned to its end. Memory keeps what it had."""
+        self.pool.evicted, self.pool.published = [], []
+        self.pool.loading.clear()
+        for block in list(self._loads):
+            self._cancel_load(block)
+
+    def abandon(self) -> None:
+        """Forget the step under way: it will not run. Memory keeps what it had."""
+        for _, lease in self._in_flight:
+            if lease is not None:
+                self.tiers.release(lease)
+        self._in_flight = []
+
+    def _cancel_load(self, block: KVCacheBlock) -> None:
+        load = self._loads.pop(block, None)
+        if load is not None:
+            self.tiers.release(load[1])
+
+    def _release(self, preparation: Preparation) -> None:
+        for lease in preparation.leases:
+            self.tiers.release(lease)
+
+    def _is_in_pool(self, key: bytes) -> bool:
+        """Return whether the pool has the block of a tier's key."""
+        index = self.pool.cached_block_hash_to_block
+        return index.get_one_block(BlockHashWithGroupId(key[len(self._namespace) :])) is not None
+
+
+def _namespace(config: KVCacheConfig, payload_bytes: Sequence[int], layout: str) -> bytes:
+    """Return 16 bytes that two engines share only if one's bytes mean the same to the other."""
+    shapes = [f"{len(group.layer_names)} x {group.kv_cache_spec!r}" for group in config.kv_cache_groups]
+    fields = [layout, *shapes, *map(str, payload_bytes)]
+    return sha256(frame(b"mini_kv tiers 1", *(field.encode() for field in fields))).digest()[:16]

@@ -1,0 +1,127 @@
+"""The tier next to the engine: envelopes in this process's memory, the least recently used leave first.
+
+A lookup gives a lease. What is leased is not pushed out, so that between "it is there" and "here it is" nothing can
+happen to it, not even when room is made for others by the one who asked:
+
+    lookup(k)  -> lease       k is there, and stays
+    load       -> envelope    as often as wanted
+    take       -> nothing     the block has another owner now: it leaves this tier
+    lend       -> nothing     it is about to be taken: its room is free already, for what comes down meanwhile
+    release    -> nothing     the lease is over, k may be pushed out again
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+
+from mini_kv.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lease:
+    """A claim on one entry. It is worth nothing once the entry is gone: an entry of the same key is another one."""
+
+    key: bytes
+    envelope: bytes
+
+
+class MemoryTier:
+    """Envelopes by key, up to a number of bytes. For one thread."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        """Start empty. Raises `ConfigError` unless there is room for something."""
+        if capacity_bytes < 1:
+            raise ConfigError(f"capacity_bytes is {capacity_bytes}, it must be at least 1")
+        self.capacity_bytes = capacity_bytes
+        self.num_bytes = 0
+        self._entries: OrderedDict[bytes, bytes] = OrderedDict()
+        self._num_leases: Counter[bytes] = Counter()
+        self._leases: set[Lease] = set()
+        self._lent: set[bytes] = set()
+        """Entries that take no room: who has them will take them, or give them back."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._entries
+
+    def in_order(self) -> list[bytes]:
+        """Return all keys, the next to leave first, if nothing is leased."""
+        return list(self._entries)
+
+    def lookup(self, key: bytes) -> Lease | None:
+        """Return a lease on the entry, which counts as a use of it; `None`: it is not here."""
+        envelope = self._entries.get(key)
+        if envelope is None:
+            return None
+        self._entries.move_to_end(key)
+        lease = Lease(key, envelope)
+        self._leases.add(lease)
+        self._num_leases[key] += 1
+        return lease
+
+    def load(self, lease: Lease) -> bytes | None:
+        """Return the envelope; `None` if the entry was taken or discarded meanwhile."""
+        return lease.envelope if self._entries.get(lease.key) is lease.envelope else None
+
+    def lend(self, lease: Lease) -> None:
+        """Let the entry's room be used while it is on its way up. Given back, it may be more than there is room for."""
+        if self.load(lease) is not None and lease.key not in self._lent:
+            self._lent.add(lease.key)
+            self.num_bytes -= len(lease.envelope)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease. Ending it twice does nothing."""
+        if lease in self._leases:
+            if lease.key in self._lent:
+                self._lent.remove(lease.key)
+                self.num_bytes += len(lease.envelope)
+            self._leases.remove(lease)
+            self._num_leases[lease.key] -= 1
+            if self._num_leases[lease.key] == 0:
+                del self._num_leases[lease.key]
+
+    def take(self, lease: Lease) -> None:
+        """End a lease and let the entry go: its block has another owner now."""
+        if self.load(lease) is not None:
+            self.discard(lease.key)
+        self.release(lease)
+
+    def store(self, key: bytes, envelope: bytes) -> list[tuple[bytes, bytes]] | None:
+        """Take an entry in; return the entries that had to leave for it, the first to leave in front.
+
+        `None`, and nothing is changed, if there is no room beside what is leased. An entry that is here already stays
+        as it is, and counts as used: equal keys mean equal KV.
+        """
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return []
+        leaving = self._leaving_for(len(envelope))
+        if leaving is None:
+            return None
+        pushed_out = [(old, self._entries[old]) for old in leaving]
+        for old in leaving:
+            self.discard(old)
+        self._entries[key] = envelope
+        self.num_bytes += len(envelope)
+        return pushed_out
+
+    def discard(self, key: bytes) -> None:
+        """Forget an entry, leased or not, if it is here."""
+        envelope = self._entries.pop(key, None)
+        if key in self._lent:
+            self._lent.remove(key)
+        elif envelope is not None:
+            self.num_bytes -= len(envelope)
+
+    def _leaving_for(self, num_bytes: int) -> list[bytes] | None:
+        """Return the keys that have to leave before `num_bytes` fit; `None` if that is not possible."""
+        leaving: list[bytes] = []
+        excess = self.num_bytes + num_bytes - self.capacity_bytes
+        for key, envelope in self._entries.items():
+            if excess <= 0:
+                break
+            if key not in self._num_leases:
+                leaving.append(key)
+                excess -= len(envelope)
+        return leaving if excess <= 0 else None

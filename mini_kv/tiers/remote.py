@@ -1,0 +1,139 @@
+"""The tier that several engines share: a Valkey or Redis server, one or a cluster of them.
+
+Every call has a deadline. After three failures in a row the breaker opens, and for a while the server is not asked:
+
+    closed      calls go through        three failures in a row  ->  open
+    open        every answer is "not here", at once              ->  after `seconds_open`, half open
+    half open   one call goes through   it works -> closed,  it fails -> open
+
+The server sees opaque keys (a hash of the model, the weights, the tenant's salt and the tokens) and sealed bytes. This
+tier has no verb that lists keys.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from mini_kv.core.errors import ConfigError
+
+PREFIX = b"mini_kv:"
+
+
+class Client(Protocol):
+    """What is asked of a server's client: `valkey.Valkey`, `valkey.ValkeyCluster`, redis-py's, or a fake."""
+
+    def pipeline(self, transaction: bool = ...) -> Any:
+        """Return something whose `get` and `exists` are asked together by its `execute`."""
+
+    def set(self, name: bytes, value: bytes, *, ex: int | None = ...) -> Any:
+        """Write an entry, which lives for `ex` seconds."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+class Breaker:
+    """Stops the questions to a server that fails again and again."""
+
+    def __init__(
+        self, num_failures: int = 3, seconds_open: float = 5.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.num_failures, self.seconds_open, self.clock = num_failures, seconds_open, clock
+        self._failures_in_a_row = 0
+        self._opened_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next call should not be made."""
+        return self._failures_in_a_row >= self.num_failures and self.clock() < self._opened_at + self.seconds_open
+
+    def record(self, worked: bool) -> None:
+        """Note how a call ended."""
+        self._failures_in_a_row = 0 if worked else self._failures_in_a_row + 1
+        if not worked:
+            self._opened_at = self.clock()
+
+
+class RemoteTier:
+    """Envelopes by key on a server. Whatever goes wrong there is a miss here, and counted. For one thread."""
+
+    def __init__(self, client: Client, *, breaker: Breaker | None = None, seconds_to_live: int | None = None) -> None:
+        """Take a connected client, whose own timeouts are the deadline of a call; see `connect`.
+
+        Args:
+            client: bytes in, bytes out (`decode_responses=False`).
+            breaker: when to stop asking.
+            seconds_to_live: after which the server drops an entry; `None`: the server's own policy decides.
+        """
+        self._client = client
+        self.breaker = breaker or Breaker()
+        self.seconds_to_live = seconds_to_live
+        self.failures: Counter[str] = Counter()
+        """How often each kind of error came, by the name of its class; "breaker open" for what was not even asked."""
+
+    def find(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return which of the keys are there."""
+        found = self._ask(lambda pipeline, key: pipeline.exists(PREFIX + key), keys)
+        return {key for key, answer in zip(keys, found, strict=False) if answer == 1}
+
+    def load(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the envelopes that are there, by key. They may be damaged."""
+        found = self._ask(lambda pipeline, key: pipeline.get(PREFIX + key), keys)
+        return {key: answer for key, answer in zip(keys, found, strict=False) if isinstance(answer, bytes)}
+
+    def store(self, key: bytes, envelope: bytes) -> bool:
+        """Write an entry; return whether the server took it."""
+        return self._guarded(lambda: bool(self._client.set(PREFIX + key, envelope, ex=self.seconds_to_live))) or False
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._guarded(self._client.close)
+
+    def _ask(self, question: Callable[[Any, bytes], object], keys: Iterable[bytes]) -> list[Any]:
+        """Put one question per key, all of them in one journey; return the answers, none if it failed."""
+
+        def journey() -> list[Any]:
+            pipeline = self._client.pipeline(transaction=False)
+            for key in keys:
+                question(pipeline, key)
+            return list(pipeline.execute())
+
+        return self._guarded(journey) or []
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Return what the call returns; `None` if it failed or the breaker is open."""
+        if self.breaker.is_open:
+            self.failures["breaker open"] += 1
+            return None
+        try:
+            result = call()
+        except Exception as error:  # a server may answer anything, and a client raise anything
+            self.failures[type(error).__name__] += 1
+            self.breaker.record(worked=False)
+            return None
+        self.breaker.record(worked=True)
+        return result
+
+
+def connect(address: str, *, seconds: float = 0.25, is_cluster: bool = False) -> Client:
+    """Return a client of the server at `redis://[:password@]host:port/db` (`rediss://`: over TLS).
+
+    Args:
+        address: of the server, or of any one in the cluster.
+        seconds: after which a call is given up.
+        is_cluster: whether to follow the cluster's own map of who has which key.
+
+    Raises `ConfigError` for an address that is none, or without the package. Does not connect yet.
+    """
+    try:
+        valkey = import_module("valkey")
+    except ModuleNotFoundError:
+        raise ConfigError("a remote tier needs the package valkey: pip install -e '.[remote]'") from None
+    make_client = valkey.ValkeyCluster.from_url if is_cluster else valkey.Valkey.from_url
+    try:
+        client: Client = make_client(address, socket_timeout=seconds, socket_connect_timeout=seconds)
+    except (ValueError, valkey.ValkeyError) as error:
+        raise ConfigError(f"the remote tier's address {address!r} cannot be used: {error}") from None
+    return client

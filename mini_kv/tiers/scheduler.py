@@ -1,0 +1,79 @@
+"""A scheduler with tiers below its pool: the engine's own, and four places where a connector has a say."""
+
+from typing import Any
+
+from mini_kv.core.request import Request
+from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
+from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.core.sched.transaction import Step
+from mini_kv.tiers.connector import TieringConnector
+
+
+class TieredScheduler(Scheduler):
+    """Lets a request wait for what is on its way up, and enter with it.
+
+    Source: vLLM `Scheduler` with a connector: requests in `WAITING_FOR_REMOTE_KVS` are passed over till they are ready.
+    """
+
+    def __init__(self, *args: Any, connector: TieringConnector, **options: Any) -> None:
+        """Take what `Scheduler` takes, and the connector."""
+        super().__init__(*args, **options)
+        self.connector = connector
+        self._was_put_off = False
+        """Whether a request whose turn it was has set out for more, just now."""
+
+    def add_request(self, request: Request, **options: Any) -> None:
+        """As in `Scheduler`; what the request may hit sets out at once."""
+        super().add_request(request, **options)
+        self.connector.begin(request)
+
+    def schedule(self) -> SchedulerOutput:
+        """As in `Scheduler`; the plan says what the worker has to move."""
+        output = super().schedule()
+        output.kv_connector_metadata = self.connector.build_connector_meta(self.requests)
+        return output
+
+    def update_from_output(self, *args: Any) -> list[EngineCoreOutput]:
+        """As in `Scheduler`; what was loaded has changed its owner."""
+        outputs = super().update_from_output(*args)
+        self.connector.confirm()
+        return outputs
+
+    def abandon_step(self) -> None:
+        """As in `Scheduler`; what was to be loaded stays where it was."""
+        super().abandon_step()
+        self.connector.abandon()
+
+    def _schedule_waiting(self, step: Step) -> None:
+        """As in `Scheduler`, but requests whose blocks are on their way are passed over.
+
+        If nothing else can run, the step waits for the first of them: its time to wait is limited.
+        """
+        for request in self.waiting:
+            self.connector.begin(request)
+        while True:
+            self._was_put_off = False
+            pending = [request for request in self.waiting if self.connector.is_pending(request)]
+            for request in pending:
+                self.waiting.remove_request(request)
+            super()._schedule_waiting(step)
+            for request in reversed(pending):
+                self.waiting.prepend_request(request)
+            if self.running or not (pending or self._was_put_off):
+                return
+            self.connector.wait(self.waiting)
+
+    def _admit(self, request: Request, step: Step) -> bool:
+        """As in `Scheduler`, with what memory adds to the request's hit."""
+        if not self.connector.is_ready(request):
+            self._was_put_off = True
+            return False
+        self.connector.promote(request)
+        is_in = super()._admit(request, step)
+        if is_in:
+            self.connector.end(request)
+        return is_in
+
+    def _roll_back(self) -> None:
+        super()._roll_back()
+        self.connector.drop_plan()

@@ -1,0 +1,335 @@
+"""Memory, disk and a server as one place below the engine's own blocks.
+
+A block has one owner at a time, from the engine down to the disk; the server holds copies, which all engines share:
+
+    engine's pool --evicted--> memory --pushed out--> disk --pushed out--> gone
+          ^                       ^                     |
+          +---- taken (promote) --+------ fetched ------+          server: copies of what was computed, fetched likewise
+
+What is in memory is there at once. What lies further off has to be fetched, in the background: ask with `find` and
+`fetch`, go on with other things, and call `poll` now and then, which takes in what has arrived. Bytes are opened before
+they go up (`sealed`); whatever does not open is dropped, counted, and computed anew.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from mini_kv.tiers.background import Inline, Worker
+from mini_kv.tiers.disk import DiskTier
+from mini_kv.tiers.memory import Lease, MemoryTier
+from mini_kv.tiers.remote import RemoteTier
+from mini_kv.tiers.sealed import DamagedError, seal, unseal
+
+
+@dataclass(slots=True)
+class Search:
+    """A question to the server: which of these keys do you have?"""
+
+    is_done: bool = False
+    found: set[bytes] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Keys on their way up to memory."""
+
+    keys: set[bytes]
+    """Those that have neither arrived nor turned out to be missing."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will come."""
+        return not self.keys
+
+
+class TieredCache:
+    """The tiers below the engine. All methods are for the engine's thread; the slow ones only put a job in line."""
+
+    def __init__(
+        self,
+        memory: MemoryTier,
+        disk: DiskTier | None = None,
+        remote: RemoteTier | None = None,
+        *,
+        secret: bytes | None = None,
+        make_worker: Callable[[], Worker] = Inline,
+        max_backlog_bytes: int = 256 << 20,
+    ) -> None:
+        """Put tiers together, the nearest first.
+
+        Args:
+            memory: the one tier that must be there: whatever comes up passes through it.
+            disk: takes what memory pushes out.
+            remote: takes copies of what `share` is told.
+            secret: known to all engines that share the server; see `seal`.
+            make_worker: called once per slow tier; `Thread` in an engine.
+            max_backlog_bytes: what waits to be written, at most; what comes on top is dropped.
+        """
+        self.memory, self.disk, self.remote = memory, disk, remote
+        self.secret = secret
+        self.max_backlog_bytes = max_backlog_bytes
+        self.counts: Counter[str] = Counter()
+        """What happened, by name: "stored", "pushed out", "fetched", "damaged", "dropped", "no room", "shared"."""
+        self._disk_worker = make_worker() if disk is not None else None
+        self._remote_worker = make_worker() if remote is not None else None
+        self._sizes: dict[bytes, int] = {}
+        """Payload bytes that are expected of each key that is on its way."""
+        self._going_down: dict[bytes, int] = {}
+        """Keys that were given to the disk's worker and are not written yet, and how many bytes they are."""
+        self._fetches: dict[bytes, list[Fetch]] = {}
+        """Who waits for each key on its way: a key is fetched once, however many ask for it."""
+        self._news: list[Callable[[], None]] = []
+        """What the workers have to say; read by `poll`."""
+        self._bell = threading.Condition()
+        self._backlog_bytes = 0
+        self._is_closed = False
+        self.is_above: Callable[[bytes], bool] = lambda key: False
+        """Whether the engine has this block itself; what then arrives late is not taken in."""
+
+    # At once: memory.
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.memory
+
+    def is_near(self, key: bytes) -> bool:
+        """Return whether the key is in memory or on this machine's disk, or on its way there."""
+        return key in self.memory or self._is_on_disk(key)
+
+    def lease(self, key: bytes) -> Lease | None:
+        """Return a lease on a block in memory; see `MemoryTier`."""
+        return self.memory.lookup(key)
+
+    def load(self, lease: Lease, num_bytes: int) -> memoryview | None:
+        """Return the payload under a lease, opened and found whole; else `None`, and the entry is gone."""
+        envelope = self.memory.load(lease)
+        if envelope is None:
+            return None
+        try:
+            return unseal(lease.key, envelope, num_bytes, self.secret)
+        except DamagedError:
+            self.counts["damaged"] += 1
+            self.memory.discard(lease.key)
+            return None
+
+    def lend(self, lease: Lease) -> None:
+        """Let the room of a block be used that is on its way up to the engine."""
+        self.memory.lend(lease)
+
+    def take(self, lease: Lease) -> None:
+        """Hand a block over to the engine: it is in its pool now, and no longer here."""
+        self.memory.take(lease)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease; the block stays."""
+        self.memory.release(lease)
+
+    def store(self, key: bytes, payload: bytes) -> None:
+        """Take in a block that the engine has evicted; where memory is full of leases, it goes further down at once."""
+        envelope = seal(key, payload, self.secret)
+        if not self._to_memory(key, envelope, "stored"):
+            self._to_disk(key, envelope)
+
+    def discard(self, key: bytes) -> None:
+        """Forget a block in memory and on disk: the engine has computed it anew, and owns it."""
+        self.memory.discard(key)
+        if self._is_on_disk(key):
+            self._discard_on_disk(key)
+
+    # In the background: disk and server.
+
+    def share(self, key: bytes, payload: bytes) -> None:
+        """Send a copy of a computed block to the server, if there is one."""
+        if self.remote is None or self._remote_worker is None:
+            return
+        envelope = seal(key, payload, self.secret)
+        if not self._has_room_in_line(envelope):
+            return
+        remote = self.remote
+
+        def send() -> None:
+            is_stored = remote.store(key, envelope)
+            self._say(lambda: self._was_written(len(envelope), "shared" if is_stored else "dropped"))
+
+        self._remote_worker.submit(send)
+
+    def find(self, keys: Iterable[bytes]) -> Search:
+        """Ask the server which of the keys it has. Without a server, the answer is there at once: none."""
+        search = Search()
+        wanted = [key for key in keys if not self.is_near(key)]
+        if self.remote is None or self._remote_worker is None or not wanted:
+            search.is_done = True
+            return search
+        remote = self.remote
+
+        def ask() -> None:
+            found = remote.find(wanted)
+            self._say(lambda: self._was_found(search, found))
+
+        self._remote_worker.submit(ask)
+        return search
+
+    def fetch(self, sizes: dict[bytes, int]) -> Fetch:
+        """Bring blocks up to memory, wherever they are; `sizes`: payload bytes by key.
+
+        Those in memory already, or on their way for another request, are not fetched again.
+        """
+        fetch = Fetch({key for key in sizes if key not in self.memory})
+        wanted = [key for key in fetch.keys if key not in self._fetches]
+        for key in fetch.keys:
+            self._fetches.setdefault(key, []).append(fetch)
+            self._sizes[key] = sizes[key]
+        near = [key for key in wanted if self.is_near(key)]
+        for key in near:
+            self._fetch_from_disk(key)
+        far = [key for key in wanted if key not in near]
+        if far:
+            self._fetch_from_server(far)
+        return fetch
+
+    def poll(self) -> None:
+        """Take in what the workers have brought since the last call. Costs nothing if that is nothing."""
+        while self._news:
+            self._news.pop(0)()
+
+    def wait(self, seconds: float) -> None:
+        """Return when a worker has something to say, or after `seconds`."""
+        with self._bell:
+            if not self._news:
+                self._bell.wait(max(seconds, 0.0))
+
+    def flush(self) -> None:
+        """Wait until all that was put in line is done."""
+        for worker in (self._disk_worker, self._remote_worker):
+            if worker is not None and not isinstance(worker, Inline):
+                done = threading.Event()
+                worker.submit(done.set)
+                done.wait()
+        self.poll()
+
+    def close(self) -> None:
+        """Finish what is in line, and let go of disk and server."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for worker in (self._disk_worker, self._remote_worker):
+            if worker is not None:
+                worker.close()
+        self.poll()
+        for tier in (self.disk, self.remote):
+            if tier is not None:
+                tier.close()
+
+    # On the engine's thread.
+
+    def _to_memory(self, key: bytes, envelope: bytes, count: str) -> bool:
+        pushed_out = self.memory.store(key, envelope)
+        if pushed_out is None:
+            self.counts["no room"] += 1
+            return False
+        self.counts[count] += 1
+        if self._is_on_disk(key):  # not before it is in memory: nothing is lost on the way
+            self._discard_on_disk(key)
+        for old_key, old_envelope in pushed_out:
+            self._to_disk(old_key, old_envelope)
+        return True
+
+    def _to_disk(self, key: bytes, envelope: bytes) -> None:
+        """Write what memory has pushed out, or let it go."""
+        if self.disk is None or self._disk_worker is None or not self._has_room_in_line(envelope):
+            return
+        disk = self.disk
+        self._going_down[key] = len(envelope)
+
+        def write() -> None:
+            is_stored = disk.store(key, envelope)
+            self._say(lambda: self._went_down(key, len(envelope), is_stored))
+
+        self._disk_worker.submit(write)
+
+    def _has_room_in_line(self, envelope: bytes) -> bool:
+        if self._backlog_bytes + len(envelope) > self.max_backlog_bytes:
+            self.counts["dropped"] += 1
+            return False
+        self._backlog_bytes += len(envelope)
+        return True
+
+    def _went_down(self, key: bytes, num_bytes: int, is_stored: bool) -> None:
+        self._going_down.pop(key, None)
+        self._was_written(num_bytes, "pushed out" if is_stored else "dropped")
+
+    def _was_written(self, num_bytes: int, count: str) -> None:
+        self._backlog_bytes -= num_bytes
+        self.counts[count] += 1
+
+    def _was_found(self, search: Search, found: set[bytes]) -> None:
+        search.found = found
+        search.is_done = True
+
+    def _has_arrived(self, key: bytes, envelope: bytes | None) -> None:
+        """End the wait for a key, with its envelope or without."""
+        del self._sizes[key]
+        for fetch in self._fetches.pop(key, ()):
+            fetch.keys.discard(key)
+        if envelope is not None and not self.is_above(key):
+            self._to_memory(key, envelope, "fetched")
+
+    def _is_on_disk(self, key: bytes) -> bool:
+        """Return whether the disk has the key, or will have it when its worker is done."""
+        return key in self._going_down or (self.disk is not None and key in self.disk)
+
+    def _discard_on_disk(self, key: bytes) -> None:
+        disk, worker = self.disk, self._disk_worker
+        if disk is not None and worker is not None:
+            worker.submit(lambda: disk.discard(key))
+
+    def _fetch_from_disk(self, key: bytes) -> None:
+        disk, worker, num_bytes = self.disk, self._disk_worker, self._sizes[key]
+        assert disk is not None and worker is not None
+
+        def read() -> None:
+            envelope = self._opened(key, disk.load(key), num_bytes)
+            if envelope is None:
+                disk.discard(key)  # gone, or damaged
+            self._say(lambda: self._has_arrived(key, envelope))
+
+        worker.submit(read)
+
+    def _fetch_from_server(self, keys: list[bytes]) -> None:
+        remote, worker, sizes = self.remote, self._remote_worker, {key: self._sizes[key] for key in keys}
+        if remote is None or worker is None:
+            for key in keys:
+                self._has_arrived(key, None)
+            return
+
+        def read() -> None:
+            found = remote.load(keys)
+            envelopes = {key: self._opened(key, found.get(key), sizes[key]) for key in keys}
+            for key, envelope in envelopes.items():
+                self._say(partial(self._has_arrived, key, envelope))
+
+        worker.submit(read)
+
+    # On a worker's thread.
+
+    def _opened(self, key: bytes, envelope: bytes | None, num_bytes: int) -> bytes | None:
+        """Return an envelope that opens; else `None`."""
+        if envelope is None:
+            return None
+        try:
+            unseal(key, envelope, num_bytes, self.secret)
+        except DamagedError:
+            self._say(self._count_damaged)
+            return None
+        return envelope
+
+    def _count_damaged(self) -> None:
+        self.counts["damaged"] += 1
+
+    def _say(self, news: Callable[[], None]) -> None:
+        """Leave word for the engine's thread."""
+        with self._bell:
+            self._news.append(news)
+            self._bell.notify()
