@@ -119,6 +119,25 @@ def test_a_block_goes_down_when_it_is_reused_and_comes_back_when_it_is_hit() -> 
     assert house.called(house.tiers.memory.in_order()) == ["xy", "x"]  # "ab" and "abc" have another owner now
 
 
+def test_two_requests_change_places_in_the_same_blocks() -> None:
+    """(B20: a copy races with reuse. B24: eviction, re-entered, frees what is in use.) Read first, then written.
+
+    Blocks of the pool are read for memory and written from memory in one step; the worker compares all contents.
+    """
+    house = House(num_blocks=5, memory_blocks=3)
+    house.send("A", "abc")
+    house.send("B", "xyz")
+    for name, words, down in (("A2", "abc", ["xyz", "xy", "x"]), ("B2", "xyz", ["abc", "ab", "a"])):
+        house.add(name, words)
+        output = house.step()
+        metadata = output.kv_connector_metadata
+        assert isinstance(metadata, KVConnectorMetadata)
+        assert house.plan(output)[0] == down and output.num_scheduled_tokens == {name: 1}
+        both = {block_id for _, block_id in metadata.stores} & {block_id for _, block_id, _ in metadata.loads}
+        assert len(both) == 2  # the third block that leaves is the last token's now
+        assert house.called(house.tiers.memory.in_order()) == down
+
+
 def test_heads_outlive_tails_in_memory_too() -> None:
     """(B14: heads evicted before tails, a full cache and no hit.) What came down last stays longest: the head."""
     house = House(num_blocks=5, memory_blocks=2)
