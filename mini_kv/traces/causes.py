@@ -89,8 +89,9 @@ def _pool_sentence(waterfall: Waterfall) -> str:
     more = sorted(block.num_more for block in waterfall.lost)
     waited = sorted(block.waited for block in waterfall.lost)
     return (
-        f"blocks were evicted before they were used again: {more[len(more) // 2]:,} blocks more would keep half of them, "
-        f"{more[len(more) * 9 // 10]:,} more nine tenths; half came back within {waited[len(waited) // 2] / 1000:,.0f} s"
+        f"blocks were evicted before they were used again: {more[len(more) // 2]:,} blocks more would keep half of"
+        f" them, {more[len(more) * 9 // 10]:,} more nine tenths; half came back within"
+        f" {waited[len(waited) // 2] / 1000:,.0f} s"
     )
 
 

@@ -18,10 +18,10 @@ Source: the traces of the Mooncake paper (FAST'25), github.com/kvcache-ai/Moonca
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mini_kv import strict_json
 from mini_kv.core.block import BlockHash
@@ -80,7 +80,23 @@ def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
             line at all.
         OSError: the file cannot be read.
     """
-    trace: list[TraceRequest] = []
+    return read_lines(path, _parse)
+
+
+class Arrives(Protocol):
+    """What every line of a trace has."""
+
+    @property
+    def timestamp(self) -> int:
+        """Arrival, in ms since the trace began."""
+
+
+Line = TypeVar("Line", bound=Arrives)
+
+
+def read_lines(path: str | os.PathLike[str], parse: Callable[[bytes], Line]) -> list[Line]:
+    """Return what `parse` makes of each line; it raises `ValueError`, saying what is wrong. See `read_trace`."""
+    trace: list[Line] = []
     if "\0" in os.fspath(path):
         raise FileNotFoundError(errno.ENOENT, "no path has a NUL byte in it", os.fspath(path))
     with Path(path).open("rb") as file:
@@ -90,7 +106,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
             try:
                 if len(raw) > MAX_LINE_BYTES:
                     raise ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
-                request = _parse(raw.rstrip(b"\r\n"))
+                request = parse(raw.rstrip(b"\r\n"))
                 if trace and request.timestamp < trace[-1].timestamp:
                     times = f"{request.timestamp}, before the {trace[-1].timestamp}"
                     raise ValueError(f"timestamp is {times} of the line above")
@@ -135,13 +151,13 @@ def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
 
 def _parse(raw: bytes) -> TraceRequest:
     """Return the request in one line; raises `ValueError`, saying what is wrong."""
-    fields = _json_object(raw)
-    timestamp = _integer(fields, "timestamp", minimum=0)
-    input_length = _integer(fields, "input_length", minimum=1)
-    output_length = _integer(fields, "output_length", minimum=0)
+    fields = json_object(raw)
+    timestamp = integer(fields, "timestamp", minimum=0)
+    input_length = integer(fields, "input_length", minimum=1)
+    output_length = integer(fields, "output_length", minimum=0)
     for name in ("timestamp", "input_length", "output_length"):
         if fields[name] > _MAX_NUMBER:
-            raise ValueError(f"{name} is {_quote(fields[name])}: it must be at most {_MAX_NUMBER:,}")
+            raise ValueError(f"{name} is {quote(fields[name])}: it must be at most {_MAX_NUMBER:,}")
     request = TraceRequest(timestamp, input_length, output_length, _hash_ids(fields))
     if len(request.hash_ids) != request.num_blocks:
         message = f"hash_ids has {len(request.hash_ids)} ids, but a prompt of {input_length} tokens has "
@@ -149,7 +165,8 @@ def _parse(raw: bytes) -> TraceRequest:
     return request
 
 
-def _json_object(raw: bytes) -> dict[str, Any]:
+def json_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object in a line. Raises `ValueError`, saying what else it is."""
     try:
         value = strict_json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -160,14 +177,15 @@ def _json_object(raw: bytes) -> dict[str, Any]:
     except ValueError as error:  # a key that stands there twice, an integer too long, lists too deep
         raise ValueError(f"not JSON that can be read: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object, but {_quote(value)}")
+        raise ValueError(f"not a JSON object, but {quote(value)}")
     return value
 
 
-def _integer(fields: dict[str, Any], name: str, minimum: int) -> int:
+def integer(fields: dict[str, Any], name: str, minimum: int) -> int:
+    """Return the integer of this name. Raises `ValueError` if it is missing, another thing or too small."""
     if name not in fields:
         raise ValueError(f"{name} is missing")
-    return _checked_integer(fields[name], name, minimum)
+    return checked_integer(fields[name], name, minimum)
 
 
 def _hash_ids(fields: dict[str, Any]) -> tuple[int, ...]:
@@ -175,20 +193,21 @@ def _hash_ids(fields: dict[str, Any]) -> tuple[int, ...]:
         raise ValueError("hash_ids is missing")
     values = fields["hash_ids"]
     if not isinstance(values, list):
-        raise ValueError(f"hash_ids is {_quote(values)}: it must be a list")
-    return tuple(_checked_integer(value, f"hash_ids[{index}]", 0) for index, value in enumerate(values))
+        raise ValueError(f"hash_ids is {quote(values)}: it must be a list")
+    return tuple(checked_integer(value, f"hash_ids[{index}]", 0) for index, value in enumerate(values))
 
 
-def _checked_integer(value: Any, name: str, minimum: int) -> int:
+def checked_integer(value: Any, name: str, minimum: int) -> int:
+    """Return the value. Raises `ValueError` if it is no integer, or too small."""
     # Not isinstance: Python counts true and false as integers.
     if type(value) is not int:
-        raise ValueError(f"{name} is {_quote(value)}: it must be an integer")
+        raise ValueError(f"{name} is {quote(value)}: it must be an integer")
     if value < minimum:
-        raise ValueError(f"{name} is {_quote(value)}: it must be at least {minimum}")
+        raise ValueError(f"{name} is {quote(value)}: it must be at least {minimum}")
     return value
 
 
-def _quote(value: Any) -> str:
+def quote(value: Any) -> str:
     """Return the value as JSON again, cut to a length that fits into a line."""
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -1,7 +1,9 @@
 """Two prompts side by side: where they part, in which block, and what makes the names of these blocks differ."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mini_kv.core.block import BlockHash
 from mini_kv.core.block_hash import generate_block_hash_extra_keys
 from mini_kv.traces.prompts import make_prompts, new_request
 from mini_kv.traces.seen import common_length
@@ -50,7 +52,7 @@ def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pai
     """Return what `other`, coming after `one`, finds of it."""
     num_shared = common_length(one.token_ids, other.token_ids)
     chains = [prompt.block_hashes for prompt in make_prompts([one, other], block_size)]
-    num_equal = common_length(*[list(chain) for chain in chains])
+    num_equal = _common(*chains)
     num_hit = min(num_equal, (other.input_length - 1) // block_size) * block_size
     names = _names(one, other, num_equal, block_size)
     differs = ["tokens"] * (num_shared < (num_equal + 1) * block_size) + names
@@ -64,6 +66,12 @@ def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pai
     elif num_shared < block_size:
         verdict = "too short"
     return Pair((one.input_length, other.input_length), block_size, num_shared, num_hit, tuple(differs), verdict)
+
+
+def _common(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:
+    """Return how many block hashes both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((index for index, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))
 
 
 def _names(one: TokenRequest, other: TokenRequest, block: int, block_size: int) -> list[str]:

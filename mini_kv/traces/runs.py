@@ -19,6 +19,7 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
+from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.traces.prompts import Prompt
 
@@ -108,12 +109,7 @@ def run_served(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, 
     tokens_again = 0
     while to_come or scheduler.has_unfinished_requests:
         while to_come and len(scheduler.requests) < concurrency:
-            prompt, answer = to_come.popleft()
-            request = Request(str(len(requests)), num_tokens=prompt.num_tokens, block_hashes=prompt.block_hashes)
-            fits = can_ever_run(kv, config, prompt.num_tokens, prompt.num_tokens + max(answer, 1) - 1) is None
-            requests.append(request if fits else None)
-            if fits:
-                scheduler.add_request(request, max_tokens=max(answer, 1))
+            requests.append(_add(scheduler, str(len(requests)), *to_come.popleft()))
         if not scheduler.has_unfinished_requests:
             break
         computed = {request.request_id: request.num_computed_tokens for request in scheduler.running}
@@ -123,15 +119,28 @@ def run_served(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, 
             data.num_computed_tokens for data in output.scheduled_new_reqs if data.request_id in preempted
         )
         preempted.update(output.preempted_req_ids)
-        sampled = {
-            request_id: [0]
-            for request_id, num_tokens in output.num_scheduled_tokens.items()
-            if scheduler.requests[request_id].num_computed_tokens + num_tokens
-            == scheduler.requests[request_id].num_tokens
-        }
-        scheduler.update_from_output(output, sampled)
+        scheduler.update_from_output(output, {name: [0] for name in _through(scheduler, output)})
     hits = [None if request is None else request.num_cached_tokens for request in requests]
     return ServedRun(hits, scheduler.num_preemptions, tokens_again)
+
+
+def _add(scheduler: Scheduler, name: str, prompt: Prompt, answer: int) -> Request | None:
+    """Add a request and return it; `None` if the pool is too small for it."""
+    request = Request(name, num_tokens=prompt.num_tokens, block_hashes=prompt.block_hashes)
+    max_tokens = max(answer, 1)
+    num_slots = prompt.num_tokens + max_tokens - 1
+    if can_ever_run(scheduler.kv_cache_manager, scheduler.config, prompt.num_tokens, num_slots) is not None:
+        return None
+    scheduler.add_request(request, max_tokens=max_tokens)
+    return request
+
+
+def _through(scheduler: Scheduler, output: SchedulerOutput) -> Iterator[str]:
+    """Yield the requests of a step whose known tokens are all computed after it."""
+    for name, num_tokens in output.num_scheduled_tokens.items():
+        request = scheduler.requests[name]
+        if request.num_computed_tokens + num_tokens == request.num_tokens:
+            yield name
 
 
 def belady_hit_blocks(prompts: Sequence[Prompt], block_size: int, num_blocks: int) -> int:

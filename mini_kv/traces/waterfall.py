@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mini_kv.traces.curve import Stack
 from mini_kv.traces.prompts import Prompt, Trace, make_prompts, token_requests
 from mini_kv.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
-from mini_kv.traces.seen import Shared, shared_and_behind
+from mini_kv.traces.seen import Behind, Shared, shared_and_behind
 
 
 class Row(NamedTuple):
@@ -83,37 +83,15 @@ def make_waterfall(
     if concurrency > 1:
         served = run_served(prompts, [entry.output_length for entry in trace], setup, concurrency)
 
-    num_tokens = [prompt.num_tokens for prompt in prompts]
-    totals = [sum(column) for column in zip(*shared, strict=True)]
     rows = [
-        Row("prompt", "all prompt tokens", sum(num_tokens), True),
-        Row("never", "never seen before", sum(num_tokens) - totals[0] - sum(map(sum, behind))),
-        Row("value", "seen, behind a value that changed", sum(one.value for one in behind)),
-        Row("order", "seen, in another order", sum(one.order for one in behind)),
-        Row("image-size", "seen, behind an image of another size", sum(one.image for one in behind)),
-        Row("seen", "began an earlier prompt", totals[0], True),
-        Row("images", "same tokens, another image", totals[0] - totals[1]),
-        Row("adapters", "same tokens, another adapter", totals[1] - totals[2]),
-        Row("salts", "same tokens, another salt", totals[2] - totals[3]),
+        *_seen_rows(prompts, shared, behind),
         *_block_rows(prompts, shared, unlimited, setup),
         Row("unlimited", "hits if nothing were evicted", sum(unlimited), True),
     ]
     if setup.num_blocks is not None:
-        refused = sum(most for most, hit in zip(unlimited, hits, strict=True) if hit is None)
-        found = sum(hit or 0 for hit in hits)
-        rows += [
-            Row("refused", "prompt larger than the pool", refused),
-            Row("evicted", "evicted before reuse", sum(unlimited) - refused - found),
-            Row("hits", f"hits in {setup.num_blocks:,} blocks", found, True),
-        ]
+        rows += _pool_rows(unlimited, hits, setup.num_blocks)
     if served is not None:
-        first = sum(hit or 0 for hit in served.hits)
-        rows += [
-            Row("running", "room that running requests took", rows[-1].tokens - first),
-            Row("served", f"hits with {concurrency:,} at once", first, True),
-            Row("preempted", "withdrawn on preemption: computed again", served.tokens_again),
-            Row("net", "saved in the end", first - served.tokens_again, True),
-        ]
+        rows += _served_rows(served, rows[-1].tokens, concurrency)
     if observed is not None:
         rows.append(Row("server", "fewer on the server", rows[-1].tokens - sum(observed)))
         rows.append(Row("observed", "hits that the server reported", sum(observed), True))
@@ -126,6 +104,45 @@ def make_waterfall(
     has_tokens = bool(token_requests(trace))
     sixteen = _more_with_sixteen(prompts, shared, setup.hash_block_size) if has_tokens else 0
     return Waterfall(has_tokens, len(prompts), setup, rows, shared, unlimited, hits, lost, belady, served, sixteen)
+
+
+def _seen_rows(prompts: Sequence[Prompt], shared: Sequence[Shared], behind: Sequence[Behind]) -> list[Row]:
+    """Return what is lost between all tokens and those whose beginning came before, under the same names."""
+    totals = [sum(column) for column in zip(*shared, strict=True)]
+    num_tokens = sum(prompt.num_tokens for prompt in prompts)
+    return [
+        Row("prompt", "all prompt tokens", num_tokens, True),
+        Row("never", "never seen before", num_tokens - totals[0] - sum(map(sum, behind))),
+        Row("value", "seen, behind a value that changed", sum(one.value for one in behind)),
+        Row("order", "seen, in another order", sum(one.order for one in behind)),
+        Row("image-size", "seen, behind an image of another size", sum(one.image for one in behind)),
+        Row("seen", "began an earlier prompt", totals[0], True),
+        Row("images", "same tokens, another image", totals[0] - totals[1]),
+        Row("adapters", "same tokens, another adapter", totals[1] - totals[2]),
+        Row("salts", "same tokens, another salt", totals[2] - totals[3]),
+    ]
+
+
+def _pool_rows(unlimited: Sequence[int], hits: Sequence[int | None], num_blocks: int) -> list[Row]:
+    """Return what is lost because memory ends somewhere."""
+    refused = sum(most for most, hit in zip(unlimited, hits, strict=True) if hit is None)
+    found = sum(hit or 0 for hit in hits)
+    return [
+        Row("refused", "prompt larger than the pool", refused),
+        Row("evicted", "evicted before reuse", sum(unlimited) - refused - found),
+        Row("hits", f"hits in {num_blocks:,} blocks", found, True),
+    ]
+
+
+def _served_rows(served: ServedRun, one_at_a_time: int, concurrency: int) -> list[Row]:
+    """Return what is lost because others run at the same time."""
+    first = sum(hit or 0 for hit in served.hits)
+    return [
+        Row("running", "room that running requests took", one_at_a_time - first),
+        Row("served", f"hits with {concurrency:,} at once", first, True),
+        Row("preempted", "withdrawn on preemption: computed again", served.tokens_again),
+        Row("net", "saved in the end", first - served.tokens_again, True),
+    ]
 
 
 def _is_plain(setup: Setup) -> bool:
