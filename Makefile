@@ -128,6 +128,8 @@ constraints: $(VENV)/.lint
 	   printf '%s\n' $(WITH_TORCH) 'setuptools>=77' 'transformers>=5.17' "triton==3.7.1 ; sys_platform == 'linux'" \
 	   | $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
 	     --group dev --extra notebooks pyproject.toml - \
+	   && $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
+	     --no-deps --group peers \
 	   && echo "torch==2.13.0"; \
 	 } > constraints.txt.new && mv constraints.txt.new constraints.txt || { rm -f constraints.txt.new; exit 1; }
 
@@ -142,11 +144,12 @@ help:
 # The environment. A stamp file is the proof that a step was done; it is redone when its inputs change. Two makes at once
 # would tear it, so a stamp is made by a second make, which holds the lock and looks again at what is left to do.
 
-STAMPS := $(addprefix $(VENV)/,.ready .torch .book .notebooks .e2e .lint) \
+STAMPS := $(addprefix $(VENV)/,.ready .torch .book .notebooks .e2e .lint .peers) \
   $(NPM)/node_modules/.ready $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.torch $(VENV)/.e2e: $(VENV)/.ready
+$(VENV)/.peers: $(VENV)/.torch # with numpy
 $(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16
 $(VENV)/.notebooks: $(VENV)/.torch
 $(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
@@ -187,6 +190,13 @@ $(VENV)/.e2e:
 $(VENV)/.lint:
 	@echo "adding linters to $(VENV) (once, about a minute)"
 	@$(PINNED) --group dev $(OR_SAY)
+	@touch $@
+
+# The simulator that four eviction policies are held against. Without its dependencies: for a stream of ids it uses numpy
+# alone, and boto3, which reads traces from S3, asks for an older python-dateutil than the rest.
+$(VENV)/.peers:
+	@echo "adding libcachesim to $(VENV)"
+	@$(PINNED) --no-deps --group peers $(OR_SAY)
 	@touch $@
 
 # torch, what kernels and engine need, matplotlib for the charts in the book, and psutil, which transformers' continuous

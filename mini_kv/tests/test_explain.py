@@ -176,7 +176,8 @@ def test_two_causes_at_once_are_both_found(seed: int) -> None:
     found = {cause.name: cause.share for cause in both}
     assert set(found) == {"timestamp", "salt"}
     (alone,) = causes(chat(seed, begin=late_value), setup())
-    assert (alone.name, alone.share) == ("timestamp", pytest.approx(found["timestamp"], abs=0.01))
+    assert alone.name == "timestamp"
+    assert alone.share == pytest.approx(found["timestamp"], abs=0.01)
 
 
 @pytest.mark.parametrize("seed", range(10, 20))
@@ -242,7 +243,7 @@ def test_hits_are_those_of_replay(num_blocks: int) -> None:
 
 
 def test_how_much_longer_an_evicted_block_would_have_had_to_live() -> None:
-    """With so many blocks more it is kept, with one fewer it is not: `replay` is asked."""
+    """With that number of blocks more it is kept, with one fewer it is not: `replay` is asked."""
     trace = read_trace(SMALL)
     waterfall = make_waterfall(trace, setup(num_blocks=60, block_size=512))
     needed = sorted(block.num_more for block in waterfall.lost)

@@ -1,6 +1,6 @@
 """Prompts through the real cache manager with a model's groups, and through the real scheduler.
 
-    prompts         one request at a time, in steps of at most so many tokens; answers take no blocks
+    prompts         one request at a time, in steps of at most `step` tokens; answers take no blocks
     served          up to C requests at once, with their answers, through `Scheduler`: requests wait and are preempted
 
 A layer with states keeps one where a step ends. So steps end at boundaries of blocks where there are such layers, and
