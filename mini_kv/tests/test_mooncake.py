@@ -1,6 +1,9 @@
 """The trace format: what is read, what is refused and with which words, how its ids become block hashes."""
 
+import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,7 +72,6 @@ def test_a_formatted_request_is_read_back(write):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("", "not JSON: Expecting value (column 1)"),
         ("{", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
         (GOOD[:40], "not JSON: "),
         ("[" * 200_000, "not JSON that can be read: "),
@@ -132,6 +134,35 @@ def test_a_file_that_is_one_endless_line_is_not_read_to_its_end(tmp_path):
 def test_a_nul_in_a_path_is_a_file_that_does_not_exist():
     with pytest.raises(FileNotFoundError, match="no path has a NUL byte in it"):
         read_trace("trace\0.jsonl")
+
+
+def test_blank_lines_and_a_byte_order_mark_are_no_fault(write):
+    """And lines are counted with them."""
+    assert len(read_trace(write(b"\xef\xbb\xbf" + f"{GOOD}\n\n  \n{GOOD}\n\n".encode()))) == 2
+    with pytest.raises(TraceError, match=r"trace\.jsonl:3: not a JSON object, but null$"):
+        read_trace(write(f"{GOOD}\n\nnull\n".encode()))
+
+
+def test_a_packed_trace_is_unpacked(write):
+    """Whatever its name; and one that was cut off says where."""
+    packed = gzip.compress(f"{GOOD}\n{GOOD}\n".encode())
+    assert len(read_trace(write(packed))) == 2
+    with pytest.raises(TraceError, match=r"trace\.jsonl:2: it cannot be unpacked: Compressed file ended"):
+        read_trace(write(packed[:-12]))
+    with pytest.raises(TraceError, match=r"trace\.jsonl:1: it cannot be unpacked: "):
+        read_trace(write(packed[:20] + b"x" * 20 + packed[20:]))
+
+
+def test_standard_input_is_a_file_called_minus():
+    """As of other commands."""
+    result = subprocess.run(
+        [sys.executable, "-m", "mini_kv", "replay", "-", "--json"],
+        input=f"{GOOD}\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(result.stdout)["requests"] == 1
 
 
 def test_an_empty_file_is_refused(write):

@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument("trace", help="requests, one JSON object per line")
+    parser.add_argument("trace", help="requests, one JSON object per line, or packed by gzip; - is standard input")
     add_size_arguments(parser)
     parser.add_argument("--parameters", type=float, metavar="N", help="the model's parameters, where it does not say")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")

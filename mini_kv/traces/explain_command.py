@@ -21,7 +21,7 @@ from mini_kv.traces.waterfall import Waterfall, make_waterfall
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument("trace", nargs="?", help="requests, one JSON object per line")
+    parser.add_argument("trace", nargs="?", help="requests, one JSON object per line; - is standard input")
     parser.add_argument("--pair", nargs=2, metavar=("A", "B"), help="two files of one request each: B comes after A")
     add_size_arguments(parser)
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at once (default: 1)")

@@ -15,10 +15,16 @@ A request is one line of JSON:
 Source: the traces of the Mooncake paper (FAST'25), github.com/kvcache-ai/Mooncake, `FAST25-release/traces`.
 """
 
+import codecs
 import errno
+import gzip
+import io
 import json
 import os
-from collections.abc import Callable, Sequence
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -72,6 +78,7 @@ class TraceError(ValueError):
 def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
     """Return the requests of a file, at least one, in its order. Fields beyond the four are ignored.
 
+    The file may be packed by gzip, begin with a byte order mark, and have blank lines; "-" is standard input.
     The whole file is checked before anything is returned. Costs O(file) time and memory.
 
     Raises:
@@ -80,7 +87,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[TraceRequest]:
             line at all.
         OSError: the file cannot be read.
     """
-    return read_lines(path, _parse)
+    return read_lines(path, parse_request)
 
 
 class Arrives(Protocol):
@@ -97,25 +104,42 @@ Line = TypeVar("Line", bound=Arrives)
 def read_lines(path: str | os.PathLike[str], parse: Callable[[bytes], Line]) -> list[Line]:
     """Return what `parse` makes of each line; it raises `ValueError`, saying what is wrong. See `read_trace`."""
     trace: list[Line] = []
-    if "\0" in os.fspath(path):
-        raise FileNotFoundError(errno.ENOENT, "no path has a NUL byte in it", os.fspath(path))
-    with Path(path).open("rb") as file:
-        # Bytes, since text mode stops at the first byte that is not UTF-8 without saying in which line it is.
-        lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
-        for line, raw in enumerate(lines, start=1):
-            try:
-                if len(raw) > MAX_LINE_BYTES:
-                    raise ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
-                request = parse(raw.rstrip(b"\r\n"))
-                if trace and request.timestamp < trace[-1].timestamp:
-                    times = f"{request.timestamp}, before the {trace[-1].timestamp}"
-                    raise ValueError(f"timestamp is {times} of the line above")
-            except ValueError as error:
-                raise TraceError(os.fspath(path), line, str(error)) from None
-            trace.append(request)
+    for line, raw in enumerate(_lines_of(path), start=1):
+        try:
+            if len(raw) > MAX_LINE_BYTES:
+                raise ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
+            raw = (raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw).rstrip(b"\r\n")
+            if not raw.strip():
+                continue
+            request = parse(raw)
+            if trace and request.timestamp < trace[-1].timestamp:
+                times = f"{request.timestamp}, before the {trace[-1].timestamp}"
+                raise ValueError(f"timestamp is {times} of the line above")
+        except ValueError as error:
+            raise TraceError(os.fspath(path), line, str(error)) from None
+        trace.append(request)
     if not trace:
         raise TraceError(os.fspath(path), 1, "the file is empty")
     return trace
+
+
+def _lines_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the lines of a file, or of standard input for "-", unpacked if they are packed by gzip.
+
+    Bytes, since text mode stops at the first byte that is not UTF-8 without saying in which line it is.
+    """
+    if "\0" in os.fspath(path):
+        raise FileNotFoundError(errno.ENOENT, "no path has a NUL byte in it", os.fspath(path))
+    with nullcontext(sys.stdin.buffer) if os.fspath(path) == "-" else Path(path).open("rb") as file:
+        is_packed = isinstance(file, io.BufferedReader) and file.peek(2)[:2] == b"\x1f\x8b"
+        lines = gzip.GzipFile(fileobj=file) if is_packed else file
+        number = 0
+        try:
+            while raw := lines.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                yield raw
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise TraceError(os.fspath(path), number + 1, f"it cannot be unpacked: {error}") from None
 
 
 def format_request(request: TraceRequest) -> str:
@@ -149,7 +173,7 @@ def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
     return names
 
 
-def _parse(raw: bytes) -> TraceRequest:
+def parse_request(raw: bytes) -> TraceRequest:
     """Return the request in one line; raises `ValueError`, saying what is wrong."""
     fields = json_object(raw)
     timestamp = integer(fields, "timestamp", minimum=0)

@@ -12,7 +12,9 @@ from mini_kv.traces.replay import ReplayReport, replay
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument("trace", help="a trace in Mooncake's format, one JSON object per line")
+    parser.add_argument(
+        "trace", help="a trace in Mooncake's format, one JSON object per line, or packed by gzip; - is standard input"
+    )
     parser.add_argument(
         "--num-blocks",
         type=int,

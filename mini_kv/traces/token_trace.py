@@ -7,10 +7,18 @@ Only `token_ids` must be there. `images`: first token, number of tokens, and a d
 """
 
 import os
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from mini_kv.traces.mooncake import MAX_LINE_BYTES, checked_integer, integer, json_object, quote, read_lines, read_trace
+from mini_kv.traces.mooncake import (
+    TraceRequest,
+    checked_integer,
+    integer,
+    json_object,
+    parse_request,
+    quote,
+    read_lines,
+)
 from mini_kv.traces.prompts import Trace
 from mini_kv.traces.token_request import TokenRequest
 
@@ -22,14 +30,22 @@ def read_requests(path: str | os.PathLike[str]) -> Trace:
 
     Raises `TraceError` and `OSError` as `read_trace` does.
     """
-    return read_lines(path, _parse) if _has_tokens(path) else read_trace(path)
+    requests = read_lines(path, _EitherKind())
+    tokens = [request for request in requests if isinstance(request, TokenRequest)]
+    return tokens or [request for request in requests if isinstance(request, TraceRequest)]
 
 
-def _has_tokens(path: str | os.PathLike[str]) -> bool:
-    if "\0" in os.fspath(path):
-        return False
-    with Path(path).open("rb") as file:
-        return b'"token_ids"' in file.readline(MAX_LINE_BYTES + 1)
+class _EitherKind:
+    """Parses all lines as what the first one is."""
+
+    def __init__(self) -> None:
+        self._parse_line: Callable[[bytes], TokenRequest | TraceRequest] | None = None
+
+    def __call__(self, raw: bytes) -> TokenRequest | TraceRequest:
+        """Return the request in one line; raises `ValueError`, saying what is wrong."""
+        if self._parse_line is None:
+            self._parse_line = _parse if b'"token_ids"' in raw else parse_request
+        return self._parse_line(raw)
 
 
 def _parse(raw: bytes) -> TokenRequest:
