@@ -28,7 +28,7 @@ VERBS = {
     "league": Verb("eviction policies side by side on a trace", "mini_kv.traces.league_command"),
     "curve": Verb("hit rate at every pool size, and what more memory would buy", "mini_kv.traces.curve_command"),
     "explain": Verb("where the hits of a trace went, one loss per row", "mini_kv.traces.explain_command"),
-    "trace": Verb("fetch a published trace", "mini_kv.traces.trace_command"),
+    "trace": Verb("fetch a published trace, or make one from a seed", "mini_kv.traces.trace_command"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "mini_kv.planning.plan_command"),
     "run": Verb("test your file of a lab: the first failure, and how many more", "mini_kv.labkit.commands.run"),
     "status": Verb("how far you are in every lab", "mini_kv.labkit.commands.status"),

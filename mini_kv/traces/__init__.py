@@ -8,6 +8,7 @@ Then where the hits went: `prompts` (what the cache sees of a request of either 
 (`mini-kv curve`: every pool size at once), `plot` (their drawings), `token_trace` (files whose lines hold the tokens),
 `seen` (what came before, and behind which difference), `runs` (prompts through the manager and the scheduler),
 `waterfall` (one loss per row), `causes` (their names), `pair` (two prompts), `explain_command` (`mini-kv explain`).
-Of others: `published` and `trace_command` (`mini-kv trace fetch`).
+More traffic: `published` (traces of others, fetched), `generators` (five kinds, from a seed), `trace_command`
+(`mini-kv trace`).
 `small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
 """

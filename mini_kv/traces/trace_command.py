@@ -1,10 +1,11 @@
-"""`mini-kv trace fetch NAME`: bring a published trace here."""
+"""`mini-kv trace fetch NAME`: bring a published trace here; `mini-kv trace make KIND`: make one from a seed."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.traces.generators import KINDS, format_tokens, generate
 from mini_kv.traces.published import PUBLISHED, fetch
 
 
@@ -14,10 +15,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bring = actions.add_parser("fetch", help="bring a published trace here, and check that it is the published one")
     bring.add_argument("name", choices=list(PUBLISHED), help="; ".join(f"{n}: {p.about}" for n, p in PUBLISHED.items()))
     bring.add_argument("--to", type=Path, metavar="FILE", help="where to (default: NAME.jsonl, here)")
+    make = actions.add_parser("make", help="print a trace of tokens, made from a seed")
+    make.add_argument("kind", choices=list(KINDS))
+    make.add_argument("--num-requests", type=int, default=200, metavar="N", help="how many (default: 200)")
+    make.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same trace (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch the trace; return 0, or 2 with one line on stderr, and then there is no file."""
+    """Do it; return 0, or 2 with one line on stderr, and then there is no file."""
+    return _make(args) if args.action == "make" else _fetch(args)
+
+
+def _make(args: argparse.Namespace) -> int:
+    try:
+        trace = generate(args.kind, args.num_requests, args.seed)
+    except ConfigError as error:
+        print(f"mini-kv trace: {error}", file=sys.stderr)
+        return 2
+    for request in trace:
+        print(format_tokens(request))
+    return 0
+
+
+def _fetch(args: argparse.Namespace) -> int:
     published = PUBLISHED[args.name]
     target = args.to or Path(f"{args.name}.jsonl")
     try:

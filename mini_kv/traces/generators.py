@@ -1,0 +1,136 @@
+"""Traffic of five kinds, made from a seed: what a service's prompts have in common, and what they do not.
+
+    chat              [system][turn 1][answer][turn 2] ...          many users; each turn repeats all before it
+    system-prompts    [one of few long beginnings][question]        many products behind one model
+    agents            [tools][task][step][result][step] ...         a task's steps come close together
+    rag               [system][documents, in the order found][question]
+    coding            [file as it is now][cursor]                   the same file again and again, changed in one place
+
+Tokens are numbers; equal texts are equal numbers, and that is all that a cache sees of them. None of these is real:
+they are for trying things out, and for tests.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.traces.token_request import TokenRequest
+
+Tokens: TypeAlias = tuple[int, ...]
+_VOCABULARY = 100_000
+
+
+def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
+    """Return this number of requests, about ten per second. The same arguments give the same trace, anywhere.
+
+    Raises `ConfigError` for a kind that there is not, or for no request.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"there is no traffic of the kind {kind!r}; there are {', '.join(KINDS)}")
+    if num_requests < 1:
+        raise ConfigError(f"--num-requests is {num_requests}, it must be at least 1")
+    rng = random.Random(f"{kind} {seed}")
+    next_prompt = KINDS[kind](rng)
+    clock, trace = 0.0, []
+    for _ in range(num_requests):
+        clock += rng.expovariate(10.0)
+        prompt, num_answer_tokens = next_prompt()
+        trace.append(TokenRequest(round(1000 * clock), prompt, num_answer_tokens))
+    return trace
+
+
+def format_tokens(request: TokenRequest) -> str:
+    """Return the request as a line of a trace of tokens, without the line's end."""
+    fields = {"timestamp": request.timestamp, "token_ids": request.token_ids, "output_length": request.output_length}
+    return json.dumps(fields)
+
+
+def _text(rng: random.Random, shortest: int, longest: int) -> Tokens:
+    return tuple(rng.randrange(_VOCABULARY) for _ in range(rng.randint(shortest, longest)))
+
+
+def _chat(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
+    """Conversations: who spoke lately will probably speak next; now and then one ends and another begins."""
+    system = _text(rng, 300, 300)
+    conversations: list[Tokens] = [system] * 20
+
+    def next_prompt() -> tuple[Tokens, int]:
+        who = min(int(rng.expovariate(0.25)), 19)
+        if rng.random() < 0.1:
+            conversations[who] = system
+        prompt = conversations.pop(who) + _text(rng, 10, 120)
+        answer = _text(rng, 30, 250)
+        conversations.insert(0, prompt + answer)
+        return prompt, len(answer)
+
+    return next_prompt
+
+
+def _system_prompts(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
+    """Eight products, some of them popular, each with a long beginning of its own."""
+    beginnings = [_text(rng, 400, 2000) for _ in range(8)]
+
+    def next_prompt() -> tuple[Tokens, int]:
+        product = min(int(rng.paretovariate(0.9)) - 1, 7)
+        return beginnings[product] + _text(rng, 10, 150), rng.randint(20, 300)
+
+    return next_prompt
+
+
+def _agents(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
+    """Tasks in progress: each step's prompt is the last one, what the model said, and what a tool answered."""
+    tools = _text(rng, 1500, 1500)
+    tasks: list[Tokens] = []
+
+    def next_prompt() -> tuple[Tokens, int]:
+        if not tasks or (len(tasks) < 6 and rng.random() < 0.15):
+            tasks.append(tools + _text(rng, 40, 200))
+        which = rng.randrange(len(tasks))
+        prompt = tasks[which]
+        call = _text(rng, 20, 80)
+        tasks[which] = prompt + call + _text(rng, 50, 800)
+        if rng.random() < 0.08 or len(prompt) > 12_000:
+            del tasks[which]
+        return prompt, len(call)
+
+    return next_prompt
+
+
+def _rag(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
+    """Documents that a search has found, best first: the same ones often, in the same order seldom."""
+    system = _text(rng, 200, 200)
+    documents = [_text(rng, 250, 600) for _ in range(60)]
+
+    def next_prompt() -> tuple[Tokens, int]:
+        found = [documents[min(int(rng.paretovariate(0.5)) - 1, 59)] for _ in range(4)]
+        context = tuple(token for document in dict.fromkeys(found) for token in document)
+        return system + context + _text(rng, 10, 60), rng.randint(40, 200)
+
+    return next_prompt
+
+
+def _coding(rng: random.Random) -> Callable[[], tuple[Tokens, int]]:
+    """Files that are being written: what stands before the cursor, and a few words changed since the last time."""
+    files = [list(_text(rng, 800, 4000)) for _ in range(5)]
+
+    def next_prompt() -> tuple[Tokens, int]:
+        file = files[min(int(rng.expovariate(0.8)), 4)]
+        cursor = rng.randint(len(file) // 2, len(file))
+        if rng.random() < 0.3:
+            file[rng.randrange(cursor)] = rng.randrange(_VOCABULARY)
+        file[cursor:cursor] = _text(rng, 5, 40)
+        return tuple(file[:cursor]), rng.randint(5, 60)
+
+    return next_prompt
+
+
+KINDS: dict[str, Callable[[random.Random], Callable[[], tuple[Tokens, int]]]] = {
+    "chat": _chat,
+    "system-prompts": _system_prompts,
+    "agents": _agents,
+    "rag": _rag,
+    "coding": _coding,
+}
+"""By name."""
