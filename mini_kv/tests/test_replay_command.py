@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from mini_kv.traces import mooncake
+from mini_kv.traces.league import league
+from mini_kv.traces.mooncake import read_trace
 from mini_kv.traces.replay_command import ProgressBar, add_arguments
 from mini_kv.traces.replay_command import run as run_replay
 
+LFU_OF_LAB_13 = Path(__file__).parents[2] / "solutions" / "lab-13" / "solution.py"
 SMALL = str(Path(mooncake.__file__).with_name("small.jsonl"))
 
 
@@ -156,12 +159,27 @@ def test_ctrl_c_leaves_a_clean_line_and_says_130(monkeypatch, capsys):
     [
         (["--num-blocks", "1"], "num_blocks is 1: the null block takes one, so it must be at least 2"),
         (["--concurrency", "0"], "concurrency is 0: at least 1 request has to hold its blocks"),
+        (["--policy", "mine.py:Hybrid"], "--policy mine.py:Hybrid: there is no file mine.py"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_exit_2(capsys, options, problem):
     assert run(SMALL, *options) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"mini-kv replay: {problem}\n")
+
+
+def test_another_policy_finds_what_the_league_says(capsys):
+    """By name, and as a class in a file; the default is the engine's own."""
+    hits = {}
+    for policy in ("lru", "seen-twice", f"{LFU_OF_LAB_13}:LFU"):
+        assert run(SMALL, "--num-blocks", "80", "--policy", policy, "--json") == 0
+        hits[policy] = json.loads(capsys.readouterr().out)["hit_tokens"]
+    trace = read_trace(SMALL)
+    names = ["lru", "seen-twice", "lfu"]
+    standings = league(trace, [80], names, num_processes=1)
+    assert list(hits.values()) == [standing.report.hit_tokens for standing in standings]
+    assert run(SMALL, "--num-blocks", "80", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["hit_tokens"] == hits["lru"]
 
 
 def test_a_missing_file_is_one_line_and_exit_2(capsys):

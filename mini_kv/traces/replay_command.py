@@ -6,6 +6,8 @@ import sys
 from typing import TextIO
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.policy.catalogue import POLICIES, find_policy
+from mini_kv.policy.eviction import parts_of
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, read_trace
 from mini_kv.traces.replay import ReplayReport, replay
 
@@ -28,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="how many requests hold their blocks at once, at most (default: 1)",
     )
+    parser.add_argument(
+        "--policy",
+        metavar="NAME",
+        default="lru",
+        help=f"which cached block goes first: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
 
@@ -39,9 +47,11 @@ def run(args: argparse.Namespace) -> int:
     """
     bar = ProgressBar(sys.stderr)
     try:
+        policy = find_policy(args.policy)
         trace = read_trace(args.trace)
         bar.total = len(trace)
-        report = replay(trace, args.num_blocks, concurrency=args.concurrency, on_progress=bar.show)
+        parts = parts_of(policy)
+        report = replay(trace, args.num_blocks, concurrency=args.concurrency, parts=parts, on_progress=bar.show)
     except KeyboardInterrupt:
         return 130
     except (TraceError, ConfigError) as error:
