@@ -179,7 +179,7 @@ $(VENV)/.book:
 
 $(VENV)/.notebooks:
 	@echo "adding JupyterLab to $(VENV) (once, a minute or two)"
-	@$(PINNED) jupyterlab ipywidgets matplotlib --group nb $(OR_SAY)
+	@$(PINNED) jupyterlab ipywidgets anywidget matplotlib --group nb $(OR_SAY)
 	@touch $@
 
 $(VENV)/.e2e:

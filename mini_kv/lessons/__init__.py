@@ -7,8 +7,9 @@ with tiers, in letters), `boundaries` (which requests a decode step has to visit
 together, one that is freed in any case). With torch: `tensors` (slots, online softmax, 8 bits), `quantization_error`
 (what 8 bits cost), `watched` (an engine whose batches are kept), `generation` (texts that this engine writes).
 
-Then what a cell shows: `notebook` (players with buttons), `live` (a cache behind buttons), `chain` (two prompts and
-their block hashes), `lever` (a slider over pictures) and `levers` (those of the notebooks), `predict` (questions),
+Then what a cell shows: `notebook` (players with buttons), `element` (the figure among them), `live` (a cache behind
+buttons), `chain` (two prompts and their block hashes), `lever` (a slider over pictures) and `levers` (those of the
+notebooks), `challenge` (what is to be brought about with one of these), `predict` (questions that lock their answers),
 `chart` (lines, areas and bars, drawn by matplotlib), `slot_map` (a memory's slots as a table), `needs` (packages that
 only notebooks need).
 """

@@ -123,6 +123,9 @@ class PromptsRun:
     num_computed_tokens: int
     """Tokens that went through the model, prompts and answers."""
     num_steps: int
+    num_cached_tokens: int
+    """Tokens that were found, also by requests that came back."""
+    num_preemptions: int
 
 
 def run_prompts(
@@ -146,8 +149,17 @@ def run_prompts(
         played.append(_make_step(watched, Step("step", "", ())))
     for name in texts:
         texts[name] += watched.tokenizer.decode(watched.answers[name])
-    stats = watched.engine.stats
-    return PromptsRun(scenario, played, texts, stats.num_prompt_tokens, stats.num_scheduled_tokens, stats.num_steps)
+    stats, scheduler = watched.engine.stats, watched.engine.scheduler
+    return PromptsRun(
+        scenario,
+        played,
+        texts,
+        stats.num_prompt_tokens,
+        stats.num_scheduled_tokens,
+        stats.num_steps,
+        scheduler.kv_cache_manager.prefix_cache_stats.hits,
+        scheduler.num_preemptions,
+    )
 
 
 class CountedPast:

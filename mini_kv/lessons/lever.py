@@ -1,6 +1,7 @@
 """A slider over pictures: the reader's hand on one number of an experiment.
 
     Lever("tokens per block", {"1": chart_1, "2": chart_2, ...})       a notebook shows it as its cell's result
+    Lever(..., challenge=Challenge("Find the ...", lambda label: ...))       and a position to find
 
 The engine has drawn one picture for each position, so a move takes no time, and neither a kernel nor a network: in an
 exported page the lever is as alive as in the notebook. Without scripts it is the picture at which it starts.
@@ -10,11 +11,15 @@ import html
 from collections.abc import Mapping
 from typing import Protocol
 
+from mini_kv.lessons.challenge import Challenge
+
 
 class Shown(Protocol):
     """Whatever a notebook can show as HTML, with a sentence that says what there is to see."""
 
-    sentence: str
+    @property
+    def sentence(self) -> str:
+        """What there is to see."""
 
     def _repr_html_(self) -> str: ...
 
@@ -26,15 +31,25 @@ MOVE = (
     "box.querySelector('output').textContent=label;this.setAttribute('aria-valuetext',label)"
 )
 """What a move does: show the picture of its position, and say which that is."""
+ANSWER = (
+    "const box=this.closest('.kv-lever'),one=box.querySelectorAll('[data-at]')[box.querySelector('input').value];"
+    "this.nextElementSibling.textContent='met' in one.dataset?`${one.dataset.at}: yes, that is it.`:"
+    "`${one.dataset.at}: no, not this one.`"
+)
+"""What the button does: say whether the position that is shown meets the challenge."""
 
 
 class Lever:
     """A slider with a picture for each of its positions."""
 
-    def __init__(self, name: str, pictures: Mapping[str, Shown], start: int = 0) -> None:
+    def __init__(
+        self, name: str, pictures: Mapping[str, Shown], start: int = 0, challenge: Challenge | None = None
+    ) -> None:
         """`name`: what the slider sets. `pictures`: by the label of their position, in order. `start`: where it begins.
 
-        Raises `ValueError` for fewer than two positions, or a start that is none of them.
+        `challenge`: is asked about each label once, here; its button works where no kernel does.
+        Raises `ValueError` for fewer than two positions, a start that is none of them, or a challenge that the start
+        meets, or none.
         """
         if len(pictures) < 2:
             raise ValueError(f"a lever needs at least two positions, not {len(pictures)}")
@@ -43,11 +58,16 @@ class Lever:
         self.name = name
         self.pictures = dict(pictures)
         self.start = start
+        self.challenge = challenge
+        self.met = [label for label in pictures if challenge and challenge.met(label)]
+        if challenge and (not self.met or [*pictures][start] in self.met):
+            raise ValueError(f"a challenge is met by some position that is not the first to be seen: {self.met}")
 
     def _repr_html_(self) -> str:
         labels = [*self.pictures]
         frames = "".join(
-            f'<div data-at="{html.escape(label)}"{"" if i == self.start else " hidden"}>{picture._repr_html_()}</div>'
+            f'<div data-at="{html.escape(label)}"{" data-met" if label in self.met else ""}'
+            f"{'' if i == self.start else ' hidden'}>{picture._repr_html_()}</div>"
             for i, (label, picture) in enumerate(self.pictures.items())
         )
         now = html.escape(labels[self.start])
@@ -57,5 +77,13 @@ class Lever:
         )
         return (
             '<div class="kv-lever" style="max-width:42rem"><label style="display:block;margin:.6em 0">'
-            f"{html.escape(self.name)}: {slider} <output><b>{now}</b></output></label>{frames}</div>"
+            f"{html.escape(self.name)}: {slider} <output><b>{now}</b></output></label>{frames}{self._challenge()}</div>"
+        )
+
+    def _challenge(self) -> str:
+        if not self.challenge:
+            return ""
+        return (
+            f'<p class="kv-challenge"><b>Challenge.</b> {html.escape(self.challenge.ask)} '
+            f'<button type="button" onclick="{html.escape(ANSWER)}">This one</button> <span role="status"></span></p>'
         )

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.lessons.challenge import Challenge
 from mini_kv.lessons.chart import bar_chart, line_chart, stacked_chart, timeline_chart
 from mini_kv.lessons.curves import follow_replay, group_by_overlap, waste_over_block_sizes
 from mini_kv.lessons.lever import Lever
@@ -27,10 +28,11 @@ from mini_kv.traces.mooncake import TraceRequest
 
 def waste_lever(lengths: Sequence[int]) -> Lever:
     """Return a lever over the block size: the slots of each request, used and empty."""
-    pictures = {}
+    pictures, shares = {}, {}
     for block_size in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048):
         empty = [-length % block_size for length in lengths]
         total = waste_over_block_sizes(lengths, [block_size])[0]
+        shares[f"{block_size:,}"] = total.share
         pictures[f"{block_size:,}"] = bar_chart(
             f"Blocks of {block_size:,}",
             f"{total.num_empty_slots:,} slots stay empty, {total.share:.1%} of what is set aside; "
@@ -40,16 +42,19 @@ def waste_lever(lengths: Sequence[int]) -> Lever:
             labels=("tokens of the request", "slots"),
             shares=False,
         )
-    return Lever("tokens per block", pictures, start=4)
+    largest = [label for label, share in shares.items() if share < 0.01][-1:]
+    challenge = Challenge("Find the largest block that wastes less than one per cent.", lambda label: label in largest)
+    return Lever("tokens per block", pictures, start=1, challenge=challenge)
 
 
 def pool_lever(trace: Sequence[TraceRequest]) -> Lever:
     """Return a lever over the size of the pool: what the trace finds, by how much an earlier prompt had in common."""
-    pictures = {}
+    pictures, found = {}, {}
     for num_blocks in (40, 60, 80, 120, 160, 240, 320, 640):
         followed = follow_replay(trace, num_blocks)
         groups = group_by_overlap(followed)
         hits, tokens = sum(one.num_hit_tokens for one in followed), sum(one.num_tokens for one in followed)
+        found[str(num_blocks)] = hits
         pictures[str(num_blocks)] = bar_chart(
             f"A pool of {num_blocks} blocks",
             f"{hits / tokens:.1%} of all prompt tokens are found.",
@@ -57,31 +62,40 @@ def pool_lever(trace: Sequence[TraceRequest]) -> Lever:
             {"found": [one.hit_share for one in groups], "forgotten since": [one.lost_share for one in groups]},
             labels=("in common with an earlier prompt", "of the prompts' tokens"),
         )
-    return Lever("blocks of the pool", pictures, start=2)
+    enough = next(label for label, hits in found.items() if hits == max(found.values()))
+    challenge = Challenge("Find the smallest of these pools that finds all that can be found.", lambda at: at == enough)
+    return Lever("blocks of the pool", pictures, start=2, challenge=challenge)
 
 
 def budget_lever() -> Lever:
     """Return a lever over the tokens of a step: the timeline of a long request among short ones."""
-    pictures = {}
+    pictures, steps = {}, {}
     for budget in (4, 8, 12, 16, 24, 32, 48, 64):
         rows = long_among_short(limits=SchedulerConfig(max_num_batched_tokens=budget))
         pairs = [pair for row in rows.values() for pair in pairwise(moment.doing for moment in row)]
         thrown_out = sum(after == OUT != before for before, after in pairs)
+        steps[str(budget)] = max(map(len, rows.values()))
         pictures[str(budget)] = timeline_chart(
             f"At most {budget} tokens per step",
-            f"All is done after {max(map(len, rows.values()))} steps; thrown out: {thrown_out} times.",
+            f"All is done after {steps[str(budget)]} steps; thrown out: {thrown_out} times.",
             rows,
             labels=("step", "request"),
         )
-    return Lever("tokens per step", pictures, start=3)
+    least = min(steps.values())
+    enough = next(label for label, number in steps.items() if number - least < number / 10)
+    challenge = Challenge(
+        "Find the smallest budget from which no larger one saves one step in ten.", lambda at: at == enough
+    )
+    return Lever("tokens per step", pictures, start=2, challenge=challenge)
 
 
 def window_lever(num_tokens: int = 112, num_more: int = 32, chunk: int = 16) -> Lever:
     """Return a lever over the size of a window: blocks held at each token, beside full attention's."""
-    pictures = {}
+    pictures, most = {}, {}
     for window in (16, 32, 48, 64, 96, 128):
         held = held_while_computing(("full", f"window {window}"), num_tokens, chunk, num_more=num_more)
         full, slides = held_at_each_token(held, 0), held_at_each_token(held, 1)
+        most[str(window)] = max(slides)
         pictures[str(window)] = line_chart(
             f"A window of {window} tokens",
             f"In the end full attention holds {full[-1]} blocks, the window {slides[-1]}; it never held more than "
@@ -92,49 +106,64 @@ def window_lever(num_tokens: int = 112, num_more: int = 32, chunk: int = 16) -> 
             steps=True,
             shares=False,
         )
-    return Lever("tokens of the window", pictures, start=1)
+    half = [label for label, number in most.items() if number <= full[-1] / 2][-1]
+    challenge = Challenge(
+        "Find the largest window that never holds more than half of all blocks.", lambda at: at == half
+    )
+    return Lever("tokens of the window", pictures, start=1, challenge=challenge)
 
 
 def mistake_lever() -> Lever:
     """Return a lever over mistakes in the slots: what lies where after three steps."""
     from mini_kv.lessons.tensors import MISTAKES, write_steps
 
-    pictures = {}
+    pictures, silent = {}, []
     for mistake in MISTAKES:
         memory = write_steps(mistake)
         lost = len(memory.overwritten)
         said = f"{lost} tokens were written over." if lost else "No token was written over."
+        if not lost and mistake != "none":
+            silent.append(mistake)
         pictures[mistake] = SlotMap(said, memory.blocks, memory.overwritten)
-    return Lever("mistake", pictures)
+    challenge = Challenge(
+        "Find the mistake that a test does not see which counts what was written over.", lambda at: at in silent
+    )
+    return Lever("mistake", pictures, challenge=challenge)
 
 
 def score_lever(scores: Sequence[float], block_size: int = 4) -> Lever:
     """Return a lever over the largest score of the last block: what each block is worth after each block."""
     from mini_kv.lessons.tensors import follow_blocks
 
-    pictures = {}
+    pictures, shares_of_last = {}, {}
     first = len(scores) - block_size
     largest = max(range(first, len(scores)), key=lambda i: scores[i])
     for score in range(9):
         after = follow_blocks([score if i == largest else one for i, one in enumerate(scores)], block_size)
         shares = {f"block {n + 1}": [carried.shares[n] for carried in after] for n in range(len(after))}
+        shares_of_last[str(score)] = after[-1].shares[-1]
         pictures[str(score)] = stacked_chart(
             f"The last block's largest score is {score}",
             f"In the end the last block is worth {after[-1].shares[-1]:.0%} of the result.",
             shares,
             labels=("after block", "share of the result"),
         )
-    return Lever("largest score of the last block", pictures, start=min(8, max(0, round(scores[largest]))))
+    half = next(label for label, share in shares_of_last.items() if share >= 0.5)
+    given = str(min(8, max(0, round(scores[largest]))))
+    start = 8 if given == half else int(given)
+    challenge = Challenge("Find the smallest score at which the last block is worth half.", lambda at: at == half)
+    return Lever("largest score of the last block", pictures, start=start, challenge=challenge)
 
 
 def outlier_lever() -> Lever:
     """Return a lever over the size of one channel: the error of the others, by who shares a scale."""
     from mini_kv.lessons.tensors import errors_by_outlier
 
-    pictures = {}
+    pictures, worst_of = {}, {}
     for outlier in (1, 2, 4, 8, 16, 32, 64):
         errors = {name: values[0] for name, values in errors_by_outlier([outlier]).items()}
         worst = max(errors, key=lambda name: errors[name])
+        worst_of[f"{outlier} times"] = worst
         pictures[f"{outlier} times"] = bar_chart(
             f"One channel of 128 is {outlier} times as large",
             f"The largest error of the others is {errors[worst]:.1%}, with {worst}.",
@@ -142,16 +171,19 @@ def outlier_lever() -> Lever:
             {"error of the other channels": list(errors.values())},
             labels=("8 bits", "error"),
         )
-    return Lever("size of the channel", pictures)
+    other = next(label for label, worst in worst_of.items() if worst != "fp8")
+    challenge = Challenge("Find the size from which on fp8 is no longer the worst of the four.", lambda at: at == other)
+    return Lever("size of the channel", pictures, challenge=challenge)
 
 
 def context_lever(model: Served, card: Card) -> Lever:
     """Return a lever over the tokens of the past: the most words per second of a batch, on a card of this kind."""
     batches = [2**i for i in range(11)]
-    pictures = {}
+    pictures, most = {}, {}
     for context in (0, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000):
         rates = [tokens_per_second(model, card, batch, context) for batch in batches]
         fits = {rate: batch for batch, rate in zip(batches, rates, strict=True) if not math.isnan(rate)}
+        most[f"{context:,}"] = max(fits)
         pictures[f"{context:,}"] = line_chart(
             f"{context:,} tokens of past each",
             f"At most {max(fits):,.0f} tokens per second, with {fits[max(fits)]:,} requests in a step.",
@@ -161,4 +193,6 @@ def context_lever(model: Served, card: Card) -> Lever:
             log="xy",
             shares=False,
         )
-    return Lever("tokens of the past", pictures, start=3)
+    halved = next(label for label, rate in most.items() if rate <= most["0"] / 2)
+    challenge = Challenge("Find the shortest of these pasts that halves the rate without one.", lambda at: at == halved)
+    return Lever("tokens of the past", pictures, challenge=challenge)

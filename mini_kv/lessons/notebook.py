@@ -1,11 +1,12 @@
 """The figure in a notebook: a story to step through, and a cache under the reader's hands.
 
     Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, alive in an exported page
-    LivePlayer()                    the engine behind buttons; needs ipywidgets and a running kernel
+    LivePlayer()                    the engine behind buttons; needs ipywidgets, anywidget and a running kernel
     PromptPlayer(run, prompts)      an engine with a model behind a field for prompts; the same
-    ChainExplorer()                 two prompts and their block hashes; the same
+    ChainExplorer()                 two prompts and their block hashes; needs ipywidgets and a running kernel
 
-The figure is drawn by `kv_story.js` alone; here it is only handed its data.
+Each control takes the name of a challenge, and says whether it is met. The figure is drawn by `kv_story.js` alone; here
+it is only handed its data. In an exported page, where no kernel answers, each control leaves something that needs none.
 """
 
 import html
@@ -14,6 +15,9 @@ from typing import Any
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.lessons.chain import PRESETS, TOKENS, Chain, chain
+from mini_kv.lessons.challenge import CHALLENGES
+from mini_kv.lessons.element import story_element
+from mini_kv.lessons.lever import Lever
 from mini_kv.lessons.live import LiveCache
 from mini_kv.lessons.needs import need
 from mini_kv.trace.scenario import PlayedStep, Scenario, load_scenario
@@ -59,15 +63,23 @@ class Story:
 class LivePlayer:
     """The engine behind buttons: admit, finish, pressure, in whatever order; the figure shows each call's outcome."""
 
-    def __init__(self, num_blocks: int = 11, block_size: int = 4, prompts: Mapping[str, str] = PROMPTS) -> None:
-        """Build the controls. Raises `MissingPackageError` without ipywidgets.
+    def __init__(
+        self,
+        num_blocks: int = 11,
+        block_size: int = 4,
+        prompts: Mapping[str, str] = PROMPTS,
+        challenge: str = "three rows",
+    ) -> None:
+        """Build the controls. Raises `MissingPackageError` without ipywidgets or anywidget.
 
         Args:
             num_blocks: size of the pool at first, the null block included.
             block_size: tokens per block.
             prompts: what can be admitted: a name for the list, and the tokens, as in a scenario.
+            challenge: what is to be brought about, by its name in `CHALLENGES`.
         """
         w = need("ipywidgets")
+        self.challenge = CHALLENGES[challenge]
         self.pool = w.IntSlider(num_blocks - 1, 2, 24, description="pool", **_QUIET)
         self.prompt = w.Dropdown(options=list(prompts.items()), description="prompt", layout=_LONG, **_LABEL)
         self.tokens = w.Text(self.prompt.value, description="tokens")
@@ -78,7 +90,7 @@ class LivePlayer:
         self.pressure = w.Button(description="Pressure", button_style="warning")
         self.again = w.Button(description="Start again")
         self.said = w.HTML()
-        self.figure = w.HTML()
+        self.figure = story_element({})
         self.box = w.VBox(
             [
                 w.HBox([self.prompt, self.tokens, self.admit], layout=_WRAP),
@@ -90,6 +102,7 @@ class LivePlayer:
             ]
         )
         self._block_size = block_size
+        self._prompts = prompts
         self._connect()
         self._start_again()
 
@@ -105,6 +118,7 @@ class LivePlayer:
     def _start_again(self) -> None:
         """Begin with an empty pool of the size that the slider says."""
         self.cache = LiveCache(self.pool.value + 1, self._block_size)
+        self.solved = False
         self.size.max = self.pool.value
         self._show(f"A new pool of {self.pool.value} blocks of {self._block_size} tokens. Nothing is cached.")
 
@@ -115,42 +129,58 @@ class LivePlayer:
         self.who.value = chosen if chosen in running else next(iter(running), None)
         self.finish.disabled = not running
         used, cached, empty = self.cache.memory
-        stats = self.cache.kv.prefix_cache_stats
-        rate = f" ({100 * stats.hits / stats.queries:.2f} %)" if stats.queries else ""
+        self.solved = self.solved or self.challenge.met(self.cache)
         self.said.value = (
             f'<div role="status" style="line-height:1.6">{html.escape(said)}<br>'
             f"<b>{used}</b> blocks used, <b>{cached}</b> cached, <b>{empty}</b> empty. "
-            f"Found so far: <b>{stats.hits}</b> of <b>{stats.queries}</b> tokens{rate}.</div>"
+            f"Found so far: {self.cache.found}.{self.challenge.line(self.solved)}</div>"
         )
-        self.figure.value = figure.fragment(self.story(), still=False)
+        self.figure.story = {**_story_of(self.cache, "The cache under your hands"), "at": -1}
 
-    def story(self) -> dict[str, Any]:
-        """Return everything that was done to this pool, as the figure reads it."""
-        cache = self.cache
-        data = figure.spans_data(cache.spans, cache.num_blocks, cache.block_size, "The cache under your hands")
-        for step, sentence in zip(data["steps"], cache.told, strict=True):
-            step["say"] = sentence
-        # An HTML widget makes its figure anew each time; with a key, its blocks move from where they were.
-        return {**data, "at": -1, "key": f"live {id(self)}"}
+    def example(self) -> LiveCache:
+        """Return a cache to which was done what a reader may do: two come and leave, a stranger, the first again."""
+        cache = LiveCache(self.pool.value + 1, self._block_size)
+        first, second, *_ = self._prompts.values()
+        for tokens in (first, second):
+            cache.admit(tokens)
+        for name in cache.running:
+            cache.finish(name)
+        cache.pressure((self.pool.value + 1) // 2)
+        cache.admit(first)
+        return cache
 
     def _ipython_display_(self) -> None:
-        _display_with_figure(self.box, self.story())
+        played = {**_story_of(self.example(), "What one may do with these buttons"), "at": 1}
+        _display(self.box, f"{_BUTTONS} Here is one run of them.</em></p>{_script_element()}{figure.fragment(played)}")
+
+
+def _story_of(cache: LiveCache, title: str) -> dict[str, Any]:
+    """Return everything that was done to this pool, as the figure reads it."""
+    data = figure.spans_data(cache.spans, cache.num_blocks, cache.block_size, title)
+    for step, sentence in zip(data["steps"], cache.told, strict=True):
+        step["say"] = sentence
+    return data
 
 
 class PromptPlayer:
     """An engine with a model behind a field for prompts: what it says, and a figure of what its cache did."""
 
-    def __init__(self, run: Callable[..., Any], prompts: Sequence[str], num_blocks: int = 25) -> None:
-        """Build the controls, and run once. Raises `MissingPackageError` without ipywidgets.
+    def __init__(
+        self, run: Callable[..., Any], prompts: Sequence[str], num_blocks: int = 25, challenge: str = "thrown out"
+    ) -> None:
+        """Build the controls, and run once. Raises `MissingPackageError` without ipywidgets or anywidget.
 
         Args:
             run: takes prompts, blocks (the null block included), whether to cache prefixes, and tokens to say; returns
                 a scenario, its steps as played, the texts by name, and counts, as `generation.run_prompts`.
             prompts: what stands in the field at first, a prompt a line.
             num_blocks: size of the pool at first, the null block included.
+            challenge: what is to be brought about, by its name in `CHALLENGES`.
         """
         w = need("ipywidgets")
         self._run = run
+        self.challenge = CHALLENGES[challenge]
+        self.solved = False
         wide = w.Layout(width="95%", height="7em")
         self.prompts = w.Textarea("\n".join(prompts), description="prompts", layout=wide)
         self.pool = w.IntSlider(num_blocks - 1, 4, 63, description="pool", **_QUIET)
@@ -158,7 +188,7 @@ class PromptPlayer:
         self.caching = w.Checkbox(True, description="prefix caching", indent=False)
         self.go = w.Button(description="Run", button_style="primary")
         self.said = w.HTML()
-        self.figure = w.HTML()
+        self.figure = story_element({})
         controls = w.HBox([self.pool, self.max_tokens, self.caching, self.go], layout=_WRAP)
         self.box = w.VBox([self.prompts, controls, self.said, self.figure])
         self.go.on_click(lambda _: self._show())
@@ -175,38 +205,36 @@ class PromptPlayer:
         except KVCacheError as error:
             self.said.value = f'<div role="status">{html.escape(str(error))}</div>'
             return
+        self.solved = self.solved or self.challenge.met(ran)
         texts = "<br>".join(f"<b>{name}</b> {html.escape(text)}" for name, text in ran.texts.items())
         self.said.value = (
             f'<div role="status" style="line-height:1.6">{texts}<br>The prompts have <b>{ran.num_prompt_tokens}</b> '
             f"tokens. In <b>{ran.num_steps}</b> steps <b>{ran.num_computed_tokens}</b> tokens went through the model, "
-            "prompts and answers together.</div>"
+            f"prompts and answers together.{self.challenge.line(self.solved)}</div>"
         )
-        # An HTML widget makes its figure anew each time; with a key, its blocks move from where they were.
-        self.data = {**figure.played_data(ran.scenario, ran.played), "key": f"prompts {id(self)}"}
-        self.figure.value = figure.fragment(self.data, still=False)
+        self.figure.story = self.data = figure.played_data(ran.scenario, ran.played)
 
     def _ipython_display_(self) -> None:
-        _display_with_figure(self.box, self.data)
+        run = f"{self.said.value}{_script_element()}{figure.fragment(self.data)}"
+        _display(self.box, f"{_BUTTONS} Here is the run that they begin with.</em></p>{run}")
 
 
-def _display_with_figure(box: Any, data: dict[str, Any]) -> None:
-    """Show controls with a figure among them.
-
-    An HTML widget runs no script, so the figure has to be known before: by an output of the same cell, since in Colab
-    each cell's outputs are a page of their own. The HTML is for exported pages, where no kernel answers.
-    """
-    display = need("IPython.display")
-    display.display(display.HTML(_script_element()))
-    exported = f"{_WITHOUT_A_KERNEL}{figure.fragment(data)}"
-    display.display({**box._repr_mimebundle_(), "text/html": exported}, raw=True)
+def _display(box: Any, exported: str) -> None:
+    """Show controls; `exported` is what stands in their place in a page where no kernel answers."""
+    need("IPython.display").display({**box._repr_mimebundle_(), "text/html": exported}, raw=True)
 
 
 class ChainExplorer:
     """Two prompts in two text fields, and the hashes of their blocks below."""
 
-    def __init__(self, preset: str = PRESETS[0].label, block_size: int = 16) -> None:
-        """Build the controls. Raises `MissingPackageError` without ipywidgets. `preset` is a label."""
+    def __init__(self, preset: str = PRESETS[0].label, block_size: int = 16, challenge: str = "same end") -> None:
+        """Build the controls. Raises `MissingPackageError` without ipywidgets.
+
+        `preset`: a label. `challenge`: what is to be brought about, by its name in `CHALLENGES`.
+        """
         w = need("ipywidgets")
+        self.challenge = CHALLENGES[challenge]
+        self.solved = False
         wide = w.Layout(width="95%")
         self.preset = w.Dropdown(options=[p.label for p in PRESETS], value=preset, description="example", layout=_LONG)
         self.first = w.Text(description="first", continuous_update=True, layout=wide)
@@ -234,10 +262,16 @@ class ChainExplorer:
         self._show()
 
     def _show(self) -> None:
-        self.shown.value = self.chain._repr_html_()
+        self.solved = self.solved or self.challenge.met(self.chain)
+        self.shown.value = f"{self.chain._repr_html_()}{self.challenge.line(self.solved)}"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        return {**self.box._repr_mimebundle_(**kwargs), "text/html": f"{_WITHOUT_A_KERNEL}{self.chain._repr_html_()}"}
+    def _ipython_display_(self) -> None:
+        size, tokens = self.block_size.value, self.tokens.value
+        pictures = {one.label: chain(one.first, one.second, size, tokens) for one in PRESETS}
+        start = [*pictures].index(self.preset.value)
+        _display(
+            self.box, f"{_BUTTONS} Here are its examples.</em></p>{Lever('example', pictures, start)._repr_html_()}"
+        )
 
 
 def _script_element() -> str:
@@ -245,8 +279,8 @@ def _script_element() -> str:
     return f"<script>{figure.script()}</script>"
 
 
-_WITHOUT_A_KERNEL = "<p><em>In the notebook there are buttons and fields here. They need it to be running.</em></p>"
-"""Stands in an exported page, in place of the controls."""
+_BUTTONS = "<p><em>In the running notebook there are buttons and fields here."
+"""Begins what stands in an exported page, in place of the controls."""
 
 _LABEL = {"style": {"description_width": "9em"}}
 _QUIET = {"continuous_update": False, **_LABEL}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.lessons.challenge import CHALLENGES
+from mini_kv.lessons.predict import questions
 from mini_kv.trace.scenario import load_scenario
 from mini_kv.viz.figure import key_step, story_data
 from mini_kv.viz.still import svg
@@ -49,7 +51,7 @@ def test_outputs_are_stripped(path):
         assert cell["metadata"] == {}
         if cell["cell_type"] == "code":
             assert cell["execution_count"] is None
-            stories = re.findall(r'^Story\("([\w-]+)"\)$', "".join(cell["source"]), re.MULTILINE)
+            stories = re.findall(r'\bStory\("([\w-]+)"\)', "".join(cell["source"]))
             assert [output["data"]["image/svg+xml"] for output in cell["outputs"]] == [
                 [drawn(name)] for name in stories
             ]
@@ -81,8 +83,35 @@ def test_it_opens_with_a_question_and_can_be_opened_elsewhere(path):
 
 
 def test_it_asks_before_it_shows(path):
-    """At least one prediction that the reader answers."""
-    assert sum("Predict(" in cell["source"] for cell in cells(path, "code")) >= 1
+    """At least one prediction; each has what the engine says behind it, and no cell gives the sentence of it away."""
+    source = "\n".join(cell["source"] for cell in cells(path, "code")[1:])
+    asked = calls_in(source, "Predict")
+    assert asked
+    assert [ast.unparse(call) for call in asked if len(call.args) < 2] == []
+    named = [question.id for question in questions().values() if question.seen and f'"{question.id}"' in source]
+    assert [question_id for question_id in named if f'seen("{question_id}")' not in source] == []
+
+
+def test_it_has_a_control_and_a_challenge(path):
+    """One thing to bring about that the engine looks at: by name for a player, inside a lever."""
+    source = "\n".join(cell["source"] for cell in cells(path, "code")[1:])
+    players = [player for name in PLAYERS for player in calls_in(source, name)]
+    levers = re.findall(r"^(\w+_lever)\(", source, re.MULTILINE)
+    assert len(players) + len(levers) == 1
+    for player in players:
+        [name] = [argument.value.value for argument in player.keywords if argument.arg == "challenge"]
+        assert name in CHALLENGES
+
+
+PLAYERS = ("LivePlayer", "ChainExplorer", "PromptPlayer")
+
+
+def calls_in(source, name):
+    return [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == name
+    ]
 
 
 def test_it_ends_with_what_was_seen_and_the_way_to_its_lab(path):

@@ -16,7 +16,7 @@ from mini_kv.lessons.curves import (
     waste_over_block_sizes,
 )
 from mini_kv.lessons.live import LiveCache
-from mini_kv.lessons.predict import Predict, questions
+from mini_kv.lessons.predict import LOCK, Predict, questions, seen
 from mini_kv.lessons.timeline import PROMPT, long_among_short
 from mini_kv.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
 from mini_kv.planning.cost import H200, decode_step, request_cost, served
@@ -180,6 +180,23 @@ def test_a_choice_opens_to_its_reason_and_only_the_answer_is_right():
     assert page.rfind("<summary", 0, right) == page.index("<summary", page.index("<details"))  # the first choice
     assert page.index("43.75 %") < right < page.index("50 %")
     assert "<script" not in page
+
+
+def test_what_the_engine_says_is_locked_until_a_choice_is_opened():
+    """All of it stands in the page, below a line that goes away: a picture by itself, a text and a value as text."""
+    picture = chain("abcd", "abcd", 4)
+    page = Predict("dashboard", picture, "a < b", [1, 2])._repr_html_()
+    locked = page.partition('<div class="kv-locked">')[2]
+    assert locked.startswith(picture._repr_html_())
+    assert locked.endswith('>a &lt; b</pre><pre style="white-space:pre-wrap">[1, 2]</pre></div></div>')
+    assert page.index('class="kv-lock"') < page.index('class="kv-locked"')
+    assert "kv-locked" not in Predict("dashboard")._repr_html_().replace(LOCK, "")
+
+
+def test_a_picture_s_sentence_is_kept_with_its_question():
+    assert seen("the-fifth") == "All of it, as long as there are four. With five and more, nothing."
+    with pytest.raises(ValueError, match="says of dashboard no sentence of what is to be seen"):
+        seen("dashboard")
 
 
 def test_an_unknown_question_names_the_known_ones():

@@ -111,17 +111,16 @@ def script() -> str:
     return "".join(line.lstrip() for line in text.splitlines(keepends=True))
 
 
-def fragment(data: Data, film: bool = False, still: bool = True) -> str:
+def fragment(data: Data, film: bool = False) -> str:
     """Return a figure without its script. Where no script runs, the reader finds a still and the story in words.
 
-    `film`: it plays by itself, over and over, until the reader takes it. `still`: for a live figure, whose next state
-    comes soon, none need be drawn.
+    `film`: it plays by itself, over and over, until the reader takes it.
 
     The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
     """
     return (
         f'<div class="kv-story"><kv-story{" film" if film else ""}>'
-        f'<script type="application/json">{_inert(data)}</script>{_still(data) if still else ""}{_in_words(data)}'
+        f'<script type="application/json">{_inert(data)}</script>{_still(data)}{_in_words(data)}'
         "</kv-story></div>"
     )
 

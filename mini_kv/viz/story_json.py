@@ -6,7 +6,6 @@
      "invariants": {"I7": "cap: ..."},        the lines of the ledger that steps name
      "groups": ["full", "window"],            optional: a heading per group
      "tiers": [{"id": "cpu", "name": "CPU", "capacity": 4}],      optional: shelves below the free queue
-     "key": "k1",                             optional: a figure that replaces one of the same key goes on there
      "at": -1,                                optional: the step to open at; negative counts from the end
      "start": {...},                          optional: a step's state keys, if the story begins in the middle of a life
      "drawing": "A  [1x1#] ..."}              the last state in plain text, for where no script runs

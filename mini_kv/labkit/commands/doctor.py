@@ -28,7 +28,7 @@ EXTRAS = {
     "engine": Extra(("torch", "safetensors"), "mini-kv generate", "make test"),
     "hf": Extra(("torch", "safetensors", "transformers"), "checkpoints of Llama, Qwen, Mistral, Gemma", "make test"),
     "remote": Extra(("torch", "safetensors", "valkey"), "a prefix cache that several engines share", "make test"),
-    "notebooks": Extra(("jupyterlab", "ipywidgets", "matplotlib"), "the notebooks", "make notebooks"),
+    "notebooks": Extra(("jupyterlab", "ipywidgets", "anywidget", "matplotlib"), "the notebooks", "make notebooks"),
 }
 """Every extra of pyproject.toml; a test compares them."""
 

@@ -7,6 +7,7 @@ import pytest
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.contiguous import NoCache, generate_alone
 from mini_kv.engine.sampling import SamplingParams
+from mini_kv.lessons.challenge import CHALLENGES
 from mini_kv.lessons.generation import (
     TEXTS,
     CountedPast,
@@ -166,7 +167,19 @@ def test_a_field_for_prompts_says_what_the_engine_says_and_keeps_the_figure_when
     assert f"<b>{cached.num_computed_tokens}</b> tokens went through the model" in player.said.value
     player.caching.value = False
     assert f"<b>{not_cached.num_computed_tokens}</b> tokens went through the model" in player.said.value
-    figure = player.figure.value
+    shown = player.figure.story
     player.pool.value = 5
     assert "the pool has 5" in player.said.value
-    assert player.figure.value == figure
+    assert player.figure.story == shown
+
+
+def test_the_challenges_of_prompts():
+    """A pool that is too small for two answers; a prompt between two that are alike, which evicts all of the first."""
+    texts = ["A block that no request holds is free. Who?", "A block that no request holds is free. Why?"]
+    thrown_out, nothing_spared = (CHALLENGES[name].met for name in ("thrown out", "nothing spared"))
+    roomy, tight = run_prompts(texts, 33), run_prompts(texts, 10, max_tokens=12)
+    assert (thrown_out(roomy), thrown_out(tight)) == (False, True)
+    assert (roomy.num_cached_tokens, nothing_spared(roomy)) == (8, False)
+    assert not nothing_spared(run_prompts(texts, 33, enable_prefix_caching=False))
+    between = ["A block that no request holds is free.", "The scheduler counts tokens and blocks, never keys."]
+    assert nothing_spared(run_prompts([*between, "A block that no request holds is gone."], 5, max_tokens=4))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini_kv.lessons.live import LiveCache
+from mini_kv.lessons.live import LiveCache, found_in_turn, told
 from mini_kv.trace.metrics import MemoryUse
 from mini_kv.trace.story import story
 
@@ -28,6 +28,44 @@ def test_a_life_by_hand():
     ]
     assert cache.running == ["C"]
     assert cache.memory == MemoryUse(used=5, cached=5, empty=0)
+
+
+def test_a_stranger_stays_until_something_else_is_pressed():
+    """The evictions are the last thing that happened, so they are what the figure shows; then it leaves by itself."""
+    cache = LiveCache(11, 4)
+    cache.admit("0..31")
+    cache.finish("A")
+    cache.pressure(4)
+    assert (cache.running, cache.memory) == ([], MemoryUse(used=4, cached=6, empty=0))
+    assert [span.call for span in cache.spans][-1] == "allocate_slots"
+    assert (
+        cache.admit("no prompt")
+        == "A prompt is numbers and runs of numbers, like 0..15 100..103; this is not: no prompt"
+    )
+    assert cache.memory.used == 4, "what is no press sends no stranger away"
+    cache.pressure(2)
+    assert cache.told[-2] == "stranger 1 leaves. No prompt will ever hit its blocks, but the cache cannot know that."
+    assert cache.memory == MemoryUse(used=2, cached=8, empty=0)
+    assert cache.finish("stranger 2") == "stranger 2 is not running."
+
+
+def test_presses_as_text_and_prompts_in_turn():
+    """What stands behind the questions of notebooks 02, 03 and 04."""
+    assert told("admit 0..31", "finish A", "pressure 2", num_blocks=9).splitlines() == [
+        "A: 0 of 32 tokens were found; new blocks: 1..8. Nothing had to be forgotten.",
+        "A is done. Free now, in this order: 8..1.",
+        "stranger 1: 0 of 8 tokens were found; new blocks: 8 7. Forgotten for it: 8 7.",
+        "2 blocks used, 6 cached, 0 empty. Found so far: 0 of 40 tokens (0.00 %).",
+    ]
+    assert told() == "0 blocks used, 0 cached, 10 empty. Found so far: 0 of 0 tokens."
+    assert found_in_turn(["0..32", "0..32"]).splitlines() == [
+        "found by each, in turn: 0, 32",
+        "by all of them together: 32 of 66 tokens (48.48 %)",
+    ]
+    assert found_in_turn(["0..31"] * 100).splitlines() == [
+        "found by each, in turn: 0, 28, 28, ..., 28",
+        "by all of them together: 2,772 of 3,200 tokens (86.62 %)",
+    ]
 
 
 def test_the_other_order_forgets_in_the_other_order():

@@ -1,8 +1,11 @@
 """What a notebook is handed: HTML that carries its script and its data, and a clear word where a package is missing."""
 
+import importlib
 import json
 import re
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,8 @@ from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import ScenarioError, load_scenario, prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager
 from mini_kv.viz import figure
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_story_carries_all_that_it_needs():
@@ -45,6 +50,39 @@ def test_a_story_of_a_learner_s_own_run():
 def test_an_unknown_story_names_the_known_ones():
     with pytest.raises(ScenarioError, match=r"no scenario 'nonsense'; there are: .*eviction, "):
         Story("nonsense")
+
+
+@pytest.mark.notebooks
+def test_each_package_of_the_notebooks_has_a_user_here():
+    """JupyterLab opens them; the other three are used by what their cells show."""
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["notebooks"]
+    assert [re.split("[<>=]", one)[0] for one in extra] == ["jupyterlab", "ipywidgets", "anywidget", "matplotlib"]
+    player = LivePlayer()
+    assert isinstance(player.pool, importlib.import_module("ipywidgets").IntSlider)
+    assert isinstance(player.figure, importlib.import_module("anywidget").AnyWidget)
+    chart = line_chart("T", "S", [1, 2], {"a": [0, 1]}, labels=("x", "y"))
+    assert chart.svg.count("<path") > 2
+    assert "matplotlib.figure" in sys.modules
+
+
+@pytest.mark.notebooks
+def test_the_figure_of_a_player_follows_the_cache_call_by_call():
+    """A press hands the element the whole story, opened at its end; its code is the book's script and a few lines."""
+    player = LivePlayer(9, 4, prompts={"32 tokens": "0..31", "others": "500..515"}, challenge="half is left")
+    assert player.figure.story["steps"] == []
+    player.admit.click()
+    player.finish.click()
+    assert [step["say"] for step in player.figure.story["steps"]] == player.cache.told
+    assert player.figure.story["at"] == -1
+    player.size.value = 4
+    player.pressure.click()
+    assert "Open." in player.said.value
+    player.admit.click()
+    assert "find exactly one half of itself. <b>Done.</b>" in player.said.value
+    player.again.click()
+    assert "Open." in player.said.value
+    assert player.figure._esm.startswith(figure.script()[:100])
+    assert player.figure._esm.count("export default") == 1
 
 
 def test_a_missing_package_is_missed_in_a_sentence(monkeypatch):

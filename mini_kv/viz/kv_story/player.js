@@ -21,7 +21,6 @@ import { fill, WORDS } from "./words.js";
  * @typedef {import("./beats.js").Beat} Beat
  * @typedef {import("./model.js").State} State
  * @typedef {import("./model.js").Story} Story
- * @typedef {import("./questions.js").Answer} Answer
  * @typedef {import("./words.js").Words} Words
  * @typedef {ReturnType<typeof makeParts>} Parts
  */
@@ -51,12 +50,6 @@ function times(beats) {
   const shorter = Math.min(1, STEP / each.reduce((sum, ms) => sum + ms, 1));
   return each.map((ms) => ms * shorter);
 }
-
-/**
- * Where the reader of a figure stood, by the key of its story.
- * @type {Map<string, {story: Story, at: number, answers: Map<number, Answer>}>}
- */
-const kept = new Map();
 
 /**
  * What stands under a film: what is happening, and how to stop it.
@@ -187,8 +180,6 @@ class KvStory extends HTMLElement {
       this.#fail(error);
       return;
     }
-    const before = kept.get(data.key);
-    if (!this.#story && this.isConnected && before) this.#goOn(before);
     const old = this.#story;
     this.#story = story;
     const end = story.states.length - 1;
@@ -200,17 +191,8 @@ class KvStory extends HTMLElement {
     } else if (data.at === undefined) at = this.#at === old.states.length - 1 ? end : this.#at;
     this.#at = Math.max(0, Math.min(end, at < 0 ? end + 1 + at : at));
     this.#questions.asking = false;
-    if (this.isConnected) this.#open(same);
-  }
-
-  /**
-   * Begin as the figure of the same key that this one replaces, as notebooks do: blocks move from there.
-   * @param {{story: Story, at: number, answers: Map<number, Answer>}} before
-   */
-  #goOn({ story, at, answers }) {
-    [this.#story, this.#at, this.#questions.answers] = [story, at, answers];
-    this.#open();
-    this.#parts.picture.svg.getBoundingClientRect(); // let the browser see where the cards start
+    const grown = same && this.#at === end && end > old.states.length - 1;
+    if (this.isConnected) this.#open(same, grown);
   }
 
   /** The step that is shown; 0 is the state before the first. */
@@ -287,13 +269,13 @@ class KvStory extends HTMLElement {
 
   // -- The parts: made once for a story --
 
-  #open(keep = false) {
+  #open(keep = false, performing = false) {
     const story = this.#opened;
     if (!keep || !this.#made) this.#build();
     this.#parts.picture.story = story;
     this.#parts.range.max = String(story.states.length - 1);
     this.#layout();
-    this.#show(keep);
+    this.#show(keep, performing);
     this.#announce();
     if (!keep) this.#startFilm();
   }
@@ -438,10 +420,7 @@ class KvStory extends HTMLElement {
   }
 
   #announce() {
-    const story = this.#opened,
-      { asking, answers } = this.#questions;
-    if (story.data.key !== undefined) kept.set(story.data.key, { story, at: this.#at, answers });
-    const detail = { step: this.#at, steps: story.states.length - 1, asking };
+    const detail = { step: this.#at, steps: this.#opened.states.length - 1, asking: this.#questions.asking };
     this.dispatchEvent(new CustomEvent("kv-step", { bubbles: true, composed: true, detail }));
   }
 

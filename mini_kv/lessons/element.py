@@ -1,0 +1,35 @@
+"""The figure as a widget: the element of the book, shown by a notebook, told by the kernel what to show.
+
+    figure = story_element(data)        a widget for any box of ipywidgets; needs anywidget
+    figure.story = other_data           the same figure goes on from where it was
+
+A page without a kernel, as an exported one, is given the story itself by `figure.fragment`.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from mini_kv.lessons.needs import need
+from mini_kv.viz import figure
+
+
+def story_element(data: dict[str, Any]) -> Any:
+    """Return a widget that shows this story. Raises `MissingPackageError` without anywidget."""
+    return _widget_class()(story=data)
+
+
+@cache
+def _widget_class() -> Any:
+    """Return the widget's class: made when it is first wanted, since its package is only a notebook's."""
+    base: Any = need("anywidget").AnyWidget
+    traitlets = need("traitlets")
+    code = resources.files("mini_kv.lessons").joinpath("element.js").read_text(encoding="utf-8")
+
+    class StoryElement(base):  # type: ignore[misc] # its package is loaded by name
+        """`<kv-story>` with the story that the kernel gives it."""
+
+        _esm = f"{figure.script()}\n{code}"
+        story = traitlets.Dict().tag(sync=True)
+
+    return StoryElement
