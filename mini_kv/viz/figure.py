@@ -119,7 +119,7 @@ def fragment(data: Data, film: bool = False) -> str:
     The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
     """
     return (
-        f'<div class="kv-story"><kv-story{" film" if film else ""}>'
+        f'<div class="kv-story"><kv-story{_key(data)}{" film" if film else ""}>'
         f'<script type="application/json">{_inert(data)}</script>{_still(data)}{_in_words(data)}'
         "</kv-story></div>"
     )
@@ -130,6 +130,11 @@ def _still(data: Data) -> str:
     if data["num_blocks"] > MOST_BLOCKS or not data["steps"]:
         return ""
     return svg(data, key_step(data), memory=False)
+
+
+def _key(data: Data) -> str:
+    """Return the attribute that says which step is printed; a pool of cards that moves has one."""
+    return f' key="{key_step(data)}"' if data["steps"] else ""
 
 
 def key_step(data: Data) -> int:

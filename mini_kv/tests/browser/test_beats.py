@@ -258,7 +258,7 @@ def test_a_pool_that_is_too_large_has_no_still():
 
 def test_a_film_plays_by_itself_in_ten_seconds(open_page, tmp_path):
     """Without a touch: a question, the same again, both gone, two overwritten, four revived; then all again."""
-    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story>", "<kv-story film>")
+    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
     (tmp_path / "film.html").write_text(markup, encoding="utf-8")
     shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
     shown.evaluate("""() => {
@@ -286,7 +286,7 @@ def test_a_film_plays_by_itself_in_ten_seconds(open_page, tmp_path):
 
 def test_a_film_waits_under_the_pointer_and_ends_when_it_is_taken(open_page, tmp_path):
     """The pointer stops it, so does its button; taken, it is at the first step, with controls and questions."""
-    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story>", "<kv-story film>")
+    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
     (tmp_path / "film.html").write_text(markup, encoding="utf-8")
     shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
     shown.locator(".pic").hover()
@@ -302,7 +302,7 @@ def test_a_film_waits_under_the_pointer_and_ends_when_it_is_taken(open_page, tmp
 
 def test_a_film_stands_still_for_those_who_ask(open_page, tmp_path):
     """The first question's blocks are there, nothing plays, and Play starts it."""
-    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story>", "<kv-story film>")
+    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
     (tmp_path / "film.html").write_text(markup, encoding="utf-8")
     shown = open_page((tmp_path / "film.html").as_uri(), reduced_motion="reduce")
     shown.wait_for_timeout(1500)

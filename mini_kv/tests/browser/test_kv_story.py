@@ -6,7 +6,7 @@ from mini_kv.tests.story_examples import EVERYTHING, crowded_run, story_of
 from mini_kv.tests.traced_run import random_life
 from mini_kv.trace.frame import frames
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.viz.figure import fragment, page, script, spans_data, story_data
+from mini_kv.viz.figure import fragment, key_step, page, script, spans_data, story_data
 from mini_kv.viz.text import draw_state
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
@@ -503,6 +503,22 @@ def test_on_paper_it_is_the_step_that_is_shown(show):
     shown.emulate_media(media="print")
     assert shown.locator(".bar").is_hidden()
     assert shown.locator(".say").is_visible()
+
+
+def test_on_paper_it_is_the_step_that_tells_most_if_none_was_chosen(open_page, tmp_path):
+    """Lab-05's story is printed where blocks are revived and one is evicted; on the screen it stands where it stood."""
+    data = story_data(load_scenario("share-and-evict"))
+    (tmp_path / "printed.html").write_text(page(data), encoding="utf-8")
+    shown = open_page((tmp_path / "printed.html").as_uri())
+    key = key_step(data)
+    assert "evicted" in data["steps"][key - 1]["events"]
+    for media, step in (("screen", 1), ("print", key), ("screen", 1)):
+        shown.emulate_media(media=media)
+        shown.wait_for_function(f"() => document.querySelector('kv-story').step === {step}")
+    go(shown, 2)
+    shown.emulate_media(media="print")
+    assert shown.locator(".bar").is_hidden()
+    assert shown.locator("kv-story").evaluate("one => one.step") == 2
 
 
 def test_in_chinese(show):

@@ -121,6 +121,10 @@ class KvStory extends HTMLElement {
   #beats = [];
   #beatTimer = 0;
   #speed = SPEEDS[0];
+  /** Whether the reader has gone to a step. */
+  #touched = false;
+  /** Where the figure stood before it was printed. */
+  #onScreen = 0;
   #width = 0;
   /** What the caption tells. @type {unknown[]} */
   #told = [];
@@ -155,7 +159,11 @@ class KvStory extends HTMLElement {
     const dark = matchMedia("(prefers-color-scheme: dark)"),
       themed = () => this.#theme();
     dark.addEventListener("change", themed);
+    const paper = matchMedia("print"),
+      printed = () => this.#onPaper(paper.matches);
+    paper.addEventListener("change", printed);
     this.#cleanup.push(() => dark.removeEventListener("change", themed));
+    this.#cleanup.push(() => paper.removeEventListener("change", printed));
     for (const observer of [resized, child, theme]) this.#cleanup.push(() => observer.disconnect());
     if (this.#story) this.#open();
     else this.#readChild();
@@ -253,6 +261,18 @@ class KvStory extends HTMLElement {
     const [r, g, b] = (getComputedStyle(this).color.match(/[\d.]+/g) ?? [0, 0, 0]).map(Number);
     const dark = md ? md === "slate" : jp ? jp === "false" : 0.299 * r + 0.587 * g + 0.114 * b > 140;
     this.#made.fig.classList.toggle("dark", dark);
+  }
+
+  /**
+   * Print the step that tells most, if the reader has chosen none; the attribute key says which that is.
+   * @param {boolean} printing
+   */
+  #onPaper(printing) {
+    const key = Number(this.getAttribute("key"));
+    if (!this.#made || !key || this.#touched) return;
+    if (printing) this.#onScreen = this.#at;
+    this.#at = printing ? key : this.#onScreen;
+    this.#show(false);
   }
 
   #resized() {
@@ -592,6 +612,7 @@ class KvStory extends HTMLElement {
     const at = Math.max(0, Math.min(this.#story.states.length - 1, number));
     const next = Math.abs(at - this.#at) <= 1;
     this.#at = at;
+    this.#touched = true;
     this.#questions.asking = false;
     if (!this.#made) return;
     this.#show(next, performing);
