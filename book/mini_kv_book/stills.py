@@ -13,7 +13,7 @@ from mini_kv.viz.figure import key_step, story_data
 from mini_kv.viz.still import svg
 from mini_kv_book.places import ROOT
 
-STORY = re.compile(r'^Story\("([\w-]+)"\)$', re.MULTILINE)
+STORY = re.compile(r'\bStory\("([\w-]+)"\)')
 
 
 def notebooks() -> dict[Path, str]:

@@ -1,7 +1,7 @@
 """What notebooks and chapters call, and nothing else does: numbers for charts, and controls for cells.
 
 In reading order, first the numbers, counted on the real engine: `curves` (waste, hit rates, memory over time),
-`timeline` (what each request does in each step), `admission` (a trace under several admission strategies), `windows`
+`timeline` (what each request does in each step), `windows`
 (what groups of layers hold and find), `policies` (a scenario under another eviction policy), `second_home` (a cache
 with tiers, in letters), `boundaries` (which requests a decode step has to visit), `helpers` (several requests admitted
 together, one that is freed in any case). With torch: `tensors` (slots, online softmax, 8 bits), `quantization_error`

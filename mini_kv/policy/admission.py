@@ -10,13 +10,13 @@ vLLM's own rule beside greedy, a share of the pool that stays free, is an argume
 be taken at any moment: a strategy that counted it would close its doors on an idle engine and never open them again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.sched.admission import Greedy
+from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 
-__all__ = ["Greedy", "Hysteresis", "ReservedBlocks"]
+__all__ = ["Greedy", "Hysteresis", "ReservedBlocks", "Strategy", "strategies"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,22 @@ class Hysteresis:
         elif block_pool.usage < self.low:
             self._open = True
         return 0 if self._open else None
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """When a newcomer may enter: a policy, or a share of the pool that the cache manager keeps free."""
+
+    admission: AdmissionPolicy = field(default_factory=Greedy)
+    watermark: float = 0.0
+
+
+def strategies() -> dict[str, Strategy]:
+    """Return the strategies by name, each as new: one that keeps its mind must not bring it from another run."""
+    return {
+        "greedy": Strategy(),
+        "jumping": Strategy(Greedy(may_jump=True)),
+        "reserved-8": Strategy(ReservedBlocks(8)),
+        "watermark-10": Strategy(watermark=0.1),
+        "hysteresis-90-50": Strategy(Hysteresis(0.9, 0.5)),
+    }

@@ -1,13 +1,15 @@
-"""The eviction policies by name, and one's own from a file: `--policy sieve`, `--policy mine.py:Hybrid`."""
+"""Policies by name, eviction's and admission's, or from a file: `--policy sieve`, `--policy mine.py:Hybrid`."""
 
 import difflib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
+from mini_kv.policy.admission import Strategy, strategies
 from mini_kv.policy.eviction import Policy
 from mini_kv.policy.ranked import FIFO, LFU, LeafFirst, SeenTwice
 from mini_kv.policy.recent_then_used import RecentThenUsed
@@ -37,33 +39,47 @@ POLICIES: dict[str, Policy] = {
 
 VERBS = ("popleft_n", "remove", "append_n", "prepend_n", "get_all_free_blocks")
 """What a pool asks of its free queue, beside `num_free_blocks`, which may be an attribute of its objects alone."""
+VERBS_OF_ADMISSION = ("may_jump", "reserved_blocks")
+"""What the scheduler asks of an admission policy."""
 
 
 def find_policy(name: str) -> Policy:
-    """Return the policy of this name, or the class that `file.py:Class` names.
+    """Return the eviction policy of this name, or the class that `file.py:Class` names.
 
     Raises `ConfigError` if there is none; what the file itself raises is passed on.
     """
-    if name in POLICIES:
-        return POLICIES[name]
+    return POLICIES[name] if name in POLICIES else _own("policy", name, list(POLICIES), VERBS)
+
+
+def find_strategy(name: str) -> Strategy:
+    """Return the admission strategy of this name, or one with an object of the class that `file.py:Class` names.
+
+    Raises `ConfigError` if there is none; what the file itself raises is passed on.
+    """
+    known = strategies()
+    return known[name] if name in known else Strategy(_own("admission", name, list(known), VERBS_OF_ADMISSION)())
+
+
+def _own(option: str, name: str, known: Sequence[str], verbs: Sequence[str]) -> Any:
+    """Return the class that `file.py:Class` names, if it has these verbs."""
     path, colon, attribute = name.rpartition(":")
     if not colon or not path.endswith(".py"):
-        near = difflib.get_close_matches(name, POLICIES, n=1)
+        near = difflib.get_close_matches(name, known, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"there is no policy {name!r}; {meant}there are {', '.join(POLICIES)}, or yours: file.py:Class"
+            f"there is no {option} {name!r}; {meant}there are {', '.join(known)}, or yours: file.py:Class"
         )
     if not Path(path).is_file():
-        raise ConfigError(f"--policy {name}: there is no file {path}")
+        raise ConfigError(f"--{option} {name}: there is no file {path}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"--policy {name}: {path} cannot be loaded as Python")
+        raise ConfigError(f"--{option} {name}: {path} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    policy = getattr(module, attribute, None)
-    if not isinstance(policy, type):
-        raise ConfigError(f"--policy {name}: {path} has no class {attribute}")
-    missing = [verb for verb in VERBS if not hasattr(policy, verb)]
+    found = getattr(module, attribute, None)
+    if not isinstance(found, type):
+        raise ConfigError(f"--{option} {name}: {path} has no class {attribute}")
+    missing = [verb for verb in verbs if not hasattr(found, verb)]
     if missing:
-        raise ConfigError(f"--policy {name}: {attribute} lacks the free queue's {', '.join(missing)}")
-    return policy
+        raise ConfigError(f"--{option} {name}: {attribute} lacks {', '.join(missing)}")
+    return found

@@ -6,7 +6,6 @@ import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
-from mini_kv.lessons.admission import serve
 from mini_kv.lessons.chain import PRESETS, chain
 from mini_kv.lessons.curves import (
     follow_replay,
@@ -20,10 +19,11 @@ from mini_kv.lessons.predict import LOCK, Predict, questions, seen
 from mini_kv.lessons.timeline import PROMPT, long_among_short
 from mini_kv.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
 from mini_kv.planning.cost import H200, decode_step, request_cost, served
-from mini_kv.policy.admission import Greedy
+from mini_kv.policy.admission import Greedy, Strategy
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.scenario import prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
+from mini_kv.traces.clock import replay_with_clock
 
 LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
 GEMMA = ("full", *["window 1024"] * 5)  # notebook 09's
@@ -83,7 +83,7 @@ def let_in(admission: AdmissionPolicy) -> int:
 def waits() -> list[tuple[float, int]]:
     """Return the mean and the longest wait of notebook 08's workload, without jumping and with it."""
     policies = Greedy(), Greedy(may_jump=True)
-    reports = [serve(small_trace(), 60, admission=policy, ms_per_step=50) for policy in policies]
+    reports = [replay_with_clock(small_trace(), 60, strategy=Strategy(one), ms_per_step=50) for one in policies]
     return [(int(report.mean_wait), report.longest_wait) for report in reports]
 
 

@@ -24,9 +24,10 @@ from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.lessons.admission import serve
+from mini_kv.policy.admission import Strategy
 from mini_kv.tests.progress_cases import Ask, Case, Play, StandsStill, random_case
 from mini_kv.trace.step import run_step, sample_ready
+from mini_kv.traces.clock import replay_with_clock
 from mini_kv.traces.mooncake import TraceRequest
 
 NUM_CASES = int(os.environ.get("MINI_KV_PROGRESS", "2000"))
@@ -190,7 +191,7 @@ def test_serving_a_trace_stops_when_nothing_can_run_any_more() -> None:
     """The second request comes while the first runs; from then on there is less memory than it needs."""
     trace: Sequence[TraceRequest] = [TraceRequest(0, 500, 5, (1,)), TraceRequest(20, 1500, 5, (2, 3, 4))]
     with pytest.raises(SchedulerError, match="stand still"):
-        serve(trace, 12, admission=Thief())
+        replay_with_clock(trace, 12, strategy=Strategy(Thief()))
 
 
 class NeverDone(Scheduler):

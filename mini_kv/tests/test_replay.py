@@ -11,7 +11,7 @@ from mini_kv.trace.edge import EdgeKind
 from mini_kv.trace.recorder import Recorder
 from mini_kv.traces import mooncake
 from mini_kv.traces.mooncake import TraceRequest, read_trace
-from mini_kv.traces.replay import num_blocks_for_all, replay
+from mini_kv.traces.replay import Found, num_blocks_for_all, replay
 from mini_kv.traces.synthetic import generate
 
 
@@ -53,8 +53,12 @@ def test_a_story_without_eviction():
             requests=6,
             requests_refused=0,
             prompt_tokens_refused=0,
-            requests_warm=3,
-            warm_prompt_tokens=1300 + 1024 + 600,
+            found=(
+                Found("nothing", 3, 1300 + 500 + 1600, 0),
+                Found("less than 1/4"),
+                Found("1/4 to 3/4", 1, 1024, 512),
+                Found("3/4 or more", 2, 1300 + 600, 1024 + 512),
+            ),
             prompt_tokens=1300 + 1300 + 1024 + 600 + 500 + 1600,
             hit_tokens=1024 + 512 + 512,
             full_blocks=2 + 2 + 2 + 1 + 0 + 3,
@@ -64,10 +68,8 @@ def test_a_story_without_eviction():
             peak_held_blocks=4,  # the last request's
         ),
     )
-    assert report.requests_cold == 3
     assert report.hit_rate_of_prompt_tokens == 2048 / 6324
     assert report.hit_rate_of_full_blocks == 4 / 10
-    assert report.hit_rate_of_warm_prompt_tokens == 2048 / 2924
     assert report.peak_usage == 4 / 15
 
 
@@ -88,7 +90,8 @@ def test_a_story_with_eviction():
         "evictions": 3,
         "peak_held_blocks": 3,
     }
-    assert (report.requests_warm, report.requests_cold, report.peak_usage) == (2, 3, 1.0)
+    assert [group.requests for group in report.found] == [3, 0, 1, 1]
+    assert report.peak_usage == 1.0
 
 
 CROWD = [
@@ -137,7 +140,7 @@ def test_a_prompt_larger_than_the_pool_is_refused_and_changes_nothing(concurrenc
     report = replay([small, large, small], 3, concurrency=concurrency)
     without = replay([small, small], 3, concurrency=concurrency)
     assert (report.requests_refused, report.prompt_tokens_refused) == (1, 1025)
-    assert (report.requests_cold, report.requests_warm) == (1, 1)
+    assert [group.requests for group in report.found] == [1, 0, 1, 0]
     assert same_but(report, without, "requests", "requests_refused", "prompt_tokens_refused")
 
 
@@ -146,7 +149,6 @@ def test_without_a_token_there_is_no_rate():
     assert report.requests_refused == 1
     assert report.hit_rate_of_prompt_tokens is None
     assert report.hit_rate_of_full_blocks is None
-    assert report.hit_rate_of_warm_prompt_tokens is None
     assert report.peak_usage == 0.0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.policy.admission import strategies
 from mini_kv.traces import mooncake
 from mini_kv.traces.league import league
 from mini_kv.traces.mooncake import read_trace
@@ -66,8 +67,10 @@ def test_the_report(capsys):
         "",
         "hit rate by tokens    51.33 %  529,408 of 1,031,342 prompt tokens were in the cache",
         "hit rate by blocks    53.88 %  1,034 of 1,919 full blocks of prompts (partial ones are never cached)",
-        "warm requests             178  found a prefix: 56.11 % of their 943,522 tokens",
-        "cold requests              22  found nothing",
+        "found nothing              22  requests: 0 of their 87,820 tokens",
+        "found less than 1/4        30  requests: 31,232 of their 227,285 tokens",
+        "found 1/4 to 3/4           87  requests: 202,240 of their 373,674 tokens",
+        "found 3/4 or more          61  requests: 295,936 of their 342,563 tokens",
         "refused requests            0  are larger than the pool: 0 prompt tokens, left out above",
         "evictions                 790  cached blocks lost their key, since their memory was needed",
         "peak usage            73.74 %  73 blocks were held at once",
@@ -102,14 +105,16 @@ def test_the_keys_of_the_json_report_are_kept(capsys):
         "concurrency": 4,
         "requests": 200,
         "requests_refused": 0,
-        "requests_cold": 22,
-        "requests_warm": 178,
+        "found": [
+            {"share": "nothing", "requests": 22, "prompt_tokens": 87_820, "hit_tokens": 0},
+            {"share": "less than 1/4", "requests": 30, "prompt_tokens": 227_285, "hit_tokens": 31_232},
+            {"share": "1/4 to 3/4", "requests": 87, "prompt_tokens": 373_674, "hit_tokens": 202_240},
+            {"share": "3/4 or more", "requests": 61, "prompt_tokens": 342_563, "hit_tokens": 295_936},
+        ],
         "prompt_tokens": 1_031_342,
         "prompt_tokens_refused": 0,
-        "warm_prompt_tokens": 943_522,
         "hit_tokens": 529_408,
         "hit_rate_of_prompt_tokens": 529_408 / 1_031_342,
-        "hit_rate_of_warm_prompt_tokens": 529_408 / 943_522,
         "full_blocks": 1919,
         "hit_blocks": 1034,
         "hit_rate_of_full_blocks": 1034 / 1919,
@@ -196,3 +201,45 @@ def test_a_wrong_last_line_is_found_before_anything_is_replayed(tmp_path, monkey
     assert run(str(trace)) == 2
     assert terminal.getvalue() == f"mini-kv replay: {trace}:201: timestamp is missing\n"
     assert capsys.readouterr().out == ""
+
+
+def test_with_a_clock_a_line_per_strategy(capsys, tmp_path):
+    """`--rate` and `--admission` bring it; `all` are those with names, and one's own comes from a file."""
+    two = tmp_path / "two.jsonl"
+    two.write_text("".join(Path(SMALL).read_text().splitlines(keepends=True)[:2]))
+    mine = tmp_path / "mine.py"
+    mine.write_text("class Door:\n    may_jump = False\n    def reserved_blocks(self, block_pool):\n        return 0\n")
+    own = f"{mine}:Door"
+    assert run(str(two), "--num-blocks", "9", "--admission", "all", "--admission", own, "--admission", "greedy") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "pool of 9 blocks (one is the null block); 0 requests are larger"
+    assert [line[:20].strip() for line in lines[4:]] == [*strategies(), "mine.py:Door"]
+    assert lines[4][20:] == lines[-1][20:], "a door that is always open is greedy"
+
+
+def test_a_clock_s_report_as_json(capsys):
+    """What stands in chapter 13's table, and what is held at once: a load."""
+    assert run(SMALL, "--num-blocks", "60", "--ms-per-step", "50", "--rate", "recorded", "--json") == 0
+    report = json.loads(capsys.readouterr().out)["greedy"]
+    assert (report["steps"], report["preemptions"], report["longest_wait"]) == (11_031, 17, 3276)
+    assert (report["peak_held_blocks"], report["peak_running"]) == (59, 13)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--rate", "fast"], "--rate is 'fast': requests per second, or recorded"),
+        (["--rate", "-1"], "rate is -1.0: it must be above 0 requests per second"),
+        (["--admission", "gredy"], "there is no admission 'gredy'; did you mean greedy? there are greedy, jumping"),
+        (["--admission", "none.py:Door"], "--admission none.py:Door: there is no file none.py"),
+        (["--admission", f"{LFU_OF_LAB_13}:LFU"], "LFU lacks may_jump, reserved_blocks"),
+        (["--rate", "1", "--ms-per-step", "0"], "ms_per_step is 0, it must be at least 1"),
+        (["--rate", "1", "--concurrency", "0"], "max_num_seqs is 0, it must be at least 1"),
+    ],
+)
+def test_a_clock_that_cannot_be_is_one_line_and_exit_2(capsys, options, problem):
+    assert run(SMALL, *options) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert problem in captured.err
+    assert captured.err.count("\n") == 1

@@ -2,8 +2,8 @@
 
 In reading order: `mooncake` (the file format of published traces), `token_request` (a request whose tokens are known),
 `synthetic` (traces of our own, from a seed), `replay` (a trace through the real cache manager), `plain_lru` (the same
-question answered without the engine), `replay_command` (`mini-kv replay`), `league` and `league_command` (eviction
-policies side by side: `mini-kv league`).
+question answered without the engine), `clock` (a trace through the scheduler, with arrivals and answers),
+`replay_command` (`mini-kv replay`), `league` and `league_command` (eviction policies side by side: `mini-kv league`).
 Then where the hits went: `prompts` (what the cache sees of a request of either kind), `curve` and `curve_command`
 (`mini-kv curve`: every pool size at once), `plot` (their drawings), `token_trace` (files whose lines hold the tokens),
 `seen` (what came before, and behind which difference), `runs` (prompts through the manager and the scheduler),

@@ -10,6 +10,7 @@ What is simulated is the bookkeeping, block for block; there is no model and no 
     refused         a prompt that is larger than the whole pool; it is counted, and changes nothing
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +24,22 @@ from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks
 
+SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or more": math.inf}
+"""Where the groups of `ReplayReport.found` end; each holds the shares below its end that no earlier group holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Requests that found about the same share of their prompts.
+
+    Whether a request found anything at all does not tell real traffic apart: nearly all begin with one system prompt.
+    """
+
+    share: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
@@ -33,15 +50,13 @@ class ReplayReport:
     concurrency: int
     """How many requests held their blocks at once, at most."""
     requests: int
-    """Requests of the trace: cold, warm and refused."""
+    """Requests of the trace, the refused ones included."""
     requests_refused: int
     """Requests whose prompt is larger than the pool."""
     prompt_tokens_refused: int
     """Tokens of the refused prompts."""
-    requests_warm: int
-    """Requests that found at least one block in the cache; the others are cold."""
-    warm_prompt_tokens: int
-    """Tokens of the warm requests' prompts."""
+    found: tuple[Found, ...]
+    """The requests that were let in, by the share of their prompt that they found: see `SHARES`."""
     prompt_tokens: int
     """Tokens of all prompts."""
     hit_tokens: int
@@ -60,11 +75,6 @@ class ReplayReport:
     """Time of the replay, without reading the file."""
 
     @property
-    def requests_cold(self) -> int:
-        """Requests that found nothing in the cache."""
-        return self.requests - self.requests_refused - self.requests_warm
-
-    @property
     def hit_rate_of_prompt_tokens(self) -> float | None:
         """Share of the prompt tokens that were hits, 0.0 to 1.0; `None` if there were none."""
         return _share(self.hit_tokens, self.prompt_tokens)
@@ -73,11 +83,6 @@ class ReplayReport:
     def hit_rate_of_full_blocks(self) -> float | None:
         """Share of the full blocks that were hits, 0.0 to 1.0; `None` if there were none."""
         return _share(self.hit_blocks, self.full_blocks)
-
-    @property
-    def hit_rate_of_warm_prompt_tokens(self) -> float | None:
-        """Share of the warm requests' tokens that were hits, 0.0 to 1.0; `None` if there were none."""
-        return _share(self.hit_tokens, self.warm_prompt_tokens)  # a cold request has no hit to subtract
 
     @property
     def peak_usage(self) -> float:
@@ -89,10 +94,8 @@ class ReplayReport:
         return {
             **asdict(self),
             "block_size": BLOCK_SIZE,
-            "requests_cold": self.requests_cold,
             "hit_rate_of_prompt_tokens": self.hit_rate_of_prompt_tokens,
             "hit_rate_of_full_blocks": self.hit_rate_of_full_blocks,
-            "hit_rate_of_warm_prompt_tokens": self.hit_rate_of_warm_prompt_tokens,
             "peak_usage": self.peak_usage,
         }
 
@@ -129,15 +132,16 @@ def replay(
     names = name_blocks(trace)
     running: deque[Request] = deque()
     refused: list[TraceRequest] = []
-    warm: list[TraceRequest] = []
+    found = {share: Found(share) for share in SHARES}
     full_blocks = peak_held_blocks = 0
     for index, entry in enumerate(trace):
         if entry.num_blocks > num_blocks - 1:
             refused.append(entry)
         else:
             request = Request(str(index), num_tokens=entry.input_length, block_hashes=names[index])
-            if _admit(kv, request, running, concurrency):
-                warm.append(entry)
+            num_hits = _admit(kv, request, running, concurrency)
+            share = _group_of(num_hits, entry.input_length)
+            found[share] = _with_one_more(found[share], entry.input_length, num_hits)
             full_blocks += entry.num_full_blocks
             peak_held_blocks = max(peak_held_blocks, _num_held(kv.block_pool))
         if on_progress is not None:
@@ -154,8 +158,7 @@ def replay(
         requests=len(trace),
         requests_refused=len(refused),
         prompt_tokens_refused=sum(entry.input_length for entry in refused),
-        requests_warm=len(warm),
-        warm_prompt_tokens=sum(entry.input_length for entry in warm),
+        found=tuple(found.values()),
         prompt_tokens=kv.prefix_cache_stats.queries,
         hit_tokens=kv.prefix_cache_stats.hits,
         full_blocks=full_blocks,
@@ -177,8 +180,8 @@ def num_blocks_for_all(trace: Sequence[TraceRequest]) -> int:
     return 1 + sum(entry.num_blocks for entry in trace)
 
 
-def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concurrency: int) -> bool:
-    """Give the request its blocks, ending older ones as needed; return whether it found any in the cache.
+def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concurrency: int) -> int:
+    """Give the request its blocks, ending older ones as needed; return how many tokens it found in the cache.
 
     The request must fit into the pool, so that it has its blocks at the latest when no other request runs.
     """
@@ -190,7 +193,18 @@ def _admit(kv: KVCacheManager, request: Request, running: deque[Request], concur
         kv.free(running.popleft())
     request.num_computed_tokens = request.num_tokens
     running.append(request)
-    return num_hit_tokens > 0
+    return num_hit_tokens
+
+
+def _group_of(num_hits: int, num_tokens: int) -> str:
+    """Return in which group of `SHARES` a request is that found so much."""
+    if num_hits == 0:
+        return "nothing"
+    return next(share for share, end in SHARES.items() if num_hits / num_tokens < end)
+
+
+def _with_one_more(group: Found, num_tokens: int, num_hits: int) -> Found:
+    return Found(group.share, group.requests + 1, group.prompt_tokens + num_tokens, group.hit_tokens + num_hits)
 
 
 def _num_held(pool: BlockPool) -> int:

@@ -1,14 +1,20 @@
-"""`mini-kv replay TRACE.jsonl`: the command around `replay`."""
+"""`mini-kv replay TRACE.jsonl`: the command around `replay`, and with `--rate` or `--admission` `replay_with_clock`."""
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import TextIO
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.policy.catalogue import POLICIES, find_policy
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.policy.admission import strategies
+from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, read_trace
+from mini_kv.traces.clock import ClockReport, arrival_times, replay_with_clock
+from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, TraceRequest, read_trace
 from mini_kv.traces.replay import ReplayReport, replay
 
 
@@ -26,15 +32,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--concurrency",
         type=int,
-        default=1,
         metavar="C",
-        help="how many requests hold their blocks at once, at most (default: 1)",
+        help="how many requests hold their blocks at once, at most (default: 1, with a clock 128)",
     )
     parser.add_argument(
         "--policy",
         metavar="NAME",
         default="lru",
         help=f"which cached block goes first: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
+    )
+    parser.add_argument(
+        "--rate",
+        metavar="R",
+        help="with a clock and answers, through the scheduler: R requests per second, or as 'recorded'",
+    )
+    parser.add_argument(
+        "--admission",
+        action="append",
+        metavar="NAME",
+        help="with a clock: when a waiting request may enter; several times to compare, or all: "
+        f"{', '.join(strategies())}, or your own as file.py:Class",
+    )
+    parser.add_argument(
+        "--ms-per-step", type=int, default=20, metavar="MS", help="with a clock: how long a step lasts (default: 20)"
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
@@ -48,10 +68,18 @@ def run(args: argparse.Namespace) -> int:
     bar = ProgressBar(sys.stderr)
     try:
         policy = find_policy(args.policy)
+        with_clock = args.rate is not None or args.admission is not None
+        names = _names(args.admission)
+        for name in names:
+            find_strategy(name)  # a wrong name is told before a minute has gone by
+        rate = _rate(args.rate)
         trace = read_trace(args.trace)
-        bar.total = len(trace)
-        parts = parts_of(policy)
-        report = replay(trace, args.num_blocks, concurrency=args.concurrency, parts=parts, on_progress=bar.show)
+        bar.total = len(trace) * (len(names) if with_clock else 1)
+        if with_clock:
+            print(_with_clock(trace, names, rate, args, bar))
+            return 0
+        concurrency = 1 if args.concurrency is None else args.concurrency
+        report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts_of(policy), on_progress=bar.show)
     except KeyboardInterrupt:
         return 130
     except (TraceError, ConfigError) as error:
@@ -69,6 +97,67 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _names(asked: Sequence[str] | None) -> list[str]:
+    """Return the strategies that were asked for, each once; `all` stands for those that have names."""
+    names: list[str] = []
+    for name in asked or ["greedy"]:
+        names += list(strategies()) if name == "all" else [name]
+    return list(dict.fromkeys(names))
+
+
+def _rate(written: str | None) -> float | None:
+    """Return the requests per second that were asked for; `None` for those of the trace."""
+    if written in (None, "recorded"):
+        return None
+    try:
+        return float(written)
+    except ValueError:
+        raise ConfigError(f"--rate is {written!r}: requests per second, or recorded") from None
+
+
+def _with_clock(
+    trace: Sequence[TraceRequest], names: list[str], rate: float | None, args: argparse.Namespace, bar: "ProgressBar"
+) -> str:
+    """Replay the trace with a clock under each of these strategies, and return a line for each, or all as JSON."""
+    config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
+    reports: dict[str, ClockReport] = {}
+    for name in names:
+        before = len(reports) * len(trace)
+        reports[name] = replay_with_clock(
+            trace,
+            args.num_blocks,
+            config,
+            strategy=find_strategy(name),
+            rate=rate,
+            ms_per_step=args.ms_per_step,
+            parts=parts_of(find_policy(args.policy)),
+            on_progress=partial(bar.show, before=before),
+        )
+    if args.json:
+        return json.dumps({name: asdict(report) for name, report in reports.items()}, indent=2)
+    seconds = (arrival_times(trace, rate)[-1] - arrival_times(trace, rate)[0]) / 1000
+    per_second = f"{len(trace) / seconds:.2f} per second" if seconds else "all at once"
+    return f"{len(trace):,} requests, {per_second}, steps of {args.ms_per_step} ms\n{_table(reports)}"
+
+
+def _table(reports: dict[str, ClockReport]) -> str:
+    """Return the reports as a table, one line per strategy."""
+    first = next(iter(reports.values()))
+    lines = [
+        f"pool of {first.num_blocks:,} blocks (one is the null block); {first.requests_refused:,} requests are larger",
+        "",
+        "admission             steps  preempted  recomputed    hits  usage   peak  running  mean wait  longest",
+    ]
+    for name, report in reports.items():
+        label, hits = name.rpartition("/")[2], report.hit_tokens / max(report.prompt_tokens, 1)
+        lines.append(
+            f"{label:<20} {report.steps:>6,} {report.preemptions:>10,} {report.tokens_recomputed:>11,}"
+            f" {100 * hits:>5.1f} % {100 * report.mean_usage:>4.0f} % {report.peak_held_blocks:>6,}"
+            f" {report.peak_running:>8,} {report.mean_wait:>10.1f} {report.longest_wait:>8,}"
+        )
+    return "\n".join(lines)
+
+
 def _format_report(report: ReplayReport) -> str:
     """Return the report as text, one figure per line with the numbers that it is made of."""
     r = report
@@ -80,9 +169,11 @@ def _format_report(report: ReplayReport) -> str:
         f"{r.hit_tokens:,} of {r.prompt_tokens:,} prompt tokens were in the cache",
         f"hit rate by blocks  {_percent(r.hit_rate_of_full_blocks):>9}  "
         f"{r.hit_blocks:,} of {r.full_blocks:,} full blocks of prompts (partial ones are never cached)",
-        f"warm requests       {r.requests_warm:>9,}  "
-        f"found a prefix: {_percent(r.hit_rate_of_warm_prompt_tokens)} of their {r.warm_prompt_tokens:,} tokens",
-        f"cold requests       {r.requests_cold:>9,}  found nothing",
+        *(
+            f"found {group.share:<13} {group.requests:>9,}  requests: {group.hit_tokens:,} of their "
+            f"{group.prompt_tokens:,} tokens"
+            for group in r.found
+        ),
         f"refused requests    {r.requests_refused:>9,}  "
         f"are larger than the pool: {r.prompt_tokens_refused:,} prompt tokens, left out above",
         f"evictions           {r.evictions:>9,}  cached blocks lost their key, since their memory was needed",
@@ -106,9 +197,9 @@ class ProgressBar:
         self._is_terminal = stream.isatty()
         self._drawn = ""
 
-    def show(self, done: int) -> None:
-        """Draw the bar with `done` of `total` filled, if that looks different from what is there."""
-        percent = 100 * done // self.total
+    def show(self, done: int, before: int = 0) -> None:
+        """Draw the bar with `before + done` of `total` filled, if that looks different from what is there."""
+        percent = 100 * (before + done) // self.total
         text = f"{percent:3} % [{'#' * (percent // 5):<20}]"
         if self._is_terminal and text != self._drawn:
             self._drawn = text

@@ -428,16 +428,20 @@ def test_a_live_story_is_followed_to_its_end(show):
     assert step_of(shown) == 0
 
 
-def test_a_figure_that_replaces_another_goes_on_where_it_stood(show):
-    """A notebook's live player puts a new element in the old one's place; blocks move from where they were."""
-    data = {**crowded_run(16, 4, 12), "key": "live"}
-    shown = show({**data, "steps": data["steps"][:5]})
-    go(shown, 5)
+def test_a_live_figure_that_has_grown_plays_what_is_new(show):
+    """A notebook's live player hands over the whole story again; the last step is played beat by beat."""
+    data = crowded_run(16, 4, 12)
+    shown = show({**data, "steps": data["steps"][:5], "at": -1})
+    shown.evaluate("""() => {
+        window.beats = [];
+        document.addEventListener("kv-beat", (event) => window.beats.push(event.detail.step));
+    }""")
     shown.evaluate(
-        "html => { document.querySelector('main').innerHTML = html }", fragment(data | {"steps": data["steps"][:6]})
+        "data => { document.querySelector('kv-story').data = data }", {**data, "steps": data["steps"][:6], "at": -1}
     )
     assert step_of(shown) == 6
-    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.getAnimations().length > 0")
+    shown.wait_for_function("() => window.beats.length > 0")
+    assert set(shown.evaluate("() => window.beats")) == {6}
 
 
 # How it looks -------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_the_followed_replay_is_the_replay(concurrency):
     followed = follow_replay(trace, 120, concurrency=concurrency)
     report = replay(trace, 120, concurrency=concurrency)
     assert sum(request.num_hit_tokens for request in followed) == report.hit_tokens
-    assert sum(request.num_hit_tokens > 0 for request in followed) == report.requests_warm
+    assert sum(request.num_hit_tokens == 0 for request in followed) == report.found[0].requests
     assert max(request.memory.used for request in followed) == report.peak_held_blocks
     assert {sum(request.memory) for request in followed} == {119}
     assert sum(shared_tokens(trace)) == replay(trace).hit_tokens
@@ -123,11 +123,10 @@ def test_the_curve_of_notebook_07():
     assert [round(report.hit_rate_of_prompt_tokens or 0, 4) for report in reports] == [
         0.3485, 0.4840, 0.6528, 0.6618, 0.6618,
     ]  # fmt: skip
-    assert [round(report.hit_rate_of_warm_prompt_tokens or 0, 4) for report in reports] == [
-        0.4560, 0.5365, 0.6942, 0.7024, 0.7024,
-    ]  # fmt: skip
     assert [report.evictions for report in reports] == [1179, 866, 446, 268, 0]
-    assert [report.requests_warm for report in reports] == [148, 175, 186, 187, 187]
+    assert [[group.requests for group in report.found] for report in reports] == [
+        [52, 34, 85, 29], [25, 32, 88, 55], [14, 12, 67, 107], [13, 11, 66, 110], [13, 11, 66, 110],
+    ]  # fmt: skip
     assert (reports[0].prompt_tokens, reports[0].distinct_blocks) == (1_031_342, 585)
 
 

@@ -280,7 +280,7 @@ def test_a_policy_is_found_by_name_or_in_a_file(tmp_path: Path) -> None:
     for name, said in {
         "seive": "there is no policy 'seive'; did you mean sieve? there are lru, ",
         f"{file}:Queue": "has no class Queue",
-        f"{file}:Empty": "Empty lacks the free queue's popleft_n, remove, append_n, prepend_n, get_",
+        f"{file}:Empty": "Empty lacks popleft_n, remove, append_n, prepend_n, get_",
         f"{tmp_path}/none.py:Stack": "there is no file",
     }.items():
         with pytest.raises(ConfigError, match=re.escape(said)):
