@@ -1,0 +1,141 @@
+r"""A radix tree as the prefix index: it keeps the tokens themselves where the engine keeps one hash per block.
+
+                       root
+                        |
+             [1 2 3 4 | 5 6 7 8]   blocks 1, 2          a node is a run of whole blocks,
+              /               \                           and below it they go on differently
+        [9 9 9 9]          [5 5 5 5 | 6 6 6 6]
+        block 3            blocks 4, 7
+
+A prompt is followed from the root as far as its tokens agree, a block at a time, so the answer is the chain's: the
+blocks of the longest beginning that is cached. Nothing is hashed, nothing can collide, and what is cached behind a
+block is found at once. For that the tree holds every token of every cached block, and each lookup compares them. It is
+an index beside the engine's, to be compared with it; the engine's own is `BlockHashToBlockMap`.
+
+Source: RadixAttention (Zheng et al., SGLang, arxiv.org/abs/2312.07104); SGLang `RadixCache`, whose edges hold tokens
+and not whole blocks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+Block = tuple[int, ...]
+"""The tokens of a full block."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of blocks that all prompts below have in common."""
+
+    run: list[Block]
+    twins: list[list[int]]
+    """The ids of the blocks that hold this content, per block of the run, the oldest first; never empty."""
+    parent: "Node | None" = None
+    children: dict[Block, "Node"] = field(default_factory=dict)
+    """By the first block of their run: no two begin alike."""
+
+
+class RadixIndex:
+    """From the tokens of a prompt to the blocks that hold its beginning."""
+
+    def __init__(self, block_size: int) -> None:
+        """Begin with an empty tree; `block_size` is in tokens."""
+        self.block_size = block_size
+        self.root = Node([], [])
+        self._node_of: dict[int, Node] = {}
+        """Where each block stands."""
+
+    def match(self, tokens: Sequence[int]) -> list[int]:
+        """Return the blocks of the longest cached beginning, first block first. Costs O(tokens that agree)."""
+        found: list[int] = []
+        for node, num_equal in self._walk(self._cut(tokens)):
+            found += [twins[0] for twins in node.twins[:num_equal]]
+        return found
+
+    def insert(self, tokens: Sequence[int], block_ids: Sequence[int]) -> None:
+        """Enter the blocks of a prompt's beginning, in order; those that stand here already change nothing.
+
+        A block whose content another one holds becomes its twin. Raises `ValueError`, and changes nothing, if the
+        tokens do not fill these blocks, or if a block stands here with other content.
+        """
+        path = self._cut(tokens)
+        if len(path) != len(block_ids) or len(tokens) % self.block_size:
+            raise ValueError(f"{len(tokens)} tokens do not fill {len(block_ids)} blocks of {self.block_size}")
+        known = list(self._walk(path))
+        places = [(node, i) for node, num_equal in known for i in range(num_equal)]
+        for i, block_id in enumerate(block_ids):
+            if block_id in self._node_of and (i >= len(places) or block_id not in places[i][0].twins[places[i][1]]):
+                raise ValueError(f"block {block_id} is in the tree with other content")
+        for (node, i), block_id in zip(places, block_ids, strict=False):
+            if block_id not in node.twins[i]:
+                node.twins[i].append(block_id)
+                self._node_of[block_id] = node
+        if len(places) < len(path):
+            self._grow(known, path[len(places) :], block_ids[len(places) :])
+
+    def remove(self, block_id: int) -> None:
+        """Forget a block, which has been evicted. Costs O(blocks of its run).
+
+        Raises `ValueError`, and changes nothing, if it is not here, or if it has no twin and something is cached
+        behind it: nothing behind a gap is ever found, so tails go first.
+        """
+        node = self._node_of.get(block_id)
+        if node is None:
+            raise ValueError(f"block {block_id} is not in the tree")
+        place = next(i for i, twins in enumerate(node.twins) if block_id in twins)
+        is_last = place == len(node.run) - 1
+        if node.twins[place] == [block_id] and (not is_last or node.children):
+            raise ValueError(f"block {block_id} cannot go before those behind it")
+        node.twins[place].remove(block_id)
+        del self._node_of[block_id]
+        if not node.twins[place]:
+            first = node.run[0]
+            node.run.pop()
+            node.twins.pop()
+            if not node.run and node.parent is not None:
+                del node.parent.children[first]
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield all nodes but the root, a parent before its children."""
+        waiting = list(self.root.children.values())
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += node.children.values()
+
+    def _cut(self, tokens: Sequence[int]) -> list[Block]:
+        """Return the full blocks of a prompt."""
+        ends = range(0, len(tokens) + 1, self.block_size)
+        return [tuple(tokens[start:end]) for start, end in pairwise(ends)]
+
+    def _walk(self, path: list[Block]) -> Iterator[tuple[Node, int]]:
+        """Yield the nodes on the way, root first, each with how many of its blocks the path has."""
+        node, at = self.root, 0
+        yield node, 0
+        while at < len(path) and (child := node.children.get(path[at])) is not None:
+            num_equal = 0
+            while num_equal < len(child.run) and path[at : at + 1] == [child.run[num_equal]]:
+                num_equal, at = num_equal + 1, at + 1
+            yield child, num_equal
+            if num_equal < len(child.run):
+                return
+            node = child
+
+    def _grow(self, known: list[tuple[Node, int]], run: list[Block], block_ids: Sequence[int]) -> None:
+        """Hang a new run below where the path left the tree, in the middle of a node if it left it there."""
+        node, num_equal = known[-1]
+        if num_equal < len(node.run):
+            self._split(node, num_equal)
+        new = Node(run, [[block_id] for block_id in block_ids], node)
+        node.children[run[0]] = new
+        self._node_of.update(dict.fromkeys(block_ids, new))
+
+    def _split(self, node: Node, at: int) -> None:
+        """Cut a node in two: it keeps its first `at` blocks, and a new child has the rest and all that was below."""
+        lower = Node(node.run[at:], node.twins[at:], node, node.children)
+        for child in lower.children.values():
+            child.parent = lower
+        for twins in lower.twins:
+            self._node_of.update(dict.fromkeys(twins, lower))
+        node.run, node.twins, node.children = node.run[:at], node.twins[:at], {lower.run[0]: lower}
