@@ -3,7 +3,7 @@
 Standard library only; the engines to compare with are optional. In reading order: `measure` (clock, spread, order of
 the runs), `peers` (one adapter per engine), `bookkeeping` (the rows: what is measured), `growth` (rows that ask what
 becomes dearer with size), `rows` (all of them), `memory` (bytes per block, in a process of its own), `report` (table
-and JSON), `__main__` (`python -m mini_kv.bench`). Beside them, with torch: `attention`
-(`python -m mini_kv.bench.attention`), `generate` (`python -m mini_kv.bench.generate`), `narrow` (what a cache in 8 bits
-costs in quality) and `tiers` (the time to the first token, computed or reloaded).
+and JSON), `__main__` (`python -m mini_kv.bench`). `radix`: two prefix indexes, a chain and a tree. Beside them, with
+torch: `attention` (`python -m mini_kv.bench.attention`), `generate` (`python -m mini_kv.bench.generate`), `narrow`
+(what a cache in 8 bits costs in quality) and `tiers` (the time to the first token, computed or reloaded).
 """

@@ -16,7 +16,7 @@ from mini_kv.viz.figure import script
 ROOT = Path(__file__).parents[3]
 PACKED = ROOT / "book" / "docs" / "assets" / "kv-lab"
 PHONE = {"width": 390, "height": 844, "has_touch": True}
-LABS = [*(f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12)), "lab-05-further"]
+LABS = [*(f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12)), "lab-04-radix", "lab-05-further"]
 """All that need no torch."""
 
 COLD_S, WARM_S = 6, 0.5

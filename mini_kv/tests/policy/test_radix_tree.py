@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from mini_kv.bench.radix import BLOCK_SIZE, INDEXES, measure, prompts
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.policy.radix_tree import RadixIndex
@@ -117,3 +118,16 @@ def test_after_n_prompts_there_are_fewer_than_2_n_nodes():
         next_id += 60 - len(known)
     assert len(list(index.nodes())) < 200
     assert next_id > 5000
+
+
+def test_the_benchmark_asks_both_for_the_same_and_gets_it():
+    """Half of each second prompt is known, and what is timed is that: 64 of 128 blocks."""
+    asked = prompts(4)
+    for make in INDEXES.values():
+        index = make(BLOCK_SIZE)
+        index.insert(asked[0], range(128))
+        assert index.match(asked[1]) == list(range(64))
+        assert index.match(asked[2]) == []
+        costs = measure(make, asked)
+        assert [*costs] == ["look up", "enter", "evict", "bytes per block"]
+        assert min(costs.values()) > 0

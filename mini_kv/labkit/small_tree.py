@@ -1,0 +1,62 @@
+"""A radix tree in plain sight, to write its verbs on: nodes that hold runs of blocks, and what they say together."""
+
+from dataclasses import dataclass, field
+
+Block = tuple[int, ...]
+"""The tokens of a full block."""
+
+
+@dataclass(slots=True, eq=False)
+class SmallNode:
+    """A run of blocks that every prompt below it has."""
+
+    run: list[Block] = field(default_factory=list)
+    block_ids: list[list[int]] = field(default_factory=list)
+    """For each block of the run the ids of the blocks that hold it, oldest first."""
+    children: dict[Block, "SmallNode"] = field(default_factory=dict)
+    """What comes next, by the first block of the child's run."""
+
+
+class SmallTree:
+    """A root without a run, and what has been inserted below it."""
+
+    def __init__(self, block_size: int) -> None:
+        """Begin empty; `block_size` is in tokens."""
+        self.block_size = block_size
+        self.root = SmallNode()
+
+    def contents(self) -> dict[tuple[int, ...], list[int]]:
+        """Return the ids that stand at each place, by all tokens from the root to there."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        waiting: list[tuple[tuple[int, ...], SmallNode]] = [((), self.root)]
+        while waiting:
+            path, node = waiting.pop()
+            for block, ids in zip(node.run, node.block_ids, strict=False):
+                path += block
+                found[path] = list(ids)
+            waiting += [(path, child) for child in node.children.values()]
+        return dict(sorted(found.items()))
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the form of the tree: runs, ids, names of children. Nothing, if it is one."""
+        found, waiting = [], [(child, key) for key, child in self.root.children.items()]
+        if self.root.run or self.root.block_ids:
+            found.append("the root has a run")
+        while waiting:
+            node, key = waiting.pop()
+            if not node.run:
+                found.append("a node has an empty run")
+            elif node.run[0] != key:
+                found.append(f"a child that begins with {node.run[0]} stands under {key}")
+            if len(node.run) != len(node.block_ids) or not all(node.block_ids):
+                found.append(f"a run of {len(node.run)} blocks has the ids {node.block_ids}")
+            waiting += [(child, name) for name, child in node.children.items()]
+        return sorted(found)
+
+    def num_nodes(self) -> int:
+        """Return how many nodes there are below the root."""
+        waiting, number = [self.root], -1
+        while waiting:
+            waiting += waiting.pop().children.values()
+            number += 1
+        return number
