@@ -27,10 +27,11 @@ SAMPLE = 9
 PARTS = 4
 """Number of tests among which the pages are divided: two processes share them."""
 SCHEMES = {"light": "default", "dark": "slate"}  # the theme's names
-LOOKS: dict[str, tuple[int, str, dict[str, Any]]] = {  # how a reader sees a page, and which of axe's rules that changes
+LOOKS: dict[str, tuple[int, str, dict[str, Any] | None]] = {  # how a reader sees a page, and what axe is asked of it
     "light": (1280, "light", {}),
     "dark": (1280, "dark", {"runOnly": ["color-contrast"]}),
     "phone": (390, "light", {"rules": {"color-contrast": {"enabled": False}}}),
+    "small phone": (320, "light", None),
 }
 
 
