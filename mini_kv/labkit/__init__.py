@@ -5,10 +5,10 @@ What a lab's files need is here: `todo` for the starter, `points` for the tests.
 `fixture` (what a test gets in hand), `time_limit` (how long it may take), `naive`, `lives` and `worker` (to compare
 with: a slow cache and scheduler, random lives, a worker that remembers what lies where), `small_tree` (a radix tree
 of plain nodes), `small_pool` (a pool of plain lists, for a further part), `arena` (the workloads of lab-13),
-`failure` (the message), `scoreboard`, `misconception` (naming the idea behind a wrong answer), `state`, `progress`
-and `export` (results kept and passed on), `plugin` (pytest's hooks), `commands` (the learner's verbs of `mini-kv`),
-`shrink` (the fewest steps that fail), `audit` (are the tests any good?), `kernels` (what a lab about Triton needs),
-`own_engine` (the engine with a learner's parts).
+`second_home` (what lab-14 is about), `failure` (the message), `scoreboard`, `misconception` (naming the idea behind a
+wrong answer), `state`, `progress` and `export` (results kept and passed on), `plugin` (pytest's hooks), `commands`
+(the learner's verbs of `mini-kv`), `shrink` (the fewest steps that fail), `audit` (are the tests any good?),
+`kernels` (what a lab about Triton needs), `own_engine` (the engine with a learner's parts).
 """
 
 from collections.abc import Callable
