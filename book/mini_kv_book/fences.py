@@ -1,7 +1,7 @@
 """The fences that chapters are written with. Whatever a fence cannot show stops the build, with file and line.
 
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
-            function
+            function. `data by module:function`: a story that the function tells by itself
 kv-film     a scenario's name: the figure, playing by itself until the reader takes it
 kv-source   a dotted symbol: its source text
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
@@ -63,6 +63,8 @@ def code(text: str, language: str) -> str:
 def kv_story(body: str, _md: Any) -> str:
     """Draw the scenario of that name."""
     name, _, player = body.strip().partition(" by ")
+    if name == "data":
+        return f'<div class="kv-figure">{fragment(pkgutil.resolve_name(player)())}</div>'
     scenario = load_scenario(name)
     data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
     return f'<div class="kv-figure">{fragment(data)}</div>'

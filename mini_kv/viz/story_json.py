@@ -71,7 +71,7 @@ class StoryWriter:
     ) -> None:
         """Add the state after these calls. `told`: what the frame does not know, such as `do`, `say` or `waiting`.
 
-        `words`: those of the tokens in each held block, by block id.
+        `words`: those of the tokens in each held block, by block id. `tiers`, if told: per tier the keys that it keeps.
         """
         step = {name: value for name, value in told.items() if value not in (None, "")}
         step.setdefault("lines", story(spans))
@@ -149,7 +149,8 @@ def _after(before: Sequence[BlockView], edges: Sequence[Edge]) -> list[tuple[int
 
 
 def _keys(step: Data) -> list[str]:
-    return [key for key in (*step.get("names", ()), *step.get("name", {}).values()) if key]
+    in_tiers = [key for keys in step.get("tiers", {}).values() for key in keys]
+    return [key for key in (*step.get("names", ()), *step.get("name", {}).values(), *in_tiers) if key]
 
 
 def _shortened(step: Data, short: Mapping[str, str]) -> Data:
@@ -159,6 +160,8 @@ def _shortened(step: Data, short: Mapping[str, str]) -> Data:
         step["names"] = " ".join(short[key] for key in step["names"])
     if "name" in step:
         step["name"] = {block_id: short.get(key, "") for block_id, key in step["name"].items()}
+    if "tiers" in step:
+        step["tiers"] = {tier: " ".join(short[key] for key in keys) for tier, keys in step["tiers"].items()}
     return step
 
 
