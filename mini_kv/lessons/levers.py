@@ -8,6 +8,7 @@ mistake_lever         10  a mistake in the slots, over what lies where
 score_lever           11  the largest score of the last block, over what each block is worth
 outlier_lever         12  size of one channel, over the error of the others
 context_lever         15  tokens of the past, over the words per second of a batch
+link_lever            16  bytes per second of a link, over the time to compute or to reload a beginning
 """
 
 import math
@@ -22,7 +23,8 @@ from mini_kv.lessons.lever import Lever
 from mini_kv.lessons.slot_map import SlotMap
 from mini_kv.lessons.timeline import OUT, long_among_short
 from mini_kv.lessons.windows import held_at_each_token, held_while_computing
-from mini_kv.planning.cost import Card, Served, tokens_per_second
+from mini_kv.planning.cost import Card, Served, request_cost, tokens_per_second
+from mini_kv.tiers.cost import ReloadCost
 from mini_kv.traces.mooncake import TraceRequest
 
 
@@ -196,3 +198,35 @@ def context_lever(model: Served, card: Card) -> Lever:
     halved = next(label for label, rate in most.items() if rate <= most["0"] / 2)
     challenge = Challenge("Find the shortest of these pasts that halves the rate without one.", lambda at: at == halved)
     return Lever("tokens of the past", pictures, challenge=challenge)
+
+
+def link_lever(model: Served, card: Card, seconds_at_once: float = 1e-3) -> Lever:
+    """Return a lever over a link's speed: the time of a beginning, computed on a card of this kind or reloaded.
+
+    `seconds_at_once`: what reloading takes before the first byte.
+    """
+    num_tokens = [2**i for i in range(4, 14)]
+    per_token = request_cost(model, card, prompt_tokens=2000, answer_tokens=1, batch=1).prompt / 2000
+    pictures, least = {}, {}
+    for gigabytes in (1, 2, 4, 8, 12, 16, 25, 50, 100):
+        cost = ReloadCost(per_token, 1 / (gigabytes * 1e9), seconds_at_once)
+        crossover = cost.crossover_tokens(model.kv_bytes_per_token)
+        least[f"{gigabytes} GB/s"] = crossover
+        per_reloaded = model.kv_bytes_per_token * cost.seconds_per_byte
+        pictures[f"{gigabytes} GB/s"] = line_chart(
+            f"A link of {gigabytes} GB per second",
+            f"From {crossover:,} tokens on it takes less time to reload than to compute."
+            if crossover
+            else "It always takes less time to compute: each token takes longer to come up.",
+            num_tokens,
+            {
+                "compute": [1e3 * per_token * n for n in num_tokens],
+                "reload": [1e3 * (seconds_at_once + per_reloaded * n) for n in num_tokens],
+            },
+            labels=("tokens of the beginning", "milliseconds"),
+            log="xy",
+            shares=False,
+        )
+    enough = next(label for label, number in least.items() if number is not None and number <= 500)
+    challenge = Challenge("Find the slowest link over which 500 tokens are worth reloading.", lambda at: at == enough)
+    return Lever("speed of the link", pictures, challenge=challenge)

@@ -38,12 +38,12 @@ class Story:
 
     def __init__(
         self,
-        run: str | Scenario | TracedKVCacheManager,
+        run: str | Scenario | TracedKVCacheManager | dict[str, Any],
         title: str = "",
         *,
         player: Callable[[Scenario], Iterable[PlayedStep]] | None = None,
     ) -> None:
-        """Play a scenario (or the one of that name), or take the run that a traced manager recorded.
+        """Play a scenario (or the one of that name), or take the run that a traced manager recorded, or a story's data.
 
         `player`: makes a scenario's steps in place of the figure's own player, such as an engine with a model.
 
@@ -52,6 +52,9 @@ class Story:
         """
         if isinstance(run, TracedKVCacheManager):
             self.data = figure.spans_data(run.spans, len(run.block_pool.blocks), run.block_size, title or "Your run")
+            return
+        if isinstance(run, dict):
+            self.data = run
             return
         scenario = load_scenario(run) if isinstance(run, str) else run
         self.data = figure.played_data(scenario, player(scenario)) if player else figure.story_data(scenario)

@@ -16,6 +16,7 @@ from mini_kv.lessons.curves import (
 )
 from mini_kv.lessons.live import LiveCache
 from mini_kv.lessons.predict import LOCK, Predict, questions, seen
+from mini_kv.lessons.second_home import story
 from mini_kv.lessons.timeline import PROMPT, long_among_short
 from mini_kv.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
 from mini_kv.planning.cost import H200, decode_step, request_cost, served
@@ -97,6 +98,12 @@ def peak_of_a_window(chunk: int) -> int:
     return max(step.blocks[1] for step in held_while_computing(("full", "window 32"), 112, chunk))
 
 
+def computed_at_last(memory_blocks: int) -> int:
+    """Return how many tokens the last of three prompts computes, in a cache with a second home of this size."""
+    *_, last = [step for step in story(memory_blocks=memory_blocks)["steps"] if "scheduled" in step]
+    return int(last["scheduled"]["3"])
+
+
 ANSWERS = {
     "empty-slots-of-237": lambda: str(waste_over_block_sizes([237], [16])[0].num_empty_slots),
     "table-entries": lambda: f"{waste_over_block_sizes(LENGTHS, [1])[0].num_slots:,}",
@@ -121,6 +128,8 @@ ANSWERS = {
     "the-fifth": lambda: "nothing, none of them" if not any(hits_of_the_second_round(12_000, GEMMA, 5)) else "no",
     "sixty-four-in-a-step": lambda: f"{1e3 * decode_step(LLAMA, H200, 64, 1000).seconds:.1f} ms",
     "prompt-or-answer": lambda: "about the same" if 0.95 < prompt_to_answer() < 1.05 else "no",
+    "changed-places": lambda: str(computed_at_last(memory_blocks=3)),
+    "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
 }
 ABOUT_ATTENTION = {
@@ -200,5 +209,5 @@ def test_a_picture_s_sentence_is_kept_with_its_question():
 
 
 def test_an_unknown_question_names_the_known_ones():
-    with pytest.raises(ValueError, match="no question 'nonsense'; there are: after-a-minute, dashboard"):
+    with pytest.raises(ValueError, match="no question 'nonsense'; there are: after-a-minute, changed-places, dashboard"):
         Predict("nonsense")
