@@ -10,7 +10,7 @@ KV must not be read as KV), `tokenizer` and `tokenizer_patterns` (text to token 
 `weights_file` and `checkpoint` (a model's files, checked while they are read), `terminal` and `generate_command` (the
 engine at a terminal). Checkpoints that others have trained run by way of transformers: `huggingface`,
 `huggingface_checkpoint`, `huggingface_tokenizer`. Blocks that the pool evicts go on in `mini_kv.tiers`: `kv_transfer`,
-`tiered_engine`.
+`tiered_engine`. `tensor_parallel`: a model cut over several processes.
 
 Needs torch, like `mini_kv.attention`.
 """

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
     ChunkedLocalAttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
@@ -20,6 +21,7 @@ from mini_kv.core.kv_cache_planning import (
     get_kv_cache_groups,
     get_kv_cache_tensors,
     get_max_concurrency,
+    on_one_card,
     with_cache_dtype,
 )
 from mini_kv.planning.models import Model, load_model, model_names
@@ -45,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep keys and values in 8 bits (default: auto, 16 bits)",
     )
     parser.add_argument(
+        "--tensor-parallel-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cut the model over N cards: the plan is one card's, and --memory too (default: 1)",
+    )
+    parser.add_argument(
         "--hybrid",
         choices=list(HYBRID),
         default="auto",
@@ -62,13 +71,28 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--memory is {args.memory:g}, it must be above 0 and at most {LARGEST:,} GiB")
         model = load_model(args.model, args.block_size)
         max_len = args.max_len if args.max_len is not None else model.max_model_len
-        specs = with_cache_dtype(model.kv_cache_spec, args.kv_cache_dtype)
+        size = args.tensor_parallel_size
+        specs = with_cache_dtype(on_one_card(model.kv_cache_spec, size), args.kv_cache_dtype)
         groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
-        print("\n".join(_plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)))
+        lines = _plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)
+        print("\n".join([*_lines_of_cut(model.kv_cache_spec, size), *lines]))
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _lines_of_cut(specs: dict[str, KVCacheSpec], size: int) -> list[str]:
+    """Return what a cut over cards does to keys and values; nothing for one card."""
+    if size == 1:
+        return []
+    heads = sorted({spec.num_kv_heads for spec in specs.values() if isinstance(spec, AttentionSpec)})
+    kept = ", ".join(f"{max(1, number // size)} of {number}" for number in heads)
+    short = [number for number in heads if number < size]
+    said = (
+        f"; they have run out: each is kept {size // short[0]} times, and more cards buy no more room" if short else ""
+    )
+    return [f"one of {size} cards, with {kept} KV heads per layer{said}", ""]
 
 
 def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, max_len: int, step: int) -> list[str]:

@@ -22,6 +22,7 @@ from mini_kv.core.kv_cache_planning import (
     get_kv_cache_tensors,
     get_max_concurrency,
     group_size,
+    on_one_card,
 )
 from mini_kv.planning.models import load_model, model_names
 
@@ -277,3 +278,28 @@ def test_a_plan_that_cannot_be(arguments: list[str], capsys: pytest.CaptureFixtu
     assert captured.out == ""
     assert captured.err.startswith("mini-kv plan: ")
     assert captured.err.count("\n") == 1
+
+
+def test_one_card_of_several_keeps_its_heads_and_says_when_they_have_run_out(capsys):
+    """As vLLM counts them: the KV heads divided by the cards, and one at least."""
+    layer = {"0": FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128)}
+    heads = {size: next(iter(on_one_card(layer, size).values())).num_kv_heads for size in (1, 2, 4, 8, 16)}
+    assert heads == {1: 8, 2: 4, 4: 2, 8: 1, 16: 1}
+    assert main(["plan", "llama-3-8b", "--tensor-parallel-size", "2"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("one of 2 cards, with 4 of 8 KV heads per layer\n")
+    assert "pool         16,384 blocks in 16 GiB" in told
+    assert main(["plan", "llama-3-8b", "--tensor-parallel-size", "16"]) == 0
+    assert "they have run out: each is kept 2 times, and more cards buy no more room" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "says"),
+    [
+        ("llama-3-8b", "3", "has 8 KV heads: 3 cards cannot share them evenly"),
+        ("llama-3-8b", "0", "tensor_parallel_size is 0, it must be at least 1"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_refused(capsys, model, size, says):
+    assert main(["plan", model, "--tensor-parallel-size", size]) == 2
+    assert says in capsys.readouterr().err
