@@ -57,9 +57,10 @@ def _gather_row(logits: Tensor, num: int, chosen: int, tokenizer: TextTokenizer 
     top = logprobs.topk(num)
     ranks = {chosen: int((logprobs >= logprobs[chosen]).sum())}
     ranks |= {token_id: rank for rank, token_id in enumerate(top.indices.tolist(), start=1)}
+    values: list[float] = logprobs[list(ranks)].tolist()
     return {
-        token_id: Logprob(float(logprobs[token_id]), rank, _spelled(token_id, tokenizer))
-        for token_id, rank in ranks.items()
+        token_id: Logprob(value, rank, _spelled(token_id, tokenizer))
+        for (token_id, rank), value in zip(ranks.items(), values, strict=True)
     }
 
 

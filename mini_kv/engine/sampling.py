@@ -110,7 +110,7 @@ def sample_tokens(
 
 
 def _without(logits: Tensor, forbidden: Sequence[Collection[int]]) -> Tensor:
-    """Return the logits with those of the forbidden tokens at minus infinity. Ids that the model lacks are passed over."""
+    """Return the logits, at minus infinity where a token is forbidden; ids that the model lacks are passed over."""
     logits = logits.clone()
     for row, token_ids in enumerate(forbidden):
         logits[row, [token_id for token_id in token_ids if 0 <= token_id < logits.shape[1]]] = -torch.inf
