@@ -28,7 +28,7 @@ LARGEST = 1_000_000
 MOST_ANSWERS = 1000
 """The largest `--n`."""
 MOST_BYTES = 64 << 20
-"""The largest file that is read as a prompt."""
+"""The largest file that prompts are read from."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +40,12 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         help="a text to go on from; several run in one batch (an error calls the first of them request '0')",
     )
     parser.add_argument(
-        "--file",
+        "--prompts",
+        dest="files",
         action="append",
         default=[],
         metavar="FILE",
-        help="a prompt from a file, all of it, or from standard input: -; may be given several times",
+        help="prompts from a file, one per line, or from standard input: -; may be given several times",
     )
     parser.add_argument("--chat", action="store_true", help="each prompt is said to a chat model, by its own template")
     _add_sampling_arguments(parser)
@@ -141,16 +142,17 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
 
 
 def _read_files(args: argparse.Namespace) -> None:
-    """Put what stands in the files behind the prompts, once. Raises `ConfigError` if there is no prompt then."""
-    files, args.file = args.file, []
+    """Put the files' lines behind the prompts, once. Raises `ConfigError` if there is no prompt then."""
+    files, args.files = args.files, []
     for name in files:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise ConfigError(f"--file {name} has more than {MOST_BYTES:,} bytes")
-        args.prompts.append(content.decode("utf-8", errors="replace").removesuffix("\n"))
+            raise ConfigError(f"--prompts {name!r} has more than {MOST_BYTES:,} bytes")
+        lines = content.decode("utf-8-sig", errors="replace").split("\n")
+        args.prompts += [line.removesuffix("\r") for line in lines if line.strip()]
     if not args.prompts:
-        raise ConfigError("there is no prompt: write one, or give --file")
+        raise ConfigError("there is no prompt: write one, or give --prompts FILE with a line that is not blank")
 
 
 def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> None:

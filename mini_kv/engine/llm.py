@@ -3,8 +3,7 @@
     from mini_kv import LLM
     print(LLM("path/to/checkpoint").generate("A block is free when")[0].outputs[0].text)
 
-Source: vLLM 0.33 `LLM` (entrypoints/llm.py). What is there, and what is not, stands in the book, "If you come from
-vLLM".
+Source: vLLM 0.33 `LLM` (entrypoints/llm.py). What vLLM has and we do not, `mini_kv.engine.config.NOT_HERE` names.
 """
 
 import importlib.util
@@ -54,8 +53,7 @@ class LLM:
         Args:
             model: a folder on this machine, nothing is downloaded; `None`: the small model that comes along.
             dtype: to compute in, `"float32"` for instance; `"auto"`: the checkpoint's own. In `"bfloat16"`, in which
-                most are published, a model may say other words than by way of transformers: see the book, "If you come
-                from vLLM".
+                most are published, a model may say other words than by way of transformers: chapter 15 says why.
             device: where model and blocks lie.
             untested: whether to run an architecture that no test has compared with transformers.
             engine_args: sizes and limits by vLLM's names; see `EngineConfig.from_engine_args`. Where none says how

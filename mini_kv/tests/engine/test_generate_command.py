@@ -170,20 +170,20 @@ def test_a_screen_is_drawn_in_place():
     assert out.getvalue() == "one\ntwo\n\033[2F\033[Jthree\n"
 
 
-def test_a_prompt_from_a_file_or_from_standard_input_stands_behind_those_that_were_typed(tmp_path, capsys):
-    """The last line's end is not part of it; a byte that is no text is shown as such."""
-    (tmp_path / "a.txt").write_bytes(b"The cache\n")
-    (tmp_path / "b.txt").write_bytes(b"two\nlines \xff\n\n")
-    main(["generate", "A block is", "The cache", "two\nlines \ufffd\n", *GREEDY])
+def test_the_lines_of_a_file_stand_behind_the_prompts_that_were_typed(tmp_path, capsys):
+    """A prompt per line; blank lines and a byte order mark are none; a byte that is no text is shown as such."""
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfThe cache\r\n\r\n")
+    (tmp_path / "b.txt").write_bytes(b"two\n\n \nlines \xff\n\n")
+    main(["generate", "A block is", "The cache", "two", "lines \ufffd", *GREEDY])
     typed = capsys.readouterr().out
-    files = ["--file", str(tmp_path / "a.txt"), "--file", str(tmp_path / "b.txt")]
+    files = ["--prompts", str(tmp_path / "a.txt"), "--prompts", str(tmp_path / "b.txt")]
     assert main(["generate", "A block is", *files, *GREEDY]) == 0
     assert capsys.readouterr().out == typed
 
 
 def in_a_process(argv, given):
     code = "import sys; from mini_kv.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "generate", "--file", "-", *argv]
+    command = [sys.executable, "-c", code, "generate", "--prompts", "-", *argv]
     return subprocess.run(command, input=given, capture_output=True, check=False)
 
 
@@ -216,8 +216,8 @@ def test_what_a_model_says_to_the_terminal_reaches_it_as_text():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "there is no prompt: write one, or give --file"),
-        (["--file", "no/such/file"], "[Errno 2] No such file or directory: 'no/such/file'"),
+        ([], "there is no prompt: write one, or give --prompts FILE with a line that is not blank"),
+        (["--prompts", "no/such/file"], "[Errno 2] No such file or directory: 'no/such/file'"),
         (["good", "--n", "0"], "n of request '0' is 0, it must be at least 1"),
         (["good", "--n", "1001"], "--n is 1001, it must be at most 1,000"),
         (["good", "--dtype", "int8"], "dtype is 'int8', it must be auto or one of float64, float32, float16, bfloat16"),
