@@ -61,7 +61,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         type=Path,
         metavar="DIR",
-        help="a checkpoint's folder; with the extra hf of Qwen, Mistral or Gemma, too (default: the small model)",
+        help="a checkpoint's folder; with the extra hf of Qwen, Gemma, Phi and others, too (default: the small model)",
     )
     parser.add_argument(
         "--dtype",
@@ -161,7 +161,7 @@ def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> Non
         sys.stdout.reconfigure(errors="replace")  # a prompt, or a model, may say what this terminal cannot show
     between = "\n" if args.chat else ""
     texts = [
-        printable(os.fsencode(prompt).decode("utf-8", errors="replace")) + between
+        printable(prompt.encode("utf-8", "surrogateescape").decode("utf-8", errors="replace")) + between
         for prompt in args.prompts
         for _ in range(args.n)
     ]
