@@ -149,6 +149,7 @@ class LLMEngine:
         stop_token_ids = self._stop_token_ids(params)
         request = RequestState(request_id, token_ids, params, seed, stop_token_ids, priority, cache_salt)
         request.prompt = prompt if isinstance(prompt, str) else None
+        request.all_stop_token_ids = stop_token_ids | self._eos_token_ids()
         samples = [
             SampleState(request, index, IncrementalDetokenizer(self.tokenizer, params.stop) if self.tokenizer else None)
             for index in range(n)
@@ -166,6 +167,11 @@ class LLMEngine:
         """Return the tokens that end a text: those that were asked for, and the model's own."""
         eos = self.tokenizer.eos_token_id if self.tokenizer is not None and not params.ignore_eos else None
         return frozenset(params.stop_token_ids if eos is None else [*params.stop_token_ids, eos])
+
+    def _eos_token_ids(self) -> frozenset[int]:
+        """Return the tokens that end the model's texts, whether or not a request ends there."""
+        eos = self.tokenizer.eos_token_id if self.tokenizer is not None else None
+        return frozenset([*getattr(self.model, "eos_token_ids", ()), *([] if eos is None else [eos])])
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
         """Put one sample in the scheduler's waiting line."""

@@ -88,6 +88,8 @@ class RequestState:
     num_cached_tokens: int | None = None
     """Tokens of the prompt that were found in the cache when it was first admitted; `None`: not yet, or not to tell."""
     prompt: str | None = None
+    all_stop_token_ids: frozenset[int] = frozenset()
+    """Those in `stop_token_ids`, and what ends the model's texts even if this request goes on after it."""
 
 
 @dataclass(slots=True)
@@ -118,8 +120,8 @@ class SampleState:
 
     @property
     def forbidden_token_ids(self) -> frozenset[int]:
-        """The tokens that must not come next: those that would end it before it has its `min_tokens`."""
-        return self.request.stop_token_ids if self.num_tokens < self.request.params.min_tokens else frozenset()
+        """The tokens that must not come next: those that end a text, before it has its `min_tokens`."""
+        return self.request.all_stop_token_ids if self.num_tokens < self.request.params.min_tokens else frozenset()
 
     def take(self, token_id: int, finish_reason: str | None) -> DeltaOutput:
         """Take in a token, and the scheduler's word on whether it is the last; return what may be told.

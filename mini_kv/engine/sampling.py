@@ -47,7 +47,8 @@ class SamplingParams:
     ignore_eos: bool = False
     """Whether the request goes on after the token that ends a text."""
     min_tokens: int = 0
-    """Output tokens before which nothing ends it: the tokens that would are not chosen, texts in `stop` do not count.
+    """Output tokens before which nothing ends it: tokens that end a text are not chosen, with `ignore_eos` neither the
+    model's own; texts in `stop` do not count.
     Source: vLLM `MinTokensLogitsProcessor`, `BaseIncrementalDetokenizer.update`."""
     logprobs: int | None = None
     """How many of the likeliest tokens are told with their log probabilities, at each place, beside the chosen one; -1:

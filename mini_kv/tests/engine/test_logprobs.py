@@ -179,6 +179,14 @@ def test_before_min_tokens_the_token_that_would_end_it_is_not_chosen():
     assert (tokens[:2], SAID[2] in tokens, len(tokens), reason) == (SAID[:2], False, 5, "length")
 
 
+def test_before_min_tokens_the_models_own_end_is_not_chosen_even_where_it_would_not_end():
+    """As in vLLM, `SamplingParams.update_from_generation_config`: the end token is forbidden, ignored or not."""
+    ends = Letters(eos_token_id=SAID[2])
+    ignored, _, _ = only(engine(ends).generate([PROMPT], greedy(5, ignore_eos=True)))
+    held, _, reason = only(engine(ends).generate([PROMPT], greedy(5, ignore_eos=True, min_tokens=5)))
+    assert (ignored, held[:2], SAID[2] in held, reason) == (SAID[:5], SAID[:2], False, "length")
+
+
 def test_a_model_that_would_end_at_once_is_held_to_min_tokens_by_every_sample():
     everything_but_one = tuple(range(1, VOCAB_SIZE))
     params = SamplingParams(max_tokens=4, min_tokens=2, stop_token_ids=everything_but_one, seed=1)
