@@ -137,7 +137,7 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
         advice = "in a checkout, `make test` brings it, or pip install -e '.[engine]'"
         print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
     except (KVCacheError, OSError) as error:
-        print(f"mini-kv generate: {error}", file=sys.stderr)
+        print(f"mini-kv generate: {printable(str(error))}", file=sys.stderr)  # a chat template may say anything
     return None
 
 

@@ -114,6 +114,17 @@ def test_a_chat_at_the_terminal(folder, capsys):
     )
 
 
+def test_what_a_template_says_when_it_refuses_reaches_the_terminal_as_text(tmp_path, capsys):
+    checkpoints.save("qwen3", tmp_path, vocab_size=300)
+    tokenizer = byte_level()
+    tokenizer.chat_template = "{{ raise_exception('\x1b[2Jno \x07') }}"
+    tokenizer.save_pretrained(tmp_path)
+    capsys.readouterr()
+    assert main(["generate", "hello", "--model", str(tmp_path), "--chat"]) == 2
+    said = "mini-kv generate: the chat template does not take these messages: \ufffd[2Jno \ufffd\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize("name", ["granite", "olmo3", "cohere2"])
 def test_an_untested_architecture_is_let_in_when_asked_and_says_what_transformers_says(name, tmp_path):
     checkpoints.save_untested(name, tmp_path)
