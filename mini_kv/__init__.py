@@ -1,7 +1,7 @@
 """mini_kv: a small, real KV-cache engine, and the workbook built on it.
 
 The names below are its front door, each loaded when it is first used: what keeps the books needs the standard library
-alone, what computes (`LLMEngine`, `EngineConfig`, `SamplingParams`, `RequestOutput`) needs torch.
+alone, what computes (`LLM`, `LLMEngine`, `EngineConfig`, `SamplingParams`, `RequestOutput`) needs torch.
 """
 
 from importlib import import_module
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mini_kv.core.sched.request_queue import SchedulingPolicy
     from mini_kv.core.sched.scheduler import Scheduler
     from mini_kv.engine.config import EngineConfig
+    from mini_kv.engine.llm import LLM
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import RequestOutput
     from mini_kv.engine.sampling import SamplingParams
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "LLM",
     "BlockPool",
     "ConfigError",
     "DebugKVCacheManager",
@@ -84,6 +86,7 @@ _HOMES = {
     "core.sched.request_queue": ("SchedulingPolicy",),
     "core.sched.scheduler": ("Scheduler",),
     "engine.config": ("EngineConfig",),
+    "engine.llm": ("LLM",),
     "engine.llm_engine": ("LLMEngine",),
     "engine.output_processor": ("RequestOutput",),
     "engine.sampling": ("SamplingParams",),

@@ -38,10 +38,13 @@ class IncrementalDetokenizer:
         """The text that may be shown so far."""
         self._waiting = ""
 
-    def append(self, token_id: int) -> bool:
-        """Take in a token; return whether the text has come to one of its ends, which is then cut off."""
+    def append(self, token_id: int, *, may_stop: bool = True) -> bool:
+        """Take in a token; return whether the text has come to one of its ends, which is then cut off.
+
+        If it may not stop yet, an end that is complete with this token is text like any other.
+        """
         self._waiting += self._decoder.decode(self._tokenizer.decode_bytes([token_id]))
-        ends = [self._waiting.find(stop) for stop in self._stop if stop in self._waiting]
+        ends = [self._waiting.find(stop) for stop in self._stop if may_stop and stop in self._waiting]
         if ends:
             self.text += self._waiting[: min(ends)]
             self._waiting = ""

@@ -2,7 +2,6 @@
 
 import argparse
 import atexit
-import importlib.util
 import io
 import os
 import shutil
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
 LARGEST = 1_000_000
 """The largest value of every whole number but the seed: a pool of this many blocks takes a second to make."""
+MOST_ANSWERS = 1000
+"""The largest `--n`."""
+MOST_BYTES = 64 << 20
+"""The largest file that prompts are read from."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,22 +36,19 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "prompts",
         metavar="PROMPT",
-        nargs="+",
+        nargs="*",
         help="a text to go on from; several run in one batch (an error calls the first of them request '0')",
     )
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
     parser.add_argument(
-        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
+        "--prompts",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="prompts from a file, one per line, or from standard input: -; may be given several times",
     )
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="draw from the likeliest that have the share P together (default: 1.0)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    parser.add_argument("--chat", action="store_true", help="each prompt is said to a chat model, by its own template")
+    _add_sampling_arguments(parser)
     parser.add_argument(
         "--num-blocks",
         type=int,
@@ -61,7 +61,19 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         type=Path,
         metavar="DIR",
-        help="a checkpoint's folder; with the extra hf of Qwen, Mistral or Gemma, too (default: the small model)",
+        help="a checkpoint's folder; with the extra hf of Qwen, Gemma, Phi and others, too (default: the small model)",
+    )
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        metavar="DTYPE",
+        help="compute in float32, for instance (default: auto, the checkpoint's own; in bfloat16, words may differ from"
+        " other programs' where two tokens are about as likely)",
+    )
+    parser.add_argument(
+        "--untested",
+        action="store_true",
+        help="run an architecture that no test covers, if a short text comes out as with transformers",
     )
     parser.add_argument(
         "--kv-cache-dtype",
@@ -78,6 +90,24 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         help="on a Valkey or Redis server that several engines share: redis://host:port/0 (with the extra remote)",
     )
     parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
+
+
+def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those that say how tokens are chosen."""
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
+    )
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="draw from the likeliest that have the share P together (default: 1.0)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    parser.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
 
 
 def run_generate(args: argparse.Namespace) -> int:
@@ -100,25 +130,45 @@ def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas]
     `parts` go to `LLMEngine`.
     """
     try:
+        _read_files(args)
         engine = make_engine(args, **parts)
         return engine, start(engine, args)
     except ModuleNotFoundError as error:
         advice = "in a checkout, `make test` brings it, or pip install -e '.[engine]'"
         print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
     except (KVCacheError, OSError) as error:
-        print(f"mini-kv generate: {error}", file=sys.stderr)
+        print(f"mini-kv generate: {printable(str(error))}", file=sys.stderr)  # a chat template may say anything
     return None
+
+
+def _read_files(args: argparse.Namespace) -> None:
+    """Put the files' lines behind the prompts, once. Raises `ConfigError` if there is no prompt then."""
+    files, args.files = args.files, []
+    for name in files:
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ConfigError(f"--prompts {name!r} has more than {MOST_BYTES:,} bytes")
+        lines = content.decode("utf-8-sig", errors="replace").split("\n")
+        args.prompts += [line.removesuffix("\r") for line in lines if line.strip()]
+    if not args.prompts:
+        raise ConfigError("there is no prompt: write one, or give --prompts FILE with a line that is not blank")
 
 
 def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> None:
     """Write the texts as they come; then, on stderr, the figures if they were asked for."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a prompt, or a model, may say what this terminal cannot show
-    texts = [printable(os.fsencode(prompt).decode("utf-8", errors="replace")) for prompt in args.prompts]
+    between = "\n" if args.chat else ""
+    texts = [
+        printable(prompt.encode("utf-8", "surrogateescape").decode("utf-8", errors="replace")) + between
+        for prompt in args.prompts
+        for _ in range(args.n)
+    ]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        show_live(engine, stream, texts, sys.stdout)
+        show_live(engine, stream, texts, sys.stdout, args.n)
     else:
-        _write_plain(stream, texts, sys.stdout)
+        write_plain(stream, texts, sys.stdout, args.n)
     if args.stats:
         stats = engine.stats
         print(engine.stat_logger.line(), file=sys.stderr)
@@ -131,13 +181,15 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
     Raises `ModuleNotFoundError` where torch or safetensors is missing.
     """
     from mini_kv.engine.config import EngineConfig
+    from mini_kv.engine.llm import load
     from mini_kv.engine.llm_engine import LLMEngine
 
-    for option in ("num_blocks", "block_size", "max_tokens", "top_k"):
-        if getattr(args, option) > LARGEST:
+    for option in ("num_blocks", "block_size", "max_tokens", "top_k", "n"):
+        most = MOST_ANSWERS if option == "n" else LARGEST
+        if getattr(args, option) > most:
             name = option.replace("_", "-")
-            raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {LARGEST:,}")
-    model, tokenizer = load(args.model)
+            raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {most:,}")
+    model, tokenizer = load(args.model, dtype=args.dtype, untested=args.untested)
     _check_memory(model, args)
     config = EngineConfig(args.block_size, args.num_blocks, kv_cache_dtype=args.kv_cache_dtype)
     if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
@@ -174,26 +226,6 @@ def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:
         raise ConfigError(f"{pool} takes {num_bytes:,} bytes, which this machine does not give") from None
 
 
-def load(folder: Path | None) -> "tuple[CausalLM, TextTokenizer | None]":
-    """Return model and tokenizer: ours, or any that transformers reads, if it is there."""
-    from mini_kv.engine.checkpoint import load_model, tiny_folder
-    from mini_kv.engine.errors import CheckpointError
-
-    try:
-        small, tokenizer = load_model(folder or tiny_folder())
-    except CheckpointError as error:
-        if folder is None or not folder.is_dir():
-            raise
-        if importlib.util.find_spec("transformers") is None:
-            advice = "More kinds are read with the extra hf: in a checkout, pip install -e '.[hf]'"
-            raise ConfigError(f"{error}. {advice}") from None
-    else:
-        return small, tokenizer
-    from mini_kv.engine.huggingface_checkpoint import load_huggingface
-
-    return load_huggingface(folder)
-
-
 def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
     """Add all prompts. Raises what `LLMEngine.stream` raises, and then none is added."""
     from mini_kv.engine.sampling import SamplingParams
@@ -206,29 +238,37 @@ def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
         seed=args.seed,
         stop_token_ids=getattr(engine.model, "eos_token_ids", ()),  # a chat model has several
     )
-    return engine.stream(args.prompts, params)
+    if not args.chat:
+        return engine.stream(args.prompts, params, n=args.n)
+    from mini_kv.engine.llm import chat_prompts
+
+    messages = [[{"role": "user", "content": prompt}] for prompt in args.prompts]
+    return engine.stream([token_ids for _, token_ids in chat_prompts(engine.tokenizer, messages)], params, n=args.n)
 
 
-def _write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO) -> None:
+def write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO, n: int) -> None:
     """Write one text as it comes, or several when all are done, each with its number."""
     live = len(texts) == 1
     if live:
         out.write(texts[0])
     for delta in stream:
         new_text = printable(delta.new_text)
-        texts[int(delta.request_id)] += new_text
+        texts[int(delta.request_id) * n + delta.index] += new_text
         if live:
             out.write(new_text)
             out.flush()
     out.write("\n" if live else "".join(f"[{number}] {text}\n" for number, text in enumerate(texts, start=1)))
 
 
-def show_live(engine: "LLMEngine", stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO) -> None:
-    """Draw the texts and the pool after every step; in the end leave the texts, whole, and the pool as it is then."""
+def show_live(engine: "LLMEngine", stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO, n: int = 1) -> None:
+    """Draw the texts and the pool after every step; in the end leave the texts, whole, and the pool as it is then.
+
+    There are n texts per prompt, one prompt's after the other's.
+    """
     screen = Screen(out)
     num_steps = 0
     for delta in stream:
-        texts[int(delta.request_id)] += printable(delta.new_text)
+        texts[int(delta.request_id) * n + delta.index] += printable(delta.new_text)
         if engine.stats.num_steps > num_steps:
             num_steps = engine.stats.num_steps
             columns, rows = shutil.get_terminal_size()

@@ -1,4 +1,4 @@
-"""Any Llama, Qwen, Mistral or Gemma checkpoint as a `CausalLM`: transformers computes, we keep the past.
+"""A checkpoint of Llama, Qwen, Mistral, Gemma, Phi and others as a `CausalLM`: transformers computes, we keep the past.
 
     transformers' layers          q, k, v, rotated           our Attend
     norm, projections, RoPE   ------------------------->   keeps k and v, looks back
@@ -24,6 +24,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from mini_kv.engine.checkpoint import SIZES
+from mini_kv.engine.contiguous import NoCache
 from mini_kv.engine.interface import Attend
 
 if TYPE_CHECKING:
@@ -32,14 +33,36 @@ if TYPE_CHECKING:
 INTERFACE = "mini_kv"
 """Our name in transformers' registry of attention functions."""
 
-SUPPORTED = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gemma3", "gpt_oss")
+SUPPORTED = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gemma3",
+    "gpt_oss",
+    "mixtral",
+    "qwen3_moe",
+    "olmo2",
+    "smollm3",
+    "phi3",
+    "gpt2",
+)
 """Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
 
-"gemma3" is the large models, which also read pictures; here they read text.
+They do so on small checkpoints made up for it, with random weights, not on those that are published. "gemma3" is the
+large models, which also read pictures; here they read text.
 """
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 """Names of the dtypes that a model may compute in."""
+
+NUM_WITNESSED = 24
+"""Tokens for which an untested model is compared with itself."""
+MOST_OFF = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""By dtype: how far apart logits may be that were computed in another order, as a share of the largest."""
 
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Kinds of RoPE whose angles change with the longest text of the batch, so that a kept key would be wrong later."""
@@ -48,16 +71,19 @@ _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 class HuggingFaceModel:
     """A model of transformers that leaves its past to an `Attend`; see `CausalLM`."""
 
-    def __init__(self, model: "PreTrainedModel") -> None:
+    def __init__(self, model: "PreTrainedModel", *, untested: bool = False) -> None:
         """Take over a model: from now on its attention is ours, and its own `generate` refuses to run.
 
-        Costs one forward of one token, which shows what each layer keeps.
+        Costs one forward of one token, which shows what each layer keeps. If the architecture may be untested, two more
+        of a few tokens: with its attention and with ours the logits must be the same.
 
         Raises:
-            ConfigError: an architecture that is not in `SUPPORTED`, or one whose past is more than keys and values.
+            ConfigError: an architecture that is not in `SUPPORTED`, unless it may be `untested`; one whose past is more
+                than keys and values; an untested one that says something else with our attention than with its own.
         """
-        check_config(model.config.to_dict())
+        check_config(model.config.to_dict(), untested=untested)
         _register()
+        right = _logits_of_its_own(model.eval()) if untested else None
         config = model.config.get_text_config()
         model.set_attn_implementation(INTERFACE if config is model.config else {"text_config": INTERFACE})
         self._model = model.eval().requires_grad_(False)
@@ -69,6 +95,8 @@ class HuggingFaceModel:
         self.eos_token_ids = _eos_token_ids(model)
         """Tokens that end a text, as generation_config.json says; a chat model may have several."""
         self._layers = self._ask_layers(config.num_hidden_layers)
+        if right is not None:
+            self._check_against(right)
 
     @property
     def settings(self) -> str:
@@ -118,6 +146,33 @@ class HuggingFaceModel:
             )
         return witness.layers
 
+    def _check_against(self, right: Tensor) -> None:
+        """Raise `ConfigError` unless the logits are these, and a window that the config speaks of is one of a layer."""
+        tokens = torch.arange(len(right), device=self.device)
+        ours = self.forward(tokens % self.vocab_size, tokens, NoCache(), tokens)
+        off = float((ours - right).abs().max() / right.abs().max())
+        if not off < MOST_OFF[self.dtype]:
+            raise ConfigError(
+                f"{type(self._model).__name__} is untested, and its attention does more than it tells: with ours the "
+                f"logits of {len(right)} tokens are off by {off:.1g} of the largest"
+            )
+        kinds = self._model.config.get_text_config().to_dict().get("layer_types") or ()
+        windows = [layer.sliding_window is not None for layer in self._layers]
+        if kinds and windows != [kind == "sliding_attention" for kind in kinds]:
+            raise ConfigError(
+                f"{type(self._model).__name__} is untested, and its layers say {windows} when asked for a window, "
+                f"where layer_types is {list(kinds)}"
+            )
+
+
+def _logits_of_its_own(model: "PreTrainedModel") -> Tensor:
+    """Return the logits of the first few token ids as a text, `[num_tokens, vocab_size]`, with its own attention."""
+    num_tokens = min(NUM_WITNESSED, model.config.get_text_config().max_position_embeddings)
+    tokens = torch.arange(num_tokens, device=model.device) % model.config.get_text_config().vocab_size
+    with torch.inference_mode():
+        logits: Tensor = model(input_ids=tokens[None], use_cache=False).logits[0]
+    return logits
+
 
 def _eos_token_ids(model: "PreTrainedModel") -> tuple[int, ...]:
     ids: Any = model.generation_config.eos_token_id if model.generation_config else None
@@ -128,18 +183,21 @@ def _eos_token_ids(model: "PreTrainedModel") -> tuple[int, ...]:
     return tuple(ids)
 
 
-def check_config(config: dict[str, Any]) -> None:
+def check_config(config: dict[str, Any], *, untested: bool = False) -> None:
     """Refuse what cannot work, as soon as `config.json` is known.
 
     Raises:
-        ConfigError: an architecture that is not in `SUPPORTED`, sizes that are none, attention to later tokens, RoPE
+        ConfigError: an architecture that is not in `SUPPORTED`, unless it may be `untested` and nothing is known to be
+            in its way; sizes that are none, attention to later tokens, RoPE
             that depends on the batch, or quantised weights.
     """
     model_type = config.get("model_type")
-    if model_type not in SUPPORTED:
-        why = _reason(config)
+    why = _reason(config)
+    if model_type not in SUPPORTED and (why or not untested):
+        advice = "" if why else ". With --untested (LLM: untested=True) it is tried, and compared with itself"
         raise ConfigError(
-            f"model_type {model_type!r} is not supported{why and ': ' + why}. Those that work: {', '.join(SUPPORTED)}"
+            f"model_type {model_type!r} is not supported{why and ': ' + why}{advice}. Those that work: "
+            f"{', '.join(SUPPORTED)}"
         )
     text: dict[str, Any] = _object(config, "text_config") or config
     _check_sizes(text)
@@ -183,6 +241,10 @@ def _reason(config: dict[str, Any]) -> str:
         return "multi-head latent attention keeps one compressed vector a token, not keys and values"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
         return "a state-space or linear-attention layer keeps a running state, not keys and values"
+    if "chunked_attention" in config.get("layer_types", ()) or config.get("attention_chunk_size"):
+        return "a layer that attends in chunks says so by a mask alone, which mini_kv does not take"
+    if config.get("alibi") or str(config.get("position_embedding_type", "")) == "alibi":
+        return "ALiBi adds a number to each score by the distance, for which mini_kv's attention has no place"
     return ""
 
 
@@ -242,7 +304,7 @@ def _attention_function(
     if attend is None:
         raise ConfigError(
             "this model's attention belongs to mini_kv: call HuggingFaceModel.forward, or load a second one to call "
-            "generate on"
+            "generate on. If it was forward, this architecture's layers do not hand on what forward sends along"
         )
     options = AttentionOptions(
         scale=more.get("scaling"),

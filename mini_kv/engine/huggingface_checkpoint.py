@@ -41,7 +41,11 @@ SHOWN = 5
 
 
 def load_huggingface(
-    folder: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+    folder: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    untested: bool = False,
 ) -> tuple[HuggingFaceModel, HuggingFaceTokenizer | None]:
     """Return the model and the tokenizer of a checkpoint; no tokenizer if the folder has none.
 
@@ -51,6 +55,7 @@ def load_huggingface(
         folder: where the checkpoint lies on this machine.
         dtype: of weights, keys and values; `None`: the checkpoint's own.
         device: where the weights go.
+        untested: whether an architecture that the tests do not cover may be tried; see `HuggingFaceModel`.
 
     Raises:
         CheckpointError: the folder, its config, its weights or its tokenizer cannot work; names the file, and in it the
@@ -64,7 +69,7 @@ def load_huggingface(
         raise CheckpointError(folder, "is not a folder on this machine; mini_kv downloads nothing")
     config = read_json(folder / "config.json")
     try:
-        check_config(config)
+        check_config(config, untested=untested)
     except ConfigError as error:
         raise CheckpointError(folder / "config.json", str(error)) from None
     _check_other_files(folder)
@@ -75,7 +80,7 @@ def load_huggingface(
         tokenizer = _load_tokenizer(folder)
         model = _load_weights(folder, weights, header, dtype)
     try:
-        return HuggingFaceModel(model.to(torch.device(device))), tokenizer
+        return HuggingFaceModel(model.to(torch.device(device)), untested=untested), tokenizer
     except ConfigError as error:
         raise CheckpointError(folder, str(error)) from None
     except Exception as error:  # its first token shows what its config has hidden so far

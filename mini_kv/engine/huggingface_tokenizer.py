@@ -2,10 +2,12 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from reprlib import repr as shown
 from typing import TYPE_CHECKING, Any
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.engine.prompts import PromptError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -29,11 +31,43 @@ class HuggingFaceTokenizer:
         self.vocab_size = len(tokenizer)
         self.eos_token_id: int | None = tokenizer.eos_token_id
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids, with the tokens around them that the model expects, such as one that begins a text."""
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids, with the tokens around them that the model expects, such as one that begins a text.
+
+        Without these if they stand in the text already, as a chat template writes them.
+        """
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # the library takes real text only
-        ids: list[int] = self._tokenizer.encode(text)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return ids
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], chat_template: str | None, add_generation_prompt: bool
+    ) -> str:
+        """Return a conversation as the text that the model has learned to read.
+
+        The template is a small program that comes with the checkpoint. It runs in Jinja's sandbox, which keeps it from
+        files and from Python, and not from taking its time. Source: transformers `apply_chat_template`.
+
+        Raises:
+            ConfigError: there is no template, or jinja2 is not installed.
+            PromptError: what stands in the messages is not what the template reads.
+        """
+        _check_messages(messages)
+        if chat_template is None and self._tokenizer.chat_template is None:
+            raise ConfigError("the tokenizer has no chat template: give chat_template, or call generate")
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+            )
+        except ImportError as error:
+            advice = "in a checkout, pip install -e '.[hf]'"
+            raise ConfigError(f"chat needs jinja2, which the extra hf brings: {advice} ({error})") from None
+        except Exception as error:  # whatever the template's author, or its loops and filters, raise
+            raise PromptError(f"the chat template does not take these messages: {error}") from error
+        return text
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """Return what the tokens spell. A character may begin in one token and end in the next.
@@ -62,6 +96,15 @@ class HuggingFaceTokenizer:
         if re.fullmatch("<0x[0-9A-Fa-f]{2}>", token):
             return bytes.fromhex(token[3:5])
         return token.replace("\u2581", " ").encode()
+
+
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `PromptError` unless each message is an object with a role, and with a content that is text or a list."""
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise PromptError(f"message {index} is {shown(message)}: it must have a role, and a content")
+        if "content" in message and not isinstance(message["content"], str | list | None):
+            raise PromptError(f"the content of message {index} is {shown(message['content'])}: it must be text")
 
 
 def _decoder_kinds(tokenizer: "PreTrainedTokenizerFast") -> set[str]:

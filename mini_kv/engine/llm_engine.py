@@ -35,11 +35,12 @@ from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.interface import CausalLM
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.output_processor import (
-    CompletionOutput,
     DeltaOutput,
     RequestOutput,
     RequestState,
     SampleState,
+    collect,
+    note_logprobs,
     sample_name,
 )
 from mini_kv.engine.poison import FiniteAttend, KVPoison, check_logits
@@ -147,6 +148,8 @@ class LLMEngine:
         seed = params.seed if params.seed is not None else f"{self.config.seed}/{self._num_requests}"
         stop_token_ids = self._stop_token_ids(params)
         request = RequestState(request_id, token_ids, params, seed, stop_token_ids, priority, cache_salt)
+        request.prompt = prompt if isinstance(prompt, str) else None
+        request.all_stop_token_ids = stop_token_ids | self._eos_token_ids()
         samples = [
             SampleState(request, index, IncrementalDetokenizer(self.tokenizer, params.stop) if self.tokenizer else None)
             for index in range(n)
@@ -164,6 +167,11 @@ class LLMEngine:
         """Return the tokens that end a text: those that were asked for, and the model's own."""
         eos = self.tokenizer.eos_token_id if self.tokenizer is not None and not params.ignore_eos else None
         return frozenset(params.stop_token_ids if eos is None else [*params.stop_token_ids, eos])
+
+    def _eos_token_ids(self) -> frozenset[int]:
+        """Return the tokens that end the model's texts, whether or not a request ends there."""
+        eos = self.tokenizer.eos_token_id if self.tokenizer is not None else None
+        return frozenset([*getattr(self.model, "eos_token_ids", ()), *([] if eos is None else [eos])])
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
         """Put one sample in the scheduler's waiting line."""
@@ -267,9 +275,10 @@ class LLMEngine:
             rows += [row] * (1 + len(begin))
         if len(rows) > len(logits):
             logits = logits[rows]
-        token_ids = sample_tokens(
-            logits, [sample.request.params for sample in samples], [sample.draw() for sample in samples]
-        )
+        params = [sample.request.params for sample in samples]
+        forbidden = [sample.forbidden_token_ids for sample in samples]
+        token_ids = sample_tokens(logits, params, [sample.draw() for sample in samples], forbidden)
+        note_logprobs(samples, logits, token_ids, self.tokenizer)
         return list(zip(samples, token_ids, strict=True))
 
     def _begin_sample(self, sample: SampleState, token_id: int) -> str | None:
@@ -317,24 +326,9 @@ class LLMEngine:
         """Return what the model says to each prompt, in the prompts' order. Arguments and errors as in `stream`."""
         requests = self._add_all(prompts, params, n, cache_salt)
         try:
-            return self._collect(requests, n)
+            return collect(requests, n, self._run(requests))
         finally:
             self._abort({request.request_id for request in requests})
-
-    def _collect(self, requests: list[RequestState], n: int) -> list[RequestOutput]:
-        """Run until all requests are done; return their outputs."""
-        results = {request.request_id: [CompletionOutput(index) for index in range(n)] for request in requests}
-        for delta in self._run(requests):
-            completion = results[delta.request_id][delta.index]
-            completion.token_ids += delta.new_token_ids
-            completion.text += delta.new_text
-            completion.finish_reason = delta.finish_reason
-        return [
-            RequestOutput(
-                request.request_id, request.prompt_token_ids, results[request.request_id], request.num_cached_tokens
-            )
-            for request in requests
-        ]
 
     def stream(
         self,

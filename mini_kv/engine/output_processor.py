@@ -3,9 +3,13 @@
 Source: vLLM `OutputProcessor` (v1/engine/output_processor.py) and outputs.py.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mini_kv.engine.detokenizer import IncrementalDetokenizer
+from torch import Tensor
+
+from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
+from mini_kv.engine.logprobs import LogprobsOnePosition, gather_logprobs
 from mini_kv.engine.sampling import SamplingParams, draw
 
 
@@ -21,6 +25,8 @@ class DeltaOutput:
     """Text that may be shown from now on; "" while a character, or what may be a stop string, is not whole yet."""
     finish_reason: str | None = None
     """`"stop"`, `"length"`, or `None` while it goes on."""
+    logprobs: LogprobsOnePosition | None = None
+    """Of the new token, if the request asked for them."""
 
 
 @dataclass(slots=True)
@@ -33,6 +39,21 @@ class CompletionOutput:
     text: str = ""
     """Its text, without the stop string or end token that ended it."""
     finish_reason: str | None = None
+    """`"stop"`: a token or a text that ends it. `"length"`: no more tokens were asked for, or none fit."""
+    logprobs: list[LogprobsOnePosition] | None = None
+    """Of each of `token_ids`; `None` if the request did not ask for them."""
+    cumulative_logprob: float | None = None
+    """The sum of the chosen tokens' log probabilities: the logarithm of how likely the whole text was."""
+
+    def take(self, delta: DeltaOutput) -> None:
+        """Add what is new."""
+        self.token_ids += delta.new_token_ids
+        self.text += delta.new_text
+        self.finish_reason = delta.finish_reason
+        if delta.logprobs is not None:
+            self.logprobs = [*(self.logprobs or []), delta.logprobs]
+            chosen = next(iter(delta.logprobs.values()))
+            self.cumulative_logprob = (self.cumulative_logprob or 0.0) + chosen.logprob
 
 
 @dataclass(slots=True)
@@ -44,6 +65,13 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     num_cached_tokens: int | None = None
     """Tokens of the prompt that were found in the cache; `None`: the engine does not tell (`multi_tenant`)."""
+    prompt: str | None = None
+    """The prompt as text; `None` if it came as token ids."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every sample has come to its end."""
+        return all(completion.finish_reason is not None for completion in self.outputs)
 
 
 @dataclass(slots=True)
@@ -59,6 +87,9 @@ class RequestState:
     cache_salt: str | None
     num_cached_tokens: int | None = None
     """Tokens of the prompt that were found in the cache when it was first admitted; `None`: not yet, or not to tell."""
+    prompt: str | None = None
+    all_stop_token_ids: frozenset[int] = frozenset()
+    """Those in `stop_token_ids`, and what ends the model's texts even if this request goes on after it."""
 
 
 @dataclass(slots=True)
@@ -73,6 +104,8 @@ class SampleState:
     num_shown: int = 0
     """Characters that were shown."""
     waiting_samples: list["SampleState"] = field(default_factory=list)
+    logprobs: LogprobsOnePosition | None = None
+    """Of the token that was chosen last, if the request asks for them."""
 
     @property
     def name(self) -> str:
@@ -85,6 +118,11 @@ class SampleState:
             return 0.0
         return draw(self.request.seed, self.index, self.num_tokens)
 
+    @property
+    def forbidden_token_ids(self) -> frozenset[int]:
+        """The tokens that must not come next: those that end a text, before it has its `min_tokens`."""
+        return self.request.all_stop_token_ids if self.num_tokens < self.request.params.min_tokens else frozenset()
+
     def take(self, token_id: int, finish_reason: str | None) -> DeltaOutput:
         """Take in a token, and the scheduler's word on whether it is the last; return what may be told.
 
@@ -93,15 +131,43 @@ class SampleState:
         self.num_tokens += 1
         new_text = ""
         if self.detokenizer is not None:
-            if token_id not in self.request.stop_token_ids and self.detokenizer.append(token_id):
+            may_stop = self.num_tokens > self.request.params.min_tokens
+            is_text = token_id not in self.request.stop_token_ids
+            if is_text and self.detokenizer.append(token_id, may_stop=may_stop):
                 finish_reason = "stop"
             elif finish_reason is not None:
                 self.detokenizer.finish()
             new_text = self.detokenizer.text[self.num_shown :]
             self.num_shown += len(new_text)
-        return DeltaOutput(self.request.request_id, self.index, [token_id], new_text, finish_reason)
+        return DeltaOutput(self.request.request_id, self.index, [token_id], new_text, finish_reason, self.logprobs)
 
 
 def sample_name(request_id: str, index: int) -> str:
     """Return a sample's request id in scheduler and runner; the first sample has the request's own."""
     return f"{request_id}/{index}" if index else request_id
+
+
+def note_logprobs(
+    samples: Sequence[SampleState], logits: Tensor, token_ids: Sequence[int], tokenizer: TextTokenizer | None
+) -> None:
+    """Note with each sample how likely its token was, if its request asks for that; logits `[n, vocab_size]`."""
+    nums = [sample.request.params.logprobs for sample in samples]
+    for sample, logprobs in zip(samples, gather_logprobs(logits, nums, token_ids, tokenizer), strict=True):
+        sample.logprobs = logprobs
+
+
+def collect(requests: Sequence[RequestState], n: int, deltas: Iterable[DeltaOutput]) -> list[RequestOutput]:
+    """Return the outputs of requests with n samples each, from all that came of them."""
+    completions = {request.request_id: [CompletionOutput(index) for index in range(n)] for request in requests}
+    for delta in deltas:
+        completions[delta.request_id][delta.index].take(delta)
+    return [
+        RequestOutput(
+            request.request_id,
+            request.prompt_token_ids,
+            completions[request.request_id],
+            request.num_cached_tokens,
+            request.prompt,
+        )
+        for request in requests
+    ]

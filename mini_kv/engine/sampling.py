@@ -5,13 +5,16 @@ One number between 0 and 1 is drawn, and the token is the one in whose stretch i
     likeliest first     0          the          .52    a   .70  his .81 ...  1
     drawn: 0.64                                  ^ a
 
-Temperature makes the stretches more alike or less, top-k and top-p cut off the tail. The number is made of the seed,
-the sample and the place in the text, and of nothing else: not of who else is in the batch, not of preemptions.
+Temperature makes the stretches more alike or less; min-p, top-k and top-p cut off the tail. The number is made of the
+seed, the sample and the place in the text, and of nothing else: not of who else is in the batch, not of preemptions.
+
+Source: vLLM 0.33, `SamplingParams` (sampling_params.py), `Sampler.forward` and `Sampler.sample` (v1/sample/sampler.py),
+whose order this is: forbidden tokens, temperature, min-p, top-k, top-p.
 """
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +35,9 @@ class SamplingParams:
     """Sample from the k most likely tokens; 0 disables."""
     top_p: float = 1.0
     """Sample from the most likely tokens that together have this probability; 1.0 disables."""
+    min_p: float = 0.0
+    """Sample from the tokens that have at least this share of the likeliest one's probability, after temperature; 0.0
+    disables. Source: vLLM `MinPLogitsProcessor`."""
     seed: int | None = None
     """Seed of the draws: the same seed gives the same text. `None`: the engine gives each request its own."""
     stop: tuple[str, ...] = ()
@@ -40,6 +46,13 @@ class SamplingParams:
     """Tokens that end it, with reason "stop"."""
     ignore_eos: bool = False
     """Whether the request goes on after the token that ends a text."""
+    min_tokens: int = 0
+    """Output tokens before which nothing ends it: tokens that end a text are not chosen, with `ignore_eos` neither the
+    model's own; texts in `stop` do not count.
+    Source: vLLM `MinTokensLogitsProcessor`, `BaseIncrementalDetokenizer.update`."""
+    logprobs: int | None = None
+    """How many of the likeliest tokens are told with their log probabilities, at each place, beside the chosen one; -1:
+    all; `None`: not even that one's. See `mini_kv.engine.logprobs`."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -50,6 +63,12 @@ class SamplingParams:
             raise ConfigError(f"top_k is {self.top_k}, it must be at least 1, or 0 for all tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}, it must be above 0.0 and at most 1.0")
+        if not 0 <= self.min_p <= 1:
+            raise ConfigError(f"min_p is {self.min_p}, it must be from 0.0 to 1.0")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ConfigError(f"min_tokens is {self.min_tokens}, it must be from 0 to max_tokens, {self.max_tokens}")
+        if self.logprobs is not None and self.logprobs < -1:
+            raise ConfigError(f"logprobs is {self.logprobs}, it must be at least 0, or -1 for all tokens")
         stop: object = self.stop  # a string alone would be a row of letters, each of which ends the request
         if isinstance(stop, str):
             raise ConfigError(f"stop is a string: write ({self.stop!r},)")
@@ -66,14 +85,22 @@ def draw(seed: object, index: int, position: int) -> float:
     return random.Random(f"{seed}/{index}/{position}").random()
 
 
-def sample_tokens(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> list[int]:
+def sample_tokens(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    draws: Sequence[float],
+    forbidden: Sequence[Collection[int]] = (),
+) -> list[int]:
     """Return a token for each row.
 
     Args:
-        logits: `[n, vocab_size]`.
+        logits: `[n, vocab_size]`; they stay as they are.
         params: the parameters of each row.
         draws: a number per row, as `draw` makes it; rows of temperature 0 do not need it.
+        forbidden: token ids per row that must not be chosen; empty: none in any row.
     """
+    if any(forbidden):
+        logits = _without(logits, forbidden)
     token_ids: list[int] = logits.argmax(dim=-1).tolist()
     drawn = [row for row, choice in enumerate(params) if choice.temperature > 0]
     if drawn:
@@ -81,6 +108,14 @@ def sample_tokens(logits: Tensor, params: Sequence[SamplingParams], draws: Seque
         for row, token_id in zip(drawn, rows, strict=True):
             token_ids[row] = token_id
     return token_ids
+
+
+def _without(logits: Tensor, forbidden: Sequence[Collection[int]]) -> Tensor:
+    """Return the logits, at minus infinity where a token is forbidden; ids that the model lacks are passed over."""
+    logits = logits.clone()
+    for row, token_ids in enumerate(forbidden):
+        logits[row, [token_id for token_id in token_ids if 0 <= token_id < logits.shape[1]]] = -torch.inf
+    return logits
 
 
 def _draw_rows(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> list[int]:
@@ -96,6 +131,8 @@ def _draw_rows(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence
     by_rank = by_rank.double().masked_fill(is_below_top_k, -torch.inf)
     # The largest logit is taken off first: divided by a tiny temperature it would be infinite.
     by_rank = (by_rank - by_rank[:, :1]) / column([choice.temperature for choice in params])
+    # The likeliest stands at 0 now, so this is a token's probability as a share of the likeliest one's.
+    by_rank = by_rank.masked_fill(by_rank.exp() < column([choice.min_p for choice in params]), -torch.inf)
     probabilities = torch.softmax(by_rank, dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities
     is_tail = (before >= column([choice.top_p for choice in params])) | (probabilities == 0)

@@ -21,9 +21,9 @@ from mini_kv.core.kv_cache_planning import (
     get_kv_cache_groups,
     get_kv_cache_tensors,
     get_max_concurrency,
-    on_one_card,
     with_cache_dtype,
 )
+from mini_kv.planning.cut import on_one_card
 from mini_kv.planning.models import Model, load_model, model_names
 
 GIB = 2**30

@@ -58,7 +58,7 @@ def test_the_front_door_has_every_name_and_no_other() -> None:
     source = ast.parse((ROOT / "mini_kv/__init__.py").read_text("utf-8"))
     imported = [alias.name for node in ast.walk(source) if isinstance(node, ast.ImportFrom) for alias in node.names]
     homes = [name for names in mini_kv._HOMES.values() for name in names]
-    assert sorted(homes) == mini_kv.__all__ == sorted({*imported} - {"import_module"})
+    assert sorted(homes) == sorted(mini_kv.__all__) == sorted({*imported} - {"import_module"})
     assert set(mini_kv.__all__) <= set(dir(mini_kv))
     for home, names in mini_kv._HOMES.items():
         if home.startswith("core"):

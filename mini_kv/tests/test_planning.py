@@ -22,8 +22,8 @@ from mini_kv.core.kv_cache_planning import (
     get_kv_cache_tensors,
     get_max_concurrency,
     group_size,
-    on_one_card,
 )
+from mini_kv.planning.cut import on_one_card
 from mini_kv.planning.models import load_model, model_names
 
 FULL = FullAttentionSpec(16, num_kv_heads=8, head_size=128)
@@ -283,8 +283,8 @@ def test_a_plan_that_cannot_be(arguments: list[str], capsys: pytest.CaptureFixtu
 def test_one_card_of_several_keeps_its_heads_and_says_when_they_have_run_out(capsys):
     """As vLLM counts them: the KV heads divided by the cards, and one at least."""
     layer = {"0": FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128)}
-    heads = {size: next(iter(on_one_card(layer, size).values())).num_kv_heads for size in (1, 2, 4, 8, 16)}
-    assert heads == {1: 8, 2: 4, 4: 2, 8: 1, 16: 1}
+    sizes = {size: on_one_card(layer, size)["0"].page_size_bytes for size in (1, 2, 4, 8, 16)}
+    assert sizes == {1: 65_536, 2: 32_768, 4: 16_384, 8: 8_192, 16: 8_192}
     assert main(["plan", "llama-3-8b", "--tensor-parallel-size", "2"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("one of 2 cards, with 4 of 8 KV heads per layer\n")

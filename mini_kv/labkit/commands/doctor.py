@@ -26,7 +26,9 @@ EXTRAS = {
     "attention": Extra(("torch",), "attention over blocks, lab-08 and lab-09", "make test"),
     "triton": Extra(("torch", "triton", "numpy"), "kernels, lab-10", "make test"),
     "engine": Extra(("torch", "safetensors"), "mini-kv generate", "make test"),
-    "hf": Extra(("torch", "safetensors", "transformers"), "checkpoints of Llama, Qwen, Mistral, Gemma", "make test"),
+    "hf": Extra(
+        ("torch", "safetensors", "transformers", "jinja2"), "checkpoints of Llama, Qwen, Phi; chats", "make test"
+    ),
     "remote": Extra(("torch", "safetensors", "valkey"), "a prefix cache that several engines share", "make test"),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "anywidget", "matplotlib"), "the notebooks", "make notebooks"),
 }

@@ -30,8 +30,8 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
         step_limit_s: seconds in which a file must be loaded, and an engine must say something.
     """
     labs = all_labs(root)
-    if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
-        problem = f"--labs {shown(args.labs)}: it is neither starter nor solution, and there is no such folder"
+    problem = _problem(args)
+    if problem:
         print(f"mini-kv generate: {problem}", file=sys.stderr)
         return 2
     reference = Trial(args, OwnParts())
@@ -58,6 +58,15 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
     if not is_right:
         print("\n".join(Search(trial, reference, parts).lines()))
     return 0 if is_right else 1
+
+
+def _problem(args: argparse.Namespace) -> str:
+    """Return what cannot be done as asked; "" if nothing."""
+    if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
+        return f"--labs {shown(args.labs)}: it is neither starter nor solution, and there is no such folder"
+    if args.n != 1:
+        return f"--n is {args.n}, and with --labs one answer to each prompt is compared: leave it out"
+    return ""
 
 
 def table(found: Sequence[Found], learner: str) -> list[str]:

@@ -2,13 +2,16 @@
 
 import io
 import re
+import subprocess
+import sys
 
 import pytest
 
 from mini_kv.cli import build_parser, main
 from mini_kv.core.block import BlockHash
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.engine.generate_command import make_engine, show_live, start
+from mini_kv.engine.generate_command import make_engine, show_live, start, write_plain
+from mini_kv.engine.output_processor import DeltaOutput
 from mini_kv.engine.terminal import Screen, pool_lines, printable, text_lines
 
 GREEDY = ["--temperature", "0", "--max-tokens", "12"]
@@ -165,3 +168,62 @@ def test_a_screen_is_drawn_in_place():
     screen.draw(["one", "two"])
     screen.draw(["three"])
     assert out.getvalue() == "one\ntwo\n\033[2F\033[Jthree\n"
+
+
+def test_the_lines_of_a_file_stand_behind_the_prompts_that_were_typed(tmp_path, capsys):
+    """A prompt per line; blank lines and a byte order mark are none; a byte that is no text is shown as such."""
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfThe cache\r\n\r\n")
+    (tmp_path / "b.txt").write_bytes(b"two\n\n \nlines \xff\n\n")
+    main(["generate", "A block is", "The cache", "two", "lines \ufffd", *GREEDY])
+    typed = capsys.readouterr().out
+    files = ["--prompts", str(tmp_path / "a.txt"), "--prompts", str(tmp_path / "b.txt")]
+    assert main(["generate", "A block is", *files, *GREEDY]) == 0
+    assert capsys.readouterr().out == typed
+
+
+def in_a_process(argv, given):
+    code = "import sys; from mini_kv.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "generate", "--prompts", "-", *argv]
+    return subprocess.run(command, input=given, capture_output=True, check=False)
+
+
+@pytest.mark.slow
+def test_standard_input_is_a_prompt_and_one_of_a_million_characters_gets_a_sentence():
+    done = in_a_process(GREEDY, b"A block is\n")
+    assert (done.returncode, done.stdout[:10], done.stderr) == (0, b"A block is", b"")
+    done = in_a_process(GREEDY, b"good " * 200_000)
+    assert (done.returncode, done.stdout) == (2, b"")
+    sentence = b"the prompt of request '0' has 200003 tokens; the model reads at most 512, answer included"
+    assert done.stderr == b"mini-kv generate: " + sentence + b"\n"
+
+
+def test_several_answers_to_each_prompt_each_with_its_number(capsys):
+    main(["generate", "A block is", "The cache", "--n", "2", "--max-tokens", "6", "--seed", "4"])
+    lines = re.split(r"^\[\d\] ", capsys.readouterr().out, flags=re.MULTILINE)
+    assert lines[0] == "" and len(lines) == 5
+    assert [line.startswith("A block is") for line in lines[1:]] == [True, True, False, False]
+    assert len(set(lines)) == 5
+
+
+def test_what_a_model_says_to_the_terminal_reaches_it_as_text():
+    """A model may say any bytes: here to clear the screen, to ring, to set the window's title."""
+    said = "\x1b[2J\x07\x9b1m\x1b]0;title\x07 é\n"
+    out = io.StringIO()
+    write_plain([DeltaOutput("0", 0, [1], said, "stop")], ["A"], out, 1)
+    assert out.getvalue() == "A\ufffd[2J\ufffd\ufffd1m\ufffd]0;title\ufffd é\n\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "there is no prompt: write one, or give --prompts FILE with a line that is not blank"),
+        (["--prompts", "no/such/file"], "[Errno 2] No such file or directory: 'no/such/file'"),
+        (["good", "--n", "0"], "n of request '0' is 0, it must be at least 1"),
+        (["good", "--n", "1001"], "--n is 1001, it must be at most 1,000"),
+        (["good", "--dtype", "int8"], "dtype is 'int8', it must be auto or one of float64, float32, float16, bfloat16"),
+    ],
+)
+def test_files_and_numbers_that_cannot_be_are_named(argv, message, capsys):
+    assert main(["generate", *argv]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"mini-kv generate: {message}\n")

@@ -311,6 +311,10 @@ def test_a_cache_that_finds_nothing_says_the_same_words_and_is_told_so(capsys, t
             ["good", "--labs", "no/such"],
             "--labs 'no/such': it is neither starter nor solution, and there is no such folder",
         ),
+        (
+            ["good", "--labs", "solution", "--n", "2"],
+            "--n is 2, and with --labs one answer to each prompt is compared: leave it out",
+        ),
         (["", "--labs", "starter"], "the prompt of request '0' is empty: there is nothing to go on from"),
     ],
 )

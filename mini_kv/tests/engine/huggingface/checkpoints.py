@@ -21,7 +21,8 @@ SMALLEST_GAP = 1e-4
 DTYPES = dict.fromkeys(
     ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gemma3"), torch.float64
 )
-DTYPES["gpt_oss"] = torch.float32  # transformers' experts do no float64
+DTYPES |= dict.fromkeys(("olmo2", "smollm3", "phi3", "gpt2"), torch.float64)
+DTYPES |= dict.fromkeys(("gpt_oss", "mixtral", "qwen3_moe"), torch.float32)  # transformers' experts do no float64
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -76,6 +77,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
             "rope_theta": 10_000.0,
         },
     },
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW},
+    "qwen3_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "decoder_sparse_step": 2,
+        "norm_topk_prob": True,
+    },
+    "olmo2": {},
+    "smollm3": {"no_rope_layers": [1, 0, 1], "use_sliding_window": False},
+    "phi3": {"sliding_window": WINDOW, "partial_rotary_factor": 0.5},
+    "gpt2": {"scale_attn_by_inverse_layer_idx": True},
 }
 """What each adds to the sizes."""
 
@@ -101,11 +114,20 @@ def make(name: str, folder: Path) -> Made:
 
 def save(name: str, folder: Path, **changes: Any) -> None:
     """Write a checkpoint of that architecture with random weights."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     sizes = SIZES | ARCHITECTURES[name] | changes
     if name == "gemma3":  # the text model's sizes are one level down
         sizes = {"text_config": sizes, "vision_config": EYES, "image_token_index": VOCAB_SIZE, **UNTIED}
+    _save(name, folder, sizes)
+
+
+def save_untested(name: str, folder: Path) -> None:
+    """Write one of an architecture that is not in `SUPPORTED`."""
+    _save(name, folder, SIZES | {"sliding_window": WINDOW} if name in ("olmo3", "cohere2") else SIZES)
+
+
+def _save(name: str, folder: Path, sizes: dict[str, Any]) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     config = AutoConfig.for_model(name, **sizes)
     torch.manual_seed(1)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)

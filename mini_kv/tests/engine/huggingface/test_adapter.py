@@ -26,6 +26,12 @@ EXPECTED_LAYERS: dict[str, list[AttentionSpec]] = {
     "gemma3_text": [WINDOW, FULL, WINDOW],
     "gemma3": [WINDOW, FULL, WINDOW],
     "gpt_oss": [WINDOW, FULL, WINDOW],
+    "mixtral": [WINDOW, WINDOW, WINDOW],
+    "qwen3_moe": [FULL, FULL, FULL],
+    "olmo2": [FULL, FULL, FULL],
+    "smollm3": [FULL, FULL, FULL],
+    "phi3": [WINDOW, WINDOW, WINDOW],
+    "gpt2": [replace(FULL, num_kv_heads=4)] * 3,
 }
 
 

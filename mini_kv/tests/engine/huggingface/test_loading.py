@@ -215,7 +215,9 @@ def test_a_missing_or_broken_config_is_named(folder):
         ),
         ({"model_type": "t5", "is_encoder_decoder": True}, "cross attention reads an encoder's keys"),
         ({"model_type": "mllama_text_model", "cross_attention_layers": [1]}, "cross attention reads an encoder's keys"),
-        ({"model_type": "gpt2"}, ""),
+        ({"model_type": "llama4_text", "attention_chunk_size": 8}, "a layer that attends in chunks says so by a mask"),
+        ({"model_type": "bloom", "alibi": True}, "ALiBi adds a number to each score by the distance"),
+        ({"model_type": "granite"}, ""),
         ({"model_type": None}, ""),
     ],
 )
@@ -224,6 +226,7 @@ def test_an_architecture_that_does_not_work_is_named_with_those_that_do(config, 
     file, said = refusal(folder)
     assert file == "config.json"
     assert said.startswith(f"model_type {config['model_type']!r} is not supported{': ' if why else '. '}{why}")
+    assert ("With --untested (LLM: untested=True) it is tried" in said) == (not why)
     assert said.endswith(f"Those that work: {', '.join(SUPPORTED)}")
 
 

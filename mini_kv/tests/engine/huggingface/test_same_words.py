@@ -19,7 +19,13 @@ from mini_kv.engine.huggingface_checkpoint import load_huggingface
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.tests.engine.huggingface.checkpoints import LENGTHS, NUM_FAMILIES, NUM_NEW_TOKENS, SMALLEST_GAP
+from mini_kv.tests.engine.huggingface.checkpoints import (
+    LENGTHS,
+    NUM_FAMILIES,
+    NUM_NEW_TOKENS,
+    SMALLEST_GAP,
+    load_reference,
+)
 
 GREEDY = SamplingParams(max_tokens=NUM_NEW_TOKENS, temperature=0)
 ROOMY = EngineConfig(block_size=4, num_blocks=400, debug_poison=True)
@@ -105,6 +111,39 @@ def test_so_they_do_if_the_pool_is_so_small_that_requests_are_preempted(name, ma
     short = run(checkpoint, tight(checkpoint), checkpoint.prompts)
     assert short.answers == checkpoint.answers
     assert short.num_preemptions > 0
+
+
+class KeepsLogits(ModelRunner):
+    """Remembers the logits of every step, by request."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.logits: dict[str, list[torch.Tensor]] = {}
+        self.on_logits = self._keep
+
+    def _keep(self, request_ids, logits):
+        for request_id, row in zip(request_ids, logits, strict=True):
+            self.logits.setdefault(request_id, []).append(row)
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.slow
+def test_in_float32_the_logits_of_every_step_are_those_of_transformers_to_a_ten_thousandth(name, made):
+    """Prompts in pieces, with hits, against one forward of transformers over each prompt and its answer."""
+    checkpoint = made(name)
+    model, _ = load_huggingface(checkpoint.folder, dtype=torch.float32)
+    engine = LLMEngine(model, None, CUT, make_runner=KeepsLogits)
+    assert isinstance(engine.model_runner, KeepsLogits)
+    outputs = engine.generate(checkpoint.prompts, GREEDY)
+    theirs = load_reference(checkpoint.folder, torch.float32)
+    furthest = 0.0
+    for output, prompt, answer in zip(outputs, checkpoint.prompts, checkpoint.answers, strict=True):
+        assert output.outputs[0].token_ids == answer
+        with torch.inference_mode():
+            right = theirs(torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :]
+        ours = torch.stack(engine.model_runner.logits[output.request_id])
+        furthest = max(furthest, float((ours - right).abs().max()))
+    assert furthest < 1e-4
 
 
 def test_preempted_requests_that_find_none_of_their_blocks_cached_get_the_answers_of_transformers(made):

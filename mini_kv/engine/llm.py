@@ -1,0 +1,236 @@
+"""A model's folder, and what it says: the whole engine in two lines.
+
+    from mini_kv import LLM
+    print(LLM("path/to/checkpoint").generate("A block is free when")[0].outputs[0].text)
+
+Source: vLLM 0.33 `LLM` (entrypoints/llm.py). What vLLM has and we do not, `mini_kv.engine.config.NOT_HERE` names.
+"""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_planning import blocks_per_request, bytes_per_block, get_kv_cache_groups, with_cache_dtype
+from mini_kv.engine.config import DEFAULT_KV_CACHE_MEMORY, EngineConfig
+from mini_kv.engine.huggingface_tokenizer import HuggingFaceTokenizer
+from mini_kv.engine.llm_engine import LLMEngine
+from mini_kv.engine.output_processor import RequestOutput
+from mini_kv.engine.prompts import Prompt, PromptError
+from mini_kv.engine.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_kv.engine.detokenizer import TextTokenizer
+    from mini_kv.engine.interface import CausalLM
+
+Message = Mapping[str, Any]
+"""One turn of a conversation: `{"role": "user", "content": "..."}`, and whatever else the template reads."""
+Prompts = Prompt | Mapping[str, Any] | Sequence[Prompt | Mapping[str, Any]]
+"""One prompt or several: a text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
+
+MOST_MEMORY = 4 << 30
+"""Bytes of KV memory that are taken unasked, at most: the default of vLLM on a CPU (`VLLM_CPU_KVCACHE_SPACE`)."""
+
+
+class LLM:
+    """A model, its tokenizer and an engine; prompts in, texts out. Source: vLLM `LLM` (entrypoints/llm.py)."""
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        dtype: str = "auto",
+        device: str = "cpu",
+        untested: bool = False,
+        **engine_args: Any,
+    ) -> None:
+        """Load a checkpoint and allocate its pool.
+
+        Args:
+            model: a folder on this machine, nothing is downloaded; `None`: the small model that comes along.
+            dtype: to compute in, `"float32"` for instance; `"auto"`: the checkpoint's own. In `"bfloat16"`, in which
+                most are published, a model may say other words than by way of transformers: chapter 15 says why.
+            device: where model and blocks lie.
+            untested: whether to run an architecture that no test has compared with transformers.
+            engine_args: sizes and limits by vLLM's names; see `EngineConfig.from_engine_args`. Where none says how
+                large the pool is, it holds one text of the model's full length, 64 MiB at least, 4 GiB at most.
+
+        Raises:
+            CheckpointError: the folder cannot work; names the file.
+            ConfigError: a size cannot work, or an option is not known.
+        """
+        config = EngineConfig.from_engine_args(**engine_args)
+        folder = Path(model) if model is not None else None
+        loaded, tokenizer = load(folder, dtype=dtype, device=device, untested=untested)
+        if config.num_blocks is None and config.kv_cache_memory_bytes is None:
+            config = replace(config, kv_cache_memory_bytes=_memory_for_one_text(loaded, config))
+        self.llm_engine = LLMEngine(loaded, tokenizer, config)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest text, prompt and answer: what the model has learned to read, or less if so asked."""
+        return self.llm_engine.config.scheduler.max_model_len
+
+    def get_tokenizer(self) -> "TextTokenizer | None":
+        """Return the tokenizer; `None` if the checkpoint has none, and then prompts are token ids."""
+        return self.llm_engine.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompts,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        n: int = 1,
+        cache_salt: str | None = None,
+    ) -> list[RequestOutput]:
+        """Return what the model says to each prompt, in the prompts' order.
+
+        Args:
+            prompts: one or several.
+            sampling_params: for all prompts, or one each; `None`: as `SamplingParams` has them.
+            n: samples of each.
+            cache_salt: of all of them; only requests with the same salt share blocks.
+
+        Raises `PromptError` for a prompt that the model cannot read, `ConfigError` for parameters that cannot work;
+        then none has run.
+        """
+        plain = [_plain(prompt) for prompt in _as_list(prompts)]
+        return self.llm_engine.generate(plain, self._params(sampling_params), n=n, cache_salt=cache_salt)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        n: int = 1,
+        cache_salt: str | None = None,
+    ) -> list[RequestOutput]:
+        """Return what the model answers to each conversation. The outputs' `prompt` is the text that the model read.
+
+        Args:
+            messages: one conversation, a list of messages, or a list of conversations.
+            sampling_params: as in `generate`.
+            chat_template: in place of the tokenizer's own; in Jinja, whose sandbox it runs in.
+            add_generation_prompt: whether the text ends where the assistant's turn begins.
+            n: as in `generate`.
+            cache_salt: likewise.
+
+        Raises:
+            ConfigError: the tokenizer has no template, and none is given; or jinja2 is not installed.
+            PromptError: the messages are no conversation, or the template refuses them.
+        """
+        conversations: Any = [messages] if _is_conversation(messages) else messages
+        prompts = chat_prompts(self.llm_engine.tokenizer, conversations, chat_template, add_generation_prompt)
+        plain = [token_ids for _, token_ids in prompts]
+        outputs = self.llm_engine.generate(plain, self._params(sampling_params), n=n, cache_salt=cache_salt)
+        for output, (text, _) in zip(outputs, prompts, strict=True):
+            output.prompt = text
+        return outputs
+
+    def _params(
+        self, params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> SamplingParams | Sequence[SamplingParams]:
+        """Return the parameters, with all tokens that end the model's texts: a chat model has several."""
+        more: tuple[int, ...] = getattr(self.llm_engine.model, "eos_token_ids", ())
+
+        def complete(choice: SamplingParams) -> SamplingParams:
+            return choice if choice.ignore_eos else replace(choice, stop_token_ids=(*choice.stop_token_ids, *more))
+
+        if isinstance(params, Sequence):
+            return [complete(choice) for choice in params]
+        return complete(params or SamplingParams())
+
+
+def chat_prompts(
+    tokenizer: "TextTokenizer | None",
+    conversations: Sequence[Sequence[Message]],
+    chat_template: str | None = None,
+    add_generation_prompt: bool = True,
+) -> list[tuple[str, list[int]]]:
+    """Return each conversation as the text that the model reads, and as its tokens; for the rest see `LLM.chat`."""
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        raise ConfigError("this model has learned no chat: its tokenizer has no chat template")
+    texts = [tokenizer.apply_chat_template(each, chat_template, add_generation_prompt) for each in conversations]
+    return [(text, tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+
+
+def load(
+    folder: Path | None, *, dtype: str = "auto", device: str = "cpu", untested: bool = False
+) -> "tuple[CausalLM, TextTokenizer | None]":
+    """Return model and tokenizer: ours, or any that transformers reads, if it is there.
+
+    Arguments and errors are those of `LLM`. Our own small model computes in float32 unless told otherwise.
+    """
+    from mini_kv.engine.checkpoint import load_model, tiny_folder
+    from mini_kv.engine.errors import CheckpointError
+
+    number_type = _dtype(dtype)
+    try:
+        small, tokenizer = load_model(folder or tiny_folder(), number_type or torch.float32)
+        return small.to(torch.device(device)), tokenizer
+    except CheckpointError as error:
+        if folder is None or not folder.is_dir():
+            raise
+        if importlib.util.find_spec("transformers") is None:
+            advice = "More kinds are read with the extra hf: in a checkout, pip install -e '.[hf]'"
+            raise ConfigError(f"{error}. {advice}") from None
+    from mini_kv.engine.huggingface_checkpoint import load_huggingface
+
+    return load_huggingface(folder, dtype=number_type, device=device, untested=untested)
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    """Return the dtype of that name; `None` for "auto"."""
+    from mini_kv.engine.huggingface import DTYPES
+
+    if name == "auto":
+        return None
+    if name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}, it must be auto or one of {', '.join(DTYPES)}")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def _memory_for_one_text(model: "CausalLM", config: EngineConfig) -> int:
+    """Return the bytes of a pool that holds one text of full length, within bounds."""
+    groups = get_kv_cache_groups(with_cache_dtype(model.get_kv_cache_spec(config.block_size), config.kv_cache_dtype))
+    length = min(config.scheduler.max_model_len, model.max_position_embeddings)
+    num_blocks = 1 + blocks_per_request(groups, length, config.scheduler.max_num_batched_tokens)
+    return min(max(num_blocks * bytes_per_block(groups), DEFAULT_KV_CACHE_MEMORY), MOST_MEMORY)
+
+
+def _as_list(prompts: Prompts) -> Sequence[Prompt | Mapping[str, Any]]:
+    """Return a list of prompts; a single one may come as it is."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    is_list = isinstance(prompts, Sequence) and not isinstance(prompts, bytes | bytearray | memoryview)
+    if not is_list:
+        raise PromptError(f"prompts is {type(prompts).__name__}: it must be a text, token ids, or a list of these")
+    if prompts and all(type(token_id) is int for token_id in prompts):
+        return [prompts]  # type: ignore[list-item]  # token ids
+    return prompts  # type: ignore[return-value]
+
+
+def _plain(prompt: Prompt | Mapping[str, Any]) -> Prompt:
+    """Return what stands in a prompt of vLLM's forms `TextPrompt` and `TokensPrompt` (inputs/)."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    for key in ("prompt_token_ids", "prompt"):
+        if key in prompt:
+            inside: Prompt = prompt[key]
+            return inside
+    raise PromptError(f"a prompt has the keys {sorted(prompt)}, it must have prompt or prompt_token_ids")
+
+
+def _is_conversation(messages: Any) -> bool:
+    """Return whether this is one conversation; else it must be a list of them."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        kind = type(messages).__name__
+        raise PromptError(f"messages is {kind}: it must be a list of messages, or of such lists, and not empty")
+    return isinstance(messages[0], Mapping)

@@ -1,0 +1,68 @@
+"""How likely a token was: log probabilities of the chosen token, and of the likeliest ones beside it.
+
+    "A block is"     " free" -0.6 rank 1     " held" -1.2 rank 2          chosen: " old" -4.1 rank 17
+
+They are of the logits as the model gave them: before temperature, before what is forbidden, before any tail is cut off.
+So they say what the model thought, and not how it was drawn from.
+
+Source: vLLM 0.33, `Sampler.gather_logprobs` (v1/sample/sampler.py) in the mode `raw_logprobs`, its default, and
+`append_logprobs_for_next_position` (logprobs.py). Here they are computed in float64, there in float32.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mini_kv.engine.detokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token at one place. Source: vLLM `Logprob` (logprobs.py)."""
+
+    logprob: float
+    """Natural logarithm of its probability: 0.0 is certain."""
+    rank: int
+    """1: the likeliest. Of the chosen one, if it is not among those asked for: how many are at least as likely."""
+    decoded_token: str | None
+    """What it spells, U+FFFD where that is part of a character; `None` without a tokenizer."""
+
+
+LogprobsOnePosition = dict[int, Logprob]
+"""By token id: the chosen token first, then the likeliest, best first. If it is one of these, it stands there once."""
+
+
+def gather_logprobs(
+    logits: Tensor, nums: Sequence[int | None], token_ids: Sequence[int], tokenizer: TextTokenizer | None
+) -> list[LogprobsOnePosition | None]:
+    """Return the log probabilities of each row, `None` for a row that asks for none. Costs O(vocab_size) per row.
+
+    Args:
+        logits: `[n, vocab_size]`, as the model gave them.
+        nums: how many of the likeliest each row asks for; -1: all; `None`: no log probabilities at all.
+        token_ids: the chosen token of each row.
+        tokenizer: spells them.
+    """
+    result: list[LogprobsOnePosition | None] = []
+    for row, (num, chosen) in enumerate(zip(nums, token_ids, strict=True)):
+        result.append(None if num is None else _gather_row(logits[row], num, chosen, tokenizer))
+    return result
+
+
+def _gather_row(logits: Tensor, num: int, chosen: int, tokenizer: TextTokenizer | None) -> LogprobsOnePosition:
+    logprobs = torch.log_softmax(logits.double(), dim=-1)
+    num = len(logprobs) if num == -1 else min(num, len(logprobs))
+    top = logprobs.topk(num)
+    ranks = {chosen: int((logprobs >= logprobs[chosen]).sum())}
+    ranks |= {token_id: rank for rank, token_id in enumerate(top.indices.tolist(), start=1)}
+    values: list[float] = logprobs[list(ranks)].tolist()
+    return {
+        token_id: Logprob(value, rank, _spelled(token_id, tokenizer))
+        for (token_id, rank), value in zip(ranks.items(), values, strict=True)
+    }
+
+
+def _spelled(token_id: int, tokenizer: TextTokenizer | None) -> str | None:
+    return None if tokenizer is None else tokenizer.decode_bytes([token_id]).decode("utf-8", errors="replace")
