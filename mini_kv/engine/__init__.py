@@ -10,7 +10,8 @@ folder, and what it says), `stats` (the line in the log), `threads` (one is enou
 `tokenizer_patterns` (text to token ids and back), `errors`, `json_file`, `weights_file` and `checkpoint` (a model's
 files, checked while they are read), `terminal` and `generate_command` (the engine at a terminal). Checkpoints that
 others have trained run by way of transformers: `huggingface`, `huggingface_checkpoint`, `huggingface_tokenizer`. Blocks
-that the pool evicts go on in `mini_kv.tiers`: `kv_transfer`, `tiered_engine`. `tensor_parallel`: a model cut over several processes.
+that the pool evicts go on in `mini_kv.tiers`: `kv_transfer`, `tiered_engine`. `tensor_parallel`: a model cut over
+several processes.
 
 Needs torch, like `mini_kv.attention`.
 """
