@@ -6,49 +6,15 @@
 Only `token_ids` must be there. `images`: first token, number of tokens, and a digest of the content, per image.
 """
 
-import os
-from collections.abc import Callable
 from typing import Any
 
-from mini_kv.traces.mooncake import (
-    TraceRequest,
-    checked_integer,
-    integer,
-    json_object,
-    parse_request,
-    quote,
-    read_lines,
-)
-from mini_kv.traces.prompts import Trace
+from mini_kv.traces.mooncake import checked_integer, integer, json_object, quote
 from mini_kv.traces.token_request import TokenRequest
 
 MAX_TOKEN = 2**32 - 1
 
 
-def read_requests(path: str | os.PathLike[str]) -> Trace:
-    """Return the requests of a file, whose first line says of which kind it is: hashes (Mooncake), or tokens.
-
-    Raises `TraceError` and `OSError` as `read_trace` does.
-    """
-    requests = read_lines(path, _EitherKind())
-    tokens = [request for request in requests if isinstance(request, TokenRequest)]
-    return tokens or [request for request in requests if isinstance(request, TraceRequest)]
-
-
-class _EitherKind:
-    """Parses all lines as what the first one is."""
-
-    def __init__(self) -> None:
-        self._parse_line: Callable[[bytes], TokenRequest | TraceRequest] | None = None
-
-    def __call__(self, raw: bytes) -> TokenRequest | TraceRequest:
-        """Return the request in one line; raises `ValueError`, saying what is wrong."""
-        if self._parse_line is None:
-            self._parse_line = _parse if b'"token_ids"' in raw else parse_request
-        return self._parse_line(raw)
-
-
-def _parse(raw: bytes) -> TokenRequest:
+def parse_tokens(raw: bytes) -> TokenRequest:
     """Return the request in one line; raises `ValueError`, saying what is wrong."""
     fields = json_object(raw)
     token_ids = fields.get("token_ids")

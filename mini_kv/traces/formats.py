@@ -1,0 +1,78 @@
+"""The formats of traffic that are read, and which of them a file is in: its first line says so, or `--format`.
+
+Every format becomes the same thing: requests, of hashes (`TraceRequest`) or of tokens (`TokenRequest`). Any file may be
+packed by gzip, begin with a byte order mark, and have blank lines; "-" is standard input.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+
+from mini_kv.traces.mooncake import TraceRequest, json_object, parse_request, quote, read_lines
+from mini_kv.traces.prompts import Trace
+from mini_kv.traces.qwen_bailian import parse_bailian
+from mini_kv.traces.token_request import TokenRequest
+from mini_kv.traces.token_trace import parse_tokens
+
+MAX_LINE_BYTES = 1 << 26
+"""Enough for a prompt of five million tokens, as ids and as text."""
+
+Parse = Callable[[bytes], TraceRequest | TokenRequest | None]
+"""Returns the request in a line, or `None` if it holds none; raises `ValueError`, saying what is wrong."""
+
+FORMATS: dict[str, Parse] = {
+    "mooncake": parse_request,
+    "qwen-bailian": parse_bailian,
+    "tokens": parse_tokens,
+}
+"""By name."""
+
+_MARKS = {"token_ids": "tokens", "chat_id": "qwen-bailian", "hash_ids": "mooncake"}
+"""A field of the first line, and the format that it stands for; of several the first here counts."""
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """Add the arguments that `read_traffic` reads."""
+    parser.add_argument("trace", nargs=nargs, help="requests, one per line, or packed by gzip; - is standard input")
+    parser.add_argument("--format", choices=list(FORMATS), help="the trace's format (default: its first line tells)")
+
+
+def read_traffic(args: argparse.Namespace, path: str | None = None) -> Trace:
+    """Return the requests that the arguments ask for, or those of another file in the same format."""
+    return read_requests(args.trace if path is None else path, args.format)
+
+
+def read_requests(path: str | os.PathLike[str], format_name: str | None = None) -> Trace:
+    """Return the requests of a file, at least one, in its order, and all of one kind: of hashes or of tokens.
+
+    Args:
+        path: the file.
+        format_name: one of `FORMATS`; `None`: the first line says which.
+
+    Raises `TraceError` and `OSError` as `read_trace` does. Costs O(file) time and memory.
+    """
+    requests = read_lines(path, _Parser(format_name), MAX_LINE_BYTES)
+    tokens = [request for request in requests if isinstance(request, TokenRequest)]
+    return tokens or [request for request in requests if isinstance(request, TraceRequest)]
+
+
+class _Parser:
+    """Parses all lines as what was asked for, or as what the first one is."""
+
+    def __init__(self, format_name: str | None) -> None:
+        self._parse = None if format_name is None else FORMATS[format_name]
+
+    def __call__(self, raw: bytes) -> TraceRequest | TokenRequest | None:
+        """Return the request in a line; raises `ValueError`, saying what is wrong."""
+        if self._parse is None:
+            self._parse = FORMATS[recognise(raw)]
+        return self._parse(raw)
+
+
+def recognise(raw: bytes) -> str:
+    """Return the format that a file's first line is in; raises `ValueError` if it is in none."""
+    fields = json_object(raw)
+    for field, name in _MARKS.items():
+        if field in fields:
+            return name
+    raise ValueError(f"not a line of a known format, which has one of {', '.join(_MARKS)}: {quote(fields)}")
