@@ -94,7 +94,11 @@ def test_the_first_line_says_which_format(write: Write) -> None:
         ("", "1: the file is empty"),
         ("\n \n", "2: the file ends, and no line of it is a request"),
         ("{", "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
-        ('{"id": 7}', '1: not a line of a known format, which has one of token_ids, chat_id, hash_ids: {"id": 7}'),
+        (
+            '{"id": 7}',
+            "1: not a line of a known format, which has one of token_ids, prompt, messages, body, chat_id, hash_ids:"
+            ' {"id": 7}',
+        ),
     ],
 )
 def test_what_is_in_no_format_is_refused(write: Write, content: str, problem: str) -> None:

@@ -7,10 +7,13 @@ packed by gzip, begin with a byte order mark, and have blank lines; "-" is stand
 import argparse
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from mini_kv.traces.mooncake import TraceRequest, json_object, parse_request, quote, read_lines
+from mini_kv.traces.prompt_tokenizer import PromptTokenizer
 from mini_kv.traces.prompts import Trace
 from mini_kv.traces.qwen_bailian import parse_bailian
+from mini_kv.traces.texts import Encoder, text_parser
 from mini_kv.traces.token_request import TokenRequest
 from mini_kv.traces.token_trace import parse_tokens
 
@@ -20,14 +23,22 @@ MAX_LINE_BYTES = 1 << 26
 Parse = Callable[[bytes], TraceRequest | TokenRequest | None]
 """Returns the request in a line, or `None` if it holds none; raises `ValueError`, saying what is wrong."""
 
-FORMATS: dict[str, Parse] = {
-    "mooncake": parse_request,
-    "qwen-bailian": parse_bailian,
-    "tokens": parse_tokens,
+FORMATS: dict[str, Callable[[Encoder | None], Parse]] = {
+    "mooncake": lambda _: parse_request,
+    "qwen-bailian": lambda _: parse_bailian,
+    "tokens": lambda _: parse_tokens,
+    "texts": text_parser,
 }
-"""By name."""
+"""By name, what makes a parser, given what makes tokens of texts."""
 
-_MARKS = {"token_ids": "tokens", "chat_id": "qwen-bailian", "hash_ids": "mooncake"}
+_MARKS = {
+    "token_ids": "tokens",
+    "prompt": "texts",
+    "messages": "texts",
+    "body": "texts",
+    "chat_id": "qwen-bailian",
+    "hash_ids": "mooncake",
+}
 """A field of the first line, and the format that it stands for; of several the first here counts."""
 
 
@@ -35,23 +46,28 @@ def add_trace_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
     """Add the arguments that `read_traffic` reads."""
     parser.add_argument("trace", nargs=nargs, help="requests, one per line, or packed by gzip; - is standard input")
     parser.add_argument("--format", choices=list(FORMATS), help="the trace's format (default: its first line tells)")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for prompts that are texts")
 
 
 def read_traffic(args: argparse.Namespace, path: str | None = None) -> Trace:
     """Return the requests that the arguments ask for, or those of another file in the same format."""
-    return read_requests(args.trace if path is None else path, args.format)
+    encoder = None if args.tokenizer is None else PromptTokenizer(args.tokenizer)
+    return read_requests(args.trace if path is None else path, args.format, encoder)
 
 
-def read_requests(path: str | os.PathLike[str], format_name: str | None = None) -> Trace:
+def read_requests(
+    path: str | os.PathLike[str], format_name: str | None = None, encoder: Encoder | None = None
+) -> Trace:
     """Return the requests of a file, at least one, in its order, and all of one kind: of hashes or of tokens.
 
     Args:
         path: the file.
         format_name: one of `FORMATS`; `None`: the first line says which.
+        encoder: what makes tokens of texts, for formats that hold them.
 
     Raises `TraceError` and `OSError` as `read_trace` does. Costs O(file) time and memory.
     """
-    requests = read_lines(path, _Parser(format_name), MAX_LINE_BYTES)
+    requests = read_lines(path, _Parser(format_name, encoder), MAX_LINE_BYTES)
     tokens = [request for request in requests if isinstance(request, TokenRequest)]
     return tokens or [request for request in requests if isinstance(request, TraceRequest)]
 
@@ -59,13 +75,15 @@ def read_requests(path: str | os.PathLike[str], format_name: str | None = None) 
 class _Parser:
     """Parses all lines as what was asked for, or as what the first one is."""
 
-    def __init__(self, format_name: str | None) -> None:
-        self._parse = None if format_name is None else FORMATS[format_name]
+    def __init__(self, format_name: str | None, encoder: Encoder | None) -> None:
+        self._format_name = format_name
+        self._encoder = encoder
+        self._parse: Parse | None = None
 
     def __call__(self, raw: bytes) -> TraceRequest | TokenRequest | None:
         """Return the request in a line; raises `ValueError`, saying what is wrong."""
         if self._parse is None:
-            self._parse = FORMATS[recognise(raw)]
+            self._parse = FORMATS[self._format_name or recognise(raw)](self._encoder)
         return self._parse(raw)
 
 

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -220,7 +220,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def integer(fields: dict[str, Any], name: str, minimum: int) -> int:
+def integer(fields: Mapping[str, Any], name: str, minimum: int) -> int:
     """Return the integer of this name. Raises `ValueError` if it is missing, another thing or too small."""
     if name not in fields:
         raise ValueError(f"{name} is missing")

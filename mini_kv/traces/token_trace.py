@@ -6,6 +6,7 @@
 Only `token_ids` must be there. `images`: first token, number of tokens, and a digest of the content, per image.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_kv.traces.mooncake import checked_integer, integer, json_object, quote
@@ -23,6 +24,13 @@ def parse_tokens(raw: bytes) -> TokenRequest:
     for index, token in enumerate(token_ids):
         if checked_integer(token, f"token_ids[{index}]", 0) > MAX_TOKEN:
             raise ValueError(f"token_ids[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
+    return request_of(fields, token_ids)
+
+
+def request_of(fields: Mapping[str, Any], token_ids: Sequence[int]) -> TokenRequest:
+    """Return the request with these tokens and what else the fields say; raises `ValueError`, saying what is wrong."""
+    if not token_ids:
+        raise ValueError("the prompt has no tokens")
     return TokenRequest(
         integer(fields, "timestamp", minimum=0) if "timestamp" in fields else 0,
         tuple(token_ids),
@@ -33,7 +41,7 @@ def parse_tokens(raw: bytes) -> TokenRequest:
     )
 
 
-def _text(fields: dict[str, Any], name: str) -> str | None:
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and (not isinstance(value, str) or not value):
         raise ValueError(f"{name} is {quote(value)}: it must be a text, or absent")
