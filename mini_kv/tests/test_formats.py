@@ -96,8 +96,8 @@ def test_the_first_line_says_which_format(write: Write) -> None:
         ("{", "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
         (
             '{"id": 7}',
-            "1: not a line of a known format, which has one of token_ids, prompt, messages, body, chat_id, hash_ids:"
-            ' {"id": 7}',
+            "1: not a line of a known format, which has one of the fields token_ids, prompt, messages, body, chat_id,"
+            ' hash_ids, event, levelname: {"id": 7}',
         ),
     ],
 )

@@ -49,7 +49,9 @@ TEMPLATE = """
 def folder(tmp_path: Path) -> Path:
     """A folder with a tokenizer, a template and special tokens."""
     shutil.copy(TINY, tmp_path / "tokenizer.json")
-    configure(tmp_path, chat_template=TEMPLATE, bos_token="<|end|>", eos_token={"__type": "AddedToken", "content": "<|end|>"})
+    configure(
+        tmp_path, chat_template=TEMPLATE, bos_token="<|end|>", eos_token={"__type": "AddedToken", "content": "<|end|>"}
+    )
     return tmp_path
 
 

@@ -21,7 +21,7 @@ class Letters:
     def __init__(self) -> None:
         self.chats: list[tuple[Any, Any]] = []
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(character) for character in text]
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:

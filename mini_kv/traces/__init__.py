@@ -9,7 +9,7 @@ Then where the hits went: `prompts` (what the cache sees of a request of either 
 difference), `runs` (prompts through the manager and the scheduler), `waterfall` (one loss per row), `causes` (their
 names), `pair` (two prompts), `explain_command` (`mini-kv explain`).
 More traffic: `formats` (which format a file is in), `token_trace` (lines that hold the tokens), `texts` and
-`prompt_tokenizer` (prompts and chats, with a tokenizer.json), `qwen_bailian`, `published` (traces of others, fetched),
-`generators` (five kinds, from a seed), `trace_command` (`mini-kv trace`).
+`prompt_tokenizer` (prompts and chats, with a tokenizer.json), `request_logs` (vLLM's and SGLang's), `qwen_bailian`,
+`published` (traces of others, fetched), `generators` (five kinds, from a seed), `trace_command` (`mini-kv trace`).
 `small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
 """

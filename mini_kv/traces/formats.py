@@ -9,10 +9,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mini_kv.traces.mooncake import TraceRequest, json_object, parse_request, quote, read_lines
+from mini_kv.traces.mooncake import (
+    NO_REQUEST,
+    TraceError,
+    TraceRequest,
+    json_object,
+    parse_request,
+    quote,
+    read_lines,
+)
 from mini_kv.traces.prompt_tokenizer import PromptTokenizer
 from mini_kv.traces.prompts import Trace
 from mini_kv.traces.qwen_bailian import parse_bailian
+from mini_kv.traces.request_logs import HOW_TO_LOG, Logged, LogParser
 from mini_kv.traces.texts import Encoder, text_parser
 from mini_kv.traces.token_request import TokenRequest
 from mini_kv.traces.token_trace import parse_tokens
@@ -20,7 +29,7 @@ from mini_kv.traces.token_trace import parse_tokens
 MAX_LINE_BYTES = 1 << 26
 """Enough for a prompt of five million tokens, as ids and as text."""
 
-Parse = Callable[[bytes], TraceRequest | TokenRequest | None]
+Parse = Callable[[bytes], TraceRequest | TokenRequest | Logged | None]
 """Returns the request in a line, or `None` if it holds none; raises `ValueError`, saying what is wrong."""
 
 FORMATS: dict[str, Callable[[Encoder | None], Parse]] = {
@@ -28,6 +37,7 @@ FORMATS: dict[str, Callable[[Encoder | None], Parse]] = {
     "qwen-bailian": lambda _: parse_bailian,
     "tokens": lambda _: parse_tokens,
     "texts": text_parser,
+    "log": LogParser,
 }
 """By name, what makes a parser, given what makes tokens of texts."""
 
@@ -38,6 +48,8 @@ _MARKS = {
     "body": "texts",
     "chat_id": "qwen-bailian",
     "hash_ids": "mooncake",
+    "event": "log",
+    "levelname": "log",
 }
 """A field of the first line, and the format that it stands for; of several the first here counts."""
 
@@ -67,30 +79,42 @@ def read_requests(
 
     Raises `TraceError` and `OSError` as `read_trace` does. Costs O(file) time and memory.
     """
-    requests = read_lines(path, _Parser(format_name, encoder), MAX_LINE_BYTES)
-    tokens = [request for request in requests if isinstance(request, TokenRequest)]
-    return tokens or [request for request in requests if isinstance(request, TraceRequest)]
+    parser = _Parser(format_name, encoder)
+    try:
+        requests = read_lines(path, parser, MAX_LINE_BYTES)
+    except TraceError as error:
+        if error.problem == NO_REQUEST and parser.format_name == "log":
+            raise TraceError(error.path, error.line, f"{NO_REQUEST}; {HOW_TO_LOG}") from None
+        raise
+    complete = [request.complete() if isinstance(request, Logged) else request for request in requests]
+    tokens = [request for request in complete if isinstance(request, TokenRequest)]
+    return tokens or [request for request in complete if isinstance(request, TraceRequest)]
 
 
 class _Parser:
     """Parses all lines as what was asked for, or as what the first one is."""
 
     def __init__(self, format_name: str | None, encoder: Encoder | None) -> None:
-        self._format_name = format_name
+        self.format_name = format_name
         self._encoder = encoder
         self._parse: Parse | None = None
 
-    def __call__(self, raw: bytes) -> TraceRequest | TokenRequest | None:
+    def __call__(self, raw: bytes) -> TraceRequest | TokenRequest | Logged | None:
         """Return the request in a line; raises `ValueError`, saying what is wrong."""
         if self._parse is None:
-            self._parse = FORMATS[self._format_name or recognise(raw)](self._encoder)
+            self.format_name = self.format_name or recognise(raw)
+            self._parse = FORMATS[self.format_name](self._encoder)
         return self._parse(raw)
 
 
 def recognise(raw: bytes) -> str:
     """Return the format that a file's first line is in; raises `ValueError` if it is in none."""
+    if raw.startswith(b"\x80"):
+        raise ValueError(f"a pickle, as SGLang dumps requests, may run any code, so it is not read; {HOW_TO_LOG}")
+    if not raw.lstrip().startswith(b"{"):
+        return "log"
     fields = json_object(raw)
     for field, name in _MARKS.items():
         if field in fields:
             return name
-    raise ValueError(f"not a line of a known format, which has one of {', '.join(_MARKS)}: {quote(fields)}")
+    raise ValueError(f"not a line of a known format, which has one of the fields {', '.join(_MARKS)}: {quote(fields)}")

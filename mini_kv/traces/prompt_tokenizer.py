@@ -52,9 +52,11 @@ class PromptTokenizer:
         self._path = path
         self._render: Callable[..., str] | None = None
 
-    def encode(self, text: str) -> list[int]:
-        """Return the tokens of a prompt of text, with those that the model expects around it."""
-        return self._ids(text, add_special_tokens=True)
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a prompt of text, by default with those that the model expects around it."""
+        text = text.encode("utf-8", "replace").decode()  # JSON may spell halves of characters, the library takes none
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
         """Return the tokens of a chat up to where the answer begins.
@@ -67,12 +69,7 @@ class PromptTokenizer:
             text = self._render(messages=messages, tools=tools)
         except Exception as error:  # a template raises whatever its program stumbles over
             raise ValueError(f"the chat template refuses the messages: {in_a_line(error)}") from None
-        return self._ids(text, add_special_tokens=False)
-
-    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        text = text.encode("utf-8", "replace").decode()  # JSON may spell halves of characters, the library takes none
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+        return self.encode(text, add_special_tokens=False)
 
 
 def load_template(tokenizer: Path) -> Callable[..., str]:

@@ -21,8 +21,8 @@ from mini_kv.traces.token_trace import request_of
 class Encoder(Protocol):
     """Makes tokens of prompts: `PromptTokenizer`, or another's."""
 
-    def encode(self, text: str) -> Sequence[int]:
-        """Return the tokens of a prompt of text."""
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]:
+        """Return the tokens of a prompt of text, by default with those that the model expects around it."""
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> Sequence[int]:
         """Return the tokens of a chat up to where the answer begins."""

@@ -21,10 +21,15 @@ def parse_tokens(raw: bytes) -> TokenRequest:
     token_ids = fields.get("token_ids")
     if not isinstance(token_ids, list) or not token_ids:
         raise ValueError(f"token_ids is {quote(token_ids)}: it must be a list of at least one token")
-    for index, token in enumerate(token_ids):
-        if checked_integer(token, f"token_ids[{index}]", 0) > MAX_TOKEN:
-            raise ValueError(f"token_ids[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
-    return request_of(fields, token_ids)
+    return request_of(fields, checked_tokens(token_ids, "token_ids"))
+
+
+def checked_tokens(values: Sequence[Any], name: str) -> Sequence[int]:
+    """Return the values. Raises `ValueError` if one is no token id."""
+    for index, token in enumerate(values):
+        if checked_integer(token, f"{name}[{index}]", 0) > MAX_TOKEN:
+            raise ValueError(f"{name}[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
+    return values
 
 
 def request_of(fields: Mapping[str, Any], token_ids: Sequence[int]) -> TokenRequest:
