@@ -24,7 +24,7 @@ from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.policy.admission import Strategy, strategies
 from mini_kv.trace.step import run_step, sample_ready
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks
+from mini_kv.traces.mooncake import TraceRequest, name_blocks
 
 MAX_BLOCKS = 1_000_000
 """Most blocks of a pool that is built here: this many take a second."""
@@ -79,7 +79,7 @@ def replay_with_clock(
 
     Args:
         trace: at least one request.
-        num_blocks: size of the pool, the null block included, in blocks of 512 tokens; `None`: enough for all at once.
+        num_blocks: size of the pool in the trace's blocks, the null block included; `None`: enough for all at once.
         config: limits of the scheduler.
         strategy: when a newcomer may enter; greedy if none is given.
         rate: requests per second that arrive on average; `None`: as recorded.
@@ -95,7 +95,8 @@ def replay_with_clock(
     started = time.perf_counter()
     arrivals = arrival_times(trace, rate)
     if num_blocks is None:
-        num_blocks = 1 + sum(-(-(entry.input_length + entry.output_length) // BLOCK_SIZE) for entry in trace)
+        size = trace[0].block_size
+        num_blocks = 1 + sum(-(-(entry.input_length + entry.output_length) // size) for entry in trace)
     if num_blocks > MAX_BLOCKS:
         raise ConfigError(f"num_blocks is {num_blocks}, it must be at most {MAX_BLOCKS:,} with a clock")
     serving = _Serving(trace, num_blocks, config, strategy or Strategy(), parts)
@@ -148,7 +149,7 @@ class _Serving:
     ) -> None:
         self.trace = trace
         self.names = name_blocks(trace)
-        group = KVCacheGroupSpec(("layers",), FullAttentionSpec(BLOCK_SIZE))
+        group = KVCacheGroupSpec(("layers",), FullAttentionSpec(trace[0].block_size))
         self.kv = KVCacheManager(KVCacheConfig(num_blocks, (group,)), watermark=strategy.watermark, parts=parts)
         self.scheduler = Scheduler(self.kv, config, admission=strategy.admission)
         self.report = ClockReport(num_blocks)

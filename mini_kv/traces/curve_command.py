@@ -13,10 +13,10 @@ from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.planning.cost import H200, prefill_seconds, served
 from mini_kv.planning.models import load_model
 from mini_kv.traces.curve import Curve, CurvePoint, make_curve
+from mini_kv.traces.formats import add_trace_arguments, read_traffic
 from mini_kv.traces.mooncake import TraceError
 from mini_kv.traces.plot import curve_svg, curve_text, page
 from mini_kv.traces.prompts import get_block_size, make_prompts
-from mini_kv.traces.token_trace import read_requests
 
 GIB = 2**30
 TITLE = "Hit rate over pool sizes"
@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument("trace", help="requests, one JSON object per line, or packed by gzip; - is standard input")
+    add_trace_arguments(parser)
     add_size_arguments(parser)
     parser.add_argument("--parameters", type=float, metavar="N", help="the model's parameters, where it does not say")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
@@ -52,7 +52,7 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the curve; return 0, or 2 with one line on stderr if the trace or an argument is wrong."""
     try:
-        trace = read_requests(args.trace)
+        trace = read_traffic(args)
         block_size = get_block_size(trace, args.block_size)
         memory = None if args.model is None else _memory(args.model, block_size, args.parameters)
         curve = make_curve(make_prompts(trace, block_size), block_size)

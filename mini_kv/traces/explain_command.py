@@ -11,17 +11,17 @@ from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.planning.models import load_model
 from mini_kv.traces.causes import HIDDEN_BY_HASHES, Cause, find_causes
 from mini_kv.traces.curve_command import GIB, add_size_arguments
+from mini_kv.traces.formats import add_trace_arguments, read_traffic
 from mini_kv.traces.mooncake import TraceError
 from mini_kv.traces.pair import explain_pair
 from mini_kv.traces.prompts import Trace, get_block_size, make_prompts, token_requests
 from mini_kv.traces.runs import Setup
-from mini_kv.traces.token_trace import read_requests
 from mini_kv.traces.waterfall import Waterfall, make_waterfall
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument("trace", nargs="?", help="requests, one JSON object per line; - is standard input")
+    add_trace_arguments(parser, nargs="?")
     parser.add_argument("--pair", nargs=2, metavar=("A", "B"), help="two files of one request each: B comes after A")
     add_size_arguments(parser)
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at once (default: 1)")
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("give a trace, or --pair and two files")
         if args.pair is not None:
             return _print_pair(args)
-        trace = read_requests(args.trace)
+        trace = read_traffic(args)
         setup = make_setup(trace, args)
         waterfall = make_waterfall(trace, setup, concurrency=args.concurrency)
         causes = find_causes(waterfall, make_prompts(trace, setup.hash_block_size))
@@ -106,10 +106,10 @@ def as_dict(waterfall: Waterfall, causes: list[Cause]) -> dict[str, Any]:
 
 
 def _print_pair(args: argparse.Namespace) -> int:
-    entries = [token_requests(read_requests(path)) for path in args.pair]
+    entries = [token_requests(read_traffic(args, path)) for path in args.pair]
     for path, found in zip(args.pair, entries, strict=True):
         if len(found) != 1:
-            raise ConfigError(f"{path} must be one line with token_ids")
+            raise ConfigError(f"{path} must hold one request, and its tokens or its text")
     block_size = get_block_size(entries[0], args.block_size)
     pair = explain_pair(entries[0][0], entries[1][0], block_size)
     if args.json:

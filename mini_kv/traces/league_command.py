@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
+from mini_kv.traces.formats import add_trace_arguments, read_traffic
 from mini_kv.traces.league import BELADY, Standing, checked_sizes, default_sizes, league
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, read_trace
+from mini_kv.traces.mooncake import TraceError
+from mini_kv.traces.prompts import as_hashes
 from mini_kv.traces.replay_command import ProgressBar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument(
-        "trace", help="a trace in Mooncake's format, one JSON object per line, or packed by gzip; - is standard input"
-    )
+    add_trace_arguments(parser)
+    parser.add_argument("--block-size", type=int, metavar="N", help="tokens per block, for a trace of tokens")
     parser.add_argument(
         "--num-blocks",
         type=int,
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """
     bar = ProgressBar(sys.stderr)
     try:
-        trace = read_trace(args.trace)
+        trace = as_hashes(read_traffic(args), args.block_size)
         sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
         policies = [*(args.policy or POLICIES), BELADY]
         bar.total = len(sizes) * len(policies)
@@ -75,9 +76,10 @@ def format_table(standings: Sequence[Standing]) -> str:
     ceiling = rates.pop(BELADY)
     best = [max(column) for column in zip(*rates.values(), strict=True)]
     width = max(map(len, [*rates, BELADY]))
+    block_size = standings[0].report.block_size
     return "\n".join(
         [
-            f"hits in percent of the prompt tokens; pools in blocks of {BLOCK_SIZE} tokens, one request at a time",
+            f"hits in percent of the prompt tokens; pools in blocks of {block_size} tokens, one request at a time",
             "",
             _row("", width, [f"{size:>9,} " for size in sizes]),
             *(_row(policy, width, list(map(_cell, row, best))) for policy, row in rates.items()),

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ BLOCK_SIZE = 512
 """Tokens per block, fixed by the format."""
 MAX_LINE_BYTES = 1 << 20
 """A line has a few bytes per block; this is enough for a prompt of 50 million tokens."""
+NO_REQUEST = "the file ends, and no line of it is a request"
 _MAX_NUMBER = 10**15
 """Largest time or length in a line: 10**15 ms are 30,000 years."""
 
@@ -52,16 +53,18 @@ class TraceRequest:
     """Tokens of the answer."""
     hash_ids: tuple[int, ...]
     """A number for each block of the prompt, the partial last one included."""
+    block_size: int = BLOCK_SIZE
+    """Tokens per block; the same for all requests of a trace."""
 
     @property
     def num_blocks(self) -> int:
         """Blocks that the prompt takes, the partial last one included."""
-        return -(-self.input_length // BLOCK_SIZE)
+        return -(-self.input_length // self.block_size)
 
     @property
     def num_full_blocks(self) -> int:
         """Blocks that the prompt fills: those that can be cached."""
-        return self.input_length // BLOCK_SIZE
+        return self.input_length // self.block_size
 
 
 class TraceError(ValueError):
@@ -101,17 +104,23 @@ class Arrives(Protocol):
 Line = TypeVar("Line", bound=Arrives)
 
 
-def read_lines(path: str | os.PathLike[str], parse: Callable[[bytes], Line]) -> list[Line]:
-    """Return what `parse` makes of each line; it raises `ValueError`, saying what is wrong. See `read_trace`."""
+def read_lines(
+    path: str | os.PathLike[str], parse: Callable[[bytes], Line | None], max_line_bytes: int = MAX_LINE_BYTES
+) -> list[Line]:
+    """Return what `parse` makes of each line, at least one request in all. See `read_trace`.
+
+    `parse` returns `None` for a line that is no request, and raises `ValueError`, saying what is wrong with one.
+    """
     trace: list[Line] = []
-    for line, raw in enumerate(_lines_of(path), start=1):
+    line = 0
+    for line, raw in enumerate(_lines_of(path, max_line_bytes), start=1):
         try:
-            if len(raw) > MAX_LINE_BYTES:
-                raise ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
+            if len(raw) > max_line_bytes:
+                raise ValueError(f"the line is longer than {max_line_bytes:,} bytes")
             raw = (raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw).rstrip(b"\r\n")
-            if not raw.strip():
+            request = parse(raw) if raw.strip() else None
+            if request is None:
                 continue
-            request = parse(raw)
             if trace and request.timestamp < trace[-1].timestamp:
                 times = f"{request.timestamp}, before the {trace[-1].timestamp}"
                 raise ValueError(f"timestamp is {times} of the line above")
@@ -119,11 +128,11 @@ def read_lines(path: str | os.PathLike[str], parse: Callable[[bytes], Line]) -> 
             raise TraceError(os.fspath(path), line, str(error)) from None
         trace.append(request)
     if not trace:
-        raise TraceError(os.fspath(path), 1, "the file is empty")
+        raise TraceError(os.fspath(path), max(line, 1), NO_REQUEST if line else "the file is empty")
     return trace
 
 
-def _lines_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def _lines_of(path: str | os.PathLike[str], max_line_bytes: int) -> Iterator[bytes]:
     """Yield the lines of a file, or of standard input for "-", unpacked if they are packed by gzip.
 
     Bytes, since text mode stops at the first byte that is not UTF-8 without saying in which line it is.
@@ -135,7 +144,7 @@ def _lines_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
         lines = gzip.GzipFile(fileobj=file) if is_packed else file
         number = 0
         try:
-            while raw := lines.readline(MAX_LINE_BYTES + 1):
+            while raw := lines.readline(max_line_bytes + 1):
                 number += 1
                 yield raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -143,8 +152,10 @@ def _lines_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def format_request(request: TraceRequest) -> str:
-    """Return the request as a line of a trace, without the line's end."""
-    return json.dumps(asdict(request))
+    """Return the request, of blocks of 512 tokens, as a line of a trace, without the line's end."""
+    fields = asdict(request)
+    del fields["block_size"]
+    return json.dumps(fields)
 
 
 def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
@@ -175,17 +186,21 @@ def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
 
 def parse_request(raw: bytes) -> TraceRequest:
     """Return the request in one line; raises `ValueError`, saying what is wrong."""
-    fields = json_object(raw)
+    return request_in(json_object(raw), BLOCK_SIZE)
+
+
+def request_in(fields: dict[str, Any], block_size: int) -> TraceRequest:
+    """Return the request that these fields describe; raises `ValueError`, saying what is wrong."""
     timestamp = integer(fields, "timestamp", minimum=0)
     input_length = integer(fields, "input_length", minimum=1)
     output_length = integer(fields, "output_length", minimum=0)
     for name in ("timestamp", "input_length", "output_length"):
         if fields[name] > _MAX_NUMBER:
             raise ValueError(f"{name} is {quote(fields[name])}: it must be at most {_MAX_NUMBER:,}")
-    request = TraceRequest(timestamp, input_length, output_length, _hash_ids(fields))
+    request = TraceRequest(timestamp, input_length, output_length, _hash_ids(fields), block_size)
     if len(request.hash_ids) != request.num_blocks:
         message = f"hash_ids has {len(request.hash_ids)} ids, but a prompt of {input_length} tokens has "
-        raise ValueError(message + f"{request.num_blocks} blocks of {BLOCK_SIZE}")
+        raise ValueError(message + f"{request.num_blocks} blocks of {block_size}")
     return request
 
 
@@ -205,7 +220,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def integer(fields: dict[str, Any], name: str, minimum: int) -> int:
+def integer(fields: Mapping[str, Any], name: str, minimum: int) -> int:
     """Return the integer of this name. Raises `ValueError` if it is missing, another thing or too small."""
     if name not in fields:
         raise ValueError(f"{name} is missing")

@@ -21,7 +21,7 @@ engine puts a block without a hash at the front of the free queue, to be reused 
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest
+from mini_kv.traces.mooncake import TraceRequest
 
 
 def plain_lru_hit_tokens(trace: Iterable[TraceRequest], num_blocks: int | None = None) -> int:
@@ -36,7 +36,7 @@ def plain_lru_hit_tokens(trace: Iterable[TraceRequest], num_blocks: int | None =
         num_hits = 0
         while num_hits < len(request.hash_ids) and request.hash_ids[num_hits] in ids:
             num_hits += 1
-        hit_tokens += min(num_hits * BLOCK_SIZE, request.input_length)
+        hit_tokens += min(num_hits * request.block_size, request.input_length)
         for hash_id in reversed(request.hash_ids):
             ids[hash_id] = None
             ids.move_to_end(hash_id)

@@ -7,7 +7,7 @@ from mini_kv.core.block import BlockHash
 from mini_kv.core.block_hash import get_request_block_hasher
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks
+from mini_kv.traces.mooncake import TraceRequest, name_blocks
 from mini_kv.traces.token_request import TokenRequest
 
 Trace = Sequence[TraceRequest] | Sequence[TokenRequest]
@@ -29,14 +29,15 @@ def token_requests(trace: Trace) -> list[TokenRequest]:
 
 def get_block_size(trace: Trace, block_size: int | None) -> int:
     """Return the tokens per block: as asked, or 16 for tokens; hashes have theirs. Raises `ConfigError`."""
-    if token_requests(trace):
+    if not isinstance(trace[0], TraceRequest):
         block_size = 16 if block_size is None else block_size
         if block_size < 1:
             raise ConfigError(f"block_size is {block_size}, it must be at least 1")
         return block_size
-    if block_size not in (None, BLOCK_SIZE):
-        raise ConfigError(f"a trace of hashes has blocks of {BLOCK_SIZE} tokens: it cannot be cut into {block_size}")
-    return BLOCK_SIZE
+    given = trace[0].block_size
+    if block_size not in (None, given):
+        raise ConfigError(f"a trace of hashes has blocks of {given} tokens: it cannot be cut into {block_size}")
+    return given
 
 
 def make_prompts(trace: Trace, block_size: int) -> list[Prompt]:
@@ -46,6 +47,25 @@ def make_prompts(trace: Trace, block_size: int) -> list[Prompt]:
         return [Prompt(entry.input_length, chain) for entry, chain in zip(hashes, name_blocks(hashes), strict=True)]
     hasher = get_request_block_hasher(block_size)
     return [Prompt(entry.input_length, hasher(new_request(entry))) for entry in token_requests(trace)]
+
+
+def as_hashes(trace: Trace, block_size: int | None = None) -> list[TraceRequest]:
+    """Return the trace as one of hashes, with equal numbers for equal blocks behind equal beginnings.
+
+    `block_size` is asked for as in `get_block_size`, and raises `ConfigError` as there. Costs O(tokens).
+    """
+    size = get_block_size(trace, block_size)
+    hashes = [entry for entry in trace if isinstance(entry, TraceRequest)]
+    if hashes:
+        return hashes
+    numbers: dict[BlockHash | int, int] = {}
+    for index, (entry, prompt) in enumerate(zip(token_requests(trace), make_prompts(trace, size), strict=True)):
+        chain: list[BlockHash | int] = list(prompt.block_hashes)
+        if prompt.num_tokens % size:
+            chain.append(index)  # the partial block, which is never shared
+        ids = tuple(numbers.setdefault(name, len(numbers)) for name in chain)
+        hashes.append(TraceRequest(entry.timestamp, prompt.num_tokens, entry.output_length, ids, size))
+    return hashes
 
 
 def new_request(entry: TokenRequest) -> Request:

@@ -22,7 +22,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks
+from mini_kv.traces.mooncake import TraceRequest, name_blocks
 
 SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or more": math.inf}
 """Where the groups of `ReplayReport.found` end; each holds the shares below its end that no earlier group holds."""
@@ -47,6 +47,8 @@ class ReplayReport:
 
     num_blocks: int
     """Size of the pool, the null block included."""
+    block_size: int
+    """Tokens per block."""
     concurrency: int
     """How many requests held their blocks at once, at most."""
     requests: int
@@ -93,7 +95,6 @@ class ReplayReport:
         """Return all figures by name; the names are kept from version to version."""
         return {
             **asdict(self),
-            "block_size": BLOCK_SIZE,
             "hit_rate_of_prompt_tokens": self.hit_rate_of_prompt_tokens,
             "hit_rate_of_full_blocks": self.hit_rate_of_full_blocks,
             "peak_usage": self.peak_usage,
@@ -111,7 +112,7 @@ def replay(
     """Send a trace through a `KVCacheManager`, by the rules above, and return what the cache did for it.
 
     Args:
-        trace: at least one request.
+        trace: at least one request; a trace of tokens by way of `mini_kv.traces.prompts.as_hashes`.
         num_blocks: size of the pool, the null block included; `None` for unbounded, see `num_blocks_for_all`.
         concurrency: how many requests hold their blocks at once, at most.
         parts: what the cache is built from, where it is not the engine's own: a policy's queue, an observer's blocks.
@@ -122,11 +123,12 @@ def replay(
     if concurrency < 1:
         raise ConfigError(f"concurrency is {concurrency}: at least 1 request has to hold its blocks")
     started = time.perf_counter()
+    block_size = trace[0].block_size
     enough = num_blocks_for_all(trace)
     if num_blocks is None:
         num_blocks = enough
     # Blocks beyond `enough` would never be used, so a pool of a billion is not built, only reported.
-    group = KVCacheGroupSpec(("layers",), FullAttentionSpec(BLOCK_SIZE))
+    group = KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size))
     kv = KVCacheManager(KVCacheConfig(min(num_blocks, enough), (group,)), parts=parts)
 
     names = name_blocks(trace)
@@ -147,13 +149,14 @@ def replay(
         if on_progress is not None:
             on_progress(index + 1)
 
-    hit_blocks = kv.prefix_cache_stats.hits // BLOCK_SIZE
+    hit_blocks = kv.prefix_cache_stats.hits // block_size
     # Each full block that was not a hit was given a key. Nothing but eviction takes keys here, so those that
     # are gone were evicted. Blocks are counted, not keys: one key may be on two blocks.
     num_published = full_blocks - hit_blocks
     num_left = sum(block.block_hash is not None for block in kv.block_pool.blocks)
     return ReplayReport(
         num_blocks=num_blocks,
+        block_size=block_size,
         concurrency=concurrency,
         requests=len(trace),
         requests_refused=len(refused),

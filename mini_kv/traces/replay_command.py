@@ -14,20 +14,21 @@ from mini_kv.policy.admission import strategies
 from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
 from mini_kv.traces.clock import ClockReport, arrival_times, replay_with_clock
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceError, TraceRequest, read_trace
+from mini_kv.traces.formats import add_trace_arguments, read_traffic
+from mini_kv.traces.mooncake import TraceError, TraceRequest
+from mini_kv.traces.prompts import as_hashes
 from mini_kv.traces.replay import ReplayReport, replay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument(
-        "trace", help="a trace in Mooncake's format, one JSON object per line, or packed by gzip; - is standard input"
-    )
+    add_trace_arguments(parser)
+    parser.add_argument("--block-size", type=int, metavar="N", help="tokens per block, for a trace of tokens")
     parser.add_argument(
         "--num-blocks",
         type=int,
         metavar="N",
-        help=f"size of the pool in blocks of {BLOCK_SIZE} tokens, the null block included (default: no limit)",
+        help="size of the pool in blocks, the null block included (default: no limit)",
     )
     parser.add_argument(
         "--concurrency",
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         for name in names:
             find_strategy(name)  # a wrong name is told before a minute has gone by
         rate = _rate(args.rate)
-        trace = read_trace(args.trace)
+        trace = as_hashes(read_traffic(args), args.block_size)
         bar.total = len(trace) * (len(names) if with_clock else 1)
         if with_clock:
             print(_with_clock(trace, names, rate, args, bar))
@@ -162,7 +163,7 @@ def _format_report(report: ReplayReport) -> str:
     """Return the report as text, one figure per line with the numbers that it is made of."""
     r = report
     lines = [
-        f"{r.requests:,} requests, {r.distinct_blocks:,} different full blocks of {BLOCK_SIZE} tokens",
+        f"{r.requests:,} requests, {r.distinct_blocks:,} different full blocks of {r.block_size} tokens",
         f"pool of {r.num_blocks:,} blocks (one is the null block), at most {r.concurrency:,} running at once",
         "",
         f"hit rate by tokens  {_percent(r.hit_rate_of_prompt_tokens):>9}  "

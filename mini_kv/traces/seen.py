@@ -13,7 +13,7 @@ from bisect import bisect
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest
+from mini_kv.traces.mooncake import TraceRequest
 from mini_kv.traces.prompts import Trace, token_requests
 from mini_kv.traces.token_request import TokenRequest
 
@@ -118,7 +118,7 @@ def _shared_by_hashes(trace: Trace) -> list[int]:
             num_shared += is_shared
             known.add((parent, hash_id))
             parent = numbers.setdefault((parent, hash_id), len(numbers) + 1)
-        result.append(min(num_shared * BLOCK_SIZE, entry.input_length))
+        result.append(min(num_shared * entry.block_size, entry.input_length))
     return result
 
 

@@ -6,57 +6,36 @@
 Only `token_ids` must be there. `images`: first token, number of tokens, and a digest of the content, per image.
 """
 
-import os
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_kv.traces.mooncake import (
-    TraceRequest,
-    checked_integer,
-    integer,
-    json_object,
-    parse_request,
-    quote,
-    read_lines,
-)
-from mini_kv.traces.prompts import Trace
+from mini_kv.traces.mooncake import checked_integer, integer, json_object, quote
 from mini_kv.traces.token_request import TokenRequest
 
 MAX_TOKEN = 2**32 - 1
 
 
-def read_requests(path: str | os.PathLike[str]) -> Trace:
-    """Return the requests of a file, whose first line says of which kind it is: hashes (Mooncake), or tokens.
-
-    Raises `TraceError` and `OSError` as `read_trace` does.
-    """
-    requests = read_lines(path, _EitherKind())
-    tokens = [request for request in requests if isinstance(request, TokenRequest)]
-    return tokens or [request for request in requests if isinstance(request, TraceRequest)]
-
-
-class _EitherKind:
-    """Parses all lines as what the first one is."""
-
-    def __init__(self) -> None:
-        self._parse_line: Callable[[bytes], TokenRequest | TraceRequest] | None = None
-
-    def __call__(self, raw: bytes) -> TokenRequest | TraceRequest:
-        """Return the request in one line; raises `ValueError`, saying what is wrong."""
-        if self._parse_line is None:
-            self._parse_line = _parse if b'"token_ids"' in raw else parse_request
-        return self._parse_line(raw)
-
-
-def _parse(raw: bytes) -> TokenRequest:
+def parse_tokens(raw: bytes) -> TokenRequest:
     """Return the request in one line; raises `ValueError`, saying what is wrong."""
     fields = json_object(raw)
     token_ids = fields.get("token_ids")
     if not isinstance(token_ids, list) or not token_ids:
         raise ValueError(f"token_ids is {quote(token_ids)}: it must be a list of at least one token")
-    for index, token in enumerate(token_ids):
-        if checked_integer(token, f"token_ids[{index}]", 0) > MAX_TOKEN:
-            raise ValueError(f"token_ids[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
+    return request_of(fields, checked_tokens(token_ids, "token_ids"))
+
+
+def checked_tokens(values: Sequence[Any], name: str) -> Sequence[int]:
+    """Return the values. Raises `ValueError` if one is no token id."""
+    for index, token in enumerate(values):
+        if checked_integer(token, f"{name}[{index}]", 0) > MAX_TOKEN:
+            raise ValueError(f"{name}[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
+    return values
+
+
+def request_of(fields: Mapping[str, Any], token_ids: Sequence[int]) -> TokenRequest:
+    """Return the request with these tokens and what else the fields say; raises `ValueError`, saying what is wrong."""
+    if not token_ids:
+        raise ValueError("the prompt has no tokens")
     return TokenRequest(
         integer(fields, "timestamp", minimum=0) if "timestamp" in fields else 0,
         tuple(token_ids),
@@ -67,7 +46,7 @@ def _parse(raw: bytes) -> TokenRequest:
     )
 
 
-def _text(fields: dict[str, Any], name: str) -> str | None:
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and (not isinstance(value, str) or not value):
         raise ValueError(f"{name} is {quote(value)}: it must be a text, or absent")

@@ -1,0 +1,142 @@
+"""Formats of traffic: recognised by the first line, read into the same requests, refused in a sentence."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.traces import mooncake
+from mini_kv.traces.formats import read_requests
+from mini_kv.traces.generators import format_tokens, generate
+from mini_kv.traces.mooncake import TraceError, TraceRequest, name_blocks, read_trace
+from mini_kv.traces.prompts import as_hashes, make_prompts
+from mini_kv.traces.token_request import TokenRequest
+
+SMALL = Path(mooncake.__file__).with_name("small.jsonl")
+BAILIAN = {
+    "chat_id": 159,
+    "parent_chat_id": 55,
+    "timestamp": 61.114,
+    "input_length": 40,
+    "output_length": 132,
+    "type": "text",
+    "turn": 2,
+    "hash_ids": [1089, 1090, 6326],
+}
+
+Write = Callable[[str | bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write text or bytes to a file and return its path."""
+
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "trace.jsonl"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def refusal(path: Path, format_name: str | None = None) -> str:
+    """Return what is said about a file, from the line's number on."""
+    with pytest.raises(TraceError) as caught:
+        read_requests(path, format_name)
+    return str(caught.value).removeprefix(f"{path}:")
+
+
+def test_a_line_of_qwen_bailian_has_blocks_of_16_and_seconds(write: Write) -> None:
+    """The last of three blocks holds 8 of the 40 tokens."""
+    assert read_requests(write(json.dumps(BAILIAN))) == [TraceRequest(61_114, 40, 132, (1089, 1090, 6326), 16)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"timestamp": "61"}, '2: timestamp is "61": it must be a number of seconds'),
+        ({"timestamp": True}, "2: timestamp is true: it must be a number of seconds"),
+        ({"timestamp": None}, "2: timestamp is null: it must be an integer"),
+        ({"timestamp": -1.5}, "2: timestamp is -1500: it must be at least 0"),
+        ({"timestamp": 1e308}, "2: timestamp is 1000000000000000000: it must be at most 1,000,000,000,000,000"),
+        ({"timestamp": 61.1}, "2: timestamp is 61100, before the 61114 of the line above"),
+        ({"input_length": 48.0}, "2: input_length is 48.0: it must be an integer"),
+        ({"input_length": 49}, "2: hash_ids has 3 ids, but a prompt of 49 tokens has 4 blocks of 16"),
+        ({"hash_ids": 7}, "2: hash_ids is 7: it must be a list"),
+    ],
+)
+def test_a_wrong_line_of_qwen_bailian_is_named(write: Write, changes: dict[str, object], problem: str) -> None:
+    """By its number, with what is wrong."""
+    path = write(f"{json.dumps(BAILIAN)}\n{json.dumps(BAILIAN | changes)}\n")
+    assert refusal(path) == problem
+
+
+def test_the_first_line_says_which_format(write: Write) -> None:
+    """Whatever its name, packed or not, behind a byte order mark and blank lines; or --format does."""
+    mooncake_line = SMALL.read_bytes().splitlines()[0]
+    (tokens,) = generate("chat", 1, 0)
+    for line, kind in ((mooncake_line, 512), (json.dumps(BAILIAN).encode(), 16), (format_tokens(tokens).encode(), 0)):
+        for content in (line, b"\xef\xbb\xbf\n\n" + line + b"\r\n\n", gzip.compress(line)):
+            (request,) = read_requests(write(content))
+            assert (request.block_size if isinstance(request, TraceRequest) else 0) == kind
+    assert refusal(write(mooncake_line), "tokens") == "1: token_ids is null: it must be a list of at least one token"
+    assert refusal(write(mooncake_line + b"\n" + json.dumps(BAILIAN).encode())) == (
+        "2: timestamp is 61.114: it must be an integer"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "1: the file is empty"),
+        ("\n \n", "2: the file ends, and no line of it is a request"),
+        ("{", "1: not JSON: Expecting property name enclosed in double quotes (column 2)"),
+        (
+            '{"id": 7}',
+            "1: not a line of a known format, which has one of the fields token_ids, prompt, messages, body, chat_id,"
+            ' hash_ids, event, levelname: {"id": 7}',
+        ),
+    ],
+)
+def test_what_is_in_no_format_is_refused(write: Write, content: str, problem: str) -> None:
+    """With the number of the line that was looked at."""
+    assert refusal(write(content)) == problem
+
+
+def test_tokens_become_hashes_that_find_the_same() -> None:
+    """Block for block: equal where the prompts' own hashes are equal, and nowhere else."""
+    trace = generate("agents", 40, 3)
+    hashes = as_hashes(trace, 16)
+    names = name_blocks(hashes)
+    own = [prompt.block_hashes for prompt in make_prompts(trace, 16)]
+    pairs = {pair for mine, theirs in zip(names, own, strict=True) for pair in zip(mine, theirs, strict=True)}
+    assert len(pairs) == len({mine for mine, _ in pairs}) == len({theirs for _, theirs in pairs})
+    assert [(r.timestamp, r.input_length, r.output_length) for r in hashes] == [
+        (r.timestamp, r.input_length, r.output_length) for r in trace
+    ]
+    assert as_hashes(read_trace(SMALL)) == read_trace(SMALL)
+
+
+def test_two_prompts_with_one_block_in_common() -> None:
+    """Five tokens each, blocks of two: the partial third block is never shared."""
+    trace = [TokenRequest(0, (1, 2, 3, 4, 5), 1), TokenRequest(7, (1, 2, 9, 9, 5), 2)]
+    assert as_hashes(trace, 2) == [TraceRequest(0, 5, 1, (0, 1, 2), 2), TraceRequest(7, 5, 2, (0, 3, 4), 2)]
+
+
+@pytest.mark.parametrize("command", ["replay", "curve", "explain", "league"])
+def test_every_command_takes_every_kind(command: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of hashes in blocks of 16, and of tokens in blocks as asked; and refuses what cannot be cut."""
+    lines = [json.dumps(BAILIAN | {"timestamp": second, "hash_ids": [1089, 1090, second]}) for second in (0, 1, 2)]
+    path = str(write("\n".join(lines)))
+    assert main([command, path, "--num-blocks", "8"]) == 0
+    assert "16" in capsys.readouterr().out
+    assert main([command, path, "--num-blocks", "8", "--block-size", "32"]) == 2
+    assert "a trace of hashes has blocks of 16 tokens: it cannot be cut into 32" in capsys.readouterr().err
+    path = str(write("\n".join(json.dumps({"token_ids": [1, 2, 3, 4, 5, n]}) for n in range(3))))
+    assert main([command, path, "--num-blocks", "8", "--block-size", "2", "--json"]) == 0
+    assert '"hit_tokens": 8' in capsys.readouterr().out or command == "explain"
+    assert main([command, path, "--num-blocks", "8", "--block-size", "0"]) == 2
+    assert "block_size is 0, it must be at least 1" in capsys.readouterr().err
