@@ -86,10 +86,10 @@ def test_6_the_least_recently_used_makes_room(lab: LabUnderTest) -> None:
 
 @points(2, "store", after="test_6_the_least_recently_used_makes_room")
 def test_7_what_is_leased_is_not_pushed_out(lab: LabUnderTest) -> None:
-    """a and b are on their way up: c goes in their place. When all are leased, nothing changes."""
+    """a and b are on their way up: c makes room. When all are leased, nothing changes."""
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 2})
-    came = desk.store("d")
-    desk.sees('store of "d" while a and b are leased', (True, came), home="abd", leases={"a": 1, "b": 2})
+    came = desk.store("x")
+    desk.sees('store of "x" while a and b are leased', (True, came), home="abx", leases={"a": 1, "b": 2})
     full = Desk(lab, 2, "ab", {"a": 1, "b": 1})
     came = full.store("c")
     why = "between `it is there` and `here it is` it must not go"
