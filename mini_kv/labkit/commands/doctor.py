@@ -28,6 +28,7 @@ EXTRAS = {
     "engine": Extra(("torch", "safetensors"), "mini-kv generate", "make test"),
     "hf": Extra(("torch", "safetensors", "transformers"), "checkpoints of Llama, Qwen, Mistral, Gemma", "make test"),
     "remote": Extra(("torch", "safetensors", "valkey"), "a prefix cache that several engines share", "make test"),
+    "tokenizer": Extra(("tokenizers", "jinja2"), "traces of texts and chats", "make test"),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "matplotlib"), "the notebooks", "make notebooks"),
 }
 """Every extra of pyproject.toml; a test compares them."""
