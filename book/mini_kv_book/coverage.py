@@ -59,7 +59,7 @@ def kind_of(home: str) -> str:
     """Return what kind of home it is: `page`, `lab`, `notebook` or `symbol`."""
     if home.split("#", maxsplit=1)[0].endswith(".md"):
         return "page"
-    if re.fullmatch(r"lab-\d\d", home):
+    if re.fullmatch(r"lab-\d\d(-\w+)?", home):
         return "lab"
     return "notebook" if home.startswith("notebooks/") else "symbol"
 

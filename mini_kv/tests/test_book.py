@@ -58,6 +58,8 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 name, _, player = fence.body.strip().partition(" by ")
                 if player and not callable(pkgutil.resolve_name(player)):
                     return "no such player"
+                if name == "data":
+                    return "" if player else "no function that tells the story"
                 return "" if name in scenario_names() else "no such scenario"
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"

@@ -30,6 +30,7 @@ EXTRAS = {
         ("torch", "safetensors", "transformers", "jinja2"), "checkpoints of Llama, Qwen, Phi; chats", "make test"
     ),
     "remote": Extra(("torch", "safetensors", "valkey"), "a prefix cache that several engines share", "make test"),
+    "tokenizer": Extra(("tokenizers", "jinja2"), "traces of texts and chats", "make test"),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "anywidget", "matplotlib"), "the notebooks", "make notebooks"),
 }
 """Every extra of pyproject.toml; a test compares them."""
