@@ -42,6 +42,16 @@ def fences(path: Path) -> list[Fence]:
     return found
 
 
+def wrong_story(body: str) -> str:
+    """Return what is wrong with the name of a story and of the function that plays it, or nothing."""
+    name, _, player = body.strip().partition(" by ")
+    if player and not callable(pkgutil.resolve_name(player)):
+        return "no such player"
+    if name == "data":
+        return "" if player else "no function that tells the story"
+    return "" if name in scenario_names() else "no such scenario"
+
+
 def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
     """Show the fence as the build would; return what is wrong with it, or nothing."""
     try:
@@ -55,12 +65,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-source":
                 source_of(fence.body)
             case "kv-story" | "kv-film":
-                name, _, player = fence.body.strip().partition(" by ")
-                if player and not callable(pkgutil.resolve_name(player)):
-                    return "no such player"
-                if name == "data":
-                    return "" if player else "no function that tells the story"
-                return "" if name in scenario_names() else "no such scenario"
+                return wrong_story(fence.body)
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"
             case "kv-puzzle":
