@@ -3,6 +3,7 @@
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that are not there
 # make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
+# make book-whole  the same with all notebooks, alive, and as one PDF: what is published; minutes, and a Chromium
 # make e2e      run the tests in a real browser: this system's Chromium
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
 # make notebooks-test  run all of them, and drive them in a browser
@@ -28,7 +29,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: start test test-all audit e2e book site book-test book-instructor book-zensical book-pages notebooks \
+.PHONY: start test test-all audit e2e book site book-whole book-test book-instructor book-zensical book-pages notebooks \
         notebooks-html notebooks-test lint size constraints clean help new-venv
 .SUFFIXES:
 
@@ -91,6 +92,14 @@ book: site
 site: $(VENV)/.book $(LAB_PAGE)
 	$(MKDOCS) build -f book/mkdocs.yml
 	@$(BIN)/python -m mini_kv_book.leaks book/site
+	@$(BIN)/python -m mini_kv_book.course --notice
+
+# The notebooks first: chapters lead to those that are there.
+book-whole: $(VENV)/.book $(VENV)/.notebooks $(VENV)/.e2e $(LAB_PAGE)
+	@$(BIN)/jupyter nbconvert --to html --execute --config notebooks/.nbconvert/offline.json \
+	  --output-dir book/docs/notebooks notebooks/*.ipynb
+	@$(MAKE) --no-print-directory site
+	@$(BIN)/python -m mini_kv_book.pdf book/site
 
 book-instructor: $(VENV)/.book $(LAB_PAGE)
 	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
@@ -122,12 +131,13 @@ size:
 # torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
 OF_TORCH := filelock fsspec jinja2 networkx setuptools sympy typing-extensions # what torch itself needs
-WITH_TORCH := $(OF_TORCH) numpy safetensors transformers matplotlib psutil valkey
+SERVED := starlette uvicorn prometheus-client openai pyzmq msgspec # mini-kv serve, its clients and listeners
+WITH_TORCH := $(OF_TORCH) $(SERVED) numpy safetensors transformers matplotlib psutil valkey
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install, and the hashes of its files. Written by: make constraints"; \
 	   printf '%s\n' $(WITH_TORCH) 'setuptools>=77' 'transformers>=5.17' "triton==3.7.1 ; sys_platform == 'linux'" \
 	   | $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
-	     --group dev --extra notebooks pyproject.toml - \
+	     --group dev --extra notebooks --extra events pyproject.toml - \
 	   && $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
 	     --no-deps --group peers \
 	   && echo "torch==2.13.0"; \
@@ -135,7 +145,7 @@ constraints: $(VENV)/.lint
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf $(NPM)/node_modules $(NPM)/.cache $(BROWSER)/node_modules $(dir $(LAB_PAGE))
+	rm -rf $(NPM)/node_modules $(NPM)/.cache $(BROWSER)/node_modules $(dir $(LAB_PAGE)) book/docs/notebooks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:
@@ -150,12 +160,12 @@ STAMPS := $(addprefix $(VENV)/,.ready .torch .book .notebooks .e2e .lint .peers)
 $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.torch $(VENV)/.e2e: $(VENV)/.ready
 $(VENV)/.peers: $(VENV)/.torch # with numpy
-$(VENV)/.book: $(VENV)/.torch # a model runs in chapters 15 and 16
+$(VENV)/.book: $(VENV)/.torch # a model runs in some chapters
 $(VENV)/.notebooks: $(VENV)/.torch
 $(VENV)/.lint: $(VENV)/.torch # whose types mypy reads
 $(NPM)/node_modules/.ready: $(NPM)/package.json $(NPM)/package-lock.json constraints.txt | $(VENV)/.ready
-$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
-  mini_kv/core/*.py mini_kv/core/*/*.py mini_kv/policy/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/labkit/*.py \
+$(LAB_PAGE): $(NPM)/node_modules/.ready $(wildcard $(NPM)/pack_labs.* $(NPM)/course.toml $(NPM)/mini_kv_book/assets/* conftest.py pyproject.toml \
+  mini_kv/core/*.py mini_kv/core/*/*.py mini_kv/policy/*.py mini_kv/trace/*.py mini_kv/viz/*.py mini_kv/viz/languages/* mini_kv/labkit/*.py \
   mini_kv/labkit/*/*.py labs/lab-*/*)
 $(BROWSER)/node_modules/.ready: $(BROWSER)/package.json $(BROWSER)/package-lock.json
 
@@ -199,11 +209,11 @@ $(VENV)/.peers:
 	@$(PINNED) --no-deps --group peers $(OR_SAY)
 	@touch $@
 
-# torch, what kernels and engine need, matplotlib for the charts in the book, and psutil, which transformers' continuous
-# batching asks for: we compare with it. First the build of torch for a CPU, since the default index brings gigabytes of
+# torch, what kernels, engine and server need, matplotlib for the charts in the book, and psutil, which transformers'
+# continuous batching asks for: we compare with it. First the build of torch for a CPU, since the default index brings gigabytes of
 # CUDA on Linux; where its address cannot be reached, whatever pip finds elsewhere. No hash is asked of torch alone.
 $(VENV)/.torch:
-	@echo "adding PyTorch, Triton, transformers and a client of Valkey to $(VENV) (once, 2 GB on the disk: minutes, as the network allows)"
+	@echo "adding PyTorch, Triton, transformers, a web server and clients to $(VENV) (once, 2 GB on the disk: minutes, as the network allows)"
 	@$(PINNED) $(WITH_TORCH) "triton ; sys_platform == 'linux'" $(OR_SAY)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) "$$(grep ^torch== constraints.txt)" 2>/dev/null \

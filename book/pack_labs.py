@@ -12,6 +12,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 _REPO = Path("/repo")
@@ -30,14 +31,22 @@ def course() -> Files:
     """Return the course's files: those of mini_kv with its puzzles, and of every lab that needs no more than pytest."""
     paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
-        paths += (_REPO / "mini_kv" / package).rglob("*.py")
+        paths += [path for path in (_REPO / "mini_kv" / package).rglob("*.py") if path.parent.name != "grading"]
     paths += _REPO.glob("mini_kv/trace/puzzles/*.toml")
+    paths += _REPO.glob("mini_kv/viz/languages/*.json")
     for folder in _REPO.glob("labs/lab-*"):
-        paths += of_a_lab(folder)
+        paths += of_a_lab(folder) if folder.name not in closed() else [folder / "lab.toml"]
     files = {str(path.relative_to(_REPO)): path.read_bytes() for path in paths}
     for name in _PYTHON_OF_THE_PAGE:
         files[name] = (_REPO / "book/mini_kv_book/assets" / name).read_bytes()
     return files | _bytecode_beside(files)
+
+
+def closed() -> set[str]:
+    """Return the labs that `book/course.toml` does not show today; `mini_kv.labkit.course` reads the same."""
+    file = _REPO / "book/course.toml"
+    labs = tomllib.loads(file.read_text(encoding="utf-8"))["labs"] if file.is_file() else {}
+    return {*labs.get("hidden", ()), *(lab for lab, day in labs.get("opens", {}).items() if day > date.today())}
 
 
 def of_a_lab(folder: Path) -> list[Path]:

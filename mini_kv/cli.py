@@ -3,9 +3,9 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mini_kv import __version__
 
@@ -18,12 +18,20 @@ class Verb(NamedTuple):
 
     about: str
     module: str
+    joined: str = ""
+    """A function of another room that the verb's own may not know, as `module:name`: `args` has it, under its name."""
 
 
 VERBS = {
     "story": Verb("play a scenario, or a lab's test, step by step", "mini_kv.labkit.commands.story"),
     "puzzle": Verb("reach a goal in a few calls of the cache", "mini_kv.labkit.commands.puzzle"),
     "generate": Verb("let a model write, and watch the blocks fill", "mini_kv.labkit.commands.generate"),
+    "serve": Verb(
+        "answer clients of OpenAI's API; a page shows the cache at work",
+        "mini_kv.serve.serve_command",
+        "mini_kv.labkit.own_engine.served:parts_of_labs",
+    ),
+    "attach": Verb("watch the cache of a running engine, ours or vLLM's", "mini_kv.serve.attach_command"),
     "replay": Verb("send a trace through the cache and report the hit rate", "mini_kv.traces.replay_command"),
     "league": Verb("eviction policies side by side on a trace", "mini_kv.traces.league_command"),
     "curve": Verb("hit rate at every pool size, and what more memory would buy", "mini_kv.traces.curve_command"),
@@ -36,6 +44,9 @@ VERBS = {
     "predict": Verb("a lab's questions, to be answered before you run it", "mini_kv.labkit.commands.predict"),
     "watch": Verb("test a lab again whenever you save your file", "mini_kv.labkit.commands.watch"),
     "reset": Verb("put a lab's starter back as it was; your file is kept", "mini_kv.labkit.commands.reset"),
+    "grade": Verb("grade a folder of hand-ins, each lab in a process of its own", "mini_kv.labkit.commands.grade"),
+    "class": Verb("a gradebook, and a picture of what a class believes", "mini_kv.labkit.commands.class_picture"),
+    "release": Verb("a student's tree, or files for Gradescope and Classroom 50", "mini_kv.labkit.commands.release"),
     "gpu-report": Verb("measure the kernels on your GPU; one file to send", "mini_kv.labkit.commands.gpu_report"),
     "doctor": Verb("what this machine has and lacks", "mini_kv.labkit.commands.doctor"),
 }
@@ -80,13 +91,25 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mini-kv", description="A small, real KV-cache engine to learn from.")
     parser.add_argument("--version", action="version", version=f"mini-kv {__version__}")
     verbs = parser.add_subparsers(dest="command", metavar="VERB")
-    for name, (about, module_name) in VERBS.items():
+    for name, (about, module_name, joined) in VERBS.items():
         parser_of_verb = verbs.add_parser(name, help=about)
         if name == verb:
             module = import_module(module_name)
             module.add_arguments(parser_of_verb)
             parser_of_verb.set_defaults(run=module.run, parser=parser_of_verb)
+            if joined:
+                home, _, function = joined.partition(":")
+                parser_of_verb.set_defaults(**{function: _when_called(home, function)})
     return parser
+
+
+def _when_called(home: str, name: str) -> Callable[..., Any]:
+    """Return a function that loads its module when it is called: few who type the verb need it."""
+
+    def call(*args: Any) -> Any:
+        return getattr(import_module(home), name)(*args)
+
+    return call
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from mini_kv_book.generate import title_of
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import FenceError, source_of
 
@@ -13,15 +15,28 @@ DATA = ROOT / "book" / "data" / "coverage.toml"
 _PACKAGES_WITH_PAGES = ("core", "trace", "viz", "attention")
 
 
+class Question(NamedTuple):
+    """What a new reader must find answered."""
+
+    ask: str
+    home: str
+    """The page, lab or symbol that answers, one of the row's homes."""
+    answer: tuple[str, ...]
+    """Phrases that stand there, in one section."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One idea: where it lives, and what it still waits for."""
+    """One idea: where it lives, what must stand there, and what it still waits for."""
 
     number: int
     idea: str
     homes: tuple[str, ...]
     """Pages below docs (with an anchor), labs, dotted symbols, notebooks."""
     waits_for: str | None
+    words: tuple[str, ...]
+    """What a home must contain; see `mini_kv_book.homes`."""
+    question: Question | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +51,33 @@ class Group:
 @cache
 def groups() -> tuple[Group, ...]:
     """Return the index. Raises `KeyError` for a row that waits for something unnamed."""
-    data = tomllib.loads(DATA.read_text(encoding="utf-8"))
-    waiting = {None: None} | data["waits_for"]
+    data = _data()
+    waiting = {None: None} | data.get("waits_for", {})
     return tuple(
         Group(
             group["title"],
             group["intro"],
-            tuple(
-                Row(row["number"], row["idea"], tuple(row["in"]), waiting[row.get("waits_for")]) for row in group["row"]
-            ),
+            tuple(_row(row, waiting[row.get("waits_for")]) for row in group["row"]),
         )
         for group in data["group"]
     )
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(DATA.read_text(encoding="utf-8"))
+
+
+def waited_for() -> dict[str, str]:
+    """Return what rows wait for, each with the page, lab or symbol that it will arrive as."""
+    data = _data()
+    keys = {row["waits_for"] for group in data["group"] for row in group["row"] if "waits_for" in row}
+    return {data["waits_for"][key]: data["arrives_as"][key] for key in keys}
+
+
+def _row(row: dict[str, Any], waits_for: str | None) -> Row:
+    question = Question(row["ask"], row["at"], tuple(row["answer"])) if "ask" in row else None
+    return Row(row["number"], row["idea"], tuple(row["in"]), waits_for, tuple(row["words"]), question)
 
 
 def rows() -> list[Row]:
@@ -91,11 +121,13 @@ def find_symbol(symbol: str) -> tuple[str, list[str]] | None:
 def _anchors_of(page: Path) -> set[str]:
     """Return the anchors of a page: those written as `{ #name }`, and those that its headings get by themselves."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    anchors = set()
-    for heading in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE):
-        named = re.search(r"\{[^}]*#([\w-]+)[^}]*\}\s*$", heading)
-        anchors.add(named[1] if named else _slug(heading))
-    return anchors
+    return {anchor_of(heading) for heading in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE)}
+
+
+def anchor_of(heading: str) -> str:
+    """Return a heading's anchor: the one that it names, or the one that it gets."""
+    named = re.search(r"\{[^}]*#([\w-]+)[^}]*\}\s*$", heading)
+    return named[1] if named else _slug(heading)
 
 
 def _slug(heading: str) -> str:
@@ -125,14 +157,14 @@ def link_to(home: str) -> str:
 
 
 def _label_of(page: str) -> str:
-    """Return a short name for a page: `chapter 7`, `errata E6`, `benefits`.
+    """Return a short name for a page: a chapter's title, `errata E6`, `benefits`.
 
     >>> _label_of("chapters/07-share-free-revive-evict.md"), _label_of("reference/errata.md#n08"), _label_of("index.md")
-    ('chapter 7', 'errata N08', 'start')
+    ('Share, free, revive, evict', 'errata N08', 'start')
     """
     path, _, anchor = page.partition("#")
-    if chapter := re.fullmatch(r"chapters/(\d\d)-.*", path):
-        return f"chapter {int(chapter[1])}"
+    if path.startswith("chapters/"):
+        return title_of(DOCS / path)
     if path == "index.md":
         return "start"
     stem = Path(path).stem.replace("-", " ")
@@ -152,12 +184,21 @@ def as_markdown() -> str:
     return "\n\n".join(sections)
 
 
+def questions_as_markdown() -> str:
+    """Return a table of the questions that a reader can try, each with the place of its answer."""
+    asked = [(row.number, row.question) for row in rows() if row.question]
+    lines = [f"| {number} | {question.ask} | {link_to(question.home)} |" for number, question in asked]
+    return "\n".join(["| | question | answered in |", "|---|---|---|", *lines])
+
+
 def waiting_as_markdown() -> str:
-    """Return a table of what is not built yet, and which rows wait for it wholly or in part."""
+    """Return a table of what is not built yet, and which rows wait for it wholly or in part; or that nothing is."""
     waiting: dict[str, list[Row]] = {}
     for row in rows():
         if row.waits_for:
             waiting.setdefault(row.waits_for, []).append(row)
+    if not waiting:
+        return "Today, nothing."
     lines = ["| waits for | rows without a home yet | rows with a part of it |", "|---|---|---|"]
     for what, its_rows in waiting.items():
         bare = ", ".join(str(row.number) for row in its_rows if not row.homes)

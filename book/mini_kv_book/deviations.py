@@ -128,6 +128,10 @@ DEVIATIONS = (
         " are drafted for", "computes the one token", "it makes batches even for a recorded CUDA graph; there is none"),
     Deviation("drafts-refused", "Scheduler.update_draft_token_ids", "ignores drafts for a request that cannot use them",
         "raises `SchedulerError`", "a drafter should know what it drafts for"),
+    Deviation("draft-draws", "Scheduler.update_from_output",
+        "the sampler keeps a draft with its probability, so that a seed's text changes with drafts",
+        "draws each place's own number, and keeps a draft that it falls on",
+        "one seed, one text, with drafts and without"),
     Deviation("fork", "Scheduler.add_request", "several samples are several requests, which find each other's prompt",
         "`fork_request` copies the table of a running one", "shows copy-on-write, and shares the last block too"),
     Deviation("admission-policies", "Scheduler.schedule", "a watermark", "a watermark, and a seam for other strategies",
@@ -144,8 +148,8 @@ DEVIATIONS = (
     Deviation("hybrid-switch", "SchedulerConfig.disable_hybrid_kv_cache_manager",
         "`False` is refused for chunked attention without a further environment variable", "`False` means groups",
         "there is no slower kernel here to be kept from"),
-    Deviation("fewer-specs", "KVCacheSpec", "MLA, cross attention, sinks, ring buffers, host-resident groups and more",
-        "full, window, chunks, state", "four kinds show every rule"),
+    Deviation("fewer-specs", "KVCacheSpec", "cross attention, sinks, ring buffers, host-resident groups and more",
+        "full, latent (MLA), window, chunks, state", "five kinds show every rule"),
     # Shape and names.
     Deviation("lookup-pair", "KVCacheManager.get_computed_blocks", "returns a triple, the third for sparse groups",
         "returns blocks and tokens", "retention is dense here: there is nothing for the third to say"),
@@ -153,8 +157,6 @@ DEVIATIONS = (
         "attributes `num_free_blocks` and `usage`", "they cost nothing and change nothing"),
     Deviation("ready-hashes", "Request", "always has tokens", "may bring its length and block hashes instead",
         "production traces carry no tokens"),
-    Deviation("kv-events", "KVCacheManager.take_events", "the pool queues events as it works",
-        "blocks report their own changes (`mini_kv.trace`)", "the algorithms hold no event code"),
     # Not there (yet).
     Deviation("no-max-model-len", "KVCacheManager.allocate_slots", "gives no slots beyond `max_model_len`",
         "knows no such length", "the model's limit is the scheduler's business"),
@@ -168,5 +170,12 @@ def as_markdown() -> str:
     """Return the list as a Markdown table."""
     head = f"| | in {UPSTREAM} | vLLM | mini_kv | why |\n|---|---|---|---|---|\n"
     return head + "".join(
-        f"| {d.deviation_id} | `{d.symbol}` | {d.vllm} | {d.mini_kv} | {d.why} |\n" for d in DEVIATIONS
+        f"| {d.deviation_id} | <code>{_breakable(d.symbol)}</code> | {d.vllm} | {d.mini_kv} | {d.why} |\n"
+        for d in DEVIATIONS
     )
+
+
+def _breakable(symbol: str) -> str:
+    """Return a symbol that a narrow column may break at its dots; a very long name at its underscores, too."""
+    names = (name.replace("_", "_<wbr>") if len(name) > 26 else name for name in symbol.split("."))
+    return ".<wbr>".join(names)

@@ -1,6 +1,7 @@
 """The Markdown extension of the book: includes, badges, links, formulas, and the figure's script."""
 
 import os
+import posixpath
 import re
 import tomllib
 from pathlib import Path
@@ -10,25 +11,31 @@ from xml.etree import ElementTree
 from markdown import Extension, Markdown
 from markdown.inlinepatterns import InlineProcessor
 from markdown.preprocessors import Preprocessor
+from markdown.treeprocessors import Treeprocessor
 from mkdocs.exceptions import BuildError
 
+from mini_kv.lessons import instrument
 from mini_kv.viz.figure import script
+from mini_kv_book.bench import arranged
+from mini_kv_book.course import closed_sentence
 from mini_kv_book.lab import ASSETS, SCRIPTS
 from mini_kv_book.links import RepositoryLinks
 from mini_kv_book.maths import MathML
-from mini_kv_book.places import DOCS, ROOT, where
+from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, page_of, said, where
 
 BADGES = {
-    "CPU-OK": "runs on any computer, without a GPU",
+    "CPU-OK": "runs without a GPU, though you might expect that it needs one",
     "PyTorch": "needs PyTorch; its build for CPUs is enough",
-    "GPU": "needs a GPU, or says so where it does",
+    "Triton": "needs Triton, on Linux",
+    "GPU": "needs a GPU",
 }
-NEEDS = {"C": "[CPU-OK]", "T": "[CPU-OK] [PyTorch]", "K": "[CPU-OK] [PyTorch] [GPU]"}  # a lab.toml's word for it
+"""What a page may need. A badge that stood on every page would say nothing: most pages and labs need Python alone."""
+NEEDS = {"C": "", "T": "[PyTorch]", "K": "[CPU-OK] [PyTorch] [Triton]"}  # a lab.toml's word for it
 DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
 
 
 class Directives(Preprocessor):
-    """Puts a lab's README where a page says `<!-- include labs/lab-05/README.md -->`.
+    """Puts a lab's README, and its editor, where a page says `<!-- include labs/lab-05/README.md -->`.
 
     Where it says `<!-- instructor lab-05 -->`, the instructor's book has the solution and the notes, folded; a
     student's book has nothing. Which book it is, the environment says: MINI_KV_BOOK=instructor.
@@ -49,14 +56,16 @@ class Directives(Preprocessor):
         return out
 
     def included(self, name: str, line: str) -> list[str]:
-        """Return the lines of a lab's README, with what the lab needs after its heading."""
+        """Return the lines of a lab's README as the lab's page has them, with what the lab needs after its heading."""
         path = ROOT / name
         if not path.is_file():
             raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
         self.md.kv_included.append(path)
         heading, *rest = path.read_text(encoding="utf-8").splitlines()
+        if closed := closed_sentence(path.parent.name):
+            return [heading, "", closed]
         needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
-        return [heading, "", NEEDS[needs], *rest]
+        return arranged([heading, "", f"{NEEDS[needs]} · [to the editor](#run-it-here)", *rest], path.parent.name)
 
 
 def for_instructors(lab: str) -> list[str]:
@@ -77,13 +86,46 @@ def indented(lines: list[str]) -> list[str]:
 
 
 class Badge(InlineProcessor):
-    """Draws [CPU-OK], [PyTorch] and [GPU] as badges, also where they are written as code."""
+    """Draws [CPU-OK], [PyTorch], [Triton] and [GPU] as badges, also where they are written as code."""
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:
         """Return the badge, and the part of the text that it replaces."""
         badge = ElementTree.Element("span", {"class": "kv-badge", "title": BADGES[m[1]]})
         badge.text = m[1]
         return badge, m.start(0), m.end(0)
+
+
+class SectionLinks(Treeprocessor):
+    """Says in the page's language what the sign behind a heading is for."""
+
+    def run(self, root: ElementTree.Element) -> None:
+        """Rewrite each title where it stands."""
+        for link in root.iter("a"):
+            if link.get("class") == "headerlink":
+                link.set("title", said(language_of(self.md), link.get("title", "")))
+
+
+class InChinese(Treeprocessor):
+    """Leads from a page to the Chinese one on its subject, below the heading."""
+
+    def run(self, root: ElementTree.Element) -> None:
+        """Put the link in, if the Chinese edition names this page."""
+        page = page_of(self.md)
+        told = [path for path, pages in chinese_edition()["pages"].items() if page in pages]
+        heading = next((number for number, element in enumerate(root) if element.tag == "h1"), None)
+        if page is None or not told or heading is None:
+            return
+        paragraph = ElementTree.Element("p", {"class": "kv-language"})
+        href = posixpath.relpath(told[0], posixpath.dirname(page) or ".")
+        link = ElementTree.SubElement(paragraph, "a", {"href": href, "hreflang": "zh-Hans", "lang": "zh-Hans"})
+        link.text = f"中文\uff1a{_title_of(told[0])}"
+        root.insert(heading + 1, paragraph)
+
+
+def _title_of(page: str) -> str:
+    """Return the title that a page's head gives it."""
+    found = re.search(r"^title: (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else page
 
 
 def publish(text: str, path: Path) -> None:
@@ -101,12 +143,15 @@ class BookExtension(Extension):
     def extendMarkdown(self, md: Markdown) -> None:
         """Register the parts. The numbers order them among Markdown's own."""
         publish(script(), DOCS / "assets" / "kv_story.js")
+        publish(instrument.script(), DOCS / "assets" / "kv_instrument.js")
         for name in SCRIPTS:
             publish((ASSETS / name).read_text(encoding="utf-8"), DOCS / "assets" / name)
         md.preprocessors.register(Directives(md), "kv_directives", 29)  # before fences, 25
         badge = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
         md.inlinePatterns.register(Badge(badge, md), "kv_badge", 195)  # before code, 190
         md.treeprocessors.register(MathML(md), "kv_mathml", 15)  # after inline, 20
+        md.treeprocessors.register(SectionLinks(md), "kv_section_links", 4)  # after toc, 5
+        md.treeprocessors.register(InChinese(md), "kv_in_chinese", 3)
         md.treeprocessors.register(RepositoryLinks(md), "kv_links", 10)  # before MkDocs' own, 0
 
 

@@ -3,10 +3,12 @@
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
 kv-film     a scenario's name: the figure, playing by itself until the reader takes it
-kv-source   a dotted symbol: its source text
+kv-source   a dotted symbol: its source text, in lines that the column holds
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
             With a line `# predict first` the output is folded, so that the question before it is not answered by it
 kv-chart    Python that ends with a chart: the chart, and the code behind a fold. It shares the names of `kv-python`
+kv-instrument  Python that ends with an instrument of `mini_kv.lessons.instruments`: the picture and its controls. It
+            shares the names of `kv-python`
 kv-output   one `mini-kv ...` command: the command, and what it printed
 """
 
@@ -22,12 +24,14 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
+from mini_kv.lessons.instrument import STYLE
 from mini_kv.trace.scenario import ScenarioError, load_scenario
 from mini_kv.viz.figure import fragment, played_data, story_data
 from mini_kv_book.kept import Cells, kept
 from mini_kv_book.links import link_to
-from mini_kv_book.places import where
-from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_command, run_python, source_of
+from mini_kv_book.narrow import narrow
+from mini_kv_book.places import language_of, said, where
+from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_command, run_instrument, run_python, source_of
 
 
 class BuildStopped(SuperFencesException, BuildError):
@@ -60,20 +64,22 @@ def code(text: str, language: str) -> str:
 
 
 @fence
-def kv_story(body: str, _md: Any) -> str:
-    """Draw the scenario of that name."""
+def kv_story(body: str, md: Any) -> str:
+    """Draw the scenario of that name, in the language of the page."""
     name, _, player = body.strip().partition(" by ")
     if name == "data":
         return f'<div class="kv-figure">{fragment(pkgutil.resolve_name(player)())}</div>'
-    scenario = load_scenario(name)
+    scenario = load_scenario(name, language_of(md))
     data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
     return f'<div class="kv-figure">{fragment(data)}</div>'
 
 
 @fence
-def kv_film(body: str, _md: Any) -> str:
+def kv_film(body: str, md: Any) -> str:
     """Draw the scenario of that name as a film."""
-    return f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip())), film=True)}</div>'
+    return (
+        f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip(), language_of(md))), film=True)}</div>'
+    )
 
 
 @fence
@@ -81,16 +87,18 @@ def kv_source(body: str, md: Any) -> str:
     """Show the source text of a symbol, and lead to its page."""
     source = source_of(body)
     caption = f'<a href="{html.escape(link_to(md, source.path))}"><code>{body.strip()}</code></a>'
-    return f'<figure class="kv-code">{code(source.text, "python")}<figcaption>{caption}</figcaption></figure>'
+    return f'<figure class="kv-code">{code(narrow(source.text), "python")}<figcaption>{caption}</figcaption></figure>'
 
 
 @fence
 def kv_python(body: str, md: Any) -> str:
     """Run the code, and show it with what it printed."""
     shown, output = _cells_of(md).result(run_python, body)
-    result = printed(output)
+    result = printed(output, md)
     if PREDICT in body.splitlines():
-        result = f'<details class="example"><summary>What it prints</summary>{result}</details>'
+        result = (
+            f'<details class="example"><summary>{said(language_of(md), "What it prints")}</summary>{result}</details>'
+        )
     return f'<div class="kv-run">{code(shown, "python")}{result}</div>'
 
 
@@ -98,8 +106,18 @@ def kv_python(body: str, md: Any) -> str:
 def kv_chart(body: str, md: Any) -> str:
     """Draw the chart that the code ends with."""
     drawing = _cells_of(md).result(run_chart, body)
-    how = f'<details class="example"><summary>How it is drawn</summary>{code(body, "python")}</details>'
+    summary = said(language_of(md), "How it is drawn")
+    how = f'<details class="example"><summary>{summary}</summary>{code(body, "python")}</details>'
     return f'<div class="kv-chart">{drawing}{how}</div>'
+
+
+@fence
+def kv_instrument(body: str, md: Any) -> str:
+    """Draw the instrument that the code ends with."""
+    drawing = _cells_of(md).result(run_instrument, body)
+    style = "" if getattr(md, "kv_instruments", False) else f"<style>{STYLE}</style>"  # a page needs it once
+    md.kv_instruments = True
+    return f'<div class="kv-figure">{style}{drawing}</div>'
 
 
 def _cells_of(md: Any) -> Cells:
@@ -111,14 +129,15 @@ def _cells_of(md: Any) -> Cells:
 
 
 @fence
-def kv_output(body: str, _md: Any) -> str:
+def kv_output(body: str, md: Any) -> str:
     """Run a command, and show it with what it printed."""
     output = kept()(["run_command", body], lambda: run_command(body))
-    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(output)}</div>'
+    return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(output, md)}</div>'
 
 
-def printed(output: str) -> str:
+def printed(output: str, md: Any) -> str:
     """Return the block that shows what was printed; nothing for nothing."""
     if not output:
         return ""
-    return f'<div class="kv-printed" role="group" aria-label="what it prints">{code(output, "text")}</div>'
+    label = said(language_of(md), "what it prints")
+    return f'<div class="kv-printed" role="group" aria-label="{label}">{code(output, "text")}</div>'

@@ -1,9 +1,11 @@
 """Write what follows from the code: a page per module and lab, the puzzles' page, the navigation, notebooks' stills.
 
+What follows from `book/course.toml` is written as well: the address, wherever it stands.
+
     make book-pages               or: python -m mini_kv_book.generate
 
-The navigation's lines for the chapters come from the chapters' headings. A test compares what is there with what this
-would write, so that no module, no lab and no chapter is forgotten.
+The navigation's lines for the chapters come from `PARTS` and the chapters' headings. A test compares what is there with
+what this would write, so that no module, no lab and no chapter is forgotten.
 """
 
 import re
@@ -11,11 +13,21 @@ import tomllib
 from pathlib import Path
 
 from mini_kv.trace.puzzle import load_puzzle, puzzle_names
-from mini_kv_book import stills
+from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 
 PACKAGES = ("core", "trace", "viz", "attention", "engine", "lessons", "training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
+PARTS = {
+    "Why": ("01", "02"),
+    "Blocks": ("03", "04", "05"),
+    "Names and sharing": ("06", "07", "08", "09", "18"),
+    "The engine": ("13", "14"),
+    "Tensors": ("10", "11", "12", "15", "16", "17", "19"),
+    "In service": ("22",),
+    "Reading vLLM": ("20",),
+}
+"""The parts of the book, in the order of reading. A chapter's file and address keep the number it was written with."""
 
 PUZZLES = """\
 # Puzzles
@@ -46,23 +58,28 @@ def labs() -> list[str]:
     return sorted(path.parent.name for path in (ROOT / "labs").glob("lab-*/lab.toml"))
 
 
-def chapters() -> dict[str, str]:
-    """Return each chapter's file and its title, numbered as the file is."""
-    found = {}
-    for path in sorted((DOCS / "chapters").glob("[0-9][0-9]-*.md")):
-        heading = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        if heading is None:
-            raise ValueError(f"{path.relative_to(ROOT)} has no heading")
-        found[path.name] = f"{int(path.name[:2])} {heading[1]}"
-    return found
+def chapters() -> dict[str, dict[str, str]]:
+    """Return each part's chapters, file to title, in the order of reading. Raises `ValueError` for one in no part."""
+    files = {path.name[:2]: path for path in (DOCS / "chapters").glob("[0-9][0-9]-*.md")}
+    if sorted(files) != sorted(number for numbers in PARTS.values() for number in numbers):
+        raise ValueError(f"PARTS and the files in docs/chapters are not the same chapters: {sorted(files)}")
+    return {part: {files[n].name: title_of(files[n]) for n in numbers} for part, numbers in PARTS.items()}
+
+
+def title_of(path: Path) -> str:
+    """Return a page's title, which is its heading."""
+    heading = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if heading is None:
+        raise ValueError(f"{path.relative_to(ROOT)} has no heading")
+    return heading[1]
 
 
 def lab_page(lab: str) -> str:
-    """Return the page of a lab: its README, then the lab itself, then what an instructor sees."""
-    status = "---\nstatus: triton\n---\n\n" if _lab_toml(lab)["needs"] == "K" else ""
+    """Return the page of a lab, as wide as the screen: README with the lab in it, then what an instructor sees."""
+    status = "status: triton\n" if _lab_toml(lab)["needs"] == "K" else ""
     return (
-        f"{status}<!-- include labs/{lab}/README.md -->\n\n"
-        f"## Run it here\n\n```kv-lab\n{lab}\n```\n\n"
+        f"---\n{status}hide: [navigation, toc]\n---\n\n"
+        f"<!-- include labs/{lab}/README.md -->\n\n"
         f"<!-- instructor {lab} -->\n"
     )
 
@@ -104,8 +121,12 @@ def navigation() -> dict[str, list[str]]:
         if names:
             api.append(f"      - {package}:")
             api += [f"          - {'.'.join(name.split('.')[2:])}: api/{name}.md" for name in names]
+    of_chapters = []
+    for part, its_chapters in chapters().items():
+        of_chapters.append(f"      - {part}:")
+        of_chapters += [f'          - "{title}": chapters/{name}' for name, title in its_chapters.items()]
     return {
-        "chapters": [f'      - "{title}": chapters/{name}' for name, title in chapters().items()],
+        "chapters": of_chapters,
         "labs": [f'      - "{lab[4:6]} {_lab_toml(lab)["title"]}": labs/{lab}.md' for lab in labs()],
         "api": api,
     }
@@ -118,11 +139,12 @@ def with_navigation(config: str) -> str:
         config, count = block.subn(lambda found: found[1] + "".join(f"{x}\n" for x in lines) + found[2], config)  # noqa: B023
         if count != 1:
             raise ValueError(f"mkdocs.yml has no lines `# generated: {name}` and `# end of {name}`")
-    return config
+    return course.with_course(config, course.course())
 
 
 def main() -> None:
     """Write what changed, and delete pages of modules and labs that are gone."""
+    course.write()
     wanted = pages()
     for folder in (DOCS / "api", DOCS / "labs"):
         folder.mkdir(exist_ok=True)

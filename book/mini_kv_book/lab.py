@@ -9,25 +9,31 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from mini_kv_book.bench import next_of
+from mini_kv_book.course import closed_sentence
 from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence
-from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, said
 from mini_kv_book.runs import FenceError
+from mini_kv_book.taught import chapter_of, title_of
 
 ASSETS = Path(__file__).with_name("assets")
 SCRIPTS = ("kv_page.js", "kv_parts.js", "kv_python.js", "kv_lab.js", "kv_puzzle.js")
 """What the site serves of them: the first is in every page, and loads the others where they are needed."""
+HOME = "On your own machine: edit {0} in an editor that you know, and run {1}. This is the starter:"
 PACKED = DOCS / "assets" / "kv-lab"
 """What `npm run labs` packs; the last file that it writes says that all of them are there."""
 
 
 @as_fence
-def fence(body: str, _md: Any) -> str:
+def fence(body: str, md: Any) -> str:
     """Let the reader run the lab here, or say how to run it on one's own machine."""
     lab = body.strip()
     if not re.fullmatch(r"lab-\d\d(-\w+)?", lab) or not (ROOT / "labs" / lab).is_dir():
         raise FenceError(f"there is no lab {lab!r}")
-    return element(lab, megabytes())
+    if closed := closed_sentence(lab):
+        return f"<p>{closed}</p>"
+    return element(lab, megabytes(), language_of(md))
 
 
 def megabytes() -> int | None:
@@ -36,7 +42,7 @@ def megabytes() -> int | None:
     return int(json.loads(file.read_text(encoding="utf-8"))["megabytes"]) if file.is_file() else None
 
 
-def element(lab: str, size: int | None) -> str:
+def element(lab: str, size: int | None, lang: str = "en") -> str:
     """Return `<kv-lab>`. Without `size`, or if the lab needs more than Python and pytest, the page cannot run it."""
     folder = ROOT / "labs" / lab
     toml, hints, predict = (_read_toml(folder / f"{name}.toml") for name in ("lab", "hints", "predict"))
@@ -48,14 +54,36 @@ def element(lab: str, size: int | None) -> str:
         "hints": hints,
         "questions": predict["question"],
         "megabytes": size,
+        "on": ways_on(lab),
     }
+    if lang != "en":
+        about |= _in_chinese(lab, about)
+    home = said(lang, HOME).format(f"<code>labs/{lab}/starter.py</code>", f"<code>make {lab}</code>")
     data = f'<script type="application/json">{inert(about)}</script>' if here else ""
     return (
         f'<div><kv-lab lab="{lab}"{" python" if here else ""}>{data}'
-        f"<p>On your own machine: edit <code>labs/{lab}/starter.py</code> in an editor that you know, and run "
-        f"<code>make {lab}</code>. This is the starter:</p>"
-        f"{code(starter, 'python')}</kv-lab></div>"
+        f"<p>{home}</p>{code(starter, 'python')}</kv-lab></div>"
     )
+
+
+def _in_chinese(lab: str, about: dict[str, Any]) -> dict[str, Any]:
+    """Return what the element says in Chinese: its own words, the lab's questions and hints."""
+    path = ROOT / "book" / "data" / f"zh-{lab}.toml"
+    if not path.is_file():
+        raise FenceError(f"{lab} is not told in Chinese: there is no book/data/{path.name}")
+    told = _read_toml(path)
+    questions = [asked | words for asked, words in zip(about["questions"], told["question"], strict=True)]
+    words = chinese_edition()["lab"]
+    return {"lang": "zh", "words": words, "questions": questions, "hints": told["hints"], "on": told["on"]}
+
+
+def ways_on(lab: str) -> list[list[str]]:
+    """Return where a learner goes who has passed: what it is, how it is called, and where, from the lab's page."""
+    chapter, follows = chapter_of(lab), next_of(lab, ROOT / "labs")
+    ways = [["The chapter", title_of(chapter), f"../../chapters/{chapter}/"], ["At home", f"make {lab}", "#run"]]
+    if follows is None:
+        return ways
+    return [["Next", _read_toml(ROOT / "labs" / follows / "lab.toml")["title"], f"../{follows}/"], *ways]
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

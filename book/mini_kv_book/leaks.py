@@ -7,7 +7,6 @@ highlighting, the indentation and the comments. Lines that the engine, the start
 nothing away.
 """
 
-import ast
 import functools
 import html
 import io
@@ -15,45 +14,18 @@ import re
 import sys
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
+from mini_kv.labkit.grading import leaks as of_code
+from mini_kv.labkit.grading.leaks import PUBLIC, Body, bare, bare_text, runs
 from mini_kv_book.places import ROOT
 
-_STATEMENTS = 5
+__all__ = ["PUBLIC", "Body", "bare", "bodies", "leaks", "public", "runs", "secrets", "shown"]
 _READ = {".html", ".json", ".js", ".txt", ".md", ".py", ".toml", ".zip", ".whl"}
-PUBLIC = ("mini_kv/**/*.py", "labs/**/*.py")
-
-
-class Body(NamedTuple):
-    """The code of a function in a solution."""
-
-    where: str
-    lines: list[str]
-
-
-def bare(line: str) -> str:
-    """Return a line without comment and white space.
-
-    >>> bare("    free.append( block )  # at the end")
-    'free.append(block)'
-    """
-    return re.sub(r"\s+", "", re.sub(r"(^|\s)#.*", "", line))
 
 
 def bodies(path: Path) -> list[Body]:
     """Return the functions of a file that have five statements or more, docstrings left out."""
-    text = path.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.FunctionDef):
-            continue
-        body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-        if sum(isinstance(inner, ast.stmt) for statement in body for inner in ast.walk(statement)) < _STATEMENTS:
-            continue
-        code = [bare(line) for line in lines[body[0].lineno - 1 : node.end_lineno]]
-        found.append(Body(f"{path.relative_to(ROOT).as_posix()}: {node.name}", [line for line in code if line]))
-    return found
+    return of_code.bodies(path, ROOT)
 
 
 def shown(name: str, content: bytes) -> str:
@@ -64,30 +36,18 @@ def shown(name: str, content: bytes) -> str:
     text = content.decode("utf-8", errors="ignore")
     if name.endswith((".html", ".json", ".js")):
         text = html.unescape(re.sub(r"<[^>]*>", "", text.replace("\\n", "\n").replace('\\"', '"')))
-    return "".join(bare(line) for line in text.splitlines())
+    return bare_text(text)
 
 
-@functools.cache
 def public() -> str:
-    """Return the code that every learner has, in the form of `shown`."""
-    paths = [path for pattern in PUBLIC for path in sorted(ROOT.glob(pattern))]
-    return "".join(bare(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines())
-
-
-def runs(body: Body) -> list[str]:
-    """Return every run of five lines of a body, or the whole body if it has fewer lines."""
-    last = max(1, len(body.lines) - _STATEMENTS + 1)
-    return ["".join(body.lines[start : start + _STATEMENTS]) for start in range(last)]
+    """Return the code that every learner has."""
+    return of_code.public(ROOT)
 
 
 @functools.cache
 def secrets() -> dict[str, list[str]]:
     """Return, for each function of a solution, the runs of its lines that are in no file that every learner has."""
-    return {
-        body.where: [run for run in runs(body) if run not in public()]
-        for path in sorted((ROOT / "solutions").glob("lab-*/*.py"))
-        for body in bodies(path)
-    }
+    return of_code.secrets(ROOT)
 
 
 def leaks(site: Path) -> list[str]:
@@ -95,7 +55,7 @@ def leaks(site: Path) -> list[str]:
     found = []
     for path in sorted(path for path in site.rglob("*") if path.suffix in _READ):
         text = shown(path.name, path.read_bytes())
-        found += [f"{path}: {name}" for name, lines in secrets().items() if any(line in text for line in lines)]
+        found += [f"{path}: {name}" for name in of_code.found_in(text, secrets())]
     return found
 
 

@@ -15,14 +15,16 @@ _DOCS_PREFIX = "book/docs/"
 
 
 def _page_about(path: str) -> str | None:
-    """Return the page, below docs, that is about a file or folder of the repository.
+    """Return the page, below docs, that is about a file or folder of the repository, or shows it alive.
 
     >>> _page_about("labs/lab-05/README.md"), _page_about("mini_kv/core/block_pool.py"), _page_about("Makefile")
     ('labs/lab-05.md', 'api/mini_kv.core.block_pool.md', None)
     """
     if path.startswith(_DOCS_PREFIX):
         return path.removeprefix(_DOCS_PREFIX)
-    if lab := re.fullmatch(r"labs/(lab-\d\d(?:-\w+)?)(/README\.md)?", path):
+    if notebook := re.fullmatch(r"notebooks/([\w-]+)\.ipynb", path):
+        candidate = f"notebooks/{notebook[1]}.html"  # its live export, where this book has it: make book-whole
+    elif lab := re.fullmatch(r"labs/(lab-\d\d(?:-\w+)?)(/README\.md)?", path):
         candidate = f"labs/{lab[1]}.md"
     else:
         candidate = f"api/{re.sub(r'(/__init__)?[.]py$', '', path).replace('/', '.')}.md"

@@ -1,6 +1,7 @@
 """Where things are: the repository, the pages, and the file and line of a fence."""
 
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,22 @@ def page_of(md: Any) -> str | None:
     if "rendering_context" in md.preprocessors:
         return str(md.preprocessors["rendering_context"].page.path)
     return None
+
+
+def language_of(md: Any) -> str:
+    """Return the language of the page that is being built: that of the edition whose folder it stands in."""
+    return "zh" if (page_of(md) or "").startswith("zh/") else "en"
+
+
+def said(lang: str, words: str) -> str:
+    """Return words that the build puts on a page in the page's language: data/zh.toml has the Chinese ones."""
+    return words if lang == "en" else str(chinese_edition()["words"][words])
+
+
+@cache
+def chinese_edition() -> dict[str, Any]:
+    """Return what data/zh.toml says: words by the English ones, and pages with the English ones that lead to them."""
+    return tomllib.loads((ROOT / "book" / "data" / "zh.toml").read_text(encoding="utf-8"))
 
 
 def _sources_of(md: Any) -> list[Path]:

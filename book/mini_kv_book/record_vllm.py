@@ -22,6 +22,11 @@ RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
 MODULES = (
     "config/cache.py",
     "config/scheduler.py",
+    "config/speculative.py",
+    "entrypoints/llm.py",
+    "logprobs.py",
+    "sampling_params.py",
+    "model_executor/layers/attention/attention.py",
     "utils/hashing.py",
     "utils/math_utils.py",
     "utils/mem_utils.py",
@@ -35,17 +40,28 @@ MODULES = (
     "v1/kv_cache_layout.py",
     "v1/outputs.py",
     "v1/engine/__init__.py",
+    "v1/engine/core.py",
+    "v1/engine/detokenizer.py",
+    "v1/engine/llm_engine.py",
+    "v1/engine/output_processor.py",
+    "v1/engine/parallel_sampling.py",
+    "v1/sample/sampler.py",
+    "v1/spec_decode/ngram_proposer.py",
     "v1/core/*.py",
     "v1/core/sched/*.py",
     "v1/metrics/stats.py",
     "v1/metrics/loggers.py",
     "v1/metrics/perf.py",
     "v1/worker/block_table.py",
+    "v1/worker/gpu_input_batch.py",
+    "v1/worker/gpu_model_runner.py",
+    "v1/worker/gpu_worker.py",
     "v1/worker/gpu/block_table.py",
     "v1/kv_offload/base.py",
     "v1/kv_offload/factory.py",
     "v1/kv_offload/tiering/fs/io.py",
     "v1/kv_offload/tiering/fs/manager.py",
+    "v1/attention/backends/utils.py",
     "v1/attention/ops/triton_unified_attention.py",
     "v1/attention/ops/merge_attn_states.py",
     "v1/attention/ops/triton_merge_attn_states.py",
@@ -59,15 +75,23 @@ CONFIGS = tuple(f"config/{name}.py" for name in ("cache", "scheduler", "kv_trans
 
 
 def main() -> None:
-    """Read vLLM's sources and write the recording."""
+    """Read vLLM's sources and write the recording down."""
     parser = argparse.ArgumentParser(description="Record the names and defaults of an unpacked vLLM.")
     parser.add_argument("vllm", type=Path, help="the folder vllm/ of the unpacked wheel")
-    root: Path = parser.parse_args().vllm
+    recorded = record(parser.parse_args().vllm)
+    RECORDING.write_text(recorded, encoding="utf-8")
+    symbols = json.loads(recorded)["symbols"]
+    print(f"{sum(map(len, symbols.values()))} names in {len(symbols)} files")
+
+
+def record(root: Path) -> str:
+    """Return the recording of the package in the folder `root`, as it is stored."""
     files = sorted(file for pattern in MODULES for file in root.glob(pattern) if file.stat().st_size)
     symbols = {file.relative_to(root).as_posix(): sorted(_names_in(file)) for file in files}
     recording = {
         "version": "0.33.0",
         "command": "python -m mini_kv_book.record_vllm",
+        "sizes": {"v1/core": _size_of(root / "v1" / "core")},
         "symbols": symbols,
         "bases": {cls: bases for file in files for cls, bases in _bases_in(file).items()},
         "config": {cls: fields for name in CONFIGS for cls, fields in _settings_in(root / name).items()},
@@ -75,8 +99,13 @@ def main() -> None:
         "flags": _strings_in(root / "engine/arg_utils.py", "--[a-z-]+"),
         "metrics": _strings_in(root / "v1/metrics/loggers.py", "vllm:[a-z_]+"),
     }
-    RECORDING.write_text(_a_line_each(recording), encoding="utf-8")
-    print(f"{sum(map(len, symbols.values()))} names in {len(files)} files")
+    return _a_line_each(recording)
+
+
+def _size_of(folder: Path) -> dict[str, int]:
+    """Return how many files and lines of Python a folder has."""
+    texts = [file.read_text(encoding="utf-8") for file in folder.rglob("*.py")]
+    return {"files": len(texts), "lines": sum(text.count("\n") for text in texts)}
 
 
 def _a_line_each(recording: dict[str, Any]) -> str:

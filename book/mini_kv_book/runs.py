@@ -67,6 +67,20 @@ def run_chart(body: str, namespace: dict[str, Any]) -> str:
     Raises:
         FenceError: The code raised, or does not end with something that can be shown as HTML.
     """
+    return str(_shown(body, namespace, "_repr_html_", "chart")())
+
+
+def run_instrument(body: str, namespace: dict[str, Any]) -> str:
+    """Run the body in `namespace`; return the instrument that it ends with, without the script that the page brings.
+
+    Raises:
+        FenceError: The code raised, or does not end with an instrument.
+    """
+    return str(_shown(body, namespace, "fragment", "instrument")())
+
+
+def _shown(body: str, namespace: dict[str, Any], method: str, kind: str) -> Any:
+    """Run the body; return the method of its last expression that shows it. Raises `FenceError` if it has none."""
     try:
         *before, last = ast.parse(body).body
         exec(compile(ast.Module(before, []), "<fence>", "exec"), namespace)
@@ -75,9 +89,9 @@ def run_chart(body: str, namespace: dict[str, Any]) -> str:
             shown = eval(compile(ast.Expression(last.value), "<fence>", "eval"), namespace)
     except Exception as error:
         raise FenceError(f"{type(error).__name__}: {error}", _guilty_line(error)) from error
-    if not hasattr(shown, "_repr_html_"):
-        raise FenceError("what stands last is no chart", last.lineno - 1)
-    return str(shown._repr_html_())
+    if not hasattr(shown, method):
+        raise FenceError(f"what stands last is no {kind}", last.lineno - 1)
+    return getattr(shown, method)
 
 
 def _guilty_line(error: BaseException) -> int:

@@ -16,13 +16,16 @@ from mkdocs.exceptions import BuildError
 
 from mini_kv.tests.golden import conformance
 from mini_kv_book import (
+    course,
     coverage,
     deviations,
+    drafts,
     kernels,
     kill_matrix,
     league,
     licences,
     names,
+    options,
     recorded,
     second_home,
     serving,
@@ -32,15 +35,19 @@ from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
     "conformance": conformance.as_markdown,
+    "course": course.dates,
     "coverage": coverage.as_markdown,
+    "coverage-questions": coverage.questions_as_markdown,
     "coverage-summary": coverage.summary,
     "coverage-waiting": coverage.waiting_as_markdown,
     "deviations": deviations.as_markdown,
+    "drafts": drafts.as_markdown,
     "kernels": kernels.as_markdown,
     "kills": kill_matrix.as_markdown,
     "league": league.as_markdown,
     "licences": licences.as_markdown,
     "names": names.as_markdown,
+    "options": options.as_markdown,
     "recorded": recorded.as_markdown,
     "serving": serving.as_markdown,
     "spine": spine.stop_as_markdown,

@@ -104,7 +104,7 @@ def write_kv(
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.
-        value: the same shape.
+        value: the same shape; the key once more for a cache of one plane, which keeps it once.
         kv_cache: written in place, scales included.
         slot_mapping: `[num_tokens]`, int64.
         backend: "triton" is one kernel; every other name writes with torch; "auto" is triton on CUDA.

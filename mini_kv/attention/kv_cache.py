@@ -27,9 +27,12 @@ class PagedKVCache:
     """One layer's keys and values in blocks; see `mini_kv.attention.quantized` for the meaning of the scales."""
 
     data: Tensor
-    """`[num_blocks, 2, block_size, num_kv_heads, head_size]`, logically."""
+    """`[num_blocks, num_planes, block_size, num_kv_heads, head_size]`, logically.
+
+    Two planes are keys and values; of one, the same numbers are both (multi-head latent attention).
+    """
     scales: Tensor | None = None
-    """`[num_blocks, 2, block_size, num_kv_heads]`, float32: one per token and head, if `data` is int8."""
+    """`[num_blocks, num_planes, block_size, num_kv_heads]`, float32: one per token and head, if `data` is int8."""
     tensor_scales: tuple[float, float] = (1.0, 1.0)
     """The scale of all keys and the scale of all values, if `data` is fp8."""
 
@@ -37,6 +40,11 @@ class PagedKVCache:
     def num_blocks(self) -> int:
         """Physical blocks, the null block included."""
         return self.data.shape[0]
+
+    @property
+    def num_planes(self) -> int:
+        """2 for keys and values, 1 if the same numbers are both."""
+        return self.data.shape[1]
 
     @property
     def block_size(self) -> int:
@@ -61,7 +69,7 @@ class PagedKVCache:
     @property
     def v_cache(self) -> Tensor:
         """The values, `[num_blocks, block_size, num_kv_heads, head_size]`, a view."""
-        return self.data[:, 1]
+        return self.data[:, -1]
 
     @property
     def is_quantized(self) -> bool:

@@ -11,7 +11,8 @@ from torch import Tensor
 def merge_attn_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """Return attention over the union of two disjoint sets of keys, and its log-sum-exp.
 
-        lse = log(e^lse_a + e^lse_b)        out = out_a * e^(lse_a - lse) + out_b * e^(lse_b - lse)
+        lse = log(e^lse_a + e^lse_b)
+        out = out_a * e^(lse_a - lse) + out_b * e^(lse_b - lse)
 
     A part without keys has `lse` minus infinity and adds nothing, whatever its `out` holds; two such parts give zeros.
 

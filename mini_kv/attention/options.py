@@ -38,8 +38,10 @@ class AttentionOptions:
     def first_visible(self, position: int) -> int:
         """Return the first position that the token at `position` sees; the last one is its own.
 
-        >>> AttentionOptions(sliding_window=4).first_visible(9), AttentionOptions(chunk_size=4).first_visible(9)
-        (6, 8)
+        >>> AttentionOptions(sliding_window=4).first_visible(9)
+        6
+        >>> AttentionOptions(chunk_size=4).first_visible(9)
+        8
         """
         first = 0
         if self.sliding_window is not None:

@@ -47,7 +47,7 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.
-        value: the same shape.
+        value: the same shape; not looked at if the cache has one plane.
         kv_cache: written in place, scales included.
         slot_mapping: `[num_tokens]`, int64.
     """
@@ -57,7 +57,8 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
         written = slot_mapping >= 0
         key, value, slot_mapping = key[written], value[written], slot_mapping[written]
     blocks, offsets = slot_mapping // kv_cache.block_size, slot_mapping % kv_cache.block_size
-    for plane, (memory, x) in enumerate(zip(kv_cache.data.unbind(1), (key, value), strict=True)):
+    for plane, x in enumerate((key, value)[: kv_cache.num_planes]):  # of one plane, the value is the key
+        memory = kv_cache.data[:, plane]
         if kv_cache.scales is not None:
             x, kv_cache.scales[blocks, plane, offsets] = quantize_per_token_head(x)
         elif memory.dtype == torch.float8_e4m3fn:
@@ -90,11 +91,11 @@ def quantize_per_channel(x: Tensor) -> tuple[Tensor, Tensor]:
 def dequantize_rows(kv_cache: PagedKVCache, blocks: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Return keys and values of these slots as float64, `[num_slots, num_kv_heads, head_size]` each."""
     planes = []
-    for plane in (0, 1):
+    for plane in range(kv_cache.num_planes):
         x = kv_cache.data[blocks, plane, offsets].double()
         if kv_cache.scales is not None:
             x = x * kv_cache.scales[blocks, plane, offsets].double().unsqueeze(-1)
         elif kv_cache.data.dtype == torch.float8_e4m3fn:
             x = x * kv_cache.tensor_scales[plane]
         planes.append(x)
-    return planes[0], planes[1]
+    return planes[0], planes[-1]

@@ -4,6 +4,8 @@ The cache is seen as rows: whatever is copied as one piece. Keys and values of a
 
     NHD     a row is a block's keys, or its values:             row 2 * block_id + plane
     HND     a row is one head of a block's keys or values:      row (2 * block_id + plane) * num_kv_heads + head
+
+In a cache of one plane there is no 2, and keys and values are the same rows.
 """
 
 import math
@@ -46,7 +48,8 @@ class BlockReader:
         self.kv_cache = kv_cache
         self.block_tables = block_tables
         data = kv_cache.data
-        self._is_nhd = data[0, 0].is_contiguous() and data.stride(0) == 2 * data.stride(1)  # scales may lie between
+        # Scales, or padding, may lie between blocks.
+        self._is_nhd = data[0, 0].is_contiguous() and data.stride(0) == kv_cache.num_planes * data.stride(1)
         self.rows: Tensor
         """The cache as rows, which `row_ids` index: `[num_rows, row_size]`, a view."""
         if self._is_nhd:
@@ -59,8 +62,9 @@ class BlockReader:
 
         Plane 0 is the keys, plane 1 the values.
         """
-        keys = 2 * block_ids.to(torch.int64)
-        rows = torch.stack([keys + plane for plane in planes], dim=-2)
+        num_planes = self.kv_cache.num_planes
+        keys = num_planes * block_ids.to(torch.int64)
+        rows = torch.stack([keys + plane % num_planes for plane in planes], dim=-2)
         if self._is_nhd:
             return rows
         num_kv_heads = self.kv_cache.num_kv_heads
@@ -85,7 +89,8 @@ class BlockReader:
         if not self._is_nhd:
             row_ids = row_ids[:, :, 0] // self.kv_cache.num_kv_heads
         if self.kv_cache.scales is None:
-            return torch.tensor(self.kv_cache.tensor_scales, device=row_ids.device)[row_ids[:, :, :1] % 2, None]
+            planes = row_ids[:, :, :1] % self.kv_cache.num_planes
+            return torch.tensor(self.kv_cache.tensor_scales, device=row_ids.device)[planes, None]
         found = self.kv_cache.scales.flatten(0, 1)[row_ids]
         return found.flatten(2, 3).transpose(2, 3).contiguous()
 

@@ -148,7 +148,7 @@ def _launch_attend(
     block_q = tiles.block_m // group
     num_tiles = metadata.num_reqs if is_decode else num_tokens // block_q + metadata.num_reqs
     scales = kv_cache.scales
-    k_scales, v_scales = (lse, lse) if scales is None else (scales[:, 0], scales[:, 1])
+    k_scales, v_scales = (lse, lse) if scales is None else (scales[:, 0], scales[:, -1])
     k_scale, v_scale = kv_cache.tensor_scales
     attend_kernel[(num_tiles, kv_cache.num_kv_heads, plan.num_splits)](
         out,
@@ -214,7 +214,7 @@ def write_kv_triton(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_map
     if data.dtype == torch.float8_e4m3fn:
         key, value = (to_fp8(x, s).view(torch.uint8) for x, s in zip((key, value), kv_cache.tensor_scales, strict=True))
         data = data.view(torch.uint8)
-    k_scales, v_scales = (slot_mapping, slot_mapping) if scales is None else (scales[:, 0], scales[:, 1])
+    k_scales, v_scales = (slot_mapping, slot_mapping) if scales is None else (scales[:, 0], scales[:, -1])
     num_rows = num_tokens * num_kv_heads
     write_kv_kernel[(triton.cdiv(num_rows, ROWS_PER_WRITE), 2)](
         key,

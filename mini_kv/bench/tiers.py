@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_kv.core.errors import KVCacheError
+from mini_kv.core.errors import ConfigError, KVCacheError
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.sampling import SamplingParams
@@ -110,8 +110,10 @@ def measure(bench: Bench) -> dict[str, dict[int, float]]:
 
 
 def costs(seconds: dict[str, dict[int, float]], bytes_per_token: int) -> dict[str, ReloadCost]:
-    """Return each tier's prices, from lines through what was measured."""
+    """Return each tier's prices, from lines through what was measured. Raises `ConfigError` if these are no prices."""
     base, per_token = line_through([(length, value) for length, value in seconds["computed"].items()])
+    if per_token <= 0:
+        raise ConfigError("longer prompts took no longer: this machine is too busy to be measured; try more --repeats")
     found = {}
     for name in seconds.keys() - {"computed"}:
         at_once, per_hit = line_through([(length, value) for length, value in seconds[name].items()])
@@ -140,10 +142,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             bench = Bench(args.repeats, Path(folder), args.server)
             seconds = measure(bench)
             bytes_per_token = _bytes_per_token()
+            prices = costs(seconds, bytes_per_token)
     except (KVCacheError, RuntimeError) as error:
         print(f"mini_kv.bench.tiers: {error}", file=sys.stderr)
         return 2
-    prices = costs(seconds, bytes_per_token)
     print("milliseconds to the first token, by tokens of the known beginning; the pool is this process's memory")
     print(f"{'':>9}" + "".join(f"{length:>8}" for length in LENGTHS) + "   quicker from on: measured, predicted")
     for name, by_length in seconds.items():

@@ -15,9 +15,9 @@ class KVCacheBlock:
 
     A block's life is the path of the pair `(ref_cnt, block_hash)`:
 
-                      block_hash is None        block_hash is set
-        ref_cnt > 0   being filled              full, and others may share it
-        ref_cnt == 0  free, worth nothing       free, and still worth a hit: "cached-free"
+                      block_hash is None    block_hash is set
+        ref_cnt > 0   being filled          full, and others may share it
+        ref_cnt == 0  free, worth nothing   free, and still worth a hit: "cached-free"
 
     Source: vLLM `KVCacheBlock` (v1/core/kv_cache_utils.py).
     """

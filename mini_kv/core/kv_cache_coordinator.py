@@ -16,6 +16,7 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheConfig,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from mini_kv.core.mamba_manager import MambaManager
@@ -29,6 +30,7 @@ from mini_kv.core.single_type_kv_cache_manager import (
 
 MANAGER_CLASSES: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
     FullAttentionSpec: FullAttentionManager,
+    MLAAttentionSpec: FullAttentionManager,
     SlidingWindowSpec: SlidingWindowManager,
     ChunkedLocalAttentionSpec: ChunkedLocalAttentionManager,
     MambaSpec: MambaManager,
@@ -218,11 +220,11 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
         """Return the longest hit of all groups together: ask them in turn until none shortens the answer.
 
-            full       |==================================|             24, for a start
-            window     |          ==========|                           16: there is no window at 24
-            state      |      #|                                        8:  and no state at 16
-            full       |==========|  still fine, it is only cut         8
-            window     |======|      asked again: at 8, another window  8:  all agree
+            full       |==================================|       24, for a start
+            window     |          ==========|                     16: no window at 24
+            state      |      #|                                  8:  no state at 16
+            full       |==========|  still fine, it is only cut   8
+            window     |======|      asked again: another at 8    8:  all agree
 
         The shortest of the groups' own answers may be wrong: a window that is cached at 16 need not be at 8. But no
         group ever makes the answer longer, so it ends. Full attention goes first: it is quick to say how far at most,

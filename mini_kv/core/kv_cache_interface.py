@@ -12,6 +12,7 @@ The kinds of layers differ in what a token still reads of the tokens before it, 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from math import prod
+from typing import ClassVar
 
 from mini_kv.core.errors import ConfigError
 
@@ -59,6 +60,9 @@ class KVCacheSpec(ABC):
 class AttentionSpec(KVCacheSpec):
     """Shape of a layer that keeps keys and values of each token."""
 
+    num_planes: ClassVar[int] = 2
+    """How often a token's numbers are kept: once as key, once as value."""
+
     num_kv_heads: int = 1
     head_size: int = 1
     """Elements per head."""
@@ -76,8 +80,9 @@ class AttentionSpec(KVCacheSpec):
 
     @property
     def real_page_size_bytes(self) -> int:
-        """Bytes of one block of one layer without padding: keys and values, hence the 2, and their scales."""
-        return 2 * self.block_size * self.num_kv_heads * (self.head_size * self.dtype_bytes + self.scale_bytes)
+        """Bytes of one block of one layer without padding: keys and values, hence a 2, and their scales."""
+        head_bytes = self.head_size * self.dtype_bytes + self.scale_bytes
+        return self.num_planes * self.block_size * self.num_kv_heads * head_bytes
 
     @property
     def page_size_bytes(self) -> int:
@@ -88,6 +93,17 @@ class AttentionSpec(KVCacheSpec):
 @dataclass(frozen=True)
 class FullAttentionSpec(AttentionSpec):
     """Every token attends to all tokens before it: nothing is ever given back early."""
+
+
+@dataclass(frozen=True)
+class MLAAttentionSpec(FullAttentionSpec):
+    """Every token keeps one vector, which all heads read as their key and, but for its end, as their value.
+
+    Multi-head latent attention: `num_kv_heads` is 1, and `head_size` is the latent vector with the rotated part that
+    follows it. Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1; vLLM `MLAAttentionSpec`.
+    """
+
+    num_planes: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """A model's folder, in the form in which Llama checkpoints are published.
 
-    config.json         sizes, by the names that Hugging Face's `LlamaConfig` gives them
-    model.safetensors   weights, by the names of `LlamaForCausalLM`
+    config.json         sizes, by the names that Hugging Face's `LlamaConfig` gives them; those of `MinistralConfig`
+                        where layers have a window
+    model.safetensors   weights, by the names of `LlamaForCausalLM`, which are Ministral's, too
     tokenizer.json      see `mini_kv.engine.tokenizer`
 
 Whatever is written here, `transformers` reads, and gives the same logits.
@@ -24,15 +25,16 @@ from mini_kv.engine.weights_file import TensorHeader, check_finite, read_header
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
-_ARCHITECTURE = "LlamaForCausalLM"
-_FIXED = {
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": True,
-}
+_ARCHITECTURES = {"llama": ("LlamaForCausalLM",), "ministral": ("MistralForCausalLM", "MinistralForCausalLM")}
+"""Architectures by `model_type`: a Ministral is a Llama of which some layers have a window.
+
+The first is what we write. vLLM chooses its code by the architecture, and knows these layers as Mistral's; transformers
+chooses by the type.
+"""
+_FIXED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}
 """The settings for which `TinyLlama` supports one value alone."""
+_SEES = {"full_attention": False, "sliding_attention": True}
+"""Whether a layer has a window, by its entry in `layer_types`."""
 _DEFAULTS = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
 """Values of settings that a `config.json` leaves out. Source: transformers 5.23, `LlamaConfig`."""
 SIZES = (
@@ -50,9 +52,9 @@ _MAX_SIZE = 1 << 32
 """Largest value of each of these; a product of two of them still fits into a message."""
 
 
-def tiny_folder() -> Path:
-    """Return the folder of the checkpoint that comes with mini_kv."""
-    return Path(__file__).parent / "tiny"
+def tiny_folder(*, windows: bool = False) -> Path:
+    """Return the folder of the small model that comes with mini_kv; or of its sister, whose layers have windows."""
+    return Path(__file__).parent / ("tiny_windows" if windows else "tiny")
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLlama, Tokenizer]:
@@ -79,9 +81,14 @@ def load_config(folder: Path) -> ModelConfig:
     """Read a folder's `config.json`."""
     path = folder / CONFIG
     data = read_json(path)
-    architectures = data.get("architectures") or [_ARCHITECTURE]
-    if architectures != [_ARCHITECTURE]:
-        raise CheckpointError(path, f"architectures is {architectures}, and only [{_ARCHITECTURE!r}] is supported")
+    model_type = data.get("model_type", "llama")
+    known = _ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    if known is None:
+        types = ", ".join(map(repr, _ARCHITECTURES))
+        raise CheckpointError(path, f"model_type is {model_type!r}, and only {types} are supported")
+    architectures = data.get("architectures") or [known[0]]
+    if architectures not in [[name] for name in known]:
+        raise CheckpointError(path, f"architectures is {architectures}, and only {[known[0]]} is supported")
     for key, supported in _FIXED.items():
         found = data.get(key, _DEFAULTS.get(key))
         if found != supported:
@@ -93,8 +100,11 @@ def load_config(folder: Path) -> ModelConfig:
         data["head_dim"] = sizes["hidden_size"] // sizes["num_attention_heads"]
     sizes["head_dim"] = _size(path, data, "head_dim")
     eps = _number(path, "rms_norm_eps", data.get("rms_norm_eps", 1e-6), above=0.0, most=1.0)
+    layers = _window_layers(path, data, sizes["num_hidden_layers"]) if model_type == "ministral" else ()
+    window = _size(path, data, "sliding_window") if layers else None
+    theta = _rope_theta(path, data)
     try:
-        return ModelConfig(**sizes, rope_theta=_rope_theta(path, data), rms_norm_eps=eps)
+        return ModelConfig(**sizes, rope_theta=theta, rms_norm_eps=eps, sliding_window=window, window_layers=layers)
     except ConfigError as error:
         raise CheckpointError(path, str(error)) from None
 
@@ -125,21 +135,22 @@ def save_model(folder: Path, model: TinyLlama, tokenizer_json: str, dtype: torch
 
     Args:
         folder: made if it is not there.
-        model: no layer may have a window, for which a Llama's `config.json` has no words.
+        model: a layer that has a window makes it a Ministral: a Llama's `config.json` has no words for windows.
         tokenizer_json: the text of the file.
         dtype: to store the weights in.
         eos_token_id: the token that ends a text.
     """
     from safetensors.torch import save_file
 
-    if model.config.window_layers:
-        raise CheckpointError(folder / CONFIG, f"cannot say that layers {model.config.window_layers} have a window")
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {name: value for name, value in asdict(model.config).items() if name in SIZES}
+    model_type = "ministral" if model.config.window_layers else "llama"
     config = {
-        "architectures": [_ARCHITECTURE],
+        "architectures": [_ARCHITECTURES[model_type][0]],
+        "model_type": model_type,
         **_FIXED,
         **sizes,
+        **_windows(model.config),
         "rms_norm_eps": model.config.rms_norm_eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": model.config.rope_theta},
         "bos_token_id": None,
@@ -150,6 +161,26 @@ def save_model(folder: Path, model: TinyLlama, tokenizer_json: str, dtype: torch
     (folder / TOKENIZER).write_text(tokenizer_json, encoding="utf-8", newline="\n")
     tensors = {name: tensor.to(dtype).contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})  # what transformers asks for
+
+
+def _windows(config: ModelConfig) -> dict[str, Any]:
+    """Return how a `config.json` says which layers have a window; nothing where none has."""
+    if not config.window_layers:
+        return {}
+    kinds = {has_window: kind for kind, has_window in _SEES.items()}
+    layers = [kinds[config.window_of(layer) is not None] for layer in range(config.num_hidden_layers)]
+    return {"sliding_window": config.sliding_window, "layer_types": layers}
+
+
+def _window_layers(path: Path, data: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    """Return the layers of a Ministral that have a window: all, if only their size is given, as transformers has it."""
+    kinds = data.get("layer_types")
+    if kinds is None:
+        return tuple(range(num_layers)) if data.get("sliding_window") is not None else ()
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in _SEES for kind in map(str, kinds)):
+        wanted = f"{num_layers} of {', '.join(map(repr, _SEES))}"
+        raise CheckpointError(path, f"layer_types is {kinds!r}, it must be {wanted}")
+    return tuple(layer for layer, kind in enumerate(kinds) if _SEES[kind])
 
 
 def _size(path: Path, data: Mapping[str, Any], name: str) -> int:

@@ -1,10 +1,13 @@
 """How an engine is built: sizes, limits, what computes attention."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_planning import CACHE_DTYPES
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.engine.drafts import SpeculativeConfig
 
 DEFAULT_KV_CACHE_MEMORY = 64 << 20
 """Bytes of KV memory where neither blocks nor bytes are given."""
@@ -16,7 +19,11 @@ NOT_HERE = {
     "data_parallel_size": "the engine is one process on one device",
     "quantization": "weights are floating-point numbers; keys and values may have 8 bits, by kv_cache_dtype",
     "enable_lora": "there are no adapters",
-    "speculative_config": "a draft is planned for, by num_lookahead_tokens, and LLM proposes none",
+    "structured_outputs_config": "no grammar says which tokens may come next",
+    "limit_mm_per_prompt": "prompts are text",
+    "compilation_config": "nothing is compiled or captured ahead",
+    "kv_events_config": "an engine takes a publisher: mini_kv.serve.kv_events_publisher; generate has --kv-events",
+    "kv_transfer_config": "blocks go to memory, disk or a server by TieredEngine, and to no other engine's worker",
     "async_scheduling": "a step is planned when the one before is done",
     "enforce_eager": "nothing is captured, so every step is eager",
     "swap_space": "blocks that the pool evicts go on in tiers, see TieredEngine; vLLM 0.33 has no such option either",
@@ -40,6 +47,8 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: str = "auto"
     """The implementation of attention; see `paged_attention`."""
+    speculative_config: SpeculativeConfig | None = None
+    """How tokens are proposed that a step then checks; `None`: a step brings each request one token."""
     kv_cache_dtype: str = "auto"
     """In which form keys and values are kept: `"auto"`, the model's own; `"int8_per_token_head"` or `"fp8"`, 8 bits."""
     debug_poison: bool = False
@@ -60,9 +69,10 @@ class EngineConfig:
 
         Args:
             args: the names of `EngineConfig` and of `SchedulerConfig`, which are vLLM's, and `num_gpu_blocks_override`
-                for `num_blocks`.
+                for `num_blocks`; `speculative_config` may be a dictionary, as in vLLM.
 
-        Raises `ConfigError` for a name that is neither, and says why where vLLM has it and we do not. Source: vLLM
+        Raises `ConfigError` for a name that is neither, and says why where vLLM has it and we do not; and for a value
+        that can never be right. Needs no PyTorch. Source: vLLM
         `EngineArgs.create_engine_config` (engine/arg_utils.py).
         """
         if "num_gpu_blocks_override" in args:
@@ -73,9 +83,39 @@ class EngineConfig:
             if name not in ours | limits:
                 reason = NOT_HERE.get(name, f"there are: {', '.join(sorted(ours | limits))}")
                 raise ConfigError(f"there is no option {name}: {reason}")
+        if isinstance(args.get("speculative_config"), Mapping):
+            args["speculative_config"] = _speculative_config(args["speculative_config"])
         scheduler = SchedulerConfig(**{name: value for name, value in args.items() if name in limits})
         return cls(scheduler=scheduler, **{name: value for name, value in args.items() if name in ours})
 
     def __post_init__(self) -> None:
+        for name, least in (("block_size", 1), ("num_blocks", 2), ("kv_cache_memory_bytes", 1)):
+            _check_number(name, getattr(self, name), least, may_be_none=name != "block_size")
+        if self.kv_cache_dtype not in CACHE_DTYPES:
+            raise ConfigError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; there are: {', '.join(CACHE_DTYPES)}")
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
             raise ConfigError("num_blocks and kv_cache_memory_bytes both say how large the pool is: give one")
+
+
+def _check_number(name: str, value: object, least: int, *, may_be_none: bool) -> None:
+    """Raise `ConfigError` for what is no whole number, and for one that is too small."""
+    if value is None and may_be_none:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}, it must be a whole number")
+    if value < least:
+        why = ": the null block takes one" if name == "num_blocks" else ""
+        raise ConfigError(f"{name} is {value}, it must be at least {least}{why}")
+
+
+def _speculative_config(args: Mapping[str, Any]) -> SpeculativeConfig:
+    """Return it by its options' names; one of the two lengths alone is both. Raises `ConfigError` for another name."""
+    known = [each.name for each in fields(SpeculativeConfig)]
+    for name in args:
+        if name not in known:
+            raise ConfigError(f"speculative_config has no option {name}: there are {', '.join(known)}")
+    if "num_speculative_tokens" not in args:
+        raise ConfigError("speculative_config needs num_speculative_tokens")
+    lookup = [args[name] for name in ("prompt_lookup_min", "prompt_lookup_max") if name in args]
+    lengths = {"prompt_lookup_min": lookup[0], "prompt_lookup_max": lookup[-1]} if lookup else {}
+    return SpeculativeConfig(**{**lengths, **args})

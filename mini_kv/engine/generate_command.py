@@ -17,6 +17,7 @@ from mini_kv.engine.terminal import MARKS, Screen, pool_lines, printable, text_l
 if TYPE_CHECKING:
     from mini_kv.engine.config import EngineConfig
     from mini_kv.engine.detokenizer import TextTokenizer
+    from mini_kv.engine.drafts import SpeculativeConfig
     from mini_kv.engine.interface import CausalLM
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import DeltaOutput
@@ -49,6 +50,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--chat", action="store_true", help="each prompt is said to a chat model, by its own template")
     _add_sampling_arguments(parser)
+    _add_model_arguments(parser)
     parser.add_argument(
         "--num-blocks",
         type=int,
@@ -58,10 +60,33 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     parser.add_argument(
+        "--kv-cache-dtype",
+        choices=CACHE_DTYPES,
+        default="auto",
+        help="keep keys and values in 8 bits (default: auto, as the model computes them)",
+    )
+    parser.add_argument(
+        "--drafts",
+        type=int,
+        metavar="N",
+        help="guess N tokens from the text itself and check them in one step: the same words, fewer steps",
+    )
+    _add_tier_arguments(parser)
+    parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those that say which model speaks."""
+    parser.add_argument(
         "--model",
         type=Path,
         metavar="DIR",
         help="a checkpoint's folder; with the extra hf of Qwen, Gemma, Phi and others, too (default: the small model)",
+    )
+    parser.add_argument(
+        "--windows",
+        action="store_true",
+        help="the small model's sister: two of its three layers see 32 tokens; each layer has a block table of its own",
     )
     parser.add_argument(
         "--dtype",
@@ -75,12 +100,10 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run an architecture that no test covers, if a short text comes out as with transformers",
     )
-    parser.add_argument(
-        "--kv-cache-dtype",
-        choices=CACHE_DTYPES,
-        default="auto",
-        help="keep keys and values in 8 bits (default: auto, as the model computes them)",
-    )
+
+
+def _add_tier_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those that say where blocks go that the pool evicts."""
     tiers = parser.add_argument_group("a second home for blocks", "Blocks that the pool evicts are kept here.")
     tiers.add_argument("--memory-tier", type=int, metavar="MIB", help="in this process, up to this many MiB")
     tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in a folder of their own, up to 1 GiB")
@@ -89,7 +112,12 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="on a Valkey or Redis server that several engines share: redis://host:port/0 (with the extra remote)",
     )
-    parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
+    tiers.add_argument(
+        "--reload",
+        choices=("always", "cheaper"),
+        default="always",
+        help="cheaper: compute what would take longer to bring up, by what both have taken so far (default: always)",
+    )
 
 
 def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,18 +134,31 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="draw from the likeliest that have the share P together (default: 1.0)",
     )
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="draw from those with at least this share of the likeliest one's probability (default: 0.0, all)",
+    )
+    parser.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="behind each text its tokens, how likely each was, and the N likeliest beside it",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
     parser.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
 
 
-def run_generate(args: argparse.Namespace) -> int:
-    """Write what the model says to each prompt; return the exit status.
+def run_generate(args: argparse.Namespace, **parts: Any) -> int:
+    """Write what the model says to each prompt; return the exit status. `parts` go to `LLMEngine`.
 
     On a terminal the texts and the blocks are drawn after every step; elsewhere only the texts are written.
 
     0: done. 2: an argument, a prompt or the checkpoint is wrong, said in one line on stderr, and nothing was written.
     """
-    prepared = prepare(args)
+    prepared = prepare(args, **parts)
     if prepared is None:
         return 2
     show(*prepared, args)
@@ -165,14 +206,42 @@ def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> Non
         for prompt in args.prompts
         for _ in range(args.n)
     ]
+    said: list[list[DeltaOutput]] = [[] for _ in texts]
+    stream = _noted(stream, said, args.n)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         show_live(engine, stream, texts, sys.stdout, args.n)
     else:
         write_plain(stream, texts, sys.stdout, args.n)
+    if args.logprobs is not None:
+        for number, deltas in enumerate(said, start=1):
+            print("\n".join(logprob_lines(number, deltas)))
     if args.stats:
         stats = engine.stats
         print(engine.stat_logger.line(), file=sys.stderr)
         print(f"{stats.num_steps} steps, {stats.num_scheduled_tokens} tokens through the model", file=sys.stderr)
+        if args.drafts is not None:
+            print(f"{stats.num_accepted_tokens} of {stats.num_draft_tokens} drafts were right", file=sys.stderr)
+
+
+def _noted(stream: "Deltas", said: "list[list[DeltaOutput]]", n: int) -> "Deltas":
+    """Pass the outputs on, and keep each with those of its text."""
+    for delta in stream:
+        said[int(delta.request_id) * n + delta.index].append(delta)
+        yield delta
+
+
+def logprob_lines(number: int, deltas: "Iterable[DeltaOutput]") -> list[str]:
+    """Return a line per token of a text: the token, how likely it was, its rank, and the likeliest beside it."""
+    lines = [
+        f"[{number}] natural logarithms of probabilities, and ranks: the token that was chosen, then the likeliest"
+    ]
+    for delta in deltas:
+        told = [
+            f"{printable(repr(each.decoded_token)):>12} {each.logprob:7.3f} #{each.rank}"
+            for each in (delta.logprobs or {}).values()
+        ]
+        lines.append("  ".join(told))
+    return lines
 
 
 def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
@@ -189,12 +258,33 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
         if getattr(args, option) > most:
             name = option.replace("_", "-")
             raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {most:,}")
-    model, tokenizer = load(args.model, dtype=args.dtype, untested=args.untested)
+    model, tokenizer = load(_folder(args), dtype=args.dtype, untested=args.untested)
     _check_memory(model, args)
-    config = EngineConfig(args.block_size, args.num_blocks, kv_cache_dtype=args.kv_cache_dtype)
+    config = EngineConfig(
+        args.block_size,
+        args.num_blocks,
+        kv_cache_dtype=args.kv_cache_dtype,
+        speculative_config=_speculative_config(args.drafts),
+    )
     if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
         return LLMEngine(model, tokenizer, config, **parts)
     return _over_tiers(model, tokenizer, config, args)
+
+
+def _folder(args: argparse.Namespace) -> Path | None:
+    """Return the checkpoint's folder; `None`: the small model."""
+    from mini_kv.engine.checkpoint import tiny_folder
+
+    if args.windows and args.model is not None:
+        raise ConfigError(f"--windows is a small model of its own, and --model says {str(args.model)!r}: give one")
+    return tiny_folder(windows=True) if args.windows else args.model
+
+
+def _speculative_config(num_drafts: int | None) -> "SpeculativeConfig | None":
+    """Return how drafts are found: by the text's last 2 to 4 tokens."""
+    from mini_kv.engine.drafts import SpeculativeConfig
+
+    return None if num_drafts is None else SpeculativeConfig(num_drafts, prompt_lookup_min=2, prompt_lookup_max=4)
 
 
 def _over_tiers(
@@ -202,12 +292,14 @@ def _over_tiers(
 ) -> "LLMEngine":
     """Return an engine over the tiers that were asked for; they are closed when the process ends."""
     from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+    from mini_kv.tiers.cost import LearnedCost
 
     memory_tier = 64 if args.memory_tier is None else args.memory_tier
     if not 1 <= memory_tier <= LARGEST:
         raise ConfigError(f"--memory-tier is {memory_tier}, it must be 1 to {LARGEST:,} MiB")
     tier_config = TierConfig(memory_tier << 20, disk_folder=args.disk_tier, server=args.server_tier)
-    engine = TieredEngine(model, tokenizer, config, tiers=open_tiers(tier_config))
+    cost = LearnedCost() if args.reload == "cheaper" else None
+    engine = TieredEngine(model, tokenizer, config, tiers=open_tiers(tier_config), cost=cost)
     atexit.register(engine.close)
     return engine
 
@@ -235,6 +327,8 @@ def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
         temperature=args.temperature,
         top_k=args.top_k,
         top_p=args.top_p,
+        min_p=args.min_p,
+        logprobs=args.logprobs,
         seed=args.seed,
         stop_token_ids=getattr(engine.model, "eos_token_ids", ()),  # a chat model has several
     )

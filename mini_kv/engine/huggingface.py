@@ -22,10 +22,11 @@ from torch import Tensor
 
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MLAAttentionSpec, SlidingWindowSpec
 from mini_kv.engine.checkpoint import SIZES
 from mini_kv.engine.contiguous import NoCache
 from mini_kv.engine.interface import Attend
+from mini_kv.engine.latent_attention import Latents, attend_to_latents
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,6 +50,8 @@ SUPPORTED = (
     "smollm3",
     "phi3",
     "gpt2",
+    "deepseek_v2",
+    "deepseek_v3",
 )
 """Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
 
@@ -94,6 +97,7 @@ class HuggingFaceModel:
         self.device: torch.device = model.device
         self.eos_token_ids = _eos_token_ids(model)
         """Tokens that end a text, as generation_config.json says; a chat model may have several."""
+        self._has_latents = bool(getattr(config, "kv_lora_rank", None))
         self._layers = self._ask_layers(config.num_hidden_layers)
         if right is not None:
             self._check_against(right)
@@ -115,7 +119,9 @@ class HuggingFaceModel:
         specs = dict[str, KVCacheSpec]()
         for layer, seen in enumerate(self._layers):
             shape = (block_size, seen.num_kv_heads, seen.head_size, self.dtype.itemsize)
-            if seen.sliding_window is None:
+            if seen.is_latent:
+                specs[f"layers.{layer}"] = MLAAttentionSpec(*shape)
+            elif seen.sliding_window is None:
                 specs[f"layers.{layer}"] = FullAttentionSpec(*shape)
             else:
                 specs[f"layers.{layer}"] = SlidingWindowSpec(*shape, sliding_window=seen.sliding_window)
@@ -123,12 +129,15 @@ class HuggingFaceModel:
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
         """Return `[len(logits_indices), vocab_size]`: what comes next after those tokens."""
+        more = {"past_key_values": Latents()} if self._has_latents else {}
         output = self._model(
             input_ids=token_ids[None],
             position_ids=positions[None],
             use_cache=False,
             logits_to_keep=logits_indices,
             mini_kv_attend=attend,
+            mini_kv_latents=more.get("past_key_values"),
+            **more,
         )
         logits: Tensor = output.logits[0]
         return logits
@@ -237,8 +246,6 @@ def _reason(config: dict[str, Any]) -> str:
     """Return what is in the way of a well-known kind of model; empty if we do not know."""
     if config.get("is_encoder_decoder") or config.get("cross_attention_layers"):
         return "cross attention reads an encoder's keys, which are no past of ours"
-    if config.get("kv_lora_rank"):
-        return "multi-head latent attention keeps one compressed vector a token, not keys and values"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
         return "a state-space or linear-attention layer keeps a running state, not keys and values"
     if "chunked_attention" in config.get("layer_types", ()) or config.get("attention_chunk_size"):
@@ -262,6 +269,8 @@ class _Layer:
     num_kv_heads: int
     head_size: int
     sliding_window: int | None
+    is_latent: bool
+    """Whether the key is also the value."""
 
 
 @dataclass(slots=True)
@@ -274,7 +283,7 @@ class _Witness:
         if not query.shape[-1] == key.shape[-1] == value.shape[-1]:
             sizes = f"{query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}"
             raise ConfigError(f"layer {layer}: heads of queries, keys and values differ in size: {sizes}")
-        self.layers.append(_Layer(layer, key.shape[1], key.shape[2], options.sliding_window))
+        self.layers.append(_Layer(layer, key.shape[1], key.shape[2], options.sliding_window, key is value))
         return torch.zeros_like(query)
 
 
@@ -297,8 +306,8 @@ def _attention_function(
         value: the same shape.
         attention_mask: always `None`: for a name without a mask function transformers builds none.
         more: `scaling`, `sliding_window` (the token's own included), `softcap` as in Gemma 2, `s_aux` (the sinks of
-            GPT-OSS), each only where the architecture has it; `mini_kv_attend`, which `HuggingFaceModel.forward` sent
-            along; and dropout, which is 0 outside training.
+            GPT-OSS), each only where the architecture has it; `mini_kv_attend` and `mini_kv_latents`, which
+            `HuggingFaceModel.forward` sent along; and dropout, which is 0 outside training.
     """
     attend: Attend | None = more.get("mini_kv_attend")
     if attend is None:
@@ -314,4 +323,7 @@ def _attention_function(
     )
     layer: Any = module.layer_idx
     query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
+    latents: Latents | None = more.get("mini_kv_latents")
+    if latents is not None:
+        return attend_to_latents(module, query, latents, attend, options)[None], None
     return attend(layer, query, key, value, options)[None], None

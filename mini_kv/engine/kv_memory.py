@@ -55,12 +55,12 @@ def _view(tensor: Tensor, name: str, spec: object) -> PagedKVCache:
     if not isinstance(spec, AttentionSpec):
         raise ConfigError(f"{name} keeps no keys and values, but {type(spec).__name__}")
     used = tensor[:, : spec.real_page_size_bytes // tensor.dtype.itemsize]
-    shape = (spec.block_size, spec.num_kv_heads, spec.head_size)
+    planes, shape = spec.num_planes, (spec.block_size, spec.num_kv_heads, spec.head_size)
     if spec.kv_quant_mode == "none":
-        return PagedKVCache(used.unflatten(1, (2, *shape)))
+        return PagedKVCache(used.unflatten(1, (planes, *shape)))
     if spec.kv_quant_mode == "fp8":
-        return PagedKVCache(used.view(torch.float8_e4m3fn).unflatten(1, (2, *shape)))
-    halves = used.unflatten(1, (2, -1))  # keys with their scales, values with theirs
+        return PagedKVCache(used.view(torch.float8_e4m3fn).unflatten(1, (planes, *shape)))
+    halves = used.unflatten(1, (planes, -1))  # keys with their scales, values with theirs
     num_scale_bytes = spec.block_size * spec.num_kv_heads * spec.scale_bytes
     data = halves[:, :, :-num_scale_bytes].view(torch.int8).unflatten(2, shape)
     scales = halves[:, :, -num_scale_bytes:].view(torch.float32).unflatten(2, shape[:2])

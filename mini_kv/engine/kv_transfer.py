@@ -37,11 +37,15 @@ class KVTransfer:
         """Bytes of a block, per group."""
         return [sum(tensor[0].nbytes for tensor in tensors) for tensors in self._tensors]
 
-    def before_the_step(self, metadata: KVConnectorMetadata) -> None:
-        """Rescue the blocks that are about to be reused, then fill those that were promised to hold tiers' bytes."""
+    def rescue(self, metadata: KVConnectorMetadata) -> None:
+        """Send the blocks that are about to be reused to the tiers: first of all, before anything is written."""
         self._send(metadata.stores, self.tiers.store)
+
+    def fill(self, metadata: KVConnectorMetadata) -> int:
+        """Write the tiers' bytes to the blocks that were promised to hold them; return how many bytes."""
         for key, block_id, payload in metadata.loads:
             self._write(_group_of(key), block_id, payload)
+        return sum(len(payload) for _, _, payload in metadata.loads)
 
     def after_the_step(self, metadata: KVConnectorMetadata) -> None:
         """Send copies of what the step has computed to whom it is shared with."""

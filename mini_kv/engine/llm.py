@@ -46,6 +46,7 @@ class LLM:
         dtype: str = "auto",
         device: str = "cpu",
         untested: bool = False,
+        parts: Mapping[str, Any] | None = None,
         **engine_args: Any,
     ) -> None:
         """Load a checkpoint and allocate its pool.
@@ -53,9 +54,11 @@ class LLM:
         Args:
             model: a folder on this machine, nothing is downloaded; `None`: the small model that comes along.
             dtype: to compute in, `"float32"` for instance; `"auto"`: the checkpoint's own. In `"bfloat16"`, in which
-                most are published, a model may say other words than by way of transformers: chapter 15 says why.
+                most are published, a model may say other words than by way of transformers: the chapter *from prompt
+                to text* says why.
             device: where model and blocks lie.
             untested: whether to run an architecture that no test has compared with transformers.
+            parts: what `LLMEngine` is to be made of in place of its own, `make_manager` for instance.
             engine_args: sizes and limits by vLLM's names; see `EngineConfig.from_engine_args`. Where none says how
                 large the pool is, it holds one text of the model's full length, 64 MiB at least, 4 GiB at most.
 
@@ -68,7 +71,7 @@ class LLM:
         loaded, tokenizer = load(folder, dtype=dtype, device=device, untested=untested)
         if config.num_blocks is None and config.kv_cache_memory_bytes is None:
             config = replace(config, kv_cache_memory_bytes=_memory_for_one_text(loaded, config))
-        self.llm_engine = LLMEngine(loaded, tokenizer, config)
+        self.llm_engine = LLMEngine(loaded, tokenizer, config, **(parts or {}))
 
     @property
     def max_model_len(self) -> int:

@@ -7,6 +7,7 @@ One step, from top to bottom:
     sample              a token from each row of logits
     update_from_output  the requests take their tokens; those that are done give back their blocks
     detokenize          text that may be shown
+    propose             if asked for: guesses, which the next step checks (see `drafts`)
 
 If something goes wrong on the way, the requests of that step are aborted, and the others go on as if it had not been:
 see `LLMEngine.step`.
@@ -17,7 +18,7 @@ and each further sample is forked from the first, block table and all.
 Source: vLLM `LLMEngine` and `LLM` (v1/engine/llm_engine.py, entrypoints/llm.py), here one class in one process.
 """
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -31,16 +32,19 @@ from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.engine.config import DEFAULT_KV_CACHE_MEMORY, EngineConfig
 from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
+from mini_kv.engine.drafts import NgramProposer, num_right
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.interface import CausalLM
+from mini_kv.engine.logprobs import gather_logprobs
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.output_processor import (
+    Chosen,
     DeltaOutput,
     RequestOutput,
     RequestState,
     SampleState,
     collect,
-    note_logprobs,
+    places_of,
     sample_name,
 )
 from mini_kv.engine.poison import FiniteAttend, KVPoison, check_logits
@@ -103,6 +107,9 @@ class LLMEngine:
             wrap_attend=FiniteAttend if config.debug_poison else None,
         )
         self._poison = KVPoison(self.kv_cache_manager.block_pool, self.model_runner) if config.debug_poison else None
+        speculative = config.speculative_config
+        self.proposer = NgramProposer(speculative) if speculative is not None else None
+        """Who guesses tokens; `None`: no one, and a step brings a request one token."""
         self.stats = EngineStats()
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
@@ -239,21 +246,37 @@ class LLMEngine:
     def _run_step(self, output: SchedulerOutput) -> list[DeltaOutput]:
         """Run a planned step: model, sampling, and the requests that end."""
         request_ids, logits = self._execute(output)
-        chosen = self._sample(request_ids, logits)
-        first_samples = {sample.name: token_id for sample, token_id in chosen if sample.name in self.scheduler.requests}
-        self.model_runner.append_token_ids(first_samples)
+        chosen = self._sample(request_ids, logits, output.scheduled_spec_decode_tokens)
+        in_scheduler = {
+            each.sample.name: each.token_ids for each in chosen if each.sample.name in self.scheduler.requests
+        }
+        self.model_runner.append_token_ids(in_scheduler)
         self._count(output, chosen)
-        results = self.scheduler.update_from_output(output, {name: [token] for name, token in first_samples.items()})
-        finish_reasons = {result.request_id: result.finish_reason for result in results}
-        for sample, token_id in chosen:
-            if sample.name not in first_samples:
-                finish_reasons[sample.name] = self._begin_sample(sample, token_id)
-        deltas = [sample.take(token_id, finish_reasons[sample.name]) for sample, token_id in chosen]
-        ended = [sample.name for (sample, _), delta in zip(chosen, deltas, strict=True) if delta.finish_reason]
+        results = {result.request_id: result for result in self.scheduler.update_from_output(output, in_scheduler)}
+        for each in chosen:
+            result = results.get(each.sample.name)
+            if result is None:
+                each.finish_reason = self._begin_sample(each.sample, each.token_ids[0])
+            else:
+                each.keep(len(result.new_token_ids))
+                each.finish_reason = result.finish_reason
+        deltas = [delta for each in chosen for delta in each.deltas()]
+        self.stats.num_generation_tokens += len(deltas)
+        ended = [sample_name(delta.request_id, delta.index) for delta in deltas if delta.finish_reason]
         for name in ended:
             del self._samples[name]
         self.scheduler.finish_requests(ended)  # a stop string is news to it
+        self._propose()
         return deltas
+
+    def _propose(self) -> None:
+        """Propose tokens for the requests that have computed all but their last one; the next step checks them."""
+        if self.proposer is None:
+            return
+        for request in self.scheduler.running:
+            if request.num_computed_tokens == request.num_tokens - 1:
+                drafts = self.proposer.propose(request.token_ids, request.max_slots - request.num_tokens)
+                self.scheduler.update_draft_token_ids(request.request_id, drafts)
 
     def _execute(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
         """Run the model on the step; in debug mode, on memory that is poisoned wherever no request may read."""
@@ -264,22 +287,24 @@ class LLMEngine:
         check_logits(request_ids, logits)
         return request_ids, logits
 
-    def _sample(self, request_ids: list[str], logits: Tensor) -> list[tuple[SampleState, int]]:
-        """Return a token for each row of logits, or several where several samples begin."""
-        samples: list[SampleState] = []
-        rows: list[int] = []
-        for row, name in enumerate(request_ids):
-            first = self._samples[name]
-            begin, first.waiting_samples = first.waiting_samples, []
-            samples += [first, *begin]
-            rows += [row] * (1 + len(begin))
+    def _sample(self, request_ids: list[str], logits: Tensor, drafts: Mapping[str, Sequence[int]]) -> list[Chosen]:
+        """Return the tokens of each sample: one per row of logits, up to the first draft that was wrong."""
+        places, rows = places_of(request_ids, self._samples)
         if len(rows) > len(logits):
             logits = logits[rows]
-        params = [sample.request.params for sample in samples]
-        forbidden = [sample.forbidden_token_ids for sample in samples]
-        token_ids = sample_tokens(logits, params, [sample.draw() for sample in samples], forbidden)
-        note_logprobs(samples, logits, token_ids, self.tokenizer)
-        return list(zip(samples, token_ids, strict=True))
+        params = [sample.request.params for sample, _ in places]
+        draws = [sample.draw(ahead) for sample, ahead in places]
+        forbidden = [sample.forbidden_token_ids(ahead) for sample, ahead in places]
+        token_ids = sample_tokens(logits, params, draws, forbidden)
+        logprobs = gather_logprobs(logits, [choice.logprobs for choice in params], token_ids, self.tokenizer)
+        chosen: dict[str, Chosen] = {}
+        for (sample, _), token_id, logprob in zip(places, token_ids, logprobs, strict=True):
+            each = chosen.setdefault(sample.name, Chosen(sample))
+            each.token_ids.append(token_id)
+            each.logprobs.append(logprob)
+        for name in chosen.keys() & drafts.keys():
+            chosen[name].keep(num_right(drafts[name], chosen[name].token_ids) + 1)
+        return list(chosen.values())
 
     def _begin_sample(self, sample: SampleState, token_id: int) -> str | None:
         """Let a further sample go on from the prompt with its own first token; return the reason if it ends there.
@@ -300,11 +325,12 @@ class LLMEngine:
         self._enter(sample.name, request, token_ids, max_tokens)
         return None
 
-    def _count(self, output: SchedulerOutput, chosen: list[tuple[SampleState, int]]) -> None:
+    def _count(self, output: SchedulerOutput, chosen: list[Chosen]) -> None:
         self.stats.num_steps += 1
         self.stats.num_scheduled_tokens += output.total_num_scheduled_tokens
-        self.stats.num_generation_tokens += len(chosen)
-        for sample, _ in chosen:
+        self.stats.num_draft_tokens += sum(len(drafts) for drafts in output.scheduled_spec_decode_tokens.values())
+        self.stats.num_accepted_tokens += sum(len(each.token_ids) - 1 for each in chosen)
+        for sample in (each.sample for each in chosen):
             if sample.index == 0 and sample.num_tokens == 0:
                 num_tokens = len(sample.request.prompt_token_ids)
                 num_cached_tokens = self.scheduler.requests[sample.name].num_cached_tokens or 0

@@ -73,9 +73,9 @@ class Batch:
     seq_lens: list[int] = field(default_factory=list)
     """Tokens of each request up to its last new one, computed ones included."""
     logits_request_ids: list[str] = field(default_factory=list)
-    """The requests that need a next token: those whose known tokens end in this step."""
+    """Per row of logits its request: once for each whose known tokens end in this step, and once more per draft."""
     logits_indices: list[int] = field(default_factory=list)
-    """Index in `token_ids` of the last token of each of these requests."""
+    """Per row of logits the index in `token_ids`: of the request's last known token, then of its drafts."""
 
 
 WrapAttend = Callable[[Attend, Batch], Attend]
@@ -138,7 +138,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
-        """Compute one step; return the requests that need a next token, and their logits, `[n, vocab_size]`.
+        """Compute one step; return logits, `[n, vocab_size]`, and the request of each row: see `Batch`.
 
         Changes the KV memory, the tables, and what is remembered of the requests. The caller chooses the tokens and
         tells them to `append_token_ids`.
@@ -155,10 +155,10 @@ class ModelRunner:
             self.on_logits(batch.logits_request_ids, logits)
         return batch.logits_request_ids, logits
 
-    def append_token_ids(self, sampled_token_ids: Mapping[str, int]) -> None:
-        """Note which token was chosen for each request that needed one."""
-        for request_id, token_id in sampled_token_ids.items():
-            self.requests[request_id].token_ids.append(token_id)
+    def append_token_ids(self, sampled_token_ids: Mapping[str, Sequence[int]]) -> None:
+        """Note which tokens were chosen for each request that needed one; with drafts it may be several."""
+        for request_id, token_ids in sampled_token_ids.items():
+            self.requests[request_id].token_ids += token_ids
 
     # What is remembered.
 
@@ -208,15 +208,17 @@ class ModelRunner:
             state = self.requests[request_id]
             begin = state.num_computed_tokens
             end = begin + num_tokens
+            drafts = output.scheduled_spec_decode_tokens.get(request_id, [])
             batch.request_ids.append(request_id)
             batch.rows.append(state.row)
-            batch.token_ids += state.token_ids[begin:end]
+            batch.token_ids += state.token_ids[begin:end] + drafts
             batch.positions += range(begin, end)
             batch.query_lens.append(num_tokens)
             batch.seq_lens.append(end)
-            if end == len(state.token_ids):
-                batch.logits_request_ids.append(request_id)
-                batch.logits_indices.append(len(batch.token_ids) - 1)
+            if end == len(state.token_ids) + len(drafts):
+                num_rows = 1 + len(drafts)
+                batch.logits_request_ids += [request_id] * num_rows
+                batch.logits_indices += range(len(batch.token_ids) - num_rows, len(batch.token_ids))
         return batch
 
     def _make_metadata(self, batch: Batch) -> list[AttentionMetadata]:

@@ -3,13 +3,12 @@
 Source: vLLM `OutputProcessor` (v1/engine/output_processor.py) and outputs.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
-from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
-from mini_kv.engine.logprobs import LogprobsOnePosition, gather_logprobs
+from mini_kv.engine.detokenizer import IncrementalDetokenizer
+from mini_kv.engine.logprobs import LogprobsOnePosition
 from mini_kv.engine.sampling import SamplingParams, draw
 
 
@@ -27,6 +26,8 @@ class DeltaOutput:
     """`"stop"`, `"length"`, or `None` while it goes on."""
     logprobs: LogprobsOnePosition | None = None
     """Of the new token, if the request asked for them."""
+    num_cached_tokens: int | None = None
+    """Of the request's prompt; see `RequestOutput`."""
 
 
 @dataclass(slots=True)
@@ -104,26 +105,26 @@ class SampleState:
     num_shown: int = 0
     """Characters that were shown."""
     waiting_samples: list["SampleState"] = field(default_factory=list)
-    logprobs: LogprobsOnePosition | None = None
-    """Of the token that was chosen last, if the request asks for them."""
 
     @property
     def name(self) -> str:
         """The sample's request id in scheduler and runner."""
         return sample_name(self.request.request_id, self.index)
 
-    def draw(self) -> float:
-        """Return the number that decides its next token."""
+    def draw(self, ahead: int = 0) -> float:
+        """Return the number that decides its next token, or that of a place further ahead."""
         if self.request.params.temperature == 0:
             return 0.0
-        return draw(self.request.seed, self.index, self.num_tokens)
+        return draw(self.request.seed, self.index, self.num_tokens + ahead)
 
-    @property
-    def forbidden_token_ids(self) -> frozenset[int]:
-        """The tokens that must not come next: those that end a text, before it has its `min_tokens`."""
-        return self.request.all_stop_token_ids if self.num_tokens < self.request.params.min_tokens else frozenset()
+    def forbidden_token_ids(self, ahead: int = 0) -> frozenset[int]:
+        """Return the tokens that must not come there: those that end a text, before it has its `min_tokens`."""
+        is_early = self.num_tokens + ahead < self.request.params.min_tokens
+        return self.request.all_stop_token_ids if is_early else frozenset()
 
-    def take(self, token_id: int, finish_reason: str | None) -> DeltaOutput:
+    def take(
+        self, token_id: int, finish_reason: str | None, logprobs: LogprobsOnePosition | None = None
+    ) -> DeltaOutput:
         """Take in a token, and the scheduler's word on whether it is the last; return what may be told.
 
         A token that ends the text is no part of it. A stop string may end what the scheduler would let go on.
@@ -139,21 +140,61 @@ class SampleState:
                 self.detokenizer.finish()
             new_text = self.detokenizer.text[self.num_shown :]
             self.num_shown += len(new_text)
-        return DeltaOutput(self.request.request_id, self.index, [token_id], new_text, finish_reason, self.logprobs)
+        name, num_cached_tokens = self.request.request_id, self.request.num_cached_tokens
+        return DeltaOutput(name, self.index, [token_id], new_text, finish_reason, logprobs, num_cached_tokens)
+
+
+def places_of(
+    request_ids: Sequence[str], samples: Mapping[str, SampleState]
+) -> tuple[list[tuple[SampleState, int]], list[int]]:
+    """Return the places that tokens are to be chosen for, each with the row of its logits; samples that wait, begin.
+
+        request_ids    B         B          C          B has a draft; C's prompt is computed, two samples begin
+        places         B, 0      B, 1       C, 0   C/1, 0
+        rows           0         1          2      2
+
+    A place is a sample, and how far ahead of its next token.
+    """
+    places: list[tuple[SampleState, int]] = []
+    rows: list[int] = []
+    num_rows = Counter[str]()
+    for row, name in enumerate(request_ids):
+        first = samples[name]
+        begin, first.waiting_samples = first.waiting_samples, []
+        places += [(first, num_rows[name]), *((sample, 0) for sample in begin)]
+        rows += [row] * (1 + len(begin))
+        num_rows[name] += 1
+    return places, rows
+
+
+@dataclass(slots=True)
+class Chosen:
+    """What one step chose for one sample: a token, and where drafts were right, one more for each."""
+
+    sample: SampleState
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[LogprobsOnePosition | None] = field(default_factory=list)
+    """Of each token."""
+    finish_reason: str | None = None
+
+    def keep(self, num_tokens: int) -> None:
+        """Forget all but the first tokens."""
+        del self.token_ids[num_tokens:], self.logprobs[num_tokens:]
+
+    def deltas(self) -> list[DeltaOutput]:
+        """Let the sample take the tokens, one after the other, up to the one that ends its text."""
+        deltas: list[DeltaOutput] = []
+        for place, (token_id, logprobs) in enumerate(zip(self.token_ids, self.logprobs, strict=True), start=1):
+            reason = self.finish_reason if place == len(self.token_ids) else None
+            deltas.append(self.sample.take(token_id, reason, logprobs))
+            if deltas[-1].finish_reason is not None:
+                break
+        return deltas
 
 
 def sample_name(request_id: str, index: int) -> str:
     """Return a sample's request id in scheduler and runner; the first sample has the request's own."""
     return f"{request_id}/{index}" if index else request_id
-
-
-def note_logprobs(
-    samples: Sequence[SampleState], logits: Tensor, token_ids: Sequence[int], tokenizer: TextTokenizer | None
-) -> None:
-    """Note with each sample how likely its token was, if its request asks for that; logits `[n, vocab_size]`."""
-    nums = [sample.request.params.logprobs for sample in samples]
-    for sample, logprobs in zip(samples, gather_logprobs(logits, nums, token_ids, tokenizer), strict=True):
-        sample.logprobs = logprobs
 
 
 def collect(requests: Sequence[RequestState], n: int, deltas: Iterable[DeltaOutput]) -> list[RequestOutput]:

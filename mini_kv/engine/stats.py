@@ -44,6 +44,10 @@ class EngineStats:
     """Tokens of the prompts that were taken in, those found in the cache included."""
     num_generation_tokens: int = 0
     """Tokens that were chosen."""
+    num_draft_tokens: int = 0
+    """Tokens that were proposed and checked."""
+    num_accepted_tokens: int = 0
+    """Those of them that were right. Source of both: vLLM `SpecDecodingStats` (v1/spec_decode/metrics.py)."""
     recent_requests: CachingMetrics = field(default_factory=CachingMetrics)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from mini_kv.engine.kv_transfer import KVTransfer
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.tiers.background import Thread, Worker
 from mini_kv.tiers.connector import KVConnectorMetadata, TieringConnector, tiered_parts
+from mini_kv.tiers.cost import LearnedCost
 from mini_kv.tiers.disk import DiskTier
 from mini_kv.tiers.memory import MemoryTier
 from mini_kv.tiers.remote import RemoteTier, connect
@@ -40,8 +42,6 @@ class TierConfig:
     """Known to the engines that share the server, and not to the server."""
     seconds_to_wait: float = 0.05
     """How long a request waits for blocks on their way, at most; and each call to the server."""
-    is_worth_it: Callable[[int, int], bool] = lambda num_tokens, num_bytes: True
-    """Whether blocks are brought up, by the tokens and the bytes that they hold; see `mini_kv.tiers.cost`."""
 
     def __post_init__(self) -> None:
         if self.seconds_to_wait <= 0:
@@ -68,10 +68,20 @@ class TieredEngine(LLMEngine):
         *,
         tiers: TieredCache,
         seconds_to_wait: float = 0.05,
-        is_worth_it: Callable[[int, int], bool] = lambda num_tokens, num_bytes: True,
+        cost: LearnedCost | None = None,
     ) -> None:
-        """Build the engine above `tiers`, which it closes at its end; for the other arguments see `LLMEngine`."""
-        self.tiers = tiers
+        """Build the engine above `tiers`, which it closes at its end.
+
+        Args:
+            model: as in `LLMEngine`.
+            tokenizer: the same.
+            config: the same.
+            tiers: what blocks go down to.
+            seconds_to_wait: how long a request waits for what is on its way.
+            cost: learns what steps and copies cost, and decides whether a hit is reloaded or computed; after a
+                preemption, too. `None`: it is always reloaded, so that what happens does not depend on a clock.
+        """
+        self.tiers, self.cost = tiers, cost
 
         def make_manager(kv_cache_config: KVCacheConfig, **options: Any) -> KVCacheManager:
             return KVCacheManager(kv_cache_config, parts=tiered_parts(), **options)
@@ -84,7 +94,7 @@ class TieredEngine(LLMEngine):
                 [len(group.layer_names) * groups[0].kv_cache_spec.page_size_bytes for group in groups],
                 layout=str(model.dtype),
                 seconds_to_wait=seconds_to_wait,
-                is_worth_it=is_worth_it,
+                is_worth_it=lambda num_tokens, num_bytes: cost is None or cost.is_worth_it(num_tokens, num_bytes),
             )
             return TieredScheduler(kv_cache_manager, limits, connector=self.connector)
 
@@ -105,7 +115,14 @@ class TieredEngine(LLMEngine):
         """As in `LLMEngine`; before it, blocks that are about to be reused leave, and promised ones are filled."""
         metadata = output.kv_connector_metadata
         assert isinstance(metadata, KVConnectorMetadata)
-        self.kv_transfer.before_the_step(metadata)
+        self.kv_transfer.rescue(metadata)
+        began = perf_counter()
+        num_bytes = self.kv_transfer.fill(metadata)
+        filled = perf_counter()
         result = super()._execute(output)
+        if self.cost is not None:
+            self.cost.computed(sum(output.num_scheduled_tokens.values()), perf_counter() - filled)
+            if num_bytes:
+                self.cost.copied(num_bytes, filled - began)
         self.kv_transfer.after_the_step(metadata)
         return result

@@ -8,7 +8,8 @@ of plain nodes), `small_pool` (a pool of plain lists, for a further part), `aren
 `second_home` (what lab-14 is about), `failure` (the message), `scoreboard`, `misconception` (naming the idea behind a
 wrong answer), `state`, `progress` and `export` (results kept and passed on), `plugin` (pytest's hooks), `commands`
 (the learner's verbs of `mini-kv`), `shrink` (the fewest steps that fail), `audit` (are the tests any good?),
-`kernels` (what a lab about Triton needs), `own_engine` (the engine with a learner's parts).
+`kernels` (what a lab about Triton needs), `own_engine` (the engine with a learner's parts), `course` (what an
+instructor says of a course), `grading` (a class: hand-ins, marks, the gradebook, a release).
 """
 
 from collections.abc import Callable

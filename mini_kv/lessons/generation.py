@@ -1,9 +1,10 @@
-"""The engine as a lesson: what chapters 15 and 16 and notebooks 13 to 15 show, on the small model.
+"""The engine as a lesson: what notebooks 13 to 15 and their chapters show, on the small model.
 
 play                a scenario of the figure, made by the engine: a model runs, and its words stand in the captions
 watch               the same, token by token
 run_prompts         the reader's own prompts as such a story
 three_pasts         one text without a cache, with a contiguous one, and out of blocks; how many tokens were computed
+with_guesses        one text with a word per step, and with guesses that a step checks; how many steps
 alone_and_in_company    what others in the batch do to a request's logits
 guesses             the likeliest next tokens, and how likely
 answer              what is said by a runner with a mistake, with and without poison
@@ -24,6 +25,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, Past, generate_alone
+from mini_kv.engine.drafts import SpeculativeConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.poison import PoisonedKVError
 from mini_kv.engine.prompts import Prompt
@@ -211,6 +213,21 @@ def three_pasts(prompt: str, max_tokens: int) -> dict[str, Told]:
     [output] = engine.generate([prompt], params)
     completion = output.outputs[0]
     told["blocks"] = Told(completion.token_ids, completion.text, engine.stats.num_scheduled_tokens)
+    return told
+
+
+def with_guesses(prompt: str, max_tokens: int, num_guesses: int = 4) -> dict[str, tuple[int, str]]:
+    """Return steps and text of an engine that says a word per step, and of one that guesses words from the text.
+
+    Greedily, in 64 bits; see `exact`. A guess is what stood behind the text's last word, or last three, the first time.
+    """
+    model, (_, tokenizer) = exact(), tiny()
+    speculative = SpeculativeConfig(num_guesses, prompt_lookup_min=1, prompt_lookup_max=3)
+    told = {}
+    for name, config in {"a word per step": None, f"{num_guesses} guesses per step": speculative}.items():
+        engine = LLMEngine(model, tokenizer, EngineConfig(num_blocks=65, speculative_config=config))
+        [output] = engine.generate([prompt], SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True))
+        told[name] = (engine.stats.num_steps, output.outputs[0].text)
     return told
 
 

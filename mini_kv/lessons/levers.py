@@ -9,6 +9,7 @@ score_lever           11  the largest score of the last block, over what each bl
 outlier_lever         12  size of one channel, over the error of the others
 context_lever         15  tokens of the past, over the words per second of a batch
 link_lever            16  bytes per second of a link, over the time to compute or to reload a beginning
+storm_lever           18  requests at once, over how long a block lies unused before it is evicted
 """
 
 import math
@@ -20,6 +21,7 @@ from mini_kv.lessons.challenge import Challenge
 from mini_kv.lessons.chart import bar_chart, line_chart, stacked_chart, timeline_chart
 from mini_kv.lessons.curves import follow_replay, group_by_overlap, waste_over_block_sizes
 from mini_kv.lessons.lever import Lever
+from mini_kv.lessons.misbehave import idle_seconds, serve
 from mini_kv.lessons.slot_map import SlotMap
 from mini_kv.lessons.timeline import OUT, long_among_short
 from mini_kv.lessons.windows import held_at_each_token, held_while_computing
@@ -230,3 +232,25 @@ def link_lever(model: Served, card: Card, seconds_at_once: float = 1e-3) -> Leve
     enough = next(label for label, number in least.items() if number is not None and number <= 500)
     challenge = Challenge("Find the slowest link over which 500 tokens are worth reloading.", lambda at: at == enough)
     return Lever("speed of the link", pictures, challenge=challenge)
+
+
+def storm_lever() -> Lever:
+    """Return a lever over the limit of requests at once: the age at which blocks are evicted, and what that costs."""
+    ages = {"below 1 s": (0, 1), "1 to 2": (1, 2), "2 to 4": (2, 4), "4 to 8": (4, 8), "above": (8, math.inf)}
+    pictures, thrown_out = {}, {}
+    for limit in (8, 12, 16, 20, 24, 32, 48, 64):
+        case = serve("storm", max_num_seqs=limit)
+        idle = idle_seconds(case)
+        thrown_out[str(limit)] = case.seen.scheduler.num_preemptions
+        pictures[str(limit)] = bar_chart(
+            f"At most {limit} requests at once",
+            f"{thrown_out[str(limit)]} times a request is thrown out; {case.seen.tokens_computed:,} tokens are "
+            f"computed in {len(case.seen.usage):,} steps.",
+            list(ages),
+            {"evicted blocks": [sum(low <= age < high for age in idle) for low, high in ages.values()]},
+            labels=("time unused before it was evicted", "blocks"),
+            shares=False,
+        )
+    largest = [label for label, number in thrown_out.items() if number == 0][-1:]
+    challenge = Challenge("Find the largest limit at which no request is thrown out.", lambda at: at in largest)
+    return Lever("requests at once", pictures, start=len(pictures) - 2, challenge=challenge)

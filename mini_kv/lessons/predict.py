@@ -97,7 +97,7 @@ def _shown(answer: Any) -> str:
     if hasattr(answer, "_repr_html_"):
         return str(answer._repr_html_())
     text = answer if isinstance(answer, str) else pformat(answer, width=90, compact=True, sort_dicts=False)
-    return f'<pre style="white-space:pre-wrap">{html.escape(text)}</pre>'
+    return f'<pre style="white-space:pre-wrap;font-family:monospace">{html.escape(text)}</pre>'
 
 
 def questions() -> dict[str, Question]:

@@ -1,4 +1,4 @@
-"""What groups of layers hold and find, counted on the real engine: the numbers behind chapter 14 and its notebook.
+"""What groups of layers hold and find, counted on the real engine: the numbers behind *windows and groups*.
 
     held_while_computing      blocks that each group holds, in every step of one prompt
     held_at_each_token        the same for one group, one value per token: a line of a chart

@@ -13,6 +13,7 @@ from mini_kv.core.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 
@@ -82,6 +83,8 @@ def _spec(kind: str, values: dict[str, Any], block_size: int) -> KVCacheSpec:
         return SlidingWindowSpec(*shape, sliding_window=values["reach"])
     if kind == "chunks":
         return ChunkedLocalAttentionSpec(*shape, attention_chunk_size=values["reach"])
+    if kind == "latent":
+        return MLAAttentionSpec(*shape)
     return FullAttentionSpec(*shape)
 
 
@@ -111,8 +114,9 @@ def _read_config(path: Path) -> dict[str, Any]:
             "num_kv_shared_layers": config.get("num_kv_shared_layers") or 0,
             "max_model_len": config["max_position_embeddings"],
         }
-        if config.get("kv_lora_rank"):  # MLA keeps one vector per token, in place of a key and a value
-            values |= {"num_kv_heads": 1, "head_size": (config["kv_lora_rank"] + config["qk_rope_head_dim"]) // 2}
+        if config.get("kv_lora_rank"):  # one vector per token, in place of a key and a value
+            vector = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+            values |= {"layers": ["latent"], "num_kv_heads": 1, "head_size": vector}
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except KeyError as error:

@@ -11,6 +11,7 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_planning import (
@@ -139,6 +140,8 @@ def describe(spec: KVCacheSpec) -> str:
             return f"window of {spec.sliding_window:,}"
         case ChunkedLocalAttentionSpec():
             return f"chunks of {spec.attention_chunk_size:,}"
+        case MLAAttentionSpec():
+            return "latent vectors"
         case MambaSpec():
             return "state"
         case _:

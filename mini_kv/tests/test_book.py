@@ -16,10 +16,11 @@ from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
 from mini_kv_book.policy import with_policy
-from mini_kv_book.runs import FenceError, run_chart, run_command, run_python, source_of
+from mini_kv_book.runs import FenceError, run_chart, run_command, run_instrument, run_python, source_of
 
+from mini_kv.labkit.course import load_course
 from mini_kv.trace.puzzle import puzzle_names
-from mini_kv.trace.scenario import scenario_names
+from mini_kv.trace.scenario import load_scenario, scenario_names
 
 FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -42,14 +43,17 @@ def fences(path: Path) -> list[Fence]:
     return found
 
 
-def wrong_story(body: str) -> str:
+def wrong_story(body: str, lang: str) -> str:
     """Return what is wrong with the name of a story and of the function that plays it, or nothing."""
     name, _, player = body.strip().partition(" by ")
     if player and not callable(pkgutil.resolve_name(player)):
         return "no such player"
     if name == "data":
         return "" if player else "no function that tells the story"
-    return "" if name in scenario_names() else "no such scenario"
+    if name not in scenario_names():
+        return "no such scenario"
+    load_scenario(name, lang)  # raises if it is not told in that language
+    return ""
 
 
 def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
@@ -60,12 +64,14 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 run_python(fence.body, namespace)
             case "kv-chart":
                 run_chart(fence.body, namespace)
+            case "kv-instrument":
+                run_instrument(fence.body, namespace)
             case "kv-output":
                 run_command(fence.body)
             case "kv-source":
                 source_of(fence.body)
             case "kv-story" | "kv-film":
-                return wrong_story(fence.body)
+                return wrong_story(fence.body, "zh" if fence.where.startswith("book/docs/zh/") else "en")
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"
             case "kv-puzzle":
@@ -81,8 +87,8 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
 
 
 PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
-NEEDS = {"torch": "`[PyTorch]`", "matplotlib": "```kv-chart"}
-"""Packages that not every machine has, and what a page says that runs them."""
+NEEDS = {"`[PyTorch]`": "torch", "softmax_in_tiles": "torch", "```kv-chart": "matplotlib"}
+"""What a page says that runs a package which not every machine has."""
 
 
 @pytest.mark.timeout(600)
@@ -90,7 +96,7 @@ NEEDS = {"torch": "`[PyTorch]`", "matplotlib": "```kv-chart"}
 @pytest.mark.slow
 def test_every_fence_of_a_page_can_be_shown(page):
     text = (DOCS / page).read_text(encoding="utf-8")
-    for package, sign in NEEDS.items():
+    for sign, package in NEEDS.items():
         if sign in text and importlib.util.find_spec(package) is None:
             pytest.skip(f"pages of the book that run {package}: pip install {package}, or make test")
     namespace: dict[str, Any] = {"__name__": "__main__"}  # the fences of a page share it, as in the build
@@ -108,10 +114,10 @@ def test_no_module_no_lab_and_no_chapter_is_forgotten():
     assert config == generate.with_navigation(config)
 
 
-def test_the_address_stands_in_pyproject_alone_and_the_site_is_its_owners():
-    owner, name = places.repository_url().removeprefix("https://github.com/").split("/")
+def test_the_address_is_the_courses_and_the_site_is_its_owners():
+    assert places.repository_url() == load_course(ROOT).address
     config = generate.CONFIG.read_text(encoding="utf-8")
-    assert re.findall(r"^site_url: (\S+)", config, re.MULTILINE) == [f"https://{owner}.github.io/{name}/"]
+    assert re.findall(r"^site_url: (\S+)", config, re.MULTILINE) == [load_course(ROOT).site_url]
     assert "github.com" not in re.sub(r"#.*", "", config)  # the theme would ask GitHub for stars, on every page
 
 

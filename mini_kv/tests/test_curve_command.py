@@ -104,7 +104,7 @@ def config(tmp_path: Path, **fields: object) -> str:
             ["window", "full"] * 2,
             2 * 16 * 2 * 64 * 2,
         ),
-        ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, ["full", "full", "full", "full"], 16 * 576 * 2),
+        ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, ["latent"] * 4, 16 * 576 * 2),
     ],
     ids=["plain", "head_dim", "window off", "every second", "layer_types", "MLA"],
 )

@@ -50,7 +50,7 @@ def test_two_makes_at_once_take_turns(checkout: Path) -> None:
     assert told.count("another make is setting up, waiting") in (1, 2)
     assert (
         sum(
-            line.startswith("adding PyTorch, Triton, transformers and a client of Valkey to .venv (once, ")
+            line.startswith("adding PyTorch, Triton, transformers, a web server and clients to .venv (once, ")
             for line in told
         )
         == 1

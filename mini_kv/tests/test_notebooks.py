@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.labkit.course import load_course
 from mini_kv.lessons.challenge import CHALLENGES
 from mini_kv.lessons.predict import questions
 from mini_kv.trace.scenario import load_scenario
@@ -15,11 +16,12 @@ from mini_kv.viz.still import svg
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ADDRESS = load_course(ROOT).address
 FIRST_CELL = '''\
 try:
     import mini_kv
 except ModuleNotFoundError:  # not in a clone of the repository: on Colab, for instance
-    %pip install --quiet "mini_kv @ git+https://github.com/OWNER/mini_kv"'''
+    %pip install --quiet "mini_kv @ git+ADDRESS"'''.replace("ADDRESS", ADDRESS)
 WITH_TORCH = """
 try:
     import torch
@@ -77,8 +79,9 @@ def test_it_opens_with_a_question_and_can_be_opened_elsewhere(path):
     title = json.loads(path.read_text(encoding="utf-8"))["metadata"]["title"]
     assert opening.startswith(f"# {title}\n")
     assert re.search(r"\*\*[^*]+\?\*\*", opening)
-    assert f"colab.research.google.com/github/OWNER/mini_kv/blob/main/notebooks/{path.name}" in opening
-    assert f"mybinder.org/v2/gh/OWNER/mini_kv/main?urlpath=lab/tree/notebooks/{path.name}" in opening
+    name = ADDRESS.removeprefix("https://github.com/")
+    assert f"colab.research.google.com/github/{name}/blob/main/notebooks/{path.name}" in opening
+    assert f"mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/notebooks/{path.name}" in opening
     assert "![" not in opening
 
 

@@ -11,6 +11,7 @@ from mini_kv.core.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
@@ -22,6 +23,7 @@ from mini_kv.core.kv_cache_planning import (
     get_kv_cache_tensors,
     get_max_concurrency,
     group_size,
+    with_cache_dtype,
 )
 from mini_kv.planning.cut import on_one_card
 from mini_kv.planning.models import load_model, model_names
@@ -215,8 +217,21 @@ def test_real_models() -> None:
         "gemma-3n-e4b": ([4] * 5, 15, {16}),
         "llama-4-scout": ([12] * 4, 0, {16}),
         "gpt-oss-120b": ([18, 18], 0, {16}),
+        "deepseek-v3": ([61], 0, {16}),
         "jamba": ([4] * 8, 0, {80}),
     }
+
+
+def test_one_vector_per_token_and_layer_has_no_factor_of_two_and_every_card_keeps_all_of_it() -> None:
+    """What LMCache counts for DeepSeek-V3: 70,272 bytes per token. A card of eight keeps as much."""
+    specs = load_model("deepseek-v3").kv_cache_spec
+    latent = MLAAttentionSpec(16, num_kv_heads=1, head_size=512 + 64)
+    assert set(specs.values()) == {latent}
+    assert sum(spec.page_size_bytes for spec in specs.values()) == 16 * 70_272
+    assert 2 * latent.page_size_bytes == FullAttentionSpec(16, num_kv_heads=1, head_size=512 + 64).page_size_bytes
+    assert on_one_card(specs, 8) == specs
+    narrow = with_cache_dtype(specs, "int8_per_token_head")["latent.0"]
+    assert narrow.page_size_bytes == 16 * (576 + 4)
 
 
 def test_gemma_3n_shares_with_the_last_of_each_kind() -> None:

@@ -1,6 +1,7 @@
 """What the notebooks ask: every answer is worked out on the engine, and every choice has its reason."""
 
 from functools import cache
+from statistics import median
 
 import pytest
 
@@ -15,6 +16,7 @@ from mini_kv.lessons.curves import (
     waste_over_block_sizes,
 )
 from mini_kv.lessons.live import LiveCache
+from mini_kv.lessons.misbehave import idle_seconds, serve
 from mini_kv.lessons.predict import LOCK, Predict, questions, seen
 from mini_kv.lessons.second_home import story
 from mini_kv.lessons.timeline import PROMPT, long_among_short
@@ -22,9 +24,10 @@ from mini_kv.lessons.windows import find_with_holes, held_while_computing, hits_
 from mini_kv.planning.cost import H200, decode_step, request_cost, served
 from mini_kv.policy.admission import Greedy, Strategy
 from mini_kv.trace.recorder import Recorder
-from mini_kv.trace.scenario import prefill
+from mini_kv.trace.scenario import load_scenario, prefill
 from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
 from mini_kv.traces.clock import replay_with_clock
+from mini_kv.traces.seen import common_length
 
 LENGTHS = [237, 41, 1180, 96, 512, 2048, 18, 733]  # those of notebook 01
 GEMMA = ("full", *["window 1024"] * 5)  # notebook 09's
@@ -69,6 +72,23 @@ def reuse_order() -> list[int]:
     cache.finish("B")
     blocks = cache.kv.block_pool.blocks
     return [block_id for block_id in free_order_of(cache.kv.block_pool) if blocks[block_id].block_hash is not None]
+
+
+def first_difference_in_common() -> str:
+    """Return between which tokens the prompts with a time in them begin to differ."""
+    first, *others = (entry.token_ids for entry in serve("timestamp").trace)
+    places = {common_length(first, other) for other in others}
+    return "between token 16 and token 32" if all(16 <= place < 32 for place in places) else "elsewhere"
+
+
+def more_keys_than_blocks(name: str) -> bool:
+    case = serve(name)
+    return max(case.seen.num_keys) > case.fault.num_blocks - 1
+
+
+def median_age(max_num_seqs: int) -> float:
+    """Return how long half of the evicted blocks lay unused at least."""
+    return median(idle_seconds(serve("storm", max_num_seqs=max_num_seqs)))
 
 
 def one_second_hit(num_tokens: int) -> int:
@@ -117,6 +137,7 @@ ANSWERS = {
     "three-bytes-each": lambda: str(chain(KNIGHT.first, KNIGHT.second, 16, "bytes").num_shared_blocks),
     "date-in-front": lambda: chain(DATE.first, DATE.second, 4).num_shared_blocks or "nothing",
     "empty-in-the-end": lambda: str(follow_replay(small_trace(), 120, concurrency=8)[-1].memory.empty),
+    "six-words-in-steps": lambda: str(sum(step.call == "step" for step in load_scenario("guess-and-check").steps)),
     "twice-the-pool": lambda: (
         f"{100 * (hits_over_pool_sizes(small_trace(), [640])[0].hit_rate_of_prompt_tokens or 0):.1f} %"
     ),
@@ -129,6 +150,10 @@ ANSWERS = {
     "sixty-four-in-a-step": lambda: f"{1e3 * decode_step(LLAMA, H200, 64, 1000).seconds:.1f} ms",
     "prompt-or-answer": lambda: "about the same" if 0.95 < prompt_to_answer() < 1.05 else "no",
     "changed-places": lambda: str(computed_at_last(memory_blocks=3)),
+    "still-held": lambda: "blocks have leaked" if serve("leak").leaks() and not serve("none").leaks() else "no",
+    "one-block-each": first_difference_in_common,
+    "unused-in-a-storm": lambda: f"{max((16, 64), key=median_age)} at once",
+    "more-keys": lambda: "no" if more_keys_than_blocks("stale-index") and not more_keys_than_blocks("none") else "yes",
     "who-was-lost": lambda: "its last" if computed_at_last(memory_blocks=2) == 5 else "no",
     "fifteen-in-common": lambda: str(round(32 * hits_over_shared_tokens(32, 4)[15].warm)),
 }
@@ -197,7 +222,9 @@ def test_what_the_engine_says_is_locked_until_a_choice_is_opened():
     page = Predict("dashboard", picture, "a < b", [1, 2])._repr_html_()
     locked = page.partition('<div class="kv-locked">')[2]
     assert locked.startswith(picture._repr_html_())
-    assert locked.endswith('>a &lt; b</pre><pre style="white-space:pre-wrap">[1, 2]</pre></div></div>')
+    assert locked.endswith(
+        '>a &lt; b</pre><pre style="white-space:pre-wrap;font-family:monospace">[1, 2]</pre></div></div>'
+    )
     assert page.index('class="kv-lock"') < page.index('class="kv-locked"')
     assert "kv-locked" not in Predict("dashboard")._repr_html_().replace(LOCK, "")
 

@@ -4,15 +4,24 @@ import ast
 import inspect
 import json
 import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import fields
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
-from mini_kv_book import coverage, kill_matrix, names, serving
+from mini_kv_book import coverage, homes, kill_matrix, names, options, serving
 from mini_kv_book.deviations import DEVIATIONS
 from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.record_vllm import CONFIGS, record
 from mini_kv_book.runs import run_python
-from mini_kv_book.upstream import files_with, has_setting, recording
+from mini_kv_book.upstream import RECORDING, files_with, has_setting, recording
 
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import Lab, all_labs
 from mini_kv.tests.test_labs_are_sound import run_audit
@@ -20,6 +29,8 @@ from mini_kv.tests.test_labs_are_sound import run_audit
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 LABS = all_labs(ROOT)
 TRUE_AS_WRITTEN = (4, 26, 39, 44)
+THIN = (1, 4, 28, 29, 41, 44, 50, 53, 63, 81, 112, 126, 127, 132, 133, 134, 143, 148, 159, 169, 170)
+"""Ideas that are soon said: each has a question that its page must answer to a new reader."""
 
 
 # The errata ---------------------------------------------------------------------------------------------------------
@@ -69,11 +80,61 @@ def test_every_home_of_an_idea_is_there():
     assert {key: problem for key, problem in problems.items() if problem} == {}
 
 
+@pytest.mark.book
+def test_every_home_contains_the_words_of_its_idea():
+    """A page, a lab and a notebook all of them, in one section; a symbol one, in its name or docstring."""
+    lacking = {
+        (row.number, home): homes.missing_words(row.words, home) for row in coverage.rows() for home in row.homes
+    }
+    assert {key: words for key, words in lacking.items() if words} == {}
+    assert [row.number for row in coverage.rows() if not row.words] == []
+
+
+@pytest.mark.book
+def test_a_home_that_does_not_teach_its_idea_is_found(tmp_path: Path):
+    """A page with the right title and nothing below it, and a page whose words lie in two sections."""
+    chapters = tmp_path / "book" / "docs" / "chapters"
+    chapters.mkdir(parents=True)
+    words = ("null block", "placeholder|stands for")
+    (chapters / "title.md").write_text("# The null block\n\n```text\n# a placeholder\n```\n## Next\n", encoding="utf-8")
+    (chapters / "apart.md").write_text("## One\nthe null block\n## Two\na placeholder\n", encoding="utf-8")
+    (chapters / "whole.md").write_text("## One\nThe `null\nblock` *stands* for nothing.\n", encoding="utf-8")
+    (chapters / "bare.md").write_text("", encoding="utf-8")
+    missing = {page.stem: homes.missing_words(words, f"chapters/{page.name}", tmp_path) for page in chapters.iterdir()}
+    assert missing == {
+        "title": ["null block"],
+        "apart": ["placeholder|stands for"],
+        "whole": [],
+        "bare": ["null block", "placeholder|stands for"],
+    }
+    assert homes.missing_words(words, "chapters/apart.md#two", tmp_path) == ["null block"]
+    assert homes.missing_words(("blocks", "garage"), "mini_kv.core.block_pool.BlockPool") == []
+    assert homes.missing_words(("garage",), "mini_kv.core.block_pool.BlockPool") == ["garage"]
+
+
+@pytest.mark.book
+def test_every_question_is_answered_where_it_says():
+    asked = {row.number: row.question for row in coverage.rows() if row.question}
+    silent = {number: homes.missing_words(question.answer, question.home) for number, question in asked.items()}
+    assert {number: phrases for number, phrases in silent.items() if phrases} == {}
+    assert {*THIN} <= {*asked}
+
+
+def test_a_question_is_answered_in_one_of_its_ideas_homes():
+    def pages(homes: Iterable[str]) -> set[str]:
+        return {home.partition("#")[0] for home in homes}
+
+    astray = [
+        row.number for row in coverage.rows() if row.question and not pages([row.question.home]) & pages(row.homes)
+    ]
+    assert astray == []
+
+
+@pytest.mark.book
 def test_nothing_is_waited_for_that_has_arrived():
-    """When a lab arrives, its rows get their homes and the line `waits_for` goes."""
-    labs = {lab.lab_id for lab in LABS}
-    arrived = {row.waits_for for row in coverage.rows() if labs & set(re.findall(r"lab-\d\d", row.waits_for or ""))}
-    assert arrived == set()
+    """What is waited for has a place already; when something stands there, its rows get homes."""
+    arrived = [what for what, home in coverage.waited_for().items() if coverage.problem_with(home) is None]
+    assert arrived == []
 
 
 # Names and settings of vLLM -----------------------------------------------------------------------------------------
@@ -96,18 +157,144 @@ def test_every_symbol_of_vllm_that_is_cited_with_its_file_was_recorded():
     assert {(name, file) for name, file in known if file not in files_with(name)} == set()
 
 
+WHERE = re.compile(r"^## Where [^\n]*vLLM[^\n]*\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+"""The section of a page that says where vLLM does what the page was about."""
+NOT_RECORDED = {
+    # Names of ours, told beside vLLM's.
+    *(
+        "BlockStateError",
+        "root_block_hash",
+        "reversed",
+        "fork",
+        "ModelRunner",
+        "PagedAttend",
+        "replay",
+        "league",
+        "curve",
+    ),
+    *("explain", "messages", "int8_per_token_head"),
+    # Arguments and variables: the recording has what a module and a class define.
+    *("full_sequence_must_fit", "reserved_blocks", "max_cache_hit_length", "request.num_tokens", "seq_len", "fp8"),
+    # Other people's code: nano-vllm, transformers.
+    *("store_kvcache", "use_cache", "past_key_values"),
+}
+
+
+def is_recorded(name: str) -> bool:
+    """Return whether vLLM 0.33 has a file, a flag, a metric, a setting or a name that is written so."""
+    if name.endswith(".py"):
+        return any(file == name or file.endswith("/" + name) for file in recording()["symbols"])
+    if name.startswith("--"):
+        return name.replace("--no-", "--") in recording()["flags"]
+    if "." in name:
+        return bool(files_with(name)) or (name.count(".") == 1 and has_setting(name))
+    return name in plain_names()
+
+
+@cache
+def plain_names() -> set[str]:
+    """Return the names without a dot that were recorded: classes, members, functions, settings, types, metrics."""
+    known = recording()
+    defined = {symbol.split(".")[-1] for names in known["symbols"].values() for symbol in names}
+    settings = {setting for fields in known["config"].values() for setting in fields}
+    return {*defined, *settings, *known["literals"], *known["metrics"]}
+
+
+def test_every_name_where_vllm_does_it_was_recorded():
+    """Who follows such a table finds what it names. What stands there and is no name of vLLM's is listed above."""
+    pages = [*DOCS.glob("chapters/*.md"), *ROOT.glob("labs/lab-*/README.md")]
+    sections = [section for page in pages for section in WHERE.findall(page.read_text(encoding="utf-8"))]
+    spans = {
+        span.removesuffix("()").removeprefix("vllm/")
+        for section in sections
+        for span in re.findall(r"`([^`\n]+)`", section)
+    }
+    names = {span for span in spans if re.fullmatch(r"--[a-z-]+|[A-Za-z_][\w.]+|[\w/]+\.py|vllm:\w+", span)} - {"v1"}
+    assert len(names) > 150
+    assert {name for name in names if not is_recorded(name)} - NOT_RECORDED == set()
+
+
+def test_the_files_on_the_page_of_names_were_recorded():
+    page = (DOCS / "reference" / "names.md").read_text(encoding="utf-8")
+    files = {file for row in re.findall(r"^\| `.*", page, re.MULTILINE) for file in re.findall(r"`([\w/]+\.py)`", row)}
+    assert len(files) > 10
+    assert {file for file in files if not is_recorded(file)} == set()
+
+
+def test_sizes_of_vllm_that_are_told_were_recorded():
+    """Lines and files of a folder, entries of a type: told in prose, so compared with the recording."""
+    size = recording()["sizes"]["v1/core"]
+    chapter = (DOCS / "chapters" / "20-reading-vllm.md").read_text(encoding="utf-8")
+    assert f"has {size['lines']:,} lines in {size['files']} files" in chapter
+    page = (DOCS / "reference" / "least-stable.md").read_text(encoding="utf-8")
+    assert f"has {len(recording()['literals']['CacheDType'])} entries in 0.33" in page
+
+
+def installed_vllm() -> Path | None:
+    """Return the folder of an installed vLLM of the recorded version; `None` without one. Nothing of it is imported."""
+    with suppress(metadata.PackageNotFoundError):
+        if metadata.version("vllm") == recording()["version"]:
+            return Path(str(metadata.distribution("vllm").locate_file("vllm")))
+    return None
+
+
+if installed_vllm() is not None:  # else there is nothing to compare with, and no test that would pretend to
+
+    def test_the_installed_vllm_is_what_was_recorded():
+        """If this fails: python -m mini_kv_book.record_vllm with the folder of the installed package."""
+        folder = installed_vllm()
+        assert folder is not None
+        assert record(folder) == RECORDING.read_text(encoding="utf-8")
+
+
+def test_a_recording_says_what_a_package_has(tmp_path: Path):
+    """A made-up package of two files is recorded: what has moved or gone would be seen."""
+    for name in ("config/cache.py", "v1/core/block_pool.py", "engine/arg_utils.py", "v1/metrics/loggers.py", *CONFIGS):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+    (tmp_path / "v1/core/block_pool.py").write_text("class BlockPool:\n    def touch(self): ...\n", encoding="utf-8")
+    (tmp_path / "config/cache.py").write_text("class CacheConfig:\n    block_size: int = 16\n", encoding="utf-8")
+    found = json.loads(record(tmp_path))
+    assert found["symbols"]["v1/core/block_pool.py"] == ["BlockPool", "BlockPool.touch"]
+    assert found["config"]["CacheConfig"] == {"block_size": "16"}
+    assert found["sizes"] == {"v1/core": {"files": 1, "lines": 2}}
+
+
 def test_every_deviation_is_about_something_upstream():
     symbols = [symbol for deviation in DEVIATIONS for symbol in deviation.symbol.split(", ")]
     assert [symbol for symbol in symbols if not files_with(symbol)] == []
 
 
 def test_every_option_exists_with_its_flag():
-    options = serving.options()
-    assert [option["setting"] for option in options if not has_setting(option["setting"])] == []
-    assert [option["flag"] for option in options if option["flag"] not in recording()["flags"]] == []
+    settings = serving.options()
+    assert [option["setting"] for option in settings if not has_setting(option["setting"])] == []
+    assert [option["flag"] for option in settings if option["flag"] not in recording()["flags"]] == []
     page = (DOCS / "reference" / "serving-options.md").read_text(encoding="utf-8")
     shown = re.findall(r"^<!-- table serving (\w+) -->$", page, re.MULTILINE)
-    assert set(shown) == {option["group"] for option in options}
+    assert set(shown) == {option["group"] for option in settings}
+
+
+def test_every_option_of_ours_is_told_beside_vllms():
+    """A row per field of the two classes that say how an engine is built; what is shared has vLLM's name."""
+    rows = [row.split(" | ") for row in options.here().splitlines()[2:]]
+    ours = [field.name for config in (EngineConfig, SchedulerConfig) for field in fields(config)]
+    assert [row[0].strip("|` ") for row in rows] == [name for name in ours if name != "scheduler"]
+    alone = [row[0].strip("|` ") for row in rows if "ours alone" in row[2]]
+    assert alone == ["backend", "debug_poison", "multi_tenant", "num_lookahead_tokens"]
+    same = {row[0].strip("|` "): (row[1], row[2].removesuffix(" |")) for row in rows}
+    assert same["max_num_seqs"] == ("`128`", "`128`")
+    assert same["kv_cache_dtype"] == ("`auto`", "`auto`, `CacheConfig.cache_dtype`")
+
+
+def test_what_is_left_out_is_refused_by_name_with_the_reason_that_the_page_gives():
+    """Every one but `swap_space` is an option of 0.33, and the error says what the table says."""
+    table = options.elsewhere()
+    for name, why in NOT_HERE.items():
+        with pytest.raises(ConfigError) as error:
+            EngineConfig.from_engine_args(**{name: 1})
+        assert str(error.value) == f"there is no option {name}: {why}"
+        assert f"| `{name}` | " in table and f" | {why} |" in table
+        assert ("--" + name.replace("_", "-") in recording()["flags"]) is (name != "swap_space")
 
 
 @pytest.mark.parametrize("page", REFERENCE, ids=lambda page: page.stem)

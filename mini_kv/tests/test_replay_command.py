@@ -218,7 +218,7 @@ def test_with_a_clock_a_line_per_strategy(capsys, tmp_path):
 
 
 def test_a_clock_s_report_as_json(capsys):
-    """What stands in chapter 13's table, and what is held at once: a load."""
+    """What stands in the table of *who runs next*, and what is held at once: a load."""
     assert run(SMALL, "--num-blocks", "60", "--ms-per-step", "50", "--rate", "recorded", "--json") == 0
     report = json.loads(capsys.readouterr().out)["greedy"]
     assert (report["steps"], report["preemptions"], report["longest_wait"]) == (11_031, 17, 3276)

@@ -8,6 +8,7 @@ is the crossover: a property of the model, of the machine and of the tier, and s
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,45 @@ class ReloadCost:
         """Return the length of the shortest prefix that is worth reloading; `None`: none is."""
         gain = self.seconds_per_token - bytes_per_token * self.seconds_per_byte
         return math.floor(self.seconds_at_once / gain) + 1 if gain > 0 else None
+
+
+class LearnedCost:
+    """Prices that an engine learns from its own steps, and from the bytes that it copied up before them.
+
+    Both are lines, and until each has two lengths to go through, everything is reloaded. What a disk or a server takes
+    is not in the price: their bytes come while other requests are computed, and have come when the choice is made.
+    """
+
+    def __init__(self, num_remembered: int = 64, one_in: int = 16) -> None:
+        """Know no price. After `one_in - 1` refusals in a row one is reloaded anyway: a price may have changed."""
+        self._steps = deque[tuple[float, float]](maxlen=num_remembered)
+        self._copies = deque[tuple[float, float]](maxlen=num_remembered)
+        self._one_in, self._num_refused = one_in, 0
+
+    def computed(self, num_tokens: int, seconds: float) -> None:
+        """Note how long a step of this many tokens took."""
+        self._steps.append((num_tokens, seconds))
+
+    def copied(self, num_bytes: int, seconds: float) -> None:
+        """Note that it took that long to bring up these bytes."""
+        self._copies.append((num_bytes, seconds))
+
+    @property
+    def prices(self) -> ReloadCost | None:
+        """What is known by now; `None`: too little."""
+        if min(len({length for length, _ in seen}) for seen in (self._steps, self._copies)) < 2:
+            return None
+        (_, per_token), (at_once, per_byte) = line_through(self._steps), line_through(self._copies)
+        return ReloadCost(per_token, max(per_byte, 0.0), max(at_once, 0.0)) if per_token > 0 else None
+
+    def is_worth_it(self, num_tokens: int, num_bytes: int) -> bool:
+        """Return whether reloading these bytes takes less time than computing these tokens, as far as is known."""
+        prices = self.prices
+        if prices is None or prices.is_worth_it(num_tokens, num_bytes) or self._num_refused == self._one_in - 1:
+            self._num_refused = 0
+            return True
+        self._num_refused += 1
+        return False
 
 
 def line_through(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

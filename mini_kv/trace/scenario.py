@@ -37,7 +37,9 @@ With a table of limits (`SchedulerConfig`'s), the scheduler decides who runs, an
     max_num_batched_tokens = 8
 
     arrive    request, tokens, (max_tokens, priority, salt)     a request comes and waits
-    step                                one step: plan, compute, a new token for each request that is past its prompt
+    step      (request, tokens)         one step: plan, compute, a new token for each request that is past its prompt;
+                                        with tokens: those that the model says for this request, one after the other
+    draft     request, tokens           a guess of what the request says next: the next step checks it
     abort     request                   its user has gone
 """
 
@@ -45,8 +47,10 @@ import difflib
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import takewhile
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
@@ -118,6 +122,8 @@ class Scenario:
     """Limits of the scheduler that decides who runs; `None`: the steps themselves do."""
     words: tuple[str, ...] = ()
     """The word that each token stands for; empty if the steps give tokens and no text."""
+    lang: str = "en"
+    """The language in which it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,8 @@ class PlayedStep:
         if self.scheduled is not None:
             runs = ", ".join(f"{name} {num_tokens}" for name, num_tokens in self.scheduled.items())
             told = [f"step: {runs or 'no request'}", *(f"preempted: {name}" for name in self.preempted), *told]
+        if self.step.call == "draft":
+            told.append(f"guessed for {self.step.request}: {len(self.step.tokens)} tokens")
         if self.waiting:
             told.append(f"waiting: {', '.join(request.request_id for request in self.waiting)}")
         return told
@@ -159,14 +167,23 @@ def scenario_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
 
 
-def load_scenario(name: str) -> Scenario:
-    """Return the scenario of that name. Raises `ScenarioError`, naming the choices, if there is none."""
+def load_scenario(name: str, lang: str = "en") -> Scenario:
+    """Return the scenario of that name, told in that language.
+
+    Raises `ScenarioError`, naming the choices, if there is none.
+    """
     names = scenario_names()
     if name not in names:
         near = difflib.get_close_matches(name[:60], names, n=1)
         advice = f"did you mean {near[0]}? " if near else ""
         raise ScenarioError(f"no scenario {name[:60]!r}; {advice}there are: {', '.join(names)}")
-    return parse_scenario(name, (_folder() / f"{name}.toml").read_text(encoding="utf-8"))
+    text = (_folder() / f"{name}.toml").read_text(encoding="utf-8")
+    if lang == "en":
+        return parse_scenario(name, text)
+    told = _folder() / lang / f"{name}.toml"
+    if not told.is_file():
+        raise ScenarioError(f"the scenario {name} is not told in {lang!r}: there is no {lang}/{name}.toml")
+    return translated(parse_scenario(name, text), lang, tomllib.loads(told.read_text(encoding="utf-8")))
 
 
 def parse_scenario(name: str, text: str) -> Scenario:
@@ -176,6 +193,43 @@ def parse_scenario(name: str, text: str) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{name}: {error}") from error
     return scenario_from(name, values)
+
+
+def translated(scenario: Scenario, lang: str, told: dict[str, Any]) -> Scenario:
+    """Return the scenario with its words in another language: title, ending, and what each step says and asks.
+
+    Choices are told in the order in which the scenario has them. Raises `ScenarioError` if anything is left untold.
+    """
+    try:
+        pairs = zip(scenario.steps, told["step"], strict=True)
+        return replace(
+            scenario,
+            lang=lang,
+            title=told["title"],
+            ending=_joined(told["ending"]) if scenario.ending else "",
+            steps=tuple(_translated_step(step, words) for step, words in pairs),
+        )
+    except (KeyError, ValueError) as error:
+        raise ScenarioError(f"{lang}/{scenario.name}: {error!r}") from error
+
+
+def _translated_step(step: Step, told: dict[str, Any]) -> Step:
+    """Return the step in the words of a translation. A line break in them is no space: Chinese has none."""
+    if step.predict is None:
+        return replace(step, say=_joined(told["say"]))
+    choices = tuple(
+        replace(
+            choice, text=words.get("text", choice.text), if_true=_joined(words["if_true"]) if choice.if_true else ""
+        )
+        for choice, words in zip(step.predict.choices, told["choice"], strict=True)
+    )
+    return replace(
+        step, say=_joined(told["say"]), predict=replace(step.predict, ask=_joined(told["ask"]), choices=choices)
+    )
+
+
+def _joined(text: str) -> str:
+    return "".join(text.splitlines()).strip()
 
 
 def scenario_from(name: str, values: dict[str, Any]) -> Scenario:
@@ -381,15 +435,26 @@ class ScenarioPlayer:
 
     def _step(self, step: Step) -> int:
         """Make the scheduler's next step. Every new token is another one, and none of a prompt's."""
-        self._output, _ = run_step(self._scheduler(), self._sample)
+        self._output, _ = run_step(self._scheduler(), partial(self._sample, step))
         return 0
 
-    def _sample(self, output: SchedulerOutput) -> dict[str, list[int]]:
-        return sample_ready(
+    def _draft(self, step: Step) -> int:
+        """Propose tokens, which the next step checks."""
+        self._scheduler().update_draft_token_ids(step.request, step.tokens)
+        return 0
+
+    def _sample(self, step: Step, output: SchedulerOutput) -> dict[str, list[int]]:
+        sampled = sample_ready(
             self._scheduler(),
             output,
             lambda request: FIRST_OUTPUT_TOKEN * (request.arrival + 1) + request.num_tokens,
         )
+        if step.tokens:
+            drafts = output.scheduled_spec_decode_tokens.get(step.request, [])
+            right = takewhile(lambda pair: pair[0] == pair[1], zip(drafts, step.tokens, strict=False))
+            num_right = len(list(right))
+            sampled[step.request] = list(step.tokens[: num_right + 1])
+        return sampled
 
     def _abort(self, step: Step) -> int:
         """End a request before it is done."""
@@ -414,6 +479,7 @@ CALLS: dict[str, Callable[[ScenarioPlayer, Step], int]] = {
     "reset": ScenarioPlayer._reset,
     "arrive": ScenarioPlayer._arrive,
     "step": ScenarioPlayer._step,
+    "draft": ScenarioPlayer._draft,
     "abort": ScenarioPlayer._abort,
 }
 """What a step can do; each returns the tokens that it found in the cache."""

@@ -10,6 +10,7 @@ difference), `runs` (prompts through the manager and the scheduler), `waterfall`
 names), `pair` (two prompts), `explain_command` (`mini-kv explain`).
 More traffic: `formats` (which format a file is in), `token_trace` (lines that hold the tokens), `texts` and
 `prompt_tokenizer` (prompts and chats, with a tokenizer.json), `request_logs` (vLLM's and SGLang's), `qwen_bailian`,
-`published` (traces of others, fetched), `generators` (five kinds, from a seed), `trace_command` (`mini-kv trace`).
+`published` (traces of others, fetched), `generators` (five kinds, from a seed), `faults` (two of them planted),
+`trace_command` (`mini-kv trace`), `watch` (a trace through the scheduler with every call recorded).
 `small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
 """

@@ -42,9 +42,10 @@ def generate(kind: str, num_requests: int, seed: int = 0) -> list[TokenRequest]:
 
 
 def format_tokens(request: TokenRequest) -> str:
-    """Return the request as a line of a trace of tokens, without the line's end."""
+    """Return the request as a line of a trace of tokens, without the line's end; images and adapters are left out."""
     fields = {"timestamp": request.timestamp, "token_ids": request.token_ids, "output_length": request.output_length}
-    return json.dumps(fields)
+    salt = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
+    return json.dumps({**fields, **salt})
 
 
 def _text(rng: random.Random, shortest: int, longest: int) -> Tokens:

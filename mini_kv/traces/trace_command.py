@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.traces.faults import FAULTS
 from mini_kv.traces.generators import KINDS, format_tokens, generate
 from mini_kv.traces.published import PUBLISHED, fetch
 
@@ -18,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make = actions.add_parser("make", help="print a trace of tokens, made from a seed")
     make.add_argument("kind", choices=list(KINDS))
     make.add_argument("--num-requests", type=int, default=200, metavar="N", help="how many (default: 200)")
+    make.add_argument("--fault", choices=list(FAULTS), help="plant one, to be found by explain (default: none)")
     make.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same trace (default: 0)")
 
 
@@ -32,7 +34,7 @@ def _make(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"mini-kv trace: {error}", file=sys.stderr)
         return 2
-    for request in trace:
+    for request in FAULTS[args.fault](trace) if args.fault else trace:
         print(format_tokens(request))
     return 0
 

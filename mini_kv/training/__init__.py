@@ -1,5 +1,5 @@
-"""How the checkpoint in `engine/tiny` was made: `python -m mini_kv.training.train`. Needs torch.
+"""How the checkpoints in `engine/tiny` and `engine/tiny_windows` were made: `python -m mini_kv.training.train`.
 
 In reading order: `prose` (the texts it learns from), `train_tokenizer` (a vocabulary from these texts), `train` (a
-model's weights).
+model's weights). All need torch.
 """

@@ -50,7 +50,7 @@ _ENOUGH = 500
 
 def read_prose(root: Path) -> list[str]:
     """Return the texts of a repository, file by file in the order of their paths, each text once."""
-    paths = sorted({path for pattern in _SOURCES for path in root.glob(pattern) if "tests" not in path.parts})
+    paths = sorted({path for pattern in _SOURCES for path in root.glob(pattern) if not {"tests", "zh"} & {*path.parts}})
     return list(dict.fromkeys(text for path in paths for text in texts_of(path)))
 
 

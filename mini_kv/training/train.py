@@ -1,6 +1,6 @@
-"""Train the small model that comes with mini_kv on the repository's own sentences.
+"""Train the small models that come with mini_kv on the repository's own sentences.
 
-    python -m mini_kv.training.train [--steps N] [--out FOLDER]
+    python -m mini_kv.training.train [--windows] [--steps N] [--out FOLDER]
 
 Run it in a checkout. It reads the prose, learns a vocabulary from it, trains, and writes the folder. Every 25th text
 is never trained on; the loss on those says what was learned rather than remembered. A model of this size on a text
@@ -13,7 +13,8 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +37,23 @@ CONFIG = ModelConfig(
     hidden_size=160,
     intermediate_size=384,
     num_hidden_layers=3,
-    num_attention_heads=8,
+    num_attention_heads=4,
     num_key_value_heads=2,
-    head_dim=16,
+    head_dim=32,
     max_position_embeddings=512,
 )
+WITH_WINDOWS = replace(CONFIG, sliding_window=32, window_layers=(0, 1))
+"""Two layers see 32 tokens, which is two blocks of 16, and the last sees all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to train. The defaults made the checkpoint in `mini_kv/engine/tiny`."""
+    """How to train. The defaults made both checkpoints in `mini_kv/engine`."""
 
     steps: int = 2200
     batch_size: int = 4
-    window: int = 512
+    piece: int = 512
+    """Tokens of a piece of text."""
     learning_rate: float = 3e-3
     warmup: int = 50
     weight_decay: float = 0.3
@@ -63,7 +67,7 @@ class Recipe:
     @property
     def tokens(self) -> int:
         """Tokens that are read in all."""
-        return self.steps * self.batch_size * self.window
+        return self.steps * self.batch_size * self.piece
 
     def rate(self, step: int) -> float:
         """Return the learning rate: up in a line, then down along half a cosine to a twentieth."""
@@ -73,29 +77,38 @@ class Recipe:
         return self.learning_rate * (0.05 + 0.95 * (1 + math.cos(math.pi * done)) / 2)
 
 
-class Windows:
-    """The past while training: all windows of a batch at once, each of them causal, and nothing is kept."""
+class Pieces:
+    """The past while training: all pieces of a batch at once, each of them causal, and nothing is kept."""
 
     def __init__(self, length: int) -> None:
-        """Make one for windows of `length` tokens."""
+        """Make one for pieces of `length` tokens."""
         self.length = length
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Return what the queries see of their own windows."""
-        # [tokens, heads, size] -> [windows, heads, length, size], as torch's attention wants it
+        """Return what the queries see of their own pieces."""
+        # [tokens, heads, size] -> [pieces, heads, length, size], as torch's attention wants it
         q, k, v = (x.unflatten(0, (-1, self.length)).transpose(1, 2) for x in (query, key, value))
         scale = options.scale_for(query.shape[-1])
-        seen = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+        window = options.sliding_window
+        mask = None if window is None else seen_by_window(self.length, window)
+        seen = scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=True)
         return seen.transpose(1, 2).flatten(0, 1)
 
 
-def window_loss(model: TinyLlama, windows: Tensor) -> Tensor:
-    """Return the mean surprise, in nats, at each token of `[n, length + 1]` given those before it in its window."""
-    num_windows, length = windows.shape[0], windows.shape[1] - 1
-    positions = torch.arange(length).repeat(num_windows)
-    everywhere = torch.arange(num_windows * length)
-    logits = model(windows[:, :-1].reshape(-1), positions, Windows(length), everywhere)
-    return cross_entropy(logits, windows[:, 1:].reshape(-1))
+@cache
+def seen_by_window(length: int, window: int) -> Tensor:
+    """Return `[length, length]`, bool: which tokens (columns) each token (row) sees, itself and those before it."""
+    ago = torch.arange(length)[:, None] - torch.arange(length)
+    return (ago >= 0) & (ago < window)
+
+
+def piece_loss(model: TinyLlama, pieces: Tensor) -> Tensor:
+    """Return the mean surprise, in nats, at each token of `[n, length + 1]` given those before it in its piece."""
+    num_pieces, length = pieces.shape[0], pieces.shape[1] - 1
+    positions = torch.arange(length).repeat(num_pieces)
+    everywhere = torch.arange(num_pieces * length)
+    logits = model(pieces[:, :-1].reshape(-1), positions, Pieces(length), everywhere)
+    return cross_entropy(logits, pieces[:, 1:].reshape(-1))
 
 
 @torch.no_grad()
@@ -104,7 +117,7 @@ def text_loss(model: TinyLlama, tokenizer: Tokenizer, texts: list[str]) -> float
     total, count = 0.0, 0
     for text in texts:
         ids = tokenizer.encode(text)[: model.config.max_position_embeddings + 1]
-        total += float(window_loss(model, torch.tensor([ids]))) * (len(ids) - 1)
+        total += float(piece_loss(model, torch.tensor([ids]))) * (len(ids) - 1)
         count += len(ids) - 1
     return total / count
 
@@ -126,7 +139,7 @@ def train(
     for step in range(recipe.steps):
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(step)
-        loss = window_loss(model, draw_windows(sections, recipe, shuffle))
+        loss = piece_loss(model, draw_pieces(sections, recipe, shuffle))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -162,34 +175,37 @@ def new_model(config: ModelConfig) -> TinyLlama:
     return model
 
 
-def draw_windows(sections: list[list[int]], recipe: Recipe, shuffle: random.Random) -> Tensor:
-    """Return `[batch_size, window + 1]`: each begins somewhere in a section and goes on with others."""
-    windows = []
+def draw_pieces(sections: list[list[int]], recipe: Recipe, shuffle: random.Random) -> Tensor:
+    """Return `[batch_size, piece + 1]`: each begins somewhere in a section and goes on with others."""
+    pieces = []
     for _ in range(recipe.batch_size):
-        window: list[int] = []
+        piece: list[int] = []
         begin = None
-        while len(window) <= recipe.window:
+        while len(piece) <= recipe.piece:
             section = sections[shuffle.randrange(len(sections))]
             if begin is None:
                 begin = shuffle.randrange(len(section))
-            window += section[begin:] if not window else section
-        windows.append(window[: recipe.window + 1])
-    return torch.tensor(windows)
+            piece += section[begin:] if not piece else section
+        pieces.append(piece[: recipe.piece + 1])
+    return torch.tensor(pieces)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train on this repository and write the folder."""
-    parser = argparse.ArgumentParser(prog="python -m mini_kv.training.train", description="Train the small model.")
+    parser = argparse.ArgumentParser(prog="python -m mini_kv.training.train", description="Train a small model.")
+    parser.add_argument("--windows", action="store_true", help="the one with windows in two of its three layers")
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=tiny_folder(), help="default: %(default)s")
+    parser.add_argument("--out", type=Path, help="default: the model's own folder in mini_kv/engine")
     args = parser.parse_args(argv)
+    args.out = args.out or tiny_folder(windows=args.windows)
     if args.steps < 1:
         parser.error(f"--steps is {args.steps}, it must be at least 1")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # Python's words for a NUL in a path are a ValueError
         parser.error(f"cannot write to {str(args.out)!r}: {error}")
-    make_checkpoint(args.out, read_prose(Path(__file__).parents[2]), CONFIG, Recipe(steps=args.steps))
+    config = WITH_WINDOWS if args.windows else CONFIG
+    make_checkpoint(args.out, read_prose(Path(__file__).parents[2]), config, Recipe(steps=args.steps))
 
 
 def make_checkpoint(folder: Path, prose: list[str], config: ModelConfig, recipe: Recipe) -> None:
@@ -215,15 +231,20 @@ def card(model: TinyLlama, recipe: Recipe, digest: str, losses: list[float]) -> 
     """Return the page that goes with the weights."""
     c = model.config
     weights = sum(weight.numel() for weight in model.parameters())
+    windows, option = "", ""
+    if c.window_layers:
+        layers = " and ".join(map(str, c.window_layers))
+        windows = f"Layers {layers} see the last {c.sliding_window} tokens alone; the others see all.\n"
+        option = "--windows "
     return f"""# A small model that writes like this repository
 
 A Llama of {c.num_hidden_layers} layers, {c.num_attention_heads} heads that ask and {c.num_key_value_heads} that keep: \
 {weights:,} weights in bfloat16, for texts of up to {c.max_position_embeddings} tokens.
-
+{windows}
 It has read nothing but mini_kv's own sentences, {recipe.tokens:,} tokens of them, most of them many times, and half
 remembers them. What it writes looks like sense and is none: it is here so that an engine has something to generate.
 
-    made by     python -m mini_kv.training.train --steps {recipe.steps}
+    made by     python -m mini_kv.training.train {option}--steps {recipe.steps}
     seed        {recipe.seed}, with torch {torch.__version__}
     prose       {digest} (SHA-256)
     surprise    {losses[0]:.2f} nats a token on what it has read, {losses[1]:.2f} on {_HELD_OUT}, which it has not;

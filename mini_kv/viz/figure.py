@@ -19,6 +19,7 @@ from mini_kv.trace.predict import Prediction
 from mini_kv.trace.puzzle import PuzzlePlayer
 from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
 from mini_kv.trace.traced_manager import Span
+from mini_kv.viz.language import fill, words
 from mini_kv.viz.still import MOST_BLOCKS, svg
 from mini_kv.viz.story_json import Data, StoryWriter
 
@@ -31,6 +32,8 @@ def story_data(scenario: Scenario) -> Data:
 def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
     """Return the story of a scenario's steps, made by a `ScenarioPlayer` or by another player."""
     writer = StoryWriter(scenario.title, scenario.num_blocks, scenario.block_size)
+    if scenario.lang != "en":
+        writer.head["lang"] = scenario.lang
     if len(scenario.groups) > 1:
         writer.head["groups"] = list(scenario.groups)
     if scenario.steps and scenario.steps[0].predict is None:
@@ -65,12 +68,13 @@ def puzzle_data(player: PuzzlePlayer) -> Data:
     return data | {"at": -1}
 
 
-def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: str) -> Data:
+def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: str, lang: str = "en") -> Data:
     """Return the story of any recorded calls, such as a learner's. The spans must carry snapshots.
 
     A lookup changes nothing, so it is told together with the call that follows it.
     """
-    writer = StoryWriter(title, num_blocks, block_size)
+    head: Data = {} if lang == "en" else {"lang": lang}
+    writer = StoryWriter(title, num_blocks, block_size, **head)
     told: list[Span] = []
     for number, (span, frame) in enumerate(zip(spans, frames(spans, num_blocks), strict=True), start=1):
         told.append(span)
@@ -163,7 +167,8 @@ def _in_words(data: Data) -> str:
         lines = "".join(f"<br><code>{escape(line)}</code>" for line in step["lines"])
         steps.append(f"<li>{escape(told)}{lines}</li>")
     return (
-        f"<details><summary>{escape(data['title'])}: the story in words</summary>"
+        f'<details slot="words">'
+        f"<summary>{escape(fill(words(data.get('lang', 'en'))['inWords'], data['title']))}</summary>"
         f"<ol>{''.join(steps)}</ol><pre>{escape(data['drawing'])}</pre></details>"
     )
 

@@ -26,6 +26,8 @@ class State:
     tok: dict[str, int] = field(default_factory=dict)
     scheduled: dict[str, int] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)
+    tiers: dict[str, list[str]] = field(default_factory=dict)
+    """The shortened block hashes that each tier keeps."""
 
 
 def states(data: Data) -> list[State]:
@@ -73,6 +75,7 @@ def _after(before: State, step: Data, beginnings: dict[str, int]) -> State:
         tok=before.tok | step.get("tok", {}),
         scheduled=step.get("scheduled", {}),
         events=events,
+        tiers=before.tiers | {tier: names.split() for tier, names in step.get("tiers", {}).items()},
     )
     _fold(after, step, events)
     _colour(after, beginnings)

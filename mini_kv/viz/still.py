@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
+from mini_kv.viz.language import fill, words
 from mini_kv.viz.state import State, states
 from mini_kv.viz.story_json import Data
 
@@ -46,7 +47,7 @@ SIGNS = {
     "illegal": "M8 3v6M8 12v1",
 }
 LOUDEST = ("illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached")
-HEAD, CELL = 28, 24
+HEAD, CELL, SHELF = 28, 24, 24
 MOST_BLOCKS = 150
 """Of larger pools there is no still: the figure draws them by other means."""
 
@@ -106,7 +107,7 @@ def svg(data: Data, step: int = -1, width: int = 720, *, memory: bool = True) ->
     still = _Still(data, width)
     number = step if step >= 0 else len(still.states) + step
     do = data["steps"][number - 1].get("do", "") if number else ""
-    label = f"{data['title']}, step {number} of {len(data['steps'])}: {do}".rstrip(": ")
+    label = fill(still.t["still"], data["title"], number, len(data["steps"]), do).rstrip(": \uff1a")
     height = still.height if memory else still.memory_y - HEAD
     return _picture(label, still.m.width, height, still.draw(number, memory))
 
@@ -159,12 +160,14 @@ class _Still:
         if data["num_blocks"] > MOST_BLOCKS:
             raise ValueError(f"a still shows at most {MOST_BLOCKS} blocks, not {data['num_blocks']}")
         self.data = data
+        self.t = words(data.get("lang", "en"))
         self.states = states(data)
         self.num_groups = max((len(groups) for state in self.states for groups in state.tables.values()), default=1)
         self.m = self._sizes(min(width, 960))
         self.free_y = HEAD + HEAD + max(self.m.py, *map(self._table_height, range(len(self.states))))
         lines = max(_lines(len(state.free) + 1, self.m) for state in self.states)
-        self.memory_y = self.free_y + HEAD + lines + HEAD
+        self.shelves_y = self.free_y + HEAD + lines + HEAD
+        self.memory_y = self.shelves_y + sum(HEAD + self._shelf_lines(tier) * SHELF for tier in data.get("tiers", ()))
         self.per_line = max(1, self.m.width // (CELL + 2))
         self.height = self.memory_y + -(-data["num_blocks"] // self.per_line) * (CELL + 2) + 4
 
@@ -202,9 +205,9 @@ class _Still:
     def draw(self, step: int, memory: bool = True) -> str:
         """Return what is drawn of the state after a step."""
         state = self.states[step]
-        parts = [self._heading(HEAD, "Block tables"), self._heading(self.free_y, "Free queue")]
+        parts = [self._heading(HEAD, self.t["tables"]), self._heading(self.free_y, self.t["free"])]
         y = self.free_y + self.m.h // 2
-        parts.append(_text(0, y + 4, "next", "s"))
+        parts.append(_text(0, y + 4, self.t["next"], "s"))
         parts.append(f'<path d="M{self.m.label - 10} {y - 4}l6 4l-6 4z" fill="{INK}"/>')
         cards, marks = self._tables(state, parts)
         self._queue(state, cards, marks, parts)
@@ -213,8 +216,9 @@ class _Still:
             kinds.setdefault(block_id, []).append(kind)
         parts += [self._card(state, block_id, place, kinds.get(block_id, [])) for block_id, place in cards.items()]
         parts += [sign for block_id, place in cards.items() for sign in self._signs(place, kinds.get(block_id, []))]
+        parts += self._shelves(state)
         if memory:
-            parts.append(self._heading(self.memory_y, "Memory: holders change, blocks never move"))
+            parts.append(self._heading(self.memory_y, self.t["memory"]))
             parts += self._memory(state, kinds)
         return "".join(parts)
 
@@ -244,7 +248,7 @@ class _Still:
                 y += m.py
             y += 4
         if not state.order:
-            parts.append(_text(m.label, HEAD + 14, "no request holds a block", "s"))
+            parts.append(_text(m.label, HEAD + 14, self.t["noTables"], "s"))
         return cards, ghosts
 
     def _row(self, state: State, band: Band, name: str, y: int) -> str:
@@ -273,7 +277,7 @@ class _Still:
         full = last > 0 and last % m.columns == 0
         x = m.label + ((last - 1 if full else last) % m.columns) * m.px + 2
         y = self.free_y + last // m.columns * m.py + (10 if full else m.h // 2 + 4)
-        parts.append(_text(x, y, "last" if last else "empty: no block is free", "s"))
+        parts.append(_text(x, y, self.t["end"] if last else self.t["empty"], "s"))
 
     def _card(self, state: State, block_id: int, at: Place, kinds: Sequence[str]) -> str:
         m, ref, name = self.m, state.ref[block_id], state.name[block_id]
@@ -314,7 +318,8 @@ class _Still:
         if not self.m.words or not words:
             return []
         half, room = -(-len(words) // 2), (self.m.w - 10) // 6
-        lines = [" ".join(line) for line in (words[:half], words[half:])]
+        between = "" if any(word[:1].isspace() for word in words) else " "  # tokens bring their spaces
+        lines = [" ".join(between.join(line).split()) for line in (words[:half], words[half:])]
         opacity = "" if held else ' opacity=".62"'
         return [
             f'<text x="9" y="{31 + 13 * i}" font-size="11"{opacity}>{escape(_short(line, room))}</text>'
@@ -331,6 +336,29 @@ class _Still:
             f'<use class="kv-sign" href="#kv-{kind}" x="{left + 17 * i:g}" y="{at.y - 9}"/>'
             for i, kind in enumerate(shown)
         ]
+
+    def _shelf_lines(self, tier: Data) -> int:
+        """Return how many lines a tier needs: for as much as it may hold, or ever holds."""
+        most = max(len(state.tiers.get(tier["id"], ())) for state in self.states)
+        room: int = max(tier.get("capacity", 0), most)
+        return max(1, -(-room // self.m.columns))
+
+    def _shelves(self, state: State) -> list[str]:
+        """Return the tiers: below each heading its places, and the tags of what it keeps."""
+        m, y, parts = self.m, self.shelves_y, list[str]()
+        for tier in self.data.get("tiers", ()):
+            names = state.tiers.get(tier["id"], [])
+            capacity = tier.get("capacity", len(names))
+            parts.append(self._heading(y, fill(self.t["tier"], tier.get("name", tier["id"]), len(names), capacity)))
+            for i in range(max(capacity, len(names))):
+                x, top = m.label + i % m.columns * m.px, y + i // m.columns * SHELF
+                if i < capacity:
+                    parts.append(_rect(x, top, m.w, 17, 4, fill="none", stroke=SOFT, stroke_dasharray="3 3"))
+                if i < len(names):
+                    tag = _rect(0, 0, m.w, 17, 4, fill=TAG) + _text(m.w / 2, 13, names[i][:4], "tagtext")
+                    parts.append(f'<g class="kv-shelf" transform="translate({x} {top})">{tag}</g>')
+            y += HEAD + self._shelf_lines(tier) * SHELF
+        return parts
 
     def _memory(self, state: State, kinds: dict[int, list[str]]) -> list[str]:
         cells = []

@@ -33,11 +33,11 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from mini_kv.core.invariants import LEDGER
 from mini_kv.trace.edge import Edge, EdgeKind
 from mini_kv.trace.frame import BlockView, Frame
 from mini_kv.trace.story import id_runs, story
 from mini_kv.trace.traced_manager import Span, edges_of
+from mini_kv.viz.language import ledger, line_in
 from mini_kv.viz.text import draw_state
 
 VERSION = 1
@@ -59,12 +59,34 @@ Data = dict[str, Any]
 class StoryWriter:
     """Turns frames into a story, step by step; `data` may be asked for after any of them, for a live figure."""
 
-    def __init__(self, title: str, num_blocks: int, block_size: int, **head: Any) -> None:
-        """Begin with an untouched pool. `head`: further keys of the story, such as `groups` or `tiers`."""
+    def __init__(
+        self,
+        title: str,
+        num_blocks: int,
+        block_size: int,
+        *,
+        start: Frame | None = None,
+        words: Mapping[int, list[str]] | None = None,
+        **head: Any,
+    ) -> None:
+        """Begin with an untouched pool, or in the middle of a life.
+
+        Args:
+            title: of the story.
+            num_blocks: the pool's size, the null block included.
+            block_size: tokens per block.
+            start: the state at the beginning, if it is no untouched pool.
+            words: those of the tokens in its blocks.
+            head: further keys of the story, such as `groups` or `tiers`.
+        """
         self.head = {"version": VERSION, "title": title, "num_blocks": num_blocks, "block_size": block_size, **head}
         self.steps: list[Data] = []
         self.words: dict[int, list[str]] = {}
         self.frame = Frame(tuple(BlockView(block_id) for block_id in range(num_blocks)), {}, [*range(1, num_blocks)])
+        self.start: Data | None = None
+        if start is not None:
+            self.add_step(start, [], words)
+            self.start = self.steps.pop()
 
     def add_step(
         self, frame: Frame, spans: Sequence[Span], words: Mapping[int, list[str]] | None = None, **told: Any
@@ -90,12 +112,25 @@ class StoryWriter:
         self.frame = frame
 
     def data(self) -> Data:
-        """Return the story so far. Names are cut to as few hex digits as tell all of them apart, four at least."""
-        short = _short_names({key for step in self.steps for key in _keys(step)})
-        steps = [_shortened(step, short) for step in self.steps]
-        named = {step["invariant"]: LEDGER[step["invariant"]] for step in steps if "invariant" in step}
+        """Return the story so far, in the language of its head.
+
+        Names are cut to as few hex digits as tell all of them apart, four at least.
+        """
+        lang = self.head.get("lang", "en")
+        begun = [] if self.start is None else [self.start]
+        short = _short_names({key for step in (*begun, *self.steps) for key in _keys(step)})
+        steps = [_told_in(lang, _shortened(step, short)) for step in self.steps]
+        named = {step["invariant"]: ledger(lang)[step["invariant"]] for step in steps if "invariant" in step}
         invariants = {"invariants": named} if named else {}
-        return {**self.head, **invariants, "steps": steps, "drawing": "\n".join(draw_state(self.frame))}
+        start = {"start": _shortened(begun[0], short)} if begun else {}
+        drawing = "\n".join(draw_state(self.frame, lang=lang))
+        return {**self.head, **invariants, **start, "steps": steps, "drawing": drawing}
+
+
+def _told_in(lang: str, step: Data) -> Data:
+    """Return the step with the engine's own words in this language."""
+    told = {"do": line_in(lang, step["do"])} if "do" in step else {}
+    return {**step, **told, "lines": [line_in(lang, line) for line in step["lines"]]}
 
 
 def _changed_blocks(before: Sequence[BlockView], after: Sequence[BlockView], spans: Sequence[Span]) -> Data:

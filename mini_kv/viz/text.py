@@ -9,6 +9,7 @@ free  next-> 10 7# <-last         the free queue: 10 is reused next; 7 can still
 from collections.abc import Collection, Sequence
 
 from mini_kv.trace.frame import BlockView, Frame
+from mini_kv.viz.language import fill, words
 
 LEGEND = "#=cached  xN=ref_cnt"
 """What the marks mean; belongs beside the first drawing that a reader sees."""
@@ -16,7 +17,9 @@ LEGEND = "#=cached  xN=ref_cnt"
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
-def draw_state(frame: Frame, changed: Collection[int] = (), *, colour: bool = False, max_blocks: int = 10) -> list[str]:
+def draw_state(
+    frame: Frame, changed: Collection[int] = (), *, colour: bool = False, max_blocks: int = 10, lang: str = "en"
+) -> list[str]:
     """Return the lines of the drawing: one row per table (one per group, if there are several), then the free queue.
 
     Args:
@@ -24,31 +27,37 @@ def draw_state(frame: Frame, changed: Collection[int] = (), *, colour: bool = Fa
         changed: ids of blocks to set in bold; needs `colour`.
         colour: whether terminal escape codes may be used.
         max_blocks: longer rows lose their middle.
+        lang: the language of its few words.
     """
     rows: list[tuple[str, list[str]]] = []
-    bold = changed if colour else ()
+    bold, t = changed if colour else (), words(lang)
     for request_id, groups in frame.tables.items():
         for group_id, ids in enumerate(groups):
             name = request_id if len(groups) == 1 else f"{request_id}.{group_id}"
-            cells = [_bold(_held(frame.blocks[block_id]), block_id in bold) for block_id in ids]
-            rows.append((name, elide(cells, max_blocks)))
+            cells = [_bold(_held(frame.blocks[block_id], t["nullBlock"]), block_id in bold) for block_id in ids]
+            rows.append((name, elide(cells, max_blocks, lang)))
     free = [_bold(_free(frame.blocks[block_id]), block_id in bold) for block_id in frame.free_order]
-    rows.append(("free", ["next->", *elide(free, max_blocks + 2), "<-last"]))
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:<{width}}  {' '.join(cells)}".rstrip() for name, cells in rows]
+    rows.append((t["freeRow"], [f"{t['next']}->", *elide(free, max_blocks + 2, lang), f"<-{t['end']}"]))
+    width = max(_columns(name) for name, _ in rows)
+    return [f"{name}{' ' * (width - _columns(name))}  {' '.join(cells)}".rstrip() for name, cells in rows]
 
 
-def elide(cells: Sequence[str], max_cells: int) -> list[str]:
+def elide(cells: Sequence[str], max_cells: int, lang: str = "en") -> list[str]:
     """Return the cells, or both ends of them with the number of those left out in between."""
     if len(cells) <= max_cells:
         return list(cells)
     side = (max_cells - 1) // 2
-    return [*cells[:side], f"..{len(cells) - 2 * side} more..", *cells[-side:]]
+    return [*cells[:side], fill(words(lang)["between"], len(cells) - 2 * side), *cells[-side:]]
 
 
-def _held(block: BlockView) -> str:
+def _columns(text: str) -> int:
+    """Return how many columns a text takes: a Chinese character takes two."""
+    return sum(2 if character >= "\u2e80" else 1 for character in text)
+
+
+def _held(block: BlockView, null: str) -> str:
     if block.block_id == 0:
-        return "[null]"
+        return f"[{null}]"
     return f"[{block.block_id}x{block.ref_cnt}{'#' if block.block_hash else ' '}]"
 
 

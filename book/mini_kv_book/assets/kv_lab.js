@@ -17,7 +17,7 @@ class Notebook {
   constructor(lab, starter) {
     this.key = `kv-lab:${lab}`;
     this.starter = starter;
-    this.page = { text: starter, starter, hints: {}, answers: {}, states: {}, best: 0, ...readKept(this.key) };
+    this.page = { text: starter, starter, hints: {}, answers: {}, states: {}, best: 0, runs: 0, ...readKept(this.key) };
     if (this.page.text === this.page.starter) this.page.text = this.page.starter = starter; // nothing written yet
   }
 
@@ -77,7 +77,7 @@ function makeTextarea({ parent, text, label, changed }) {
 
 class KvLab extends HTMLElement {
   #root;
-  #about; // what the fence wrote: {title, starter, functions, hints, questions, megabytes}
+  #about; // what the fence wrote: {points, starter, hints, questions, megabytes, on}; words and lang on a Chinese page
   #book;
   #python;
   #editor;
@@ -100,31 +100,37 @@ class KvLab extends HTMLElement {
     this.#python?.stop();
   }
 
+  /** Words of the element in the language of the page, with values for their {0}, {1}. */
+  #t(words, ...values) {
+    return (this.#about.words?.[words] ?? words).replace(/\{(\d)\}/g, (_, i) => String(values[i]));
+  }
+
   #build() {
     const style = make("style");
     style.textContent = STYLE;
-    this.run = button("Run", () => this.#run(), { class: "primary", "aria-keyshortcuts": "Control+Enter" });
-    this.stop = button("Stop", () => this.#stopped(), { disabled: true });
+    this.run = button(this.#t("Run"), () => this.#run(), { class: "primary", "aria-keyshortcuts": "Control+Enter" });
+    this.stop = button(this.#t("Stop"), () => this.#stopped(), { disabled: true });
     this.predict = button("", () => this.#toggle(this.predict, () => this.#questions()), { "aria-expanded": "false" });
-    this.hint = button("Hint", () => this.#toggle(this.hint, () => this.#hints()), { "aria-expanded": "false" });
-    const reset = button("Reset", () => this.#askReset());
+    this.hint = button(this.#t("Hint"), () => this.#toggle(this.hint, () => this.#hints()), { "aria-expanded": "false" });
+    const reset = button(this.#t("Reset"), () => this.#askReset());
     this.file = make("input", { type: "file", accept: ".py,text/x-python,text/plain", hidden: true });
     this.file.addEventListener("change", () => this.#open());
-    const open = button("Open…", () => this.file.click());
-    const save = button("Save…", () => this.#download());
-    this.notice = make("div", { class: "notice", role: "group", "aria-label": "Notice", hidden: true });
+    const open = button(this.#t("Open…"), () => this.file.click());
+    const save = button(this.#t("Save…"), () => this.#download(`${this.lab}.py`, this.#editor.text, "text/x-python"));
+    const handIn = button(this.#t("Hand in…"), () => this.#askHandIn());
+    this.notice = make("div", { class: "notice", role: "group", "aria-label": this.#t("Notice"), hidden: true });
     this.panel = make("div", { class: "panel", role: "group", hidden: true });
-    this.forecast = make("div", { class: "panel forecast", role: "group", "aria-label": "A forecast", hidden: true });
+    this.forecast = make("div", { class: "panel forecast", role: "group", "aria-label": this.#t("A forecast"), hidden: true });
     this.place = make("div", { class: "editor" });
     const mac = /Mac|iPhone|iPad/.test(navigator.platform) ? "Cmd" : "Ctrl";
     this.keys = make("p", { id: "keys", class: "keys" });
-    this.keys.textContent = `${mac}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.`;
+    this.keys.textContent = this.#t("{0}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.", mac);
     this.status = make("p", { class: "status", role: "status" });
-    this.look = button("Show the result", () => this.#lookAt(), { class: "link", hidden: true });
-    this.result = make("section", { class: "result", "aria-label": "Result", tabindex: "-1" });
-    this.figure = make("section", { class: "figure", "aria-label": "What your code did", tabindex: "-1" });
-    const bar = make("div", { class: "bar", role: "group", "aria-label": `${this.lab}, commands` });
-    bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, this.file);
+    this.look = button(this.#t("Show the result"), () => this.#lookAt(), { class: "link", hidden: true });
+    this.result = make("section", { class: "result", "aria-label": this.#t("Result"), tabindex: "-1" });
+    this.figure = make("section", { class: "figure", "aria-label": this.#t("What your code did"), tabindex: "-1" });
+    const bar = make("div", { class: "bar", role: "group", "aria-label": this.#t("{0}, commands", this.lab) });
+    bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, handIn, this.file);
     const all = make("div", { class: "all" });
     this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
     const said = make("div", { class: "said" }, this.status, this.look, this.strip);
@@ -137,7 +143,7 @@ class KvLab extends HTMLElement {
     this.#root.append(style, all);
     this.#countAnswers();
     if (this.#book.isOld) this.#sayOld();
-    if (this.#book.page.best) this.#say(`Best so far: ${this.#book.page.best} of ${this.#about.points} points.`);
+    if (this.#book.page.best) this.#say(this.#t("Best so far: {0} of {1} points.", this.#book.page.best, this.#about.points));
   }
 
   async #edit() {
@@ -145,7 +151,7 @@ class KvLab extends HTMLElement {
       parent: this.place,
       root: this.#root,
       text: this.#book.page.text,
-      label: `${this.lab}, your starter.py`,
+      label: this.#t("{0}, your starter.py", this.lab),
       run: () => this.#run(),
       changed: () => this.#changed(),
     };
@@ -170,7 +176,7 @@ class KvLab extends HTMLElement {
   #save() {
     clearTimeout(this.#saving);
     if (this.#editor && !this.#book.keep({ text: this.#editor.text })) {
-      this.keys.textContent = "This browser keeps nothing for this page: save your file before you leave.";
+      this.keys.textContent = this.#t("This browser keeps nothing for this page: save your file before you leave.");
     }
   }
 
@@ -185,8 +191,10 @@ class KvLab extends HTMLElement {
     this.#save();
     this.#busy(true);
     this.strip.replaceChildren();
-    this.#say(this.#python.ready ? "Running the tests." : `Loading Python (${this.#about.megabytes} MB, once).`);
+    const loading = this.#t("Loading Python ({0} MB, once).", this.#about.megabytes);
+    this.#say(this.#python.ready ? this.#t("Running the tests.") : loading);
     this.held = null;
+    this.#book.keep({ runs: this.#book.page.runs + 1 });
     this.#python.ask({ type: "run", lab: this.lab, text: this.#editor.text });
     this.#askForecast();
   }
@@ -212,9 +220,9 @@ class KvLab extends HTMLElement {
       this.#closeForecast(plain(input.value) ? this.#verdict(question, input.value) : null);
       before?.focus({ preventScroll: true });
     };
-    form.append(make("label", { for: "forecast" }, `Before you look: ${question.ask}`), input);
-    form.append(make("button", { type: "submit" }, "Answer"), button("Skip", (event) => ((input.value = ""), answered(event))));
-    form.append(make("p", { class: "keys" }, "Enter answers; an empty field skips. The result follows."));
+    form.append(make("label", { for: "forecast" }, this.#t("Before you look: {0}", question.ask)), input);
+    form.append(make("button", { type: "submit" }, this.#t("Answer")), button(this.#t("Skip"), (event) => ((input.value = ""), answered(event))));
+    form.append(make("p", { class: "keys" }, this.#t("Enter answers; an empty field skips. The result follows.")));
     form.addEventListener("submit", answered);
     this.forecast.replaceChildren(form);
     this.forecast.hidden = false;
@@ -233,15 +241,16 @@ class KvLab extends HTMLElement {
   #verdict(question, answer) {
     const right = isRight(question, answer);
     const wrong = Object.entries(question.wrong ?? {}).find(([other]) => plain(other) === plain(answer));
-    const words = right ? "Yes: " : `No. ${wrong ? `${wrong[1]} ` : ""}It is `;
-    return make("p", { class: "verdict", "data-right": String(right) }, `${words}${question.answer}. ${question.why}`);
+    const { answer: is, why } = question;
+    const words = right ? this.#t("Yes: {0}. {1}", is, why) : this.#t("No. {2}It is {0}. {1}", is, why, wrong ? `${wrong[1]} ` : "");
+    return make("p", { class: "verdict", "data-right": String(right) }, words);
   }
 
   /** The terminal's last line: how many points, and how many of the numbers that were asked for were foreseen. */
   #foreseen(score) {
     const given = this.#about.questions.filter(({ id }) => this.#book.page.answers[id]);
     const right = given.filter((question) => isRight(question, this.#book.page.answers[question.id]));
-    return given.length ? [`code ${score}/${this.#about.points}, foreseen ${right.length}/${given.length}`] : [];
+    return given.length ? [this.#t("code {0}/{1}, foreseen {2}/{3}", score, this.#about.points, right.length, given.length)] : [];
   }
 
   #busy(yes) {
@@ -254,13 +263,13 @@ class KvLab extends HTMLElement {
     this.#python.stop();
     this.#python.start();
     this.#busy(false);
-    this.#alone("Stopped. Python is starting anew; your text is as it was.");
+    this.#alone(this.#t("Stopped. Python is starting anew; your text is as it was."));
   }
 
   #hear(message) {
     const running = !this.stop.disabled;
-    if (message.type === "progress" && running) this.#say(message.words);
-    else if (message.type === "ready" && running) this.#say("Running the tests.");
+    if (message.type === "progress" && running) this.#say(this.#t(message.words));
+    else if (message.type === "ready" && running) this.#say(this.#t("Running the tests."));
     else if (message.type === "ended") this.strip.append(make("span", { "data-state": message.state, title: message.test }));
     else if (message.type === "result") this.#ended(message);
     else if (message.type === "story") this.#draw(message);
@@ -270,16 +279,15 @@ class KvLab extends HTMLElement {
 
   #stuck(test) {
     this.#busy(false);
-    const where = test ? ` in ${test}` : "";
-    this.#alone(
-      `No answer for ${SILENCE_S} seconds${where}, so Python was ended. Is there a loop that never ends? ` +
-        "Your text is as it was, and Run starts again.",
-    );
+    const silent = test ? "No answer for {0} seconds in {1}, so Python was ended." : "No answer for {0} seconds, so Python was ended.";
+    const next = this.#t("Is there a loop that never ends? Your text is as it was, and Run starts again.");
+    this.#alone(`${this.#t(silent, SILENCE_S, test)} ${next}`);
   }
 
   #broken(why) {
     this.#busy(false);
-    this.#alone("Python broke down and was ended. Your text is as it was, and Run starts again. What it said last:", why);
+    const words = "Python broke down and was ended. Your text is as it was, and Run starts again. What it said last:";
+    this.#alone(this.#t(words), why);
   }
 
   /** Show nothing but this: what was there is about another run. */
@@ -300,9 +308,9 @@ class KvLab extends HTMLElement {
   #ended(answer) {
     this.#busy(false);
     this.held = answer;
-    if (!answer.lines.length) this.#alone("pytest could not run the tests. It said:", answer.report);
+    if (!answer.lines.length) this.#alone(this.#t("pytest could not run the tests. It said:"), answer.report);
     else if (this.forecast.hidden) this.#show(answer);
-    else this.#say("The tests have run. What do you expect?");
+    else this.#say(this.#t("The tests have run. What do you expect?"));
   }
 
   #show(answer) {
@@ -315,7 +323,8 @@ class KvLab extends HTMLElement {
     this.#say(this.#summary(answer));
     const tests = Object.entries(answer.tests);
     const first = tests.find(([, test]) => test.state === "fail")?.[0];
-    this.result.replaceChildren(this.#brief(answer), this.#whole(answer), this.#terminal(answer));
+    const on = answer.score === answer.points ? [this.#wayOn()] : [];
+    this.result.replaceChildren(...on, this.#brief(answer), this.#whole(answer), this.#terminal(answer));
     for (const drawn of this.result.querySelectorAll(".brief pre")) {
       if (drawn.scrollWidth > drawn.clientWidth) drawn.setAttribute("tabindex", "0"); // keys can scroll it, too
     }
@@ -323,7 +332,7 @@ class KvLab extends HTMLElement {
     this.figure.replaceChildren();
     this.look.hidden = false;
     const longest = tests.filter(([, test]) => test.stage === tests[0][1].stage).sort((a, b) => b[1].calls - a[1].calls)[0][0];
-    if (answer.tests[first ?? longest].calls) this.#python.ask({ type: "tell", test: first ?? longest });
+    if (answer.tests[first ?? longest].calls) this.#askStory(first ?? longest);
   }
 
   /** Go to the result, which begins with the first failure. */
@@ -335,10 +344,11 @@ class KvLab extends HTMLElement {
   #summary({ score, points, tests, seconds }) {
     const counts = Object.entries(STATES).map(([state, words]) => {
       const number = Object.values(tests).filter((test) => test.state === state).length;
-      return number ? `${number} ${words}` : "";
+      return number ? `${number} ${this.#t(words)}` : "";
     });
-    const verdict = score === points ? "Passed" : "Not passed yet";
-    return `${verdict}: ${score} of ${points} points. ${counts.filter(Boolean).join(", ")}; ${seconds.toFixed(1)} s.`;
+    const verdict = this.#t(score === points ? "Passed" : "Not passed yet");
+    const told = counts.filter(Boolean).join(this.#t(", "));
+    return this.#t("{0}: {1} of {2} points. {3}; {4} s.", verdict, score, points, told, seconds.toFixed(1));
   }
 
   /** What `mini-kv run` says: the first failure in full, how many more there are, the score; then what was foreseen. */
@@ -360,9 +370,15 @@ class KvLab extends HTMLElement {
     return [make("pre", { class: "line" }, ...this.#linked(text))];
   }
 
+  /** Where to go from a lab that is passed. */
+  #wayOn() {
+    const ways = this.#about.on.map(([what, name, href]) => make("li", {}, `${what}: `, make("a", { href }, name)));
+    return make("nav", { class: "on", "aria-label": this.#t("On from here") }, make("ul", {}, ...ways));
+  }
+
   /** The whole scoreboard behind a fold, which stays as the learner left it. */
   #whole(answer) {
-    const summary = make("summary", {}, `All ${Object.keys(answer.tests).length} tests`);
+    const summary = make("summary", {}, this.#t("All {0} tests", Object.keys(answer.tests).length));
     const whole = make("details", { class: "whole", open: this.unfolded === true }, summary, ...this.#board(answer));
     whole.addEventListener("toggle", () => (this.unfolded = whole.open));
     return whole;
@@ -387,8 +403,8 @@ class KvLab extends HTMLElement {
     const row = make("details", { class: "row", "data-state": test.state, "data-test": name }, summary);
     if (test.about) row.append(make("p", {}, test.about));
     if (test.message) row.append(make("pre", { tabindex: "0" }, ...this.#linked(test.message)));
-    if (test.printed) row.append(make("p", {}, "It printed:"), make("pre", { tabindex: "0" }, test.printed));
-    if (test.told) row.append(button("See what your code did", () => this.#tell(name)));
+    if (test.printed) row.append(make("p", {}, this.#t("It printed:")), make("pre", { tabindex: "0" }, test.printed));
+    if (test.told) row.append(button(this.#t("See what your code did"), () => this.#tell(name)));
     return row;
   }
 
@@ -420,12 +436,16 @@ class KvLab extends HTMLElement {
   }
 
   #terminal({ report }) {
-    return make("details", { class: "terminal" }, make("summary", {}, "As in the terminal"), make("pre", { tabindex: "0" }, report));
+    return make("details", { class: "terminal" }, make("summary", {}, this.#t("As in the terminal")), make("pre", { tabindex: "0" }, report));
   }
 
   #tell(test) {
     this.wanted = test;
-    this.#python.ask({ type: "tell", test });
+    this.#askStory(test);
+  }
+
+  #askStory(test) {
+    this.#python.ask({ type: "tell", test, lang: this.#about.lang ?? "en" });
   }
 
   /** Draw what a test did to its cache, and tell the terminal's story: all that there is where it has no cache. */
@@ -433,7 +453,7 @@ class KvLab extends HTMLElement {
     const told = texts.map((text) => make("pre", { tabindex: "0" }, text));
     this.figure.replaceChildren();
     if (data) this.#drawStory(data, this.answer.tests[test]?.state === "fail");
-    if (data && told.length) this.figure.append(make("details", {}, make("summary", {}, "Step by step, as in the terminal"), ...told));
+    if (data && told.length) this.figure.append(make("details", {}, make("summary", {}, this.#t("Step by step, as in the terminal")), ...told));
     else this.figure.append(...told);
     if (this.wanted === test) {
       this.figure.scrollIntoView({ block: "start" });
@@ -475,10 +495,10 @@ class KvLab extends HTMLElement {
       this.hinted = choice.value;
       list.replaceChildren(...levels.slice(0, given).map((text) => make("li", {}, text)));
       more.hidden = given === levels.length;
-      more.textContent = `${given ? "Next hint" : "First hint"} (${given + 1} of ${levels.length})`;
+      more.textContent = this.#t(given ? "Next hint ({0} of {1})" : "First hint ({0} of {1})", given + 1, levels.length);
     };
     choice.addEventListener("change", () => give(0));
-    this.panel.append(make("label", { for: "function" }, "A hint for "), choice, list, more);
+    this.panel.append(make("label", { for: "function" }, this.#t("A hint for ")), choice, list, more);
     give(wanted ? 1 : 0);
   }
 
@@ -491,11 +511,11 @@ class KvLab extends HTMLElement {
 
   #countAnswers() {
     const done = this.#about.questions.filter((question) => this.#book.page.answers[question.id]).length;
-    this.predict.textContent = `Predict ${done}/${this.#about.questions.length}`;
+    this.predict.textContent = this.#t("Predict {0}/{1}", done, this.#about.questions.length);
   }
 
   #questions() {
-    this.panel.append(make("p", {}, "Write your answers down before you run anything."));
+    this.panel.append(make("p", {}, this.#t("Write your answers down before you run anything.")));
     for (const question of this.#about.questions) this.panel.append(this.#question(question));
   }
 
@@ -504,7 +524,7 @@ class KvLab extends HTMLElement {
     const said = make("div", { "aria-live": "polite" });
     const check = (answer) => said.replaceChildren(this.#verdict(question, answer));
     const form = make("form", { class: "question" }, make("label", { for: question.id }, question.ask), input);
-    form.append(make("button", { type: "submit" }, "Check"), said);
+    form.append(make("button", { type: "submit" }, this.#t("Check")), said);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (!plain(input.value)) return;
@@ -529,14 +549,14 @@ class KvLab extends HTMLElement {
   }
 
   #askReset() {
-    const choices = [button("Put the starter back", () => this.#replace(this.#about.starter, "The starter is back."))];
+    const choices = [button(this.#t("Put the starter back"), () => this.#replace(this.#about.starter, this.#t("The starter is back.")))];
     if (this.#book.page.kept) choices.push(this.#bringBack());
-    choices.push(button("Leave it as it is", () => this.#quiet()));
-    this.#notify("Put the starter back? Your text is kept meanwhile: you can have it back.", ...choices);
+    choices.push(button(this.#t("Leave it as it is"), () => this.#quiet()));
+    this.#notify(this.#t("Put the starter back? Your text is kept meanwhile: you can have it back."), ...choices);
   }
 
   #bringBack() {
-    return button("Bring back the text before", () => this.#replace(this.#book.page.kept, "Your text is back."));
+    return button(this.#t("Bring back the text before"), () => this.#replace(this.#book.page.kept, this.#t("Your text is back.")));
   }
 
   /** Put another text in the editor; the one that was there is kept. */
@@ -544,27 +564,45 @@ class KvLab extends HTMLElement {
     this.#book.keep({ kept: this.#editor.text, starter: this.#about.starter });
     this.#editor.text = text;
     this.#save();
-    this.#notify(words, this.#bringBack(), button("Good", () => this.#quiet()));
+    this.#notify(words, this.#bringBack(), button(this.#t("Good"), () => this.#quiet()));
   }
 
   #sayOld() {
-    const take = button("Take the new starter", () => this.#replace(this.#about.starter, "This is the new starter."));
-    const stay = button("Keep mine", () => {
+    const take = button(this.#t("Take the new starter"), () => this.#replace(this.#about.starter, this.#t("This is the new starter.")));
+    const stay = button(this.#t("Keep mine"), () => {
       this.#book.keep({ starter: this.#about.starter });
       this.#quiet();
     });
-    this.#notify("The course has changed this lab's starter since you began. Your text is as you left it.", take, stay);
+    this.#notify(this.#t("The course has changed this lab's starter since you began. Your text is as you left it."), take, stay);
   }
 
   async #open() {
     const [file] = this.file.files;
     this.file.value = "";
-    if (file) this.#replace(await file.text(), `This is ${file.name} now.`);
+    if (file) this.#replace(await file.text(), this.#t("This is {0} now.", file.name));
   }
 
-  #download() {
-    const url = URL.createObjectURL(new Blob([this.#editor.text], { type: "text/x-python" }));
-    make("a", { href: url, download: `${this.lab}.py` }).click();
+  #askHandIn() {
+    const write = button(this.#t("Write the file"), () => {
+      this.#download(`${this.lab}-hand-in.json`, this.#handIn(), "application/json");
+      this.#quiet();
+    });
+    const words = this.#t(
+      "One file on your disk, for you to send: your code, your forecasts, the hints you opened, the number of runs. No name is in it, and nothing leaves this browser.",
+    );
+    this.#notify(words, write, button(this.#t("Not now"), () => this.#quiet()));
+  }
+
+  /** What `mini-kv grade` takes. */
+  #handIn() {
+    const { answers: forecasts, hints, runs } = this.#book.page;
+    const labs = { [this.lab]: { code: this.#editor.text, forecasts, hints, runs } };
+    return `${JSON.stringify({ format: "mini_kv hand-in", version: 1, labs }, null, 1)}\n`;
+  }
+
+  #download(name, text, type) {
+    const url = URL.createObjectURL(new Blob([text], { type }));
+    make("a", { href: url, download: name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
   }
 }
@@ -623,6 +661,9 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .brief .line { font: 12px/1.5 var(--mono) }
 .brief p.line { padding-left: 2ch; text-indent: -2ch }
 .brief pre.line { white-space: pre; margin: 0; padding: 0 }
+.on { border-left: 3px solid var(--pass); padding: .1em .8em; margin-bottom: .6em }
+.on ul { list-style: none; margin: .3em 0; padding: 0 }
+.on a { color: var(--accent) }
 .whole, .terminal { margin-top: .6em }
 .forecast .question { margin: 0 }
 .forecast .keys { margin: .4em 0 0 }

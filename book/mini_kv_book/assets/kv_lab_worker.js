@@ -1,7 +1,7 @@
 // Python and the course, in a Web Worker: whatever the learner's code does, the page stays alive. The worker's name is
 // that of the Python file that answers: lab_page, which brings pytest, or puzzle_page.
 //
-// Takes {type: "run", lab, text} and {type: "tell", test}, or {type: "look", name, calls}; answers with
+// Takes {type: "run", lab, text} and {type: "tell", test, lang}, or {type: "look", name, calls}; answers with
 // {type: "progress", words}, {type: "ready"}, {type: "begins", test}, {type: "ended", test, state},
 // {type: "result", ...}, {type: "story", test, ...}, {type: "looked", name, ...} or {type: "broken", message}.
 import { loadPyodide } from "./pyodide.mjs";
@@ -45,7 +45,7 @@ onmessage = async ({ data }) => {
     } else if (data.type === "look") {
       postMessage({ type: "looked", name: data.name, ...JSON.parse(page.look(data.name, data.calls)) });
     } else {
-      postMessage({ type: "story", test: data.test, ...JSON.parse(page.tell(data.test)) });
+      postMessage({ type: "story", test: data.test, ...JSON.parse(page.tell(data.test, data.lang)) });
     }
   } catch (error) {
     postMessage({ type: "broken", message: String(error.message ?? error) });

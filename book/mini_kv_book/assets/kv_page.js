@@ -4,9 +4,10 @@
   "use strict";
   const HERE = /** @type {HTMLScriptElement} */ (document.currentScript).src;
   for (const [element, script] of [
-    ["kv-lab", "kv_lab.js"],
-    ["kv-puzzle", "kv_puzzle.js"],
+    ["kv-lab[python]", "kv_lab.js"],
+    ["kv-puzzle[python]", "kv_puzzle.js"],
+    [".kv-instrument", "kv_instrument.js"],
   ]) {
-    if (document.querySelector(`${element}[python]`)) import(new URL(script, HERE).href);
+    if (document.querySelector(element)) import(new URL(script, HERE).href);
   }
 })();

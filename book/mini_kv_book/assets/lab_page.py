@@ -25,6 +25,7 @@ from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
 from mini_kv.viz.figure import spans_data
+from mini_kv.viz.language import line_in
 
 ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
 """A line of the scoreboard that is about one test."""
@@ -177,12 +178,15 @@ def _told(test: str, this: Run) -> Any:
     return next((kv for kv in reversed(fixture.kvs) if kv.spans), None) if fixture is not None else None
 
 
-def tell(test: str) -> str:
-    """Return what the last run's test did to its last cache, as the figure's `data`; as `texts` what it compared."""
+def tell(test: str, lang: str = "en") -> str:
+    """Return what the last run's test did to its last cache, as the figure's `data`; as `texts` what it compared.
+
+    `lang`: the language in which the figure tells it.
+    """
     kv, fixture = _told(test, _last), _last.fixtures[test]
     texts = story_texts(fixture, io.StringIO()) if fixture.notes else []
     if kv is None:
         return json.dumps({"texts": texts})
-    title = f"What your code did: {test.removeprefix('test_').replace('_', ' ')}"
+    title = f"{line_in(lang, 'What your code did: ')}{test.removeprefix('test_').replace('_', ' ')}"
     blocks, size = kv.manager.kv_cache_config.num_blocks, kv.manager.block_size
-    return json.dumps({"data": spans_data(kv.spans, blocks, size, title), "texts": texts})
+    return json.dumps({"data": spans_data(kv.spans, blocks, size, title, lang), "texts": texts})

@@ -21,7 +21,7 @@ _SHAPES_ON_CPU = {
     "cache": ("tiny", "small"),
     "prefix": ("tiny",),
     "batch": ("tiny", "small"),
-    "peers": ("tiny", "mini"),
+    "peers": ("tiny",),
 }
 """The models that each part measures by default."""
 _SHAPES_ON_GPU = dict.fromkeys(PARTS, ("1b",))

@@ -14,16 +14,6 @@ from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.sampling import SamplingParams
 
 SHAPES = {
-    # About the tiny checkpoint's size, with heads that vLLM takes on a CPU.
-    "mini": ModelConfig(
-        vocab_size=1024,
-        hidden_size=160,
-        intermediate_size=384,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-    ),
     "small": ModelConfig(
         vocab_size=4096,
         hidden_size=512,

@@ -21,7 +21,7 @@ from mini_kv.engine.checkpoint import save_model
 NAME = "vLLM"
 _HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Those that vLLM's attention takes on a CPU. Source: vLLM `CPUAttentionBackend.get_supported_head_sizes`."""
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
@@ -40,7 +40,7 @@ def obstacle(setup: Setup) -> str | None:
     if setup.model.device.type != "cpu":
         return "it is measured on a CPU only"
     if head_size not in _HEAD_SIZES:
-        return f"it takes no heads of {head_size}: try the shape mini"
+        return f"it takes no heads of {head_size}: try another shape"
     return None
 
 
@@ -83,7 +83,7 @@ def start(setup: Setup) -> Iterator[VllmWorker]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=os.environ | _ENVIRONMENT,
+            env=os.environ | ENVIRONMENT,
         )
         try:
             yield VllmWorker(process, setup.sizes.new_tokens)

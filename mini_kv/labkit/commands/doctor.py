@@ -30,6 +30,8 @@ EXTRAS = {
         ("torch", "safetensors", "transformers", "jinja2"), "checkpoints of Llama, Qwen, Phi; chats", "make test"
     ),
     "remote": Extra(("torch", "safetensors", "valkey"), "a prefix cache that several engines share", "make test"),
+    "serve": Extra(("torch", "safetensors", "starlette", "uvicorn", "prometheus_client"), "mini-kv serve", "make test"),
+    "events": Extra(("pyzmq", "msgspec"), "what an engine's cache stores and drops; mini-kv attach", "make test"),
     "tokenizer": Extra(("tokenizers", "jinja2"), "traces of texts and chats", "make test"),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "anywidget", "matplotlib"), "the notebooks", "make notebooks"),
 }
@@ -78,4 +80,4 @@ def _check_extra(name: str, extra: Extra) -> tuple[str, bool, bool, str]:
 
 
 def _importable(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    return importlib.util.find_spec("zmq" if name == "pyzmq" else name) is not None

@@ -59,7 +59,7 @@ def _take_answer(lab: Lab, question: dict[str, Any], out: TextIO, answers: TextI
         out.write("\n")
         return None
     answer = line.strip()
-    given[_key(lab, question)] = {"answer": answer, "right": _is_right(question, answer)}
+    given[_key(lab, question)] = {"answer": answer, "right": is_right(question, answer)}
     return answer
 
 
@@ -72,13 +72,14 @@ def _key(lab: Lab, question: dict[str, Any]) -> str:
     return f"{lab.lab_id} {question['id']}"
 
 
-def _is_right(question: dict[str, Any], answer: str) -> bool:
+def is_right(question: dict[str, Any], answer: str) -> bool:
+    """Return whether this is the question's answer, whatever its spelling."""
     return _plain(answer) == _plain(question["answer"])
 
 
 def _reply(question: dict[str, Any], answer: str) -> str:
     """Return what is said to an answer: why it is right, or what would have had to be true."""
-    if _is_right(question, answer):
+    if is_right(question, answer):
         return f"Yes: {question['answer']}. {question['why']}\n"
     supposed = {_plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(_plain(answer))
     no = "" if supposed is None else f"No. {supposed}\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.labkit.commands import write_page
+from mini_kv.labkit.course import load_course
 from mini_kv.labkit.lab import Lab, all_labs, find_checkout, run_command
 from mini_kv.labkit.state import read_state
 
@@ -21,8 +22,9 @@ def run(args: argparse.Namespace) -> int:
     """Print a line per lab, or write the page; return the exit status."""
     try:
         root = find_checkout(Path.cwd())
-        labs = all_labs(root)
-        progress = read_state(labs[0].state, "progress")
+        closed = load_course(root).closed()
+        labs = [lab for lab in all_labs(root) if lab.lab_id not in closed]
+        progress = read_state(root / ".mini_kv", "progress")
         if args.html is not None:
             from mini_kv.labkit.export import progress_page  # the lines alone are asked for often, and should not wait
 

@@ -4,6 +4,7 @@ import argparse
 import ast
 import contextlib
 import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         metavar="NAME",
         nargs="?",
-        help=f"one of: {', '.join(scenario_names())}; or a lab's number; or a file of --events",
+        help=f"one of: {', '.join(scenario_names())}; a lab's number; a file of --events, or of mini-kv serve",
     )
     parser.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
     parser.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
@@ -50,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     of_a_lab = args.test is not None or args.name.removeprefix("lab-").partition("-")[0].isdigit()
     try:
-        if args.name.endswith(".jsonl"):
-            _play_events(args, keys)
+        if args.name.endswith((".json", ".jsonl")):
+            (_play_story if args.name.endswith(".json") else _play_events)(args, keys)
         elif args.html is not None:
             _write_story_page(args, of_a_lab)
         elif args.svg is not None:
@@ -108,6 +109,25 @@ def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
     if any(span.tables is None or span.free_order is None for span in spans):
         raise ValueError(f"{shown(args.name)} has calls without tables and free_order: there is no state to draw")
     play_spans(spans, header.num_blocks, sys.stdout, keys)
+
+
+def _play_story(args: argparse.Namespace, keys: TextIO | None) -> None:
+    """Play a story that a server has kept, or write it as a page. Raises `ValueError` if that cannot be done."""
+    if any(value is not None for value in (args.svg, args.events, args.test)):
+        raise ValueError("a story from a file is played in the terminal, or written as a page: --html FILE")
+    try:
+        data = json.loads(Path(args.name).read_text(encoding="utf-8"))
+        steps = [[step.get("do", ""), step.get("say", ""), *step["lines"]] for step in data["steps"]]
+        texts = [data["title"], *("\n    ".join(filter(None, step)) for step in steps), data["drawing"]]
+        text = page(data) if args.html is not None else ""
+    except OSError as error:
+        raise ValueError(f"{shown(args.name)} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{shown(args.name)} is no story: {type(error).__name__}: {error}") from error
+    if args.html is not None:
+        write_page(args.html, text)
+    else:
+        play_texts(texts, sys.stdout, keys)
 
 
 def _write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:

@@ -5,5 +5,5 @@ in that field of OwnParts; assembly.py hands the field to a constructor of the e
 
 Reading order: `found` (which part of a lab is used, and why not), `assembly` (where it goes in the engine), `attend`
 (the parts with tensors), `trial` (run it, and stop it if it does not come back), `blame` (which part is wrong),
-`command` (table, text, verdict).
+`command` (table, text, verdict), `served` (for `mini-kv serve`).
 """

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mini_kv.core.block import BlockHash, KVCacheBlock
+from mini_kv.core.block import BlockFactory, BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
@@ -39,9 +39,10 @@ def seams(own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None"
     }
 
 
-def _kv_cache_parts(own: OwnParts) -> KVCacheParts:
+def _kv_cache_parts(own: OwnParts, new_block: BlockFactory | None) -> KVCacheParts:
     """Return what the manager is to be built from."""
     parts = {
+        "new_block": new_block,
         "make_queue": own.queue,
         "make_index": own.index,
         "make_pool": own.pool if own.counts is None else partial(CountedPool, own.counts, own.pool or BlockPool),
@@ -49,13 +50,16 @@ def _kv_cache_parts(own: OwnParts) -> KVCacheParts:
         "make_stats": own.stats,
     }
     if own.full_attention is not None:
-        parts["manager_classes"] = {**MANAGER_CLASSES, FullAttentionSpec: own.full_attention}
+        own_classes = {FullAttentionSpec: own.full_attention, MLAAttentionSpec: own.full_attention}
+        parts["manager_classes"] = {**MANAGER_CLASSES, **own_classes}
     return KVCacheParts(**{name: part for name, part in parts.items() if part is not None})
 
 
-def make_manager(own: OwnParts, kv_cache_config: KVCacheConfig, **options: Any) -> Any:
-    """Return a manager with the learner's slots and lookup, on the learner's pool."""
-    parts = _kv_cache_parts(own)
+def make_manager(
+    own: OwnParts, kv_cache_config: KVCacheConfig, *, new_block: BlockFactory | None = None, **options: Any
+) -> Any:
+    """Return a manager with the learner's slots and lookup, on the learner's pool; `new_block`: of an observer."""
+    parts = _kv_cache_parts(own, new_block)
     lookup = own.lookup or KVCacheManager
     if own.slots is None:
         return lookup(kv_cache_config, parts=parts, **options)

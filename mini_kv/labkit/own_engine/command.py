@@ -66,6 +66,10 @@ def _problem(args: argparse.Namespace) -> str:
         return f"--labs {shown(args.labs)}: it is neither starter nor solution, and there is no such folder"
     if args.n != 1:
         return f"--n is {args.n}, and with --labs one answer to each prompt is compared: leave it out"
+    if args.drafts is not None:
+        return f"--drafts is {args.drafts}, and the schedulers of --labs plan no drafts: leave it out"
+    if args.windows:
+        return "--windows: each layer is a group, and the slots and attention of --labs are for one group: leave it out"
     return ""
 
 

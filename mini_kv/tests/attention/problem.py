@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ def make_problem(
     layout="NHD",
     options=None,
     tensor_scales=(1.0, 1.0),
+    num_planes=2,
     seed=0,
 ):
     """Return such a batch. Blocks that no query may see are NaN all over; so is block 0, the null block."""
@@ -59,6 +60,9 @@ def make_problem(
         layout=layout,
         tensor_scales=tensor_scales,
     )
+    if num_planes == 1:  # as multi-head latent attention has it; a clone of half of each block lies densely
+        scales = None if kv_cache.scales is None else kv_cache.scales[:, :1].clone()
+        kv_cache = replace(kv_cache, data=kv_cache.data[:, :1].clone(), scales=scales)
     poison(kv_cache, slice(None), torch.nan)
     ids = list(range(1, kv_cache.num_blocks))
     random.Random(seed).shuffle(ids)

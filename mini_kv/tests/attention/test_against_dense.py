@@ -81,6 +81,19 @@ def test_a_cache_in_8_bits_is_attended_to_as_the_numbers_that_it_stands_for(back
     check(problem, backend)
 
 
+@pytest.mark.parametrize("cache_dtype", [None, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_one_vector_that_is_key_and_value_is_kept_once_and_read_twice(backend, layout, cache_dtype):
+    """As multi-head latent attention has it: all heads of a query read one vector of odd length."""
+    problem = make_problem(
+        *MIXED, num_kv_heads=1, head_size=20, layout=layout, cache_dtype=cache_dtype, block_size=8, num_planes=1
+    )
+    assert problem.kv_cache.data.shape[1:] == (1, 8, 1, 20)
+    assert problem.kv_cache.data.stride()[0] == 8 * 20
+    assert all(torch.equal(keys, values) for keys, values in zip(problem.keys, problem.values, strict=True))
+    check(problem, backend)
+
+
 @pytest.mark.parametrize("head_size", [8, 24, 80])
 def test_head_sizes_that_are_no_power_of_two(backend, head_size):
     check(make_problem([3, 1], [9, 6], head_size=head_size), backend)

@@ -100,6 +100,24 @@ def serve() -> Iterator[Callable[[Path], str]]:
         http.server_close()
 
 
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A student's book, built once."""
+    pytest.importorskip("mkdocs", reason="the book's packages are missing: make book-test")
+    from mini_kv.tests.browser.built_book import PREFIX, build
+
+    folder = tmp_path_factory.mktemp("book") / PREFIX.strip("/")
+    done = build(folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture
+def book_url(site: Path, serve: Callable[[Path], str]) -> str:
+    """The address under which the book is served: below the project's name, as GitHub Pages does it."""
+    return f"{serve(site.parent)}/{site.name}/"
+
+
 @pytest.fixture
 def axe() -> Callable[..., list[str]]:
     """A function that returns a page's serious accessibility findings, by all rules or some, each with where it is."""

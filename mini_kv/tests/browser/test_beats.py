@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mini_kv.lessons import second_home
 from mini_kv.lessons.levers import waste_lever
 from mini_kv.tests.story_examples import crowded_run
 from mini_kv.trace.scenario import load_scenario, parse_scenario, scenario_names
@@ -234,17 +235,55 @@ def card_of(group):
     return [*card, hue[0] if hue else "", words, len([1 for rect in rects if rect.get("stroke") == "#b64500"])]
 
 
+def same_in_both(open_page, folder, data, width):
+    """Compare what the browser draws of every step with a still of it."""
+    markup = page(data).replace("padding: 0 1rem", "padding: 0").replace("padding: 0 .6rem", "padding: 0")
+    (folder / "story.html").write_text(markup, encoding="utf-8")
+    shown = open_page((folder / "story.html").as_uri(), width=width, height=700)
+    for step in range(len(data["steps"]) + 1):
+        shown.evaluate("step => { document.querySelector('kv-story').step = step }", step)
+        picture = svg(data, step, width)
+        assert [*shown.evaluate(CARDS)] == drawn(picture)
+        yield shown, picture
+
+
 @pytest.mark.parametrize("width", [360, 720])
 @pytest.mark.parametrize("name", scenario_names())
 def test_a_still_is_what_the_browser_draws(open_page, tmp_path, name, width):
     """Every card of every step: place, height, colours, name, count, filling, beginning, words, frame; every row."""
     data = story_data(load_scenario(name))
-    markup = page(data).replace("padding: 0 1rem", "padding: 0").replace("padding: 0 .6rem", "padding: 0")
-    (tmp_path / "story.html").write_text(markup, encoding="utf-8")
-    shown = open_page((tmp_path / "story.html").as_uri(), width=width, height=700)
-    for step in range(len(data["steps"]) + 1):
-        shown.evaluate("step => { document.querySelector('kv-story').step = step }", step)
-        assert [*shown.evaluate(CARDS)] == drawn(svg(data, step, width))
+    assert len([*same_in_both(open_page, tmp_path, data, width)]) == len(data["steps"]) + 1
+
+
+SHELVES = """() => [...document.querySelector('kv-story').shadowRoot.querySelectorAll('.shelf, .tierhead')].map(one => [
+  ...(one.style.transform.match(/[\\d.]+/g) ?? [one.getAttribute('x'), one.getAttribute('y')]).map(Number),
+  one.textContent]).sort((a, b) => a[1] - b[1] || a[0] - b[0] || a[2].localeCompare(b[2]))"""
+
+
+def shelves_of(picture):
+    """Return headings, places and tags of the tiers, from top to bottom, each as place and text."""
+    root: Any = ElementTree.fromstring(picture)
+    found: list[list[Any]] = []
+    for group in root.iter(f"{SPACE}g"):
+        if group.get("class") == "kv-shelf":
+            x, y = map(float, group.get("transform")[len("translate(") : -1].split())
+            found.append([x, y, "".join(group.itertext())])
+    places = [rect for rect in root.iter(f"{SPACE}rect") if rect.get("stroke-dasharray") == "3 3"]
+    found += [[float(rect.get("x")), float(rect.get("y")), ""] for rect in places if rect.get("height") == "17"]
+    texts = [text for text in root.iter(f"{SPACE}text") if text.get("class") == "h" and " of " in text.text]
+    found += [[float(text.get("x")), float(text.get("y")), text.text] for text in texts]
+    return sorted(found, key=lambda one: (one[1], one[0], one[2]))
+
+
+@pytest.mark.parametrize("width", [360, 720])
+def test_a_still_has_the_shelves_below_the_queue(open_page, tmp_path, width):
+    """Blocks that go down to memory, and come up again: headings, places and tags, step by step."""
+    data = second_home.story(("abcd", "wxyz", "abcd"), num_blocks=5, memory_blocks=7)
+    for shown, picture in same_in_both(open_page, tmp_path, data, width):
+        assert [*shown.evaluate(SHELVES)] == shelves_of(picture)
+    tags = {one[2] for one in shelves_of(svg(data, 3, width)) if len(one[2]) == 4}
+    assert tags == set(data["steps"][2]["tiers"]["memory"].split())
+    assert len(tags) == 4  # the first prompt's, which went down
 
 
 def test_a_pool_that_is_too_large_has_no_still():

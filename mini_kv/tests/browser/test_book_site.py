@@ -3,24 +3,24 @@
 Everything here needs the book's packages (make book-test installs them), and most of it a Chromium.
 """
 
-import os
+import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from mini_kv_book import leaks
-from mini_kv_book.places import ROOT
+from mini_kv_book.places import ROOT, chinese_edition
+
+from mini_kv.tests.browser.built_book import PREFIX, build, page_names
 
 pytestmark = [pytest.mark.book, pytest.mark.timeout(400)]
 
-PREFIX = "/mini_kv/"  # GitHub Pages serves a project's site below its name
 PAGE_LIMIT = 500_000  # bytes of a chapter with all that it loads, unpacked
 SAMPLE = 9
 """Axe looks at every ninth page of the API in the dark and on a phone, too."""
@@ -33,35 +33,6 @@ LOOKS: dict[str, tuple[int, str, dict[str, Any] | None]] = {  # how a reader see
     "phone": (390, "light", {"rules": {"color-contrast": {"enabled": False}}}),
     "small phone": (320, "light", None),
 }
-
-
-def build(site: Path, tree: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    """Build the book of `tree` into `site`, strictly. Never with -q: it silences the warnings that strict counts."""
-    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'book'}", **env}
-    command = [sys.executable, "-m", "mkdocs", "build", "-f", str(tree / "book/mkdocs.yml"), "-d", str(site)]
-    return subprocess.run(command, env=env, cwd=tree, capture_output=True, encoding="utf-8", check=False)
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A student's book, built once."""
-    pytest.importorskip("mkdocs", reason="the book's packages are missing: make book-test")
-    folder = tmp_path_factory.mktemp("book") / PREFIX.strip("/")
-    done = build(folder)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
-
-
-@pytest.fixture
-def book_url(site: Path, serve: Callable[[Path], str]) -> str:
-    """The address under which the book is served: below the project's name, as GitHub Pages does it."""
-    return serve(site.parent) + PREFIX
-
-
-def page_names(site: Path) -> list[str]:
-    """Return the addresses of all pages, below the site's."""
-    folders = sorted(path.parent.relative_to(site).as_posix() for path in site.rglob("index.html"))
-    return ["" if folder == "." else f"{folder}/" for folder in folders]
 
 
 # The build --------------------------------------------------------------------------------------------------------
@@ -77,6 +48,8 @@ def copy(tmp_path: Path) -> Path:
     copied = Path(shutil.copytree(ROOT, tmp_path / "copy", ignore=skip))
     settings = copied / "book/mkdocs.yml"
     settings.write_text(settings.read_text(encoding="utf-8").partition("nav:\n")[0] + TWO_PAGES, encoding="utf-8")
+    chinese = copied / "book/data/zh.toml"  # of whose pages none is here
+    chinese.write_text(chinese.read_text(encoding="utf-8").partition("[pages]")[0] + "[pages]\n", encoding="utf-8")
     for name in ("index.md", "other.md"):
         (copied / "book/docs" / name).write_text(f"# {name}\n\nA page about {name} with nothing wrong.\n")
     return copied
@@ -159,6 +132,8 @@ def test_every_link_and_anchor_inside_the_book_leads_somewhere(site):
     pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     dead, count = [], 0
     for path, page in pages.items():
+        if path.parent.name == "notebooks":  # where a notebook has been exported, only links to it are ours
+            continue
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -248,7 +223,7 @@ def test_a_wrong_address_leads_on(site):
 
 def test_a_chapter_with_all_that_it_loads_is_small(site, book_url, open_page):
     sizes = {}
-    for name in ["", *(name for name in page_names(site) if name.startswith("chapters/"))]:
+    for name in ["", *(name for name in page_names(site) if name.startswith(("chapters/", "zh/chapters/")))]:
         page, loaded = open_page("about:blank"), list[int]()
         page.on("response", lambda response, loaded=loaded: loaded.append(size_of(response)))
         page.goto(book_url + name, wait_until="networkidle")
@@ -262,18 +237,48 @@ def size_of(response: Any) -> int:
     return 0 if response.url.endswith("search_index.json") else len(response.body())
 
 
+LOOK = """() => [...document.querySelectorAll('body, body *')].map(one => {
+  const style = getComputedStyle(one);
+  return one.tagName + [...style].sort().map(name => style.getPropertyValue(name)).join();
+})"""
+MATERIAL = "assets/stylesheets/*.css"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "chapters/12-the-kernel/", "labs/lab-05/", "api/mini_kv.core.block_pool/", "404.html"]
+)
+def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, book_url, open_page):
+    """A page with the theme's whole style sheets: each element looks as it does with ours."""
+    whole = Path(str(resources.files("material"))) / "templates"
+    looks = []
+    for theirs in (False, True):
+        page = open_page("about:blank", width=1280)
+        if theirs:
+            for path in whole.glob(MATERIAL):
+                page.route(
+                    f"**/{path.name}",
+                    lambda route, _asked, path=path: route.fulfill(path=path, content_type="text/css"),
+                )
+        page.goto(book_url + name, wait_until="networkidle")
+        looks.append(page.evaluate(LOOK))
+    assert len(looks[0]) > 100
+    assert looks[0] == looks[1]
+    assert sum(path.stat().st_size for path in site.glob(MATERIAL)) < 115_000
+
+
 # What may run in a page --------------------------------------------------------------------------------------------
 
 
 def test_every_page_begins_with_what_may_run_in_it(site):
     """Files of the site, and of scripts inside the page the theme's three, each by its hash."""
-    for path in site.rglob("*.html"):
+    for path in set(site.rglob("*.html")) - set(site.glob("notebooks/*.html")):  # exported ones are Jupyter's pages
         html = path.read_text(encoding="utf-8")
         policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', html)
         assert policy, path
         assert not re.search("<(script|link|style)", html[: policy.start()]), path
         (scripts,) = re.findall(r"script-src ([^;]*)", policy[1])
-        assert re.sub(r"'sha256-[^']{44}'", "HASH", scripts) == "'self' 'wasm-unsafe-eval' HASH HASH HASH", path
+        hashes = "" if path.name == "whole.html" else " HASH HASH HASH"  # which has no script
+        assert re.sub(r"'sha256-[^']{44}'", "HASH", scripts) == f"'self' 'wasm-unsafe-eval'{hashes}", path
 
 
 ADD = "document.body.append(Object.assign(document.createElement('script'), "
@@ -375,6 +380,80 @@ def test_the_figure_draws_and_its_script_is_loaded_once(book_url, open_page):
     page = open_page(book_url)
     assert page.locator("script[src*='kv_story']").count() == 1
     assert page.locator("kv-story").first.locator("svg").count() >= 1
+
+
+ENGLISH = """() => {
+  const texts = [], root = document.querySelector('kv-story').shadowRoot;
+  for (const one of root.querySelectorAll('*')) {
+    if (one.closest('style, svg .tagtext')) continue;
+    for (const name of ['aria-label', 'title', 'aria-valuetext']) texts.push(one.getAttribute(name) ?? '');
+    for (const child of one.childNodes) if (child.nodeType === Node.TEXT_NODE) texts.push(child.data);
+  }
+  return texts.filter(text => /[A-Za-z_]{2,}/.test(
+    text.replace(/\\b(token|KV|ref_cnt|num_tokens|I\\d+|lab-\\d+|[0-9a-f]{4})\\b/g, '')
+  ));
+}"""
+"""Every text of the figure, seen or told, that has an English word and no mere symbol in it."""
+
+
+def test_a_chinese_page_is_marked_and_its_figure_speaks_chinese_at_every_step(book_url, open_page):
+    """Through all steps and questions, with everything unfolded and a block looked at."""
+    page = open_page(book_url + "zh/chapters/block-manager/")
+    assert page.locator("html").get_attribute("lang") == "zh-Hans"
+    story = page.locator("kv-story").first
+    for box in (".how summary", ".text summary"):
+        story.locator(box).click()
+    story.locator("#b1").click()
+    english, said = [], []
+    for _ in range(40):
+        english += page.evaluate(ENGLISH)
+        if story.evaluate("one => one.step") == 8:
+            break
+        choices = story.locator(".choices button:visible")
+        if choices.count():
+            said += choices.all_inner_texts()
+            choices.first.click()
+            english += page.evaluate(ENGLISH)
+            story.get_by_role("button", name=re.compile("看看会发生什么|跳过这一题")).click()
+        else:
+            story.get_by_role("button", name="下一步").click()
+    assert english == []
+    assert "8 和 9\uff0c两条尾巴" in said
+
+
+def test_without_scripts_a_chinese_page_has_its_stills(site):
+    """The picture, what it is called, and the story in words; all in Chinese, on a page that says so."""
+    html = (site / "zh/chapters/block-manager/index.html").read_text(encoding="utf-8")
+    stills = re.findall(r'<svg xmlns="[^"]*" class="kv-still".*?</svg>', html, re.DOTALL)
+    assert [re.findall(r'aria-label="(.*?)\uff0c', still) for still in stills] == [
+        ["一个缓存块的一生"],
+        ["回答一格一格地长"],
+    ]
+    assert all(">空闲队列<" in still and ">块表<" in still for still in stills)
+    assert html.count("\uff1a用文字讲述</summary>") == 2
+    assert [words for words in ("What it prints", "what it prints", "Link to this section") if words in html] == []
+
+
+def test_both_languages_lead_to_each_other(site):
+    """Every English page that the Chinese edition names has a link below its heading; the Chinese page leads back."""
+    for page, pages in chinese_edition()["pages"].items():
+        there = site / page.removesuffix(".md") / "index.html"
+        back = {target_of(link, there, site).resolve() for link in Links(there.read_text(encoding="utf-8")).links}
+        for name in pages:
+            path = site / name.removesuffix(".md").removesuffix("index") / "index.html"
+            (link,) = re.findall(
+                r'<p class="kv-language"><a href="([^"]*)" hreflang="zh-Hans"', path.read_text("utf-8")
+            )
+            assert target_of(link, path, site).resolve() == there.resolve()
+            assert path.resolve() in back
+
+
+def test_the_search_index_holds_what_a_chinese_page_says(site):
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    # Between words stands a mark of no width: the search cuts there, and a reader does not see it.
+    texts = {one["location"]: one["text"].replace("\u200b", "") for one in index["docs"]}
+    assert "引用计数" in texts["zh/chapters/block-manager/#free"]
+    assert "驱逐" in texts["zh/chapters/block-manager/#life"]
 
 
 def test_formulas_are_drawn_with_the_font_that_the_book_brings(book_url, open_page):

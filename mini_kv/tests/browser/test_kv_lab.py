@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.labkit.grading.handins import find_handins
 from mini_kv.viz.figure import script
 
 ROOT = Path(__file__).parents[3]
 PACKED = ROOT / "book" / "docs" / "assets" / "kv-lab"
 PHONE = {"width": 390, "height": 844, "has_touch": True}
-LABS = [*(f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12)), "lab-04-radix", "lab-05-further"]
+LABS = [
+    *(f"lab-{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 11, 12)),
+    "lab-04-radix",
+    "lab-05-further",
+    "lab-12-further",
+]
 """All that need no torch."""
 
 COLD_S, WARM_S = 6, 0.5
@@ -68,6 +75,8 @@ def site(tmp_path_factory):
     for lab in LABS:
         page = PAGE.format(lab=lab, element=fence.element(lab, fence.megabytes()), figure=script())
         (folder / f"{lab}.html").write_text(with_policy(page), encoding="utf-8")
+    chinese = PAGE.format(lab="lab-05", element=fence.element("lab-05", fence.megabytes(), "zh"), figure=script())
+    (folder / "chinese.html").write_text(with_policy(chinese), encoding="utf-8")
     bare = PAGE.format(lab="lab-05", element=fence.element("lab-05", None), figure="")
     (folder / "bare.html").write_text(bare, encoding="utf-8")
     return folder
@@ -160,6 +169,30 @@ def states(page):
     return [row.get_attribute("data-state") for row in page.locator(".row").all()]
 
 
+def test_in_chinese(show):
+    """Commands, forecast, verdict, summary, hints and the figure; what tests and terminal say stays as it is."""
+    page = show("chinese")
+    buttons = page.locator(".bar button:visible").all_inner_texts()
+    assert buttons == ["运行", "停止", "先猜 0/4", "提示", "重来", "打开…", "另存…", "提交…"]
+    write(page, changed("return [block.ref_cnt for", "return [1 for"))
+    button(page, "运行").click()
+    page.get_by_label("看之前先猜").fill("32")
+    button(page, "作答").click()
+    wait_for_result(page)
+    assert page.locator(".verdict").inner_text().startswith("不对。缓存就得存下")
+    assert said(page).startswith("还没通过\uff1a")
+    button(page, "提示").click()
+    page.locator(".panel button").click()
+    assert (
+        page.locator(".panel li").inner_text() == toml("book/data/zh-lab-05.toml")["hints"]["ref_counts"]["levels"][0]
+    )
+    story = page.locator("kv-story")
+    assert story.locator(".title").inner_text().startswith("你的代码做了什么\uff1a")
+    assert story.locator(".do, .lines li").first.inner_text().startswith("查找")
+    mixed = page.locator(".bar, .status, .keys, .verdict").all_inner_texts()
+    assert [re.findall(r"[A-Za-z]{6,}", text) for text in mixed if re.search(r"[A-Za-z]{6,}", text)] == [["Escape"]]
+
+
 # Running ------------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +209,40 @@ def test_starter_then_solution(show, lab):
     assert all(words in shown for words in ("  PASSED", "  In vLLM 0.33:", "  To take away: "))  # as in the terminal
     links = [link.get_attribute("href") for link in page.locator(".brief a").all()]
     assert links == ([f"../lab-{int(lab[4:6]) + 1:02}/"] if lab != "lab-14" else [])
+
+
+def test_who_has_passed_is_led_on(show):
+    page = show()
+    assert run(page).startswith("Not passed yet")
+    assert page.locator(".on").count() == 0
+    assert run(page, solution()).startswith("Passed")
+    ways = [(way.inner_text(), way.locator("a").get_attribute("href")) for way in page.locator(".on li").all()]
+    assert ways == [
+        ("Next: Further: share, revive and evict, in your own words", "../lab-05-further/"),
+        ("The chapter: Share, free, revive, evict", "../../chapters/07-share-free-revive-evict/"),
+        ("At home: make lab-05", "#run"),
+    ]
+
+
+def test_a_hand_in_is_one_file_that_grade_takes(show, tmp_path):
+    """Code, forecasts, hints and runs, and nothing else; the page asks before it writes, and sends nothing."""
+    page = show()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    run(page, solution())
+    button(page, "Hint").click()
+    button(page, "First hint (1 of 3)").click()
+    sent_before = len(asked)
+    button(page, "Hand in…").click()
+    assert "nothing leaves this browser" in page.locator(".notice").inner_text()
+    with page.expect_download() as download:
+        button(page, "Write the file").click()
+    assert download.value.suggested_filename == "lab-05-hand-in.json"
+    assert [url for url in asked[sent_before:] if not url.startswith("blob:")] == []
+    (tmp_path / "07.json").write_bytes(Path(download.value.path()).read_bytes())
+    [handin] = find_handins(tmp_path, [])
+    assert (handin.student, handin.code, handin.fault) == ("07", {"lab-05": solution().encode()}, "")
+    assert handin.page == {"lab-05": {"forecasts": {"identical-prompt": ""}, "hints": {"prefill": 1}, "runs": 1}}
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.bench.tiers import LENGTHS, costs, main, measured_crossover
+from mini_kv.core.errors import ConfigError
 
 FOUND = {
     "computed": {length: 1.0 + 0.10 * length for length in LENGTHS},
@@ -26,10 +27,17 @@ def test_prices_and_crossovers_from_lines() -> None:
     assert measured == {"memory": 16, "disk": None, "server": None}
 
 
+def test_a_machine_that_is_too_busy_is_told() -> None:
+    """A line that falls is no price."""
+    falling = FOUND | {"computed": {length: 1.0 - 0.001 * length for length in LENGTHS}}
+    with pytest.raises(ConfigError, match="longer prompts took no longer: this machine is too busy to be measured"):
+        costs(falling, bytes_per_token=100)
+
+
 @pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once, without a server: three rows, and every hit as long as it should be, or it would raise."""
-    assert main(["--repeats", "1", "--json", str(tmp_path / "tiers.json")]) == 0
+    """Without a server: three rows, and every hit as long as it should be, or it would raise."""
+    assert main(["--repeats", "5", "--json", str(tmp_path / "tiers.json")]) == 0
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split()[0] for row in rows] == ["computed", "memory", "disk"]
     record = json.loads((tmp_path / "tiers.json").read_text())

@@ -1,5 +1,6 @@
 """A model's folder: what is written is read again, `transformers` reads it too, and what is wrong with it is named."""
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from mini_kv.engine.checkpoint import load_config, load_model, save_model, tiny_folder
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.model import ModelConfig, TinyLlama
-from mini_kv.training.train import Windows
+from mini_kv.training.train import Pieces
 
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
@@ -56,7 +57,7 @@ def edit_weights(folder: Path, **tensors: torch.Tensor | None) -> None:
 
 def all_logits(model: TinyLlama, ids: list[int]) -> torch.Tensor:
     everywhere = torch.arange(len(ids))
-    return model.forward(torch.tensor(ids), everywhere, Windows(len(ids)), everywhere)
+    return model.forward(torch.tensor(ids), everywhere, Pieces(len(ids)), everywhere)
 
 
 class TestWhatIsWrittenIsRead:
@@ -83,25 +84,39 @@ class TestWhatIsWrittenIsRead:
         edit_config(folder, rope_parameters="delete", rope_theta=77.0)
         assert load_config(folder).rope_theta == 77.0
 
-    def test_a_window_cannot_be_said_in_a_llama_s_config(self, tmp_path):
-        windowed = ModelConfig(8, 8, 8, 2, 2, 1, 4, sliding_window=4, window_layers=(1,))
-        with pytest.raises(CheckpointError, match=r"config\.json: cannot say that layers \(1,\) have a window"):
-            save_model(tmp_path, TinyLlama(windowed), "{}", torch.float32, eos_token_id=0)
-        assert list(tmp_path.iterdir()) == []
+    def test_windows_make_it_a_ministral(self, folder, tmp_path):
+        windowed = dataclasses.replace(SMALL, sliding_window=4, window_layers=(1,))
+        tokenizer_json = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        save_model(tmp_path / "windows", TinyLlama(windowed), tokenizer_json, torch.float32, eos_token_id=0)
+        written = json.loads((tmp_path / "windows" / "config.json").read_text(encoding="utf-8"))
+        told = ("architectures", "model_type", "sliding_window", "layer_types")
+        assert [written[key] for key in told] == [
+            ["MistralForCausalLM"],
+            "ministral",
+            4,
+            ["full_attention", "sliding_attention"],
+        ]
+        assert load_config(tmp_path / "windows") == windowed
+        edit_config(tmp_path / "windows", layer_types="delete", architectures=["MinistralForCausalLM"])
+        assert load_config(tmp_path / "windows").window_layers == (0, 1)  # as transformers has it
+        edit_config(tmp_path / "windows", sliding_window=None)
+        assert load_config(tmp_path / "windows").window_layers == ()
 
 
 @needs_transformers
 class TestTransformersReadsIt:
-    @pytest.fixture(params=["random", "tiny"])
+    @pytest.fixture(params=["random", "tiny", "tiny_windows"])
     def some_folder(self, request, folder):
-        return folder if request.param == "random" else tiny_folder()
+        return folder if request.param == "random" else tiny_folder(windows=request.param == "tiny_windows")
 
     def test_the_same_logits(self, some_folder):
         import transformers
 
-        theirs = transformers.LlamaForCausalLM.from_pretrained(some_folder, dtype=torch.float64).eval()
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(some_folder, dtype=torch.float64).eval()
         ours, tokenizer = load_model(some_folder, torch.float64)
-        ids = tokenizer.encode("A block that no request holds can be hit until its memory is needed for another block.")
+        ids = tokenizer.encode(
+            "A block that no request holds can be hit until its memory is needed for another block. " * 3
+        )
         with torch.no_grad():
             expected = theirs(torch.tensor([ids])).logits[0]
         # Not closer: their norms and rotations are rounded to float32, whatever the model computes in.
@@ -169,7 +184,7 @@ class TestErrors:
         ("settings", "message"),
         [
             ({"architectures": ["MambaForCausalLM"]}, "architectures is ['MambaForCausalLM'], and only ['LlamaFor"),
-            ({"model_type": "qwen3"}, "model_type is 'qwen3', and only 'llama' is supported"),
+            ({"model_type": "qwen3"}, "model_type is 'qwen3', and only 'llama', 'ministral' are supported"),
             ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and only 'silu' is supported"),
             ({"attention_bias": True}, "attention_bias is True, and only False is supported"),
             ({"tie_word_embeddings": "delete"}, "tie_word_embeddings is False, and only True is supported"),

@@ -48,14 +48,59 @@ def test_the_figures_go_to_stderr(capsys):
     assert "Running: 0 reqs" in captured.err and "steps, " in captured.err
 
 
+def test_drafts_change_no_word_and_the_figures_say_how_many_were_right(capsys):
+    told = ["generate", "The free queue", "--temperature", "0", "--max-tokens", "200"]
+    assert main(told) == 0
+    expected = capsys.readouterr().out
+    assert main([*told, "--drafts", "4", "--stats"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == expected
+    numbers = re.findall(r"^(\d+) (?:steps|of (\d+) drafts were right)", captured.err, re.MULTILINE)
+    (steps, _), (right, proposed) = numbers
+    assert 20 < int(right) < int(proposed)
+    assert int(steps) < 180
+
+
+def test_log_probabilities_stand_behind_the_text(capsys):
+    assert main(["generate", "A block is", "--temperature", "0", "--max-tokens", "3", "--logprobs", "2"]) == 0
+    text, head, *lines = capsys.readouterr().out.splitlines()
+    assert text.startswith("A block is") and head.startswith("[1] natural logarithms")
+    assert len(lines) == 3
+    for line in lines:  # the likeliest was chosen, so it stands there once
+        assert re.fullmatch(r" *'.*' +-\d\.\d{3} #1 +'.*' +-\d\.\d{3} #2", line)
+
+
+def test_min_p_leaves_the_likeliest_alone(capsys):
+    said = []
+    for more in (["--temperature", "0"], ["--temperature", "1", "--min-p", "1"]):
+        assert main(["generate", "A block is", "--max-tokens", "12", *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("reload", ["always", "cheaper"])
+def test_over_tiers_the_words_are_the_same(reload, tmp_path, capsys):
+    """A pool of 9 blocks, below it memory and a disk; the second round finds what the first one evicted."""
+    prompts = [f"A block is what {number} requests" for number in range(4)] * 2
+    small = ["generate", *prompts, *GREEDY, "--num-blocks", "10", "--block-size", "4"]
+    assert main(small) == 0
+    expected = capsys.readouterr().out
+    assert main([*small, "--memory-tier", "1", "--disk-tier", str(tmp_path), "--reload", reload]) == 0
+    assert capsys.readouterr().out == expected
+    assert list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["", "good"], "the prompt of request '0' is empty: there is nothing to go on from"),
         (["good", "--max-tokens", "0"], "max_tokens is 0, it must be at least 1"),
+        (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
+        (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
+        (["good", "--logprobs", "-2"], "logprobs is -2, it must be at least 0, or -1 for all tokens"),
         (["good", "--top-p", "2"], "top_p is 2.0, it must be above 0.0 and at most 1.0"),
         (["good", "--block-size", "0"], "block_size is 0, it must be at least 1"),
-        (["good", "--num-blocks", "1"], "num_blocks is 1: the null block takes one, so it must be at least 2"),
+        (["good", "--num-blocks", "1"], "num_blocks is 1, it must be at least 2: the null block takes one"),
         (["good", "--num-blocks", "3"], "the pool has 2"),
         (["good", "good " * 1000], "the model reads at most 512, answer included"),
         (["good", "--num-blocks", "1000000000"], "--num-blocks is 1000000000, it must be at most 1,000,000"),
@@ -64,11 +109,12 @@ def test_the_figures_go_to_stderr(capsys):
         (["good", "--top-k", "9" * 400], f"--top-k is {'9' * 400}, it must be at most 1,000,000"),
         (
             ["good", "--num-blocks", "1000000", "--block-size", "1000000"],
-            "a pool of 1,000,000 blocks of 1,000,000 tokens takes 768,000,000,000,000 bytes, which this machine does",
+            "a pool of 1,000,000 blocks of 1,000,000 tokens takes 1,536,000,000,000,000 bytes, which this machine does",
         ),
         (["good", "--temperature", "nan"], "temperature is nan, it must be 0 or a positive number"),
         (["good", "--temperature", "1e400"], "temperature is inf, it must be 0 or a positive number"),
         (["good", "--top-p", "nan"], "top_p is nan, it must be above 0.0 and at most 1.0"),
+        (["good", "--windows", "--model", "x"], "and --model says 'x': give one"),
         (["good", "--model", "no/such/folder"], "no/such/folder/config.json: there is no such file"),
     ],
 )
@@ -193,7 +239,7 @@ def test_standard_input_is_a_prompt_and_one_of_a_million_characters_gets_a_sente
     assert (done.returncode, done.stdout[:10], done.stderr) == (0, b"A block is", b"")
     done = in_a_process(GREEDY, b"good " * 200_000)
     assert (done.returncode, done.stdout) == (2, b"")
-    sentence = b"the prompt of request '0' has 200003 tokens; the model reads at most 512, answer included"
+    sentence = b"the prompt of request '0' has 400002 tokens; the model reads at most 512, answer included"
     assert done.stderr == b"mini-kv generate: " + sentence + b"\n"
 
 

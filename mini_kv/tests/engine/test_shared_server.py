@@ -14,7 +14,7 @@ from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
 from mini_kv.tests.engine.small_models import alone, prompts_with_shared_prefixes, small_model
-from mini_kv.tests.tiers.valkey_server import PROGRAM, ValkeyServer
+from mini_kv.tests.tiers.valkey_server import PROGRAM, ValkeyCluster, ValkeyServer
 
 MODEL = small_model()
 GREEDY = SamplingParams(max_tokens=6, temperature=0)
@@ -69,8 +69,8 @@ def test_it_is_killed_and_started_again_amid_two_hundred_requests(server: Valkey
 ANOTHER_PROCESS = """
 import json, sys
 from mini_kv.tests.engine.test_shared_server import GREEDY, MODEL, TierConfig, TieredEngine, EngineConfig, open_tiers
-address, salt, prompts = json.loads(sys.argv[1])
-tiers = open_tiers(TierConfig(server=address, seconds_to_wait=2.0))
+address, salt, is_cluster, prompts = json.loads(sys.argv[1])
+tiers = open_tiers(TierConfig(server=address, is_cluster=is_cluster, seconds_to_wait=2.0))
 with TieredEngine(MODEL, config=EngineConfig(block_size=4, num_blocks=200), tiers=tiers, seconds_to_wait=2.0) as llm:
     outputs = llm.generate(prompts, GREEDY, cache_salt=salt)
     words = [output.outputs[0].token_ids for output in outputs]
@@ -79,11 +79,11 @@ with TieredEngine(MODEL, config=EngineConfig(block_size=4, num_blocks=200), tier
 
 
 def in_another_process(
-    address: str, prompts: list[list[int]], hash_seed: int, salt: str | None = None
+    address: str, prompts: list[list[int]], hash_seed: int, salt: str | None = None, is_cluster: bool = False
 ) -> tuple[list[list[int]], list[int], int]:
     """Return what an engine of its own process says, its cached tokens per prompt, and the tokens that it computed."""
     result = subprocess.run(
-        [sys.executable, "-c", ANOTHER_PROCESS, json.dumps([address, salt, prompts])],
+        [sys.executable, "-c", ANOTHER_PROCESS, json.dumps([address, salt, is_cluster, prompts])],
         env={"PYTHONPATH": str(Path(__file__).parents[3]), "PYTHONHASHSEED": str(hash_seed), "PATH": ""},
         capture_output=True,
         text=True,
@@ -104,6 +104,24 @@ def test_the_second_process_hits_what_the_first_has_computed(server: ValkeyServe
     assert computed - computed_again == 6 * 28
     words, cached, _ = in_another_process(server.address, prompts, hash_seed=3, salt="another tenant")
     assert (words, cached) == (expected, [0] * 6)
+
+
+def test_a_cluster_of_three_is_one_cache(tmp_path: Path) -> None:
+    """Each of the servers keeps some of the blocks, and the second process hits them all; one dies, and words stay."""
+    cluster = ValkeyCluster(tmp_path)
+    try:
+        prompts = [[number, *range(30)] for number in range(6)]
+        expected = alone(MODEL, prompts, 6)
+        words, cached, _ = in_another_process(cluster.address, prompts, hash_seed=1, is_cluster=True)
+        assert (words, cached) == (expected, [0] * 6)
+        assert min(cluster.num_keys()) > 0
+        words, cached, _ = in_another_process(cluster.address, prompts, hash_seed=2, is_cluster=True)
+        assert (words, cached) == (expected, [28] * 6)
+        cluster.servers[2].kill()
+        words, _, _ = in_another_process(cluster.address, prompts, hash_seed=3, is_cluster=True)
+        assert words == expected
+    finally:
+        cluster.kill()
 
 
 def test_a_server_that_needs_a_password_or_is_full(tmp_path: Path) -> None:

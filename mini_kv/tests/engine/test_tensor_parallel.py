@@ -65,8 +65,8 @@ def test_heads_that_cannot_be_dealt_out_are_refused(sizes, says):
 def test_the_command(capsys):
     assert tensor_parallel.main(["--size", "2", "--max-tokens", "4", "A block is free when"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "A block is free when it is free."
-    assert lines[-2:] == ["card 0: 1 KV heads, 12,288 bytes per block", "card 1: 1 KV heads, 12,288 bytes per block"]
+    assert lines[0] == "A block is free when it is full."
+    assert lines[-2:] == ["card 0: 1 KV heads, 24,576 bytes per block", "card 1: 1 KV heads, 24,576 bytes per block"]
     assert tensor_parallel.main(["--size", "3", "x"]) == 2
-    assert capsys.readouterr().err == "tensor_parallel: 8 query heads cannot be dealt out evenly to 3 cards\n"
+    assert capsys.readouterr().err == "tensor_parallel: 4 query heads cannot be dealt out evenly to 3 cards\n"
     assert tensor_parallel.main(["--size", "0", "x"]) == 2

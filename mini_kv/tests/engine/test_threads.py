@@ -79,5 +79,5 @@ def test_the_threads_come_back_after_an_exception():
 
 def test_the_model_that_comes_with_mini_kv_is_small():
     model, _ = load_model(tiny_folder())
-    assert sum(weights.numel() for weights in model.parameters()) == 871_520
+    assert sum(weights.numel() for weights in model.parameters()) == 902_240
     assert is_small(model)

@@ -19,6 +19,7 @@ from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
 from mini_kv.tests.tiers.tiers_driver import TROUBLES, FakeServer
 from mini_kv.tiers.background import Inline, Thread, Worker
+from mini_kv.tiers.cost import LearnedCost, ReloadCost
 from mini_kv.tiers.memory import MemoryTier
 from mini_kv.tiers.remote import Breaker, RemoteTier
 from mini_kv.tiers.tiered_cache import TieredCache
@@ -65,6 +66,34 @@ def test_the_same_words(model_name: str, memory_bytes: int, make_worker: Callabl
         assert llm.scheduler.num_preemptions > 0 or model_name == "windows everywhere"
         assert llm.connector.counts["promoted"] > 3
         assert list(find_violations(llm.kv_cache_manager)) == [] and llm.kv_cache_manager.usage == 0.0
+
+
+@pytest.mark.parametrize(("seconds_per_byte", "is_reloaded"), [(1.0, False), (0.0, True)])
+def test_what_is_cheaper_to_compute_is_computed_and_the_words_stay(seconds_per_byte: float, is_reloaded: bool) -> None:
+    """An engine to which bytes are dear, or free; preempted requests choose, too."""
+
+    class Learned(LearnedCost):
+        prices = ReloadCost(seconds_per_token=1e-3, seconds_per_byte=seconds_per_byte)
+
+    prompts = prompts_with_shared_prefixes(14) * 2
+    tiers, cost = TieredCache(MemoryTier(1 << 20)), Learned(one_in=10**6)
+    with TieredEngine(MODELS["full"], config=SMALL_POOL, tiers=tiers, cost=cost) as llm:
+        assert texts(llm, prompts) == alone(MODELS["full"], prompts, 12)
+        assert llm.scheduler.num_preemptions > 0
+        assert (llm.connector.counts["promoted"] > 3) is is_reloaded
+        assert (llm.connector.counts["not worth it"] > 3) is not is_reloaded
+
+
+def test_an_engine_learns_what_its_own_steps_and_copies_take() -> None:
+    """Steps of several lengths, and copies: after some prompts both have a price, and it is no more than a second."""
+    cost = LearnedCost()
+    with TieredEngine(MODELS["full"], config=SMALL_POOL, tiers=TieredCache(MemoryTier(1 << 20)), cost=cost) as llm:
+        prompts = prompts_with_shared_prefixes(14) * 2
+        assert texts(llm, prompts) == alone(MODELS["full"], prompts, 12)
+        assert llm.connector.counts["promoted"] > 0
+    steps, copies = cost._steps, cost._copies
+    assert {tokens for tokens, _ in steps} > {6} and len({num_bytes for num_bytes, _ in copies}) > 1
+    assert all(0 < seconds < 1 for _, seconds in (*steps, *copies))
 
 
 def test_samples_priorities_and_salts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The small model that comes along: how large it is, what it has learned, what it writes."""
+"""The small models that come along, one of them with windows: their size, what they have learned, what they write."""
 
 import re
 import time
@@ -9,17 +9,22 @@ import torch
 
 from mini_kv.engine.checkpoint import load_config, load_model, tiny_folder
 from mini_kv.training.prose import read_prose
-from mini_kv.training.train import Windows, text_loss
+from mini_kv.training.train import Pieces, text_loss
 
 ROOT = Path(__file__).parents[3]
 LEARNED = 4.1
 """Nats a token on texts that it has never read; a guess among 1,024 tokens would cost 6.9."""
-PROMPTS = ["A block is", "The cache remembers", "When two people ask"]
+PROMPTS = ["A block is", "The free queue is", "When two people ask"]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["tiny", "tiny_windows"])
+def folder(request):
+    return tiny_folder(windows=request.param)
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    return load_model(tiny_folder())
+def tiny(folder):
+    return load_model(folder)
 
 
 def words(text: str) -> list[str]:
@@ -33,27 +38,36 @@ def write(tiny, prompt, num_tokens):
     ids = tokenizer.encode(prompt)
     begin = len(ids)
     while len(ids) < begin + num_tokens and ids[-1] != tokenizer.eos_token_id:
-        attend, last = Windows(len(ids)), torch.tensor([len(ids) - 1])
+        attend, last = Pieces(len(ids)), torch.tensor([len(ids) - 1])
         ids.append(int(model.forward(torch.tensor(ids), torch.arange(len(ids)), attend, last).argmax()))
     return tokenizer.decode(ids[begin:])
 
 
-def test_its_folder_is_small():
-    assert sum(path.stat().st_size for path in tiny_folder().iterdir()) <= 2_000_000
+def test_its_folder_is_small(folder):
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 2_000_000
 
 
-def test_it_is_loaded_in_no_time():
+def test_it_is_loaded_in_no_time(folder):
     start = time.process_time()
-    load_model(tiny_folder())
+    load_model(folder)
     assert time.process_time() - start < 1.0
 
 
-def test_it_reads_512_tokens():
-    assert load_config(tiny_folder()).max_position_embeddings >= 512
+def test_it_reads_512_tokens(folder):
+    assert load_config(folder).max_position_embeddings >= 512
 
 
-def test_it_expects_sentences_that_it_has_never_read(tiny):
-    held_out = (tiny_folder() / "held_out.txt").read_text(encoding="utf-8").strip().split("\n\n\n")
+def test_its_heads_have_a_size_that_vllm_takes_on_a_cpu(folder):
+    assert load_config(folder).head_dim in (32, 64)
+
+
+def test_two_of_three_layers_have_a_window():
+    config = load_config(tiny_folder(windows=True))
+    assert [config.window_of(layer) for layer in range(config.num_hidden_layers)] == [32, 32, None]
+
+
+def test_it_expects_sentences_that_it_has_never_read(folder, tiny):
+    held_out = (folder / "held_out.txt").read_text(encoding="utf-8").strip().split("\n\n\n")
     model, tokenizer = tiny
     assert text_loss(model, tokenizer, held_out) < LEARNED
 

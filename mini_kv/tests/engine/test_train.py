@@ -6,10 +6,11 @@ import random
 import pytest
 import torch
 
+from mini_kv.attention.options import AttentionOptions
 from mini_kv.engine.checkpoint import load_model
 from mini_kv.engine.model import ModelConfig
 from mini_kv.training.prose import paragraphs, texts_of
-from mini_kv.training.train import Recipe, draw_windows, make_checkpoint, new_model, window_loss
+from mini_kv.training.train import Pieces, Recipe, draw_pieces, make_checkpoint, new_model, piece_loss, seen_by_window
 from mini_kv.training.train_tokenizer import learn_merges
 
 PAGE = """\
@@ -52,7 +53,7 @@ SMALL = ModelConfig(
     head_dim=8,
     max_position_embeddings=64,
 )
-RECIPE = Recipe(steps=30, batch_size=2, window=32, learning_rate=1e-2, warmup=3)
+RECIPE = Recipe(steps=30, batch_size=2, piece=32, learning_rate=1e-2, warmup=3)
 PROSE = [f"{who} asks for a block, and {who} gives it back." for who in ("A", "B", "C", "D", "E", "F", "G")] * 2
 
 
@@ -96,17 +97,24 @@ class TestMerges:
 
 
 class TestTraining:
-    def test_no_window_sees_another(self):
+    def test_no_piece_sees_another(self):
         torch.manual_seed(0)
         model = new_model(SMALL)
-        windows = torch.randint(0, 280, (2, 9))
-        together = window_loss(model, windows)
-        alone = torch.stack([window_loss(model, windows[:1]), window_loss(model, windows[1:])]).mean()
+        pieces = torch.randint(0, 280, (2, 9))
+        together = piece_loss(model, pieces)
+        alone = torch.stack([piece_loss(model, pieces[:1]), piece_loss(model, pieces[1:])]).mean()
         torch.testing.assert_close(together, alone)
 
-    def test_a_window_begins_somewhere_and_goes_on_with_whole_texts(self):
-        windows = draw_windows([[1, 2, 3, 0], [4, 5, 0]], dataclasses.replace(RECIPE, window=11), random.Random(0))
-        assert windows.tolist() == [
+    def test_a_layer_with_a_window_learns_with_it(self):
+        assert seen_by_window(4, 2).long().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+        value = torch.tensor([1.0, 2.0, 4.0, 8.0])[:, None, None]
+        alike = torch.zeros(4, 1, 1)  # every query likes every key as much, so it gets the mean of what it sees
+        seen = Pieces(4)(0, alike, alike, value, AttentionOptions(sliding_window=2))
+        assert seen.flatten().tolist() == [1.0, 1.5, 3.0, 6.0]
+
+    def test_a_piece_begins_somewhere_and_goes_on_with_whole_texts(self):
+        pieces = draw_pieces([[1, 2, 3, 0], [4, 5, 0]], dataclasses.replace(RECIPE, piece=11), random.Random(0))
+        assert pieces.tolist() == [
             [5, 0, 1, 2, 3, 0, 4, 5, 0, 4, 5, 0],
             [5, 0, 4, 5, 0, 4, 5, 0, 1, 2, 3, 0],
         ]

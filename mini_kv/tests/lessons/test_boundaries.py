@@ -1,4 +1,4 @@
-"""A calendar of boundaries visits a sixteenth of the requests, and leaves the same blocks: the figure of chapter 8."""
+"""A calendar of boundaries visits a sixteenth of the requests, and leaves the same blocks: a chapter's figure."""
 
 import pytest
 

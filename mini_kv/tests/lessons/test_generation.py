@@ -22,6 +22,7 @@ from mini_kv.lessons.generation import (
     time_of_batches,
     time_of_words,
     watch,
+    with_guesses,
 )
 from mini_kv.lessons.notebook import PromptPlayer
 from mini_kv.lessons.predict import questions
@@ -73,6 +74,13 @@ def test_all_pasts_say_the_same_and_pay_differently():
     assert list(told) == ["no cache", "contiguous", "blocks"]
     assert len({tuple(past.token_ids) for past in told.values()}) == 1
     assert [past.num_computed_tokens for past in told.values()] == [sum(lengths), lengths[-1], lengths[-1]]
+
+
+def test_guesses_save_steps_and_change_no_word():
+    told = with_guesses("A block is", 40)
+    (steps, text), (fewer, same) = told.values()
+    assert text == same
+    assert (steps, fewer) == (40, 27)
 
 
 def test_company_changes_the_rounding_and_not_the_word():

@@ -8,6 +8,7 @@ from mini_kv.lessons.levers import (
     outlier_lever,
     pool_lever,
     score_lever,
+    storm_lever,
     waste_lever,
     window_lever,
 )
@@ -48,3 +49,11 @@ def test_the_levers_of_tensors():
     assert [sentence.split()[0] for sentence in said[0]] == ["No", "5", "6", "6", "No"]
     assert said[1][0] == "In the end the last block is worth 50% of the result."
     assert said[2][-1] == "The largest error of the others is 39.3%, with a scale for all."
+
+
+def test_the_lever_of_the_storm():
+    """Each position is a run of its own; the challenge is the last one without a preemption."""
+    lever = storm_lever()
+    told = {label: int(sentence.split()[0]) for label, sentence in sentences(lever).items()}
+    assert told == {"8": 0, "12": 0, "16": 0, "20": 4, "24": 12, "32": 29, "48": 28, "64": 40}
+    assert lever.met == ["16"]

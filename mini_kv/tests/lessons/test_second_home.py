@@ -1,4 +1,4 @@
-"""The cache in letters: what chapter 19 shows is what happened."""
+"""The cache in letters: what *a second home* shows is what happened."""
 
 from mini_kv.lessons.second_home import SecondHome, story
 

@@ -1,4 +1,4 @@
-"""What groups hold and find: the numbers of chapter 14 and of notebook 09."""
+"""What groups hold and find: the numbers of *windows and groups* and of notebook 09."""
 
 import pytest
 

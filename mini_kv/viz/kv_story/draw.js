@@ -7,7 +7,7 @@
 import { allRows } from "./beats.js";
 import { Gestures } from "./gestures.js";
 import { tokensIn } from "./model.js";
-import { fill } from "./words.js";
+import { asText, fill } from "./words.js";
 
 /**
  * @typedef {import("./beats.js").Beat} Beat
@@ -131,7 +131,7 @@ function inLines(words, m) {
   if (!m.words || !words.length) return [];
   const half = Math.ceil(words.length / 2),
     room = Math.floor((m.w - 10) / 6);
-  return [words.slice(0, half), words.slice(half)].map((line) => short(line.join(" "), room)).filter(Boolean);
+  return [words.slice(0, half), words.slice(half)].map((line) => short(asText(line), room)).filter(Boolean);
 }
 
 function hatch() {
@@ -614,8 +614,8 @@ export class Picture {
       );
       // The label begins with what is seen, so that a voice can say it.
       const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4), ...inLines(words, m)].filter(Boolean).join(" ");
-      const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(", ");
-      card.g.setAttribute("aria-label", `${fill(t.block, seen)}: ${what}`);
+      const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(t.comma);
+      card.g.setAttribute("aria-label", fill(t.block, seen) + t.colon + what);
       card.g.setAttribute("aria-selected", String(id === this.#selected));
       if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens, words, hue });
       else card.g.setAttribute("height", String(place.h));

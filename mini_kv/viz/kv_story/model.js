@@ -1,6 +1,9 @@
 // The story: from JSON to a list of states, one per step. The JSON's form is written down in mini_kv/viz/story_json.py.
 
+import { fill } from "./words.js";
+
 /**
+ * @typedef {import("./words.js").Words} Words
  * @typedef {{text: string, if_true?: string}} Choice
  * @typedef {{ask: string, choices: Choice[], answer: number}} Prediction
  * @typedef {{id: string, name?: string, capacity?: number}} Tier
@@ -420,35 +423,44 @@ export function tokensIn(story, state, id) {
 }
 
 /**
+ * @param {Words} t
  * @param {string[]} cells
  * @param {number} most
  */
-function elide(cells, most) {
+function elide(t, cells, most) {
   if (cells.length <= most) return cells;
   const side = Math.floor((most - 1) / 2);
-  return [...cells.slice(0, side), `..${cells.length - 2 * side} more..`, ...cells.slice(-side)];
+  return [...cells.slice(0, side), fill(t.between, cells.length - 2 * side), ...cells.slice(-side)];
 }
 
 /**
+ * How many columns a text takes: a Chinese character takes two.
+ * @param {string} text
+ */
+const columns = (text) => text.replace(/[\u2e80-\uffef]/g, "  ").length;
+
+/**
  * The text drawing, as mini_kv.viz.text makes it.
+ * @param {Words} t
  * @param {State} state
  */
-export function drawText(state) {
+export function drawText(t, state) {
   /** @type {[string, string[]][]} */
   const rows = [];
   /** @type {(id: number, none: string) => string} */
   const mark = (id, none) => (state.name[id] ? "#" : none);
   for (const [request, groups] of state.tables) {
     groups.forEach((table, g) => {
-      const cells = table.map((id) => (id === 0 ? "[null]" : `[${id}x${state.ref[id]}${mark(id, " ")}]`));
-      rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(cells, 10)]);
+      const cells = table.map((id) => (id === 0 ? `[${t.nullBlock}]` : `[${id}x${state.ref[id]}${mark(id, " ")}]`));
+      rows.push([groups.length === 1 ? request : `${request}.${g}`, elide(t, cells, 10)]);
     });
   }
   const free = elide(
+    t,
     state.free.map((id) => id + mark(id, "")),
     12,
   );
-  rows.push(["free", ["next->", ...free, "<-last"]]);
-  const width = Math.max(...rows.map(([name]) => name.length));
-  return rows.map(([name, cells]) => `${name.padEnd(width)}  ${cells.join(" ")}`.trimEnd()).join("\n");
+  rows.push([t.freeRow, [`${t.next}->`, ...free, `<-${t.end}`]]);
+  const width = Math.max(...rows.map(([name]) => columns(name)));
+  return rows.map(([name, cells]) => `${name}${" ".repeat(width - columns(name))}  ${cells.join(" ")}`.trimEnd()).join("\n");
 }

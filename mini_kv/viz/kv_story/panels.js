@@ -2,7 +2,7 @@
 
 import { draw, inLife, LOUDEST, make, sign, stateWords } from "./draw.js";
 import { tokensIn } from "./model.js";
-import { fill } from "./words.js";
+import { asText, fill } from "./words.js";
 
 /**
  * @typedef {import("./model.js").State} State
@@ -27,7 +27,7 @@ export function legend(t) {
  */
 export function bubbles(t, state) {
   return state.asked.map(({ request, words, found }) => {
-    const [old, fresh] = [words.slice(0, found), words.slice(found)].map((part) => part.join(" "));
+    const [old, fresh] = [words.slice(0, found), words.slice(found)].map(asText);
     const here = state.tables.has(request) ? "" : "gone";
     return make(
       "p",
@@ -80,7 +80,7 @@ export function caption(t, story, state, answer) {
 export function blockPanel(t, story, state, id, close) {
   const life = story.states.slice(1, state.number + 1).flatMap((one) => {
     const kinds = inLife(one.events.filter((event) => event.id === id).map((event) => event.kind));
-    const told = kinds.map((kind) => t.kinds[kind]).join(", ");
+    const told = kinds.map((kind) => t.kinds[kind]).join(t.comma);
     return told ? [make("li", {}, fill(t.stepN, one.number, told))] : [];
   });
   const button = make("button", { type: "button", "aria-label": t.close }, "\u00d7");
@@ -89,7 +89,7 @@ export function blockPanel(t, story, state, id, close) {
     make("b", {}, fill(t.block, id)),
     button,
     make("ul", {}, ...factsOf(t, story, state, id).map((fact) => make("li", {}, fact))),
-    make("span", {}, `${t.bio}: ${life.length ? "" : t.unused}`),
+    make("span", {}, t.bio + (life.length ? "" : t.unused)),
     make("ul", {}, ...life),
   ];
 }
@@ -104,13 +104,13 @@ function factsOf(t, story, state, id) {
   const facts = [stateWords(t, story, state, id), fill(t.ref, state.ref[id])];
   const holders = id === 0 ? [] : (state.holders.get(id) ?? []);
   if (holders.length) {
-    const requests = holders.map((holder) => holder.request).join(", ");
+    const requests = holders.map((holder) => holder.request).join(t.comma);
     facts.push(fill(t.by, requests));
     const tokens = tokensIn(story, state, id),
       first = holders[0].column * story.blockSize;
     if (tokens) facts.push(fill(t.holds, tokens > 1 ? `${first}..${first + tokens - 1}` : first, requests));
   }
-  if (state.words[id].length) facts.push(`\u201c${state.words[id].join(" ")}\u201d`);
+  if (state.words[id].length) facts.push(`\u201c${asText(state.words[id])}\u201d`);
   const hash = state.name[id];
   if (hash) {
     facts.push(fill(t.hash, hash));

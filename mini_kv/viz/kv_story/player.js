@@ -264,10 +264,12 @@ class KvStory extends HTMLElement {
   }
 
   /**
-   * Print the step that tells most, if the reader has chosen none; the attribute key says which that is.
+   * Print the step that tells most, if the reader has chosen none; the attribute key says which that is. The story in
+   * words, which the page holds for readers without scripts, is printed below.
    * @param {boolean} printing
    */
   #onPaper(printing) {
+    for (const words of this.querySelectorAll("details")) words.open = printing;
     const key = Number(this.getAttribute("key"));
     if (!this.#made || !key || this.#touched) return;
     if (printing) this.#onScreen = this.#at;
@@ -325,7 +327,7 @@ class KvStory extends HTMLElement {
       if (id !== undefined) this.#select(id === this.#selected ? null : id);
     });
     this.#swipes(p.picture.element);
-    this.#root.replaceChildren(make("style", {}, STYLE), p.fig);
+    this.#root.replaceChildren(make("style", {}, STYLE), p.fig, make("slot", { name: "words" }));
     this.#theme();
     this.#width = 0;
   }
@@ -474,7 +476,7 @@ class KvStory extends HTMLElement {
 
   #showText() {
     const { textBox, pre } = this.#parts;
-    if (textBox.open) pre.textContent = drawText(this.#opened.states[this.#at]);
+    if (textBox.open) pre.textContent = drawText(this.#words(), this.#opened.states[this.#at]);
   }
 
   // -- Prediction --

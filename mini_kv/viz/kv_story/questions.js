@@ -76,7 +76,7 @@ export class Questions {
     const reply = make("div", { role: "status" });
     if (last !== undefined) {
       const { text, if_true: ifTrue } = choices[last];
-      reply.append(make("p", {}, make("b", {}, fill(t.wrong, text)), ` ${ifTrue ?? "\u2026"}`));
+      reply.append(make("p", {}, make("b", {}, fill(t.wrong, text)), ifTrue ?? "\u2026"));
     }
     box.replaceChildren(
       make("p", { class: "note" }, t.predict),

@@ -133,5 +133,6 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
-@media print{.bar,.within,.ask,details:not([open]){display:none}}
+slot{display:none}
+@media print{.bar,.within,.ask,.roll,details:not([open]){display:none}slot{display:block}}
 .narrow .bar input{flex-basis:100%;order:1}`;

@@ -22,7 +22,8 @@ DTYPES = dict.fromkeys(
     ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gemma3"), torch.float64
 )
 DTYPES |= dict.fromkeys(("olmo2", "smollm3", "phi3", "gpt2"), torch.float64)
-DTYPES |= dict.fromkeys(("gpt_oss", "mixtral", "qwen3_moe"), torch.float32)  # transformers' experts do no float64
+WITH_EXPERTS = ("gpt_oss", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+DTYPES |= dict.fromkeys(WITH_EXPERTS, torch.float32)  # transformers' experts do no float64
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -50,6 +51,17 @@ EYES = {
 HYBRID = ["sliding_attention", "full_attention", "sliding_attention"]
 UNTIED = {"tie_word_embeddings": False}
 """A random model with one matrix for embedding and logits likes to repeat what it has just read."""
+LATENT = {
+    "num_key_value_heads": 4,
+    "head_dim": 4,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "moe_intermediate_size": 24,
+    "num_experts_per_tok": 2,
+}
+"""12 + 4 numbers per token and layer, where four heads would keep 4 * (8 + 4 + 6); values are shorter than keys."""
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
@@ -89,6 +101,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 0, 1], "use_sliding_window": False},
     "phi3": {"sliding_window": WINDOW, "partial_rotary_factor": 0.5},
     "gpt2": {"scale_attn_by_inverse_layer_idx": True},
+    "deepseek_v2": LATENT | {"q_lora_rank": None, "first_k_dense_replace": 3},
+    "deepseek_v3": LATENT
+    | {"q_lora_rank": 12, "first_k_dense_replace": 1, "n_routed_experts": 4, "n_group": 2, "topk_group": 1},
 }
 """What each adds to the sizes."""
 
@@ -122,7 +137,8 @@ def save(name: str, folder: Path, **changes: Any) -> None:
 
 def save_untested(name: str, folder: Path) -> None:
     """Write one of an architecture that is not in `SUPPORTED`."""
-    _save(name, folder, SIZES | {"sliding_window": WINDOW} if name in ("olmo3", "cohere2") else SIZES)
+    more = {"olmo3": {"sliding_window": WINDOW}, "cohere2": {"sliding_window": WINDOW}, "minicpm3": LATENT}
+    _save(name, folder, SIZES | more.get(name, {}))
 
 
 def _save(name: str, folder: Path, sizes: dict[str, Any]) -> None:

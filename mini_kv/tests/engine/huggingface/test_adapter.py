@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, FullAttentionSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_interface import AttentionSpec, FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.huggingface import INTERFACE, SUPPORTED, HuggingFaceModel
 from mini_kv.engine.huggingface_checkpoint import load_huggingface
@@ -16,6 +16,7 @@ from mini_kv.tests.engine.huggingface.dense import DensePast, answer
 
 FULL = FullAttentionSpec(4, num_kv_heads=2, head_size=8)
 WINDOW = SlidingWindowSpec(4, num_kv_heads=2, head_size=8, sliding_window=checkpoints.WINDOW)
+LATENT = MLAAttentionSpec(4, num_kv_heads=1, head_size=12 + 4)
 EXPECTED_LAYERS: dict[str, list[AttentionSpec]] = {
     "llama": [FULL, FULL, FULL],
     "qwen2": [FULL, WINDOW, WINDOW],
@@ -32,6 +33,8 @@ EXPECTED_LAYERS: dict[str, list[AttentionSpec]] = {
     "smollm3": [FULL, FULL, FULL],
     "phi3": [WINDOW, WINDOW, WINDOW],
     "gpt2": [replace(FULL, num_kv_heads=4)] * 3,
+    "deepseek_v2": [LATENT, LATENT, LATENT],
+    "deepseek_v3": [LATENT, LATENT, LATENT],
 }
 
 

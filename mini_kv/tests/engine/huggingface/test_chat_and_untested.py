@@ -125,7 +125,7 @@ def test_what_a_template_says_when_it_refuses_reaches_the_terminal_as_text(tmp_p
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("name", ["granite", "olmo3", "cohere2"])
+@pytest.mark.parametrize("name", ["granite", "olmo3", "cohere2", "minicpm3"])
 def test_an_untested_architecture_is_let_in_when_asked_and_says_what_transformers_says(name, tmp_path):
     checkpoints.save_untested(name, tmp_path)
     with pytest.raises(CheckpointError, match=r"is not supported. With --untested \(LLM: untested=True\) it is tried"):

@@ -207,7 +207,6 @@ def test_a_missing_or_broken_config_is_named(folder):
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "multi-head latent attention keeps one compressed vector"),
         ({"model_type": "mamba2", "state_size": 16}, "a state-space or linear-attention layer keeps a running state"),
         (
             {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},

@@ -187,13 +187,16 @@ def test_a_contiguous_cache_and_no_cache_say_the_same(name, made):
     assert generate_alone(model, longest, NUM_NEW_TOKENS, NoCache()) == right
 
 
-def test_the_small_model_that_comes_along_says_the_same_by_way_of_transformers():
-    ours, our_tokenizer = load_model(tiny_folder(), dtype=torch.float64)
-    theirs, their_tokenizer = load_huggingface(tiny_folder(), dtype=torch.float64)
+@pytest.mark.parametrize("windows", [False, True])
+def test_the_small_model_that_comes_along_says_the_same_by_way_of_transformers(windows):
+    """Its sister with windows, too: transformers knows that one as a Ministral."""
+    ours, our_tokenizer = load_model(tiny_folder(windows=windows), dtype=torch.float64)
+    theirs, their_tokenizer = load_huggingface(tiny_folder(windows=windows), dtype=torch.float64, untested=windows)
     assert their_tokenizer is not None
+    to_the_end = replace(GREEDY, ignore_eos=True)
     texts = ["The cache remembers keys and values", "Two people ask the same question", "A block is"]
     said = [
-        [output.outputs[0].text for output in LLMEngine(model, tokenizer, CUT).generate(texts, GREEDY)]
+        [output.outputs[0].text for output in LLMEngine(model, tokenizer, CUT).generate(texts, to_the_end)]
         for model, tokenizer in ((ours, our_tokenizer), (theirs, their_tokenizer))
     ]
     assert said[0] == said[1]

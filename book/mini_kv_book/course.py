@@ -1,0 +1,110 @@
+"""What follows from `book/course.toml`: the address, wherever a file carries it, and which labs are shown.
+
+python -m mini_kv_book.course            says what the course is, and whether it can be published
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from mini_kv.labkit.course import FILE, Course, load_course
+from mini_kv_book.places import ROOT, repository_url
+
+CARRIERS = ("README.md", "pyproject.toml", ".binder", ".github", "book/docs", "book/mkdocs.yml", "notebooks")
+"""Files and folders that carry the address."""
+READ = {".md", ".toml", ".yml", ".ipynb", ".txt"}
+PLACEHOLDER = "OWNER"
+
+
+def course() -> Course:
+    """Return the course."""
+    return load_course(ROOT)
+
+
+def closed_sentence(lab: str) -> str:
+    """Return why the lab is not shown; "" if it is."""
+    return course().closed().get(lab, "")
+
+
+def addressed(text: str, old: str, new: Course) -> str:
+    """Return a file's text with the new address in place of the old one, also where Colab and Binder carry it.
+
+    Args:
+        text: of the file.
+        old: the repository's address so far.
+        new: the course.
+    """
+    before, after = (address.rstrip("/").removeprefix("https://") for address in (old, new.address))
+    text = re.sub(rf"{re.escape(before)}(?![\w.-]*\w)", after, text)
+    (_, _, old_name), (host, _, new_name) = before.partition("/"), after.partition("/")
+    text = text.replace(
+        f"colab.research.google.com/github/{old_name}/", f"colab.research.google.com/github/{new_name}/"
+    )
+    kind = "gl" if host.startswith("gitlab") else "gh"
+    where = new_name.replace("/", "%2F") if kind == "gl" else new_name
+    return re.sub(rf"mybinder\.org/v2/g[hl]/{_name(old_name)}/", f"mybinder.org/v2/{kind}/{where}/", text)
+
+
+def _name(name: str) -> str:
+    return f"(?:{re.escape(name)}|{re.escape(name.replace('/', '%2F'))})"
+
+
+def with_course(config: str, new: Course) -> str:
+    """Return the text of mkdocs.yml with the course's title, address and language."""
+    for key, value in (("site_name", new.name), ("site_url", new.site_url), ("  language", new.language)):
+        line = re.compile(rf"^{key}: [^#\n]*?(?P<comment> #.*)?$", re.MULTILINE)
+        plain = value.replace("\\", r"\\")
+        config, count = line.subn(rf"{key}: {plain}\g<comment>", config)
+        if count != 1:
+            raise ValueError(f"mkdocs.yml has no line {key.strip()}")
+    return config
+
+
+def carriers() -> list[Path]:
+    """Return the files that may carry the address."""
+    found = [ROOT / name for name in CARRIERS]
+    return sorted(path for top in found for path in ([top] if top.is_file() else top.rglob("*")) if path.suffix in READ)
+
+
+def write() -> None:
+    """Put the course's address into every file that carries the old one; pyproject.toml knows the old one, so last."""
+    new, old = course(), repository_url()
+    last = ROOT / "pyproject.toml"
+    for path in [*(path for path in carriers() if path != last), last]:
+        text = path.read_text(encoding="utf-8")
+        changed = addressed(text, old, new)
+        if changed != text:
+            path.write_text(changed, encoding="utf-8", newline="\n")
+
+
+def dates() -> str:
+    """Return the course's note, and the days on which labs open: nothing, if there are none."""
+    new = course()
+    opens = [f"| [{lab}](labs/{lab}.md) | {day} |" for lab, day in sorted(new.opens.items()) if lab not in new.hidden]
+    table = ["", "| lab | opens on |", "|---|---|", *opens] if opens else []
+    return "\n".join([new.notes, *table])
+
+
+def faults() -> list[str]:
+    """Return why the course cannot be published: a sentence each."""
+    new = course()
+    if PLACEHOLDER in new.address.split("/"):
+        return [f"{FILE} says {new.address}: put your account in place of {PLACEHOLDER}, then make book-pages"]
+    if new.address != repository_url():
+        return [f"{FILE} has changed: make book-pages brings it to the files that follow from it"]
+    return []
+
+
+def main() -> int:
+    """Say what the course is; return 1 if it cannot be published. `--notice`: say only what is missing, return 0."""
+    found = faults()
+    for line in found:
+        print(line, file=sys.stderr)
+    if "--notice" not in sys.argv:
+        new = course()
+        print(f"{new.name}: {new.address}, published at {new.site_url}; {len(new.closed())} labs not shown")
+    return bool(found) and "--notice" not in sys.argv
+
+
+if __name__ == "__main__":
+    sys.exit(main())

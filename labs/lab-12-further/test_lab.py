@@ -1,0 +1,237 @@
+"""lab-12, further: chunks, states, pages and sharers. Read the numbered tests in order.
+
+A prompt's blocks are drawn as letters: "x.x" has its first and third block in the cache.
+"""
+
+import random
+from collections.abc import Sequence
+
+from mini_kv.core.kv_cache_interface import KVCacheGroupSpec, MambaSpec
+from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
+from mini_kv.labkit import points
+from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.lives import seeds
+
+from .helpers import (
+    EnginesStates,
+    drawn,
+    expect_hits,
+    hit_of_the_engine,
+    pages_of_the_engine,
+    random_layers,
+    random_plan,
+)
+
+# Chunks -------------------------------------------------------------------------------------------------------------
+
+
+@points(2, "chunk_hit", why="a token reads those before it in its own chunk, and nothing of the chunk before")
+def test_1_only_the_chunk_of_the_next_token_counts(lab: LabUnderTest) -> None:
+    """Chunks of four blocks: behind the second chunk's second block, the first chunk may be gone."""
+    why = "token 12 reads 8 to 11, which are in blocks 4 and 5"
+    far = ("..xxxxxxxx", 20, "token 20 reads 16 to 19; the first chunk is long forgotten")
+    expect_hits(lab, 2, 8, [("....xx", 12, why), ("xxxxxx", 12, why), ("xxx", 6, "token 6 reads 0 to 5"), far])
+
+
+@points(2, "chunk_hit", after="test_1_only_the_chunk_of_the_next_token_counts")
+def test_2_the_first_token_of_a_chunk_reads_nothing(lab: LabUnderTest) -> None:
+    """At a chunk's end any prompt is a hit, cached or not."""
+    why = "token 8 is the first of its chunk: it needs nothing that was there before"
+    expect_hits(lab, 2, 8, [("....", 8, why), ("xx.x.", 8, why), ("...", 0, "token 6 reads 0 to 5")])
+
+
+@points(1, "chunk_hit", after="test_1_only_the_chunk_of_the_next_token_counts")
+def test_3_a_gap_ends_nothing_but_the_hits_that_read_it(lab: LabUnderTest) -> None:
+    """From the right: what reads the gap is no hit, and what ends before it may be one."""
+    cases = [
+        ("x.x", 2, "token 6 and token 4 read block 1, token 2 does not"),
+        ("xxxxx.x", 10, "token 14 and token 12 read block 5"),
+        ("..x.xxx", 14, "the gaps are in the first chunk, and token 14 is in the second"),
+    ]
+    expect_hits(lab, 2, 8, cases)
+
+
+@points(2, "chunk_hit", after="test_1_only_the_chunk_of_the_next_token_counts")
+def test_4_a_chunk_may_begin_within_a_block(lab: LabUnderTest) -> None:
+    """Chunks of 6, blocks of 4: token 6 lies in the middle of block 1."""
+    why = "token 8 reads 6 and 7, the second half of block 1"
+    expect_hits(lab, 4, 6, [(".x", 8, why), ("x.", 4, why), ("..", 0, why), ("...", 12, "token 12 begins a chunk")])
+
+
+# States -------------------------------------------------------------------------------------------------------------
+
+
+Case = tuple[list[int | None], int, int, list[int | None], str]
+"""A table, the tokens before and after the step, the table to come, why."""
+
+
+def expect_tables(lab: LabUnderTest, cases: Sequence[Case]) -> None:
+    """Ask for the table of each step, in blocks of 4; the table that was given must not have changed."""
+    rows: list[tuple[str, object, object, str]] = []
+    for table, num_computed, num_tokens, want, why in cases:
+        given = list(table)
+        got = lab.next_states(given, num_computed, num_tokens, 4)
+        rows.append((f"after {table}, from {num_computed} to {num_tokens} tokens", want, got, why))
+        rows.append((f"the table {table} that was given", table, given, "it is another function's"))
+    lab.expect_all(rows)
+
+
+@points(2, "next_states", why="a state is what a layer knows after its last token: one is written in a step")
+def test_5_a_step_writes_one_state(lab: LabUnderTest) -> None:
+    """A prompt of ten tokens is computed at once: the places on the way stay null."""
+    why = "the last token is number 9, in the third block of 4"
+    cases: list[Case] = [([], 0, 10, [None, None, 10], why), ([], 0, 8, [None, 8], "token 7 is in the second block")]
+    expect_tables(lab, cases)
+
+
+@points(2, "next_states", after="test_5_a_step_writes_one_state")
+def test_6_within_a_block_the_state_is_written_over(lab: LabUnderTest) -> None:
+    """While an answer is written, a token at a time."""
+    why = "the state is read and written in the same block"
+    cases: list[Case] = [([2], 2, 3, [3], why), ([None, None, 10], 10, 12, [None, None, 12], why)]
+    expect_tables(lab, cases)
+
+
+@points(2, "next_states", after="test_5_a_step_writes_one_state")
+def test_7_a_step_across_a_blocks_end_holds_two(lab: LabUnderTest) -> None:
+    """The one that it starts from, and the one that it writes."""
+    cases: list[Case] = [
+        ([4], 4, 5, [4, 5], "the state of 4 tokens is read, that of 5 is written into the next block"),
+        ([None, None, 10], 10, 22, [None, None, 10, None, None, 22], "no state is written on the way"),
+    ]
+    expect_tables(lab, cases)
+
+
+@points(2, "next_states", after="test_7_a_step_across_a_blocks_end_holds_two")
+def test_8_what_a_step_does_not_start_from_is_given_back(lab: LabUnderTest) -> None:
+    """One step later no layer reads it: a null block stands in its place, and the table is as long as it was."""
+    cases: list[Case] = [
+        ([4, 5], 5, 6, [None, 6], "the state of 5 tokens knows what that of 4 knew"),
+        ([4, 8], 8, 9, [None, 8, 9], "the step starts from 8; that 4 is a block's end does not keep it"),
+        ([None, None, 10, 14], 14, 15, [None, None, None, 15], "10 goes, its place stays"),
+    ]
+    expect_tables(lab, cases)
+
+
+# Pages --------------------------------------------------------------------------------------------------------------
+
+
+def expect_pages(
+    lab: LabUnderTest,
+    token_bytes: dict[str, int],
+    state_bytes: dict[str, int],
+    want: dict[str, tuple[int, int]],
+    why: str,
+) -> None:
+    """Ask for tokens and bytes of a block, layer by layer; blocks have 16 tokens at first."""
+    got = lab.unify_pages(token_bytes, state_bytes, 16)
+    what = ", ".join(f"{layer} {size:,}" for layer, size in [*token_bytes.items(), *state_bytes.items()])
+    seen = {layer: got.get(layer) for layer in want} if isinstance(got, dict) else got
+    if not isinstance(seen, dict):
+        lab.fail(f"pages of {what}", want, got, why)
+    lab.expect_all([(f"(tokens, bytes) of {layer} beside {what}", want[layer], seen[layer], why) for layer in want])
+
+
+@points(2, "unify_pages", why="a block of the pool serves any layer, so it has the same bytes for all")
+def test_9_a_narrow_layer_takes_more_tokens(lab: LabUnderTest) -> None:
+    """Half as many heads, half as many bytes per token, twice as many tokens."""
+    want = {"full": (16, 65_536), "window": (32, 65_536), "tiny": (128, 65_536)}
+    expect_pages(lab, {"window": 2048, "full": 4096, "tiny": 512}, {}, want, "the widest layer sets the bytes")
+
+
+@points(1, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
+def test_10_what_does_not_fit_exactly_is_padded(lab: LabUnderTest) -> None:
+    """65,536 bytes are not a multiple of 16 x 1,500, so that block keeps its tokens and has an empty end."""
+    want = {"full": (16, 65_536), "odd": (16, 65_536)}
+    expect_pages(lab, {"full": 4096, "odd": 1500}, {}, want, "24,000 bytes do not go into 65,536 without a rest")
+
+
+@points(2, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
+def test_11_a_large_state_makes_all_blocks_grow(lab: LabUnderTest) -> None:
+    """A state of 300,000 bytes: 16 tokens of attention are too small, 80 cover it."""
+    want = {"attention": (80, 327_680), "narrow": (160, 327_680), "state": (80, 327_680), "small": (80, 327_680)}
+    why = "4 x 65,536 is less than 300,000, and 5 x 65,536 is not"
+    expect_pages(lab, {"narrow": 2048, "attention": 4096}, {"state": 300_000, "small": 40_960}, want, why)
+
+
+@points(1, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
+def test_12_a_small_state_is_padded(lab: LabUnderTest) -> None:
+    """A state is no row of tokens: more of them would not fill its block."""
+    why = "a state has one size, whatever its block stands for"
+    expect_pages(lab, {"attention": 4096}, {"state": 32_768}, {"attention": (16, 65_536), "state": (16, 65_536)}, why)
+    expect_pages(lab, {}, {"large": 90, "small": 30}, {"large": (16, 90), "small": (16, 90)}, why)
+
+
+# Tensors ------------------------------------------------------------------------------------------------------------
+
+
+@points(2, "lay_out", why="a block belongs to one group at a time, so layers of different groups can share a tensor")
+def test_13_the_groups_lie_side_by_side(lab: LabUnderTest) -> None:
+    """Three groups of two layers: two tensors, and where a group is short, an empty place."""
+    even = lab.lay_out([("f0", "f1"), ("w0", "w2"), ("w1", "w3")], {})
+    short = lab.lay_out([("w0", "w1", "w2"), ("f0",)], {})
+    lab.expect_all(
+        [
+            ("tensors of f0 f1, w0 w2, w1 w3", [[["f0"], ["w0"], ["w1"]], [["f1"], ["w2"], ["w3"]]], even, ""),
+            ("tensors of w0 w1 w2, f0", [[["w0"], ["f0"]], [["w1"], []], [["w2"], []]], short, "f has one layer"),
+        ]
+    )
+
+
+@points(2, "lay_out", after="test_13_the_groups_lie_side_by_side")
+def test_14_who_shares_takes_no_block(lab: LabUnderTest) -> None:
+    """Layers that read what another layer writes stand behind it, in no tensor of their own."""
+    sharing = {"z": "f1", "s": "w0", "a": "f1"}
+    got = lab.lay_out([("f0", "f1"), ("w0", "w1")], sharing)
+    why = "z and a read what f1 writes, s what w0 writes: not one tensor more, so not one byte"
+    lab.expect("tensors of f0 f1, w0 w1", [[["f0"], ["w0", "s"]], [["f1", "z", "a"], ["w1"]]], got, why)
+
+
+# The property -------------------------------------------------------------------------------------------------------
+
+
+@points(1, "chunk_hit", stage="property", after="test_4_a_chunk_may_begin_within_a_block")
+def test_hits_are_those_of_the_engine(lab: LabUnderTest) -> None:
+    """Forty prompts with random blocks in the cache, looked up in the engine as well."""
+    for seed in seeds(40):
+        rng = random.Random(seed)
+        cached = [rng.random() < 0.7 for _ in range(rng.randrange(1, 12))]
+        block_size, chunk_size = rng.randrange(1, 5), rng.randrange(1, 12)
+        what = f"hit of {drawn(cached)}, blocks of {block_size}, chunks of {chunk_size}"
+        want = hit_of_the_engine(cached, block_size, chunk_size)
+        lab.expect(what, want, lab.chunk_hit(cached, block_size, chunk_size))
+
+
+@points(1, "next_states", stage="property", after="test_8_what_a_step_does_not_start_from_is_given_back")
+def test_states_lie_where_the_engines_lie(lab: LabUnderTest) -> None:
+    """Forty requests in random steps; where the engine has a null block, so has the table."""
+    for seed in seeds(40):
+        rng = random.Random(seed)
+        block_size = rng.randrange(1, 6)
+        engine, table, now = EnginesStates(block_size), list[int | None](), 0
+        for _ in range(6):
+            then = now + rng.choice([1, 1, rng.randrange(1, 12)])
+            table = lab.next_states(table, now, then, block_size)
+            want = engine.places_after(then)
+            got = [state is not None for state in table]
+            lab.expect(f"places with a state, blocks of {block_size}, from {now} to {then} tokens", want, got)
+            now = then
+
+
+@points(1, "unify_pages", stage="property", after="test_12_a_small_state_is_padded")
+def test_pages_are_those_of_the_engine(lab: LabUnderTest) -> None:
+    """Forty random models of up to five layers."""
+    for seed in seeds(40):
+        token_bytes, state_bytes = random_layers(random.Random(seed))
+        want = pages_of_the_engine(token_bytes, state_bytes, 16)
+        expect_pages(lab, token_bytes, state_bytes, want, "what the engine plans")
+
+
+@points(2, "lay_out", stage="property", after="test_14_who_shares_takes_no_block")
+def test_tensors_are_those_of_the_engine(lab: LabUnderTest) -> None:
+    """Forty random plans; of what a spec says, the layout depends on nothing."""
+    spec = MambaSpec(block_size=1, shapes=((1,),), dtypes_bytes=(1,))
+    for seed in seeds(40):
+        groups, sharing = random_plan(random.Random(seed))
+        want = get_kv_cache_tensors([KVCacheGroupSpec(group, spec) for group in groups], sharing)
+        lab.expect(f"tensors of {groups}, sharing {sharing}", want, lab.lay_out(groups, sharing))

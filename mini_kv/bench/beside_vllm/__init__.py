@@ -1,0 +1,9 @@
+"""Our engine and vLLM, whole, on the same prompts: the same tokens, the same hits, the same blocks stored and removed.
+
+    python -m mini_kv.bench.beside_vllm                     # with MINI_KV_VLLM_PYTHON, see `bench.generate.vllm_peer`
+    python -m mini_kv.bench.beside_vllm --recorded FILE     # beside a recorded run of vLLM
+    python -m mini_kv.bench.beside_vllm --server http://127.0.0.1:8000 --replay tcp://127.0.0.1:5558
+
+In reading order: `workload` (model, prompts, and our run), `worker` (vLLM's, in a Python of its own), `live` (a
+server's, by HTTP and ZeroMQ), `compare` (do they agree), `__main__` (the command).
+"""

@@ -1,0 +1,108 @@
+"""A cache that compares: a hit is believed only if its blocks were named for the very same beginning.
+
+A block hash stands for a block's tokens and for all before them, and two beginnings may have one hash: by chance, or
+because one was made to. With SHA-256 neither has ever happened. With a fast hash the second is easy, and then this
+manager finds out, at the price of keeping what was hashed.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.block_hash import generate_block_hash_extra_keys
+from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Beginning:
+    """What a block hash was made from: the beginning before the block, and the block's own part."""
+
+    before: "Beginning | None"
+    own: tuple[object, ...]
+
+
+class CheckedKVCacheManager(KVCacheManager):
+    """A manager whose hits are compared: parent and tokens of every block, from the first block on.
+
+        asked for       P' 5 6 7 8      the hash of P' is that of P
+        in the cache    P  5 6 7 8      the second block has the same tokens, and another parent: no hit
+
+    Comparing the tokens of a block alone would take it. A hit costs a comparison per block, and each cached block keeps
+    its tokens, and those before it, until it is named anew. For `hash_name="xxh3_128"`; SHA-256 needs no such check.
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._named_for: dict[int, Beginning] = {}
+        self._beginnings: WeakKeyDictionary[Request, list[Beginning]] = WeakKeyDictionary()
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """Return the longest cached prefix whose blocks were named for the request's own tokens. Changes nothing."""
+        limit = request.num_tokens - 1
+        while True:
+            hit, num_tokens = self.coordinator.find_longest_cache_hit(request.block_hashes, limit)
+            limit = self._num_true_tokens(request, hit)
+            if limit >= num_tokens:
+                return KVCacheBlocks(hit), num_tokens
+
+    def allocate_slots(self, request: Request, *args: object, **options: object) -> KVCacheBlocks | None:
+        """Allocate as any manager does, and note what the blocks that got a name were named for."""
+        with self._noting(request):
+            return super().allocate_slots(request, *args, **options)  # type: ignore[arg-type]
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Enter full blocks as any manager does, and note what they were named for."""
+        with self._noting(request):
+            super().cache_blocks(request, num_computed_tokens)
+
+    def _num_true_tokens(self, request: Request, hit: tuple[Sequence[KVCacheBlock], ...]) -> int:
+        """Return the tokens before the first block of the hit that was named for another beginning, in any group."""
+        num_true = request.num_tokens
+        for manager, blocks in zip(self.coordinator.single_type_managers, hit, strict=True):
+            for index, block in enumerate(blocks):
+                end = (index + 1) * manager.block_size
+                if block.is_null:
+                    continue
+                theirs = self._named_for[block.block_id]
+                if not _is_same(theirs, self._beginning_of(request, end)):
+                    num_true = min(num_true, index * manager.block_size)
+                    break
+                self._beginnings[request][end // self.coordinator.hash_block_size - 1] = theirs  # next time at a glance
+        return num_true
+
+    @contextmanager
+    def _noting(self, request: Request) -> Iterator[None]:
+        """Write down the beginnings of those of the request's blocks that have got a name when the call is done."""
+        managers = self.coordinator.single_type_managers
+        before = [manager.num_cached_block.get(request.request_id, 0) for manager in managers]
+        yield
+        for manager, start in zip(managers, before, strict=True):
+            table = manager.req_to_blocks.get(request.request_id, [])
+            for index in range(start, manager.num_cached_block.get(request.request_id, 0)):
+                if table[index].block_hash is not None:
+                    beginning = self._beginning_of(request, (index + 1) * manager.block_size)
+                    self._named_for[table[index].block_id] = beginning
+
+    def _beginning_of(self, request: Request, num_tokens: int) -> Beginning:
+        """Return the request's first `num_tokens` tokens, and what else its hashes are made from, as a chain."""
+        chain = self._beginnings.setdefault(request, [])
+        size = self.coordinator.hash_block_size
+        while len(chain) * size < num_tokens:
+            start = len(chain) * size
+            tokens = tuple(request.token_ids[start : start + size])
+            extras = generate_block_hash_extra_keys(request, start, start + size)
+            salt = () if chain else (request.cache_salt,)
+            chain.append(Beginning(chain[-1] if chain else None, (*salt, tokens, *extras)))
+        return chain[num_tokens // size - 1]
+
+
+def _is_same(one: Beginning | None, other: Beginning | None) -> bool:
+    """Return whether two beginnings are equal, block by block."""
+    while one is not other:
+        if one is None or other is None or one.own != other.own:
+            return False
+        one, other = one.before, other.before
+    return True

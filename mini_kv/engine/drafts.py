@@ -1,0 +1,91 @@
+"""Speculative decoding: guess several tokens, compute all of them in one step, keep those that are right.
+
+A step of decoding fetches all weights to compute one token of a request. Computing five costs hardly more, if only one
+knew which five. So they are guessed, and the step tells:
+
+    text             ... the cat sat on the mat . the cat        ends like a place further up
+    drafts                                          sat  on  the  what stood behind it there
+    one step on      cat  sat  on  the                            four rows of logits, from the last token on
+    the model says   sat  on   a   hat                            right, right, and from here on its own
+    kept             sat  on   a                                  the drafts that were right, and one token more
+
+A token is kept if it is what the model would have said at its place, by the same rule and the same draw as without
+drafts. So the text is the same, and only the number of steps differs. What wrong drafts have written is written over.
+
+Here the guesser is no second model, but the text itself (prompt lookup): good where a text repeats itself, as code,
+quotations and lists do, and nearly worthless elsewhere.
+
+Source: vLLM `NgramProposer` (v1/spec_decode/ngram_proposer.py), `SpeculativeConfig` (config/speculative.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_kv.core.errors import ConfigError
+
+MOST_DRAFTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """How many tokens are proposed, and by what. Names and defaults are those of vLLM `SpeculativeConfig`."""
+
+    num_speculative_tokens: int
+    """Drafts per request and step, at most."""
+    method: str = "ngram"
+    """There is only this one: what the text had after its own last tokens."""
+    prompt_lookup_max: int = 5
+    """Tokens at the text's end that are looked for, at most."""
+    prompt_lookup_min: int = 5
+    """And at least: a shorter coincidence is none."""
+
+    def __post_init__(self) -> None:
+        if self.method != "ngram":
+            raise ConfigError(f"method is {self.method!r}: drafts come from the text itself, 'ngram', and not a model")
+        if not 1 <= self.num_speculative_tokens <= MOST_DRAFTS:
+            number = self.num_speculative_tokens
+            raise ConfigError(f"num_speculative_tokens is {number}, it must be from 1 to {MOST_DRAFTS}")
+        if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max:
+            raise ConfigError(
+                f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max {self.prompt_lookup_max}: "
+                "they must be at least 1, and the first no larger than the second"
+            )
+
+
+class NgramProposer:
+    """Proposes what stood behind the same tokens earlier in the text. Source: vLLM, same name."""
+
+    def __init__(self, config: SpeculativeConfig) -> None:
+        """Take the lengths to look for."""
+        self.config = config
+
+    def propose(self, token_ids: Sequence[int], max_drafts: int) -> list[int]:
+        """Return at most `max_drafts` tokens; none if the text's end occurs nowhere else.
+
+        The longest end counts, and of its places the first. Costs O(prompt_lookup_max * tokens): vLLM finds the same in
+        one pass over the text (Knuth, Morris and Pratt), which is quicker and harder to read.
+
+        >>> NgramProposer(SpeculativeConfig(3, prompt_lookup_min=2)).propose([1, 2, 3, 4, 5, 1, 2], max_drafts=8)
+        [3, 4, 5]
+        """
+        most = min(self.config.num_speculative_tokens, max_drafts)
+        tokens = list(token_ids)
+        for length in range(self.config.prompt_lookup_max, self.config.prompt_lookup_min - 1, -1):
+            end = tokens[-length:]
+            for start in range(len(tokens) - length):
+                if tokens[start : start + length] == end:
+                    behind = start + length
+                    return tokens[behind : behind + max(most, 0)]
+        return []
+
+
+def num_right(drafts: Sequence[int], token_ids: Sequence[int]) -> int:
+    """Return how many of the first drafts are what the model says.
+
+    >>> num_right([7, 8, 9], [7, 8, 5, 9])
+    2
+    """
+    right = 0
+    while right < len(drafts) and drafts[right] == token_ids[right]:
+        right += 1
+    return right

@@ -1,0 +1,70 @@
+"""`mini-kv grade SUBMISSIONS`: every lab of every hand-in, each in a process of its own; marks for `mini-kv class`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from mini_kv.labkit.commands import write_file
+from mini_kv.labkit.grading.grade import Grader, Mark
+from mini_kv.labkit.grading.gradebook import as_csv, save
+from mini_kv.labkit.grading.handins import find_handins
+from mini_kv.labkit.grading.isolation import KINDS, SAYS, find_walls
+from mini_kv.labkit.lab import find_checkout, find_lab
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where the hand-ins are, which labs, and how much is allowed."""
+    parser.add_argument("submissions", metavar="SUBMISSIONS", help="a folder with an entry a student")
+    parser.add_argument("--labs", nargs="+", metavar="LAB", help="such as 05 06; left out, those that were handed in")
+    parser.add_argument("--jobs", type=int, metavar="N", default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("--csv", metavar="FILE", help="write a row per student and lab")
+    parser.add_argument("--out", metavar="DIR", default="graded", help="for `mini-kv class` (default: graded)")
+    parser.add_argument("--seconds", type=int, metavar="N", default=120, help="that one lab may compute (default 120)")
+    parser.add_argument("--isolation", choices=("auto", *KINDS), default="auto", help="default: the best there is")
+    parser.add_argument("--accept", nargs="+", default=[], metavar="STUDENT/LAB", help="run it: you have read it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade; return 0 if every hand-in has its mark, 1 if something is held or broke off, 2 if it could not be done."""
+    try:
+        marks = _grade(args)
+    except (ValueError, OSError) as error:
+        print(f"mini-kv grade: {error}", file=sys.stderr)
+        return 2
+    odd = [mark for mark in marks if mark.status in ("held", "broken")]
+    print(f"{len({mark.student for mark in marks})} hand-ins, {len(marks)} labs; {len(odd)} for you to look at")
+    return 1 if odd else 0
+
+
+def _grade(args: argparse.Namespace) -> list[Mark]:
+    root, place = find_checkout(Path.cwd()), Path(args.submissions)
+    _check(args)
+    handins = find_handins(place, [find_lab(name, root).lab_id for name in args.labs or ()])
+    names = args.labs or sorted({lab for handin in handins for lab in handin.code})
+    labs = [find_lab(name, root) for name in names]
+    if not handins or not labs:
+        raise ValueError(f"nothing in {args.submissions} names a lab: lab-05.py, or lab-05/starter.py")
+    walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
+    print(f"each lab runs {SAYS[walls.kind]}")
+    marks = Grader(labs, walls, args.seconds, args.accept).grade_all(handins, args.jobs, _tell)
+    save(Path(args.out), marks, labs)
+    if args.csv is not None:
+        write_file(args.csv, as_csv(marks))
+    return marks
+
+
+def _check(args: argparse.Namespace) -> None:
+    if os.name == "nt":
+        raise ValueError("Windows has no limits for a process: grade in WSL, or in a container")
+    if not Path(args.submissions).is_dir():
+        raise ValueError(f"{args.submissions} is no folder")
+    if args.jobs < 1 or args.seconds < 1:
+        raise ValueError("--jobs and --seconds are at least 1")
+
+
+def _tell(mark: Mark) -> None:
+    """Print a line: whose, which, how many points, and what is odd about it."""
+    why = f"  {mark.status}: {mark.why[0][:100]}" if mark.why else f"  {mark.status}" * (mark.status != "graded")
+    more = f" (and {len(mark.why) - 1} more)" if mark.why[1:] else ""
+    print(f"{mark.student[:24]:<24}  {mark.lab:<14} {mark.score:>3}/{mark.points}{why}{more}", flush=True)

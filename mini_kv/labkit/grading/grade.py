@@ -1,0 +1,267 @@
+"""The marks: each lab of each hand-in in a process of its own, and the parent counts.
+
+A mark is the sum of the points, as this process knows them, of the tests that this process knows, each of which said
+once that it passed. A word more, a word twice, a test that cannot pass and does: then the lab is held, with 0 points,
+until a person has looked.
+"""
+
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mini_kv.labkit.commands.predict import is_right
+from mini_kv.labkit.grading.copies import CANARY, fresh_copy
+from mini_kv.labkit.grading.handins import HandIn
+from mini_kv.labkit.grading.inside import LIMITS, PIPES
+from mini_kv.labkit.grading.isolation import Walls, environment_of, limits_of
+from mini_kv.labkit.grading.look import objections
+from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.scoreboard import State
+
+MAX_REPORT = 4_000_000
+"""Bytes that a process may report."""
+
+
+@dataclass(slots=True)
+class Mark:
+    """What one student has in one lab."""
+
+    student: str
+    lab: str
+    points: int
+    score: int = 0
+    status: str = "graded"
+    """`graded`, `missing`, `held` (0 points until a person has looked), or `broken` (it ended early)."""
+    why: list[str] = field(default_factory=list)
+    """Sentences for the TA."""
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """State, points, function, stage and message of each test."""
+    beliefs: dict[str, str] = field(default_factory=dict)
+    page: dict[str, Any] = field(default_factory=dict)
+    """What came from the page: `foreseen`, `asked`, `hints`, `runs`."""
+    seconds: float = 0.0
+
+
+class Grader:
+    """Grades hand-ins; keeps what is the same for all of them."""
+
+    def __init__(self, labs: Sequence[Lab], walls: Walls, seconds: int, accepted: Iterable[str] = ()) -> None:
+        """Take the labs; ask each for its tests, with nothing of a student's there.
+
+        Args:
+            labs: to be graded.
+            walls: around each process.
+            seconds: that one lab's process may compute; by the clock it gets twice as many, and 10 more.
+            accepted: `STUDENT/LAB` whose code may run though the look objects to it.
+        """
+        self.labs, self.walls, self.seconds, self.accepted = labs, walls, seconds, set(accepted)
+        self.tests = {lab.lab_id: self._expected(lab) for lab in labs}
+
+    def _expected(self, lab: Lab) -> dict[str, dict[str, Any]]:
+        ran = self._run(lab, lab.pristine_starter.read_bytes(), "--collect-only")
+        tests = {
+            name: {"points": points, "function": function, "stage": stage}
+            for name, points, function, stage in ran.tests
+            if function != CANARY
+        }
+        if sum(test["points"] for test in tests.values()) != lab.points:
+            raise ValueError(
+                f"{lab.lab_id} cannot be graded here: {lab.missing or ran.tail or 'its tests report nothing'}"
+            )
+        return tests
+
+    def grade_all(self, handins: Sequence[HandIn], jobs: int, tell: Callable[[Mark], None]) -> list[Mark]:
+        """Grade every lab of every hand-in, `jobs` at a time; call `tell` with each mark in order."""
+        work = [(handin, lab) for handin in handins for lab in self.labs]
+        marks = []
+        with ThreadPoolExecutor(jobs) as pool:
+            for mark in pool.map(lambda pair: self.grade(*pair), work):
+                tell(mark)
+                marks.append(mark)
+        return marks
+
+    def grade(self, handin: HandIn, lab: Lab) -> Mark:
+        """Grade one lab; whatever the submission does, there is a mark."""
+        mark = Mark(handin.student, lab.lab_id, lab.points)
+        code = handin.code.get(lab.lab_id)
+        mark.page = _from_page(handin.page.get(lab.lab_id, {}), lab)
+        if handin.fault or code is None:
+            mark.status = "held" if handin.fault else "missing"
+            mark.why = [handin.fault] if handin.fault else []
+            return mark
+        found = objections(code, lab)
+        if found and f"{handin.student}/{lab.lab_id}" not in self.accepted:
+            mark.status, mark.why = "held", found
+            return mark
+        began = time.monotonic()
+        try:
+            ran = self._run(lab, code)
+        except OSError as error:
+            mark.status, mark.why = "held", [f"it could not be run: {error}"]
+            return mark
+        mark.seconds = round(time.monotonic() - began, 2)
+        self._count(mark, ran)
+        return mark
+
+    def _count(self, mark: Mark, ran: "_Ran") -> None:
+        tests = self.tests[mark.lab]
+        mark.tests = {name: {**test, "state": "not run", "message": ""} for name, test in tests.items()}
+        mark.beliefs = {str(function): str(belief) for function, belief in ran.beliefs.items()}
+        mark.why = ran.doubts + ran.doubts_of(tests)
+        if mark.why:
+            mark.status = "held"
+            return
+        for name, state, message in ran.ended:
+            if name in tests:
+                mark.tests[name] |= {"state": state, "message": message}
+        mark.score = sum(test["points"] for test in mark.tests.values() if test["state"] == State.PASS)
+        if not ran.over:
+            mark.status, mark.why = "broken", [f"it ended before its tests did: {ran.ending}"]
+
+    def _run(self, lab: Lab, code: bytes, *options: str) -> "_Ran":
+        """Run the lab's tests on this code, in a folder that is gone afterwards."""
+        folder = Path(tempfile.mkdtemp(prefix="mini-kv-")).resolve()
+        try:
+            (folder / "tmp").mkdir()
+            (folder / "hand-in").mkdir()
+            (folder / "hand-in" / f"{lab.lab_id}.py").write_bytes(code)
+            ran = _Ran(fresh_copy(lab, folder, secrets.token_hex(4)))
+            command = [sys.executable, "-m", "pytest", f"labs/{lab.lab_id}", "-q", "-p", "no:cacheprovider"]
+            command += ["-p", "mini_kv.labkit.grading.inside", *options]
+            self._watch(ran, lab, folder, command)
+            return ran
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _watch(self, ran: "_Ran", lab: Lab, folder: Path, command: Sequence[str]) -> None:
+        """Start the process, listen until it ends or its time is over, and end whatever is left of it."""
+        (read_word, write_word), (read_report, write_report) = os.pipe(), os.pipe()
+        word = secrets.token_hex(16)
+        environment = environment_of(self.walls.root, folder) | {
+            "LAB_IMPL": f"hand-in/{lab.lab_id}.py",
+            PIPES: f"{read_word},{write_report}",
+            LIMITS: json.dumps(limits_of(lab.needs, self.seconds, self.walls.kind)),
+        }
+        with (folder / "said").open("w+b") as said:
+            process = subprocess.Popen(
+                self.walls.command(folder, command),
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=(read_word, write_report),
+                start_new_session=True,
+            )
+            os.close(read_word)
+            os.close(write_report)
+            os.write(write_word, word.encode())
+            os.close(write_word)
+            try:
+                report = _listen(read_report, process, 2 * self.seconds + 10)
+            finally:
+                os.close(read_report)
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                ran.status = process.wait()
+            said.seek(max(0, said.seek(0, os.SEEK_END) - 500))
+            ran.tail = said.read(500).decode(errors="replace")
+        ran.hear(report, word)
+
+
+def _listen(pipe: int, process: "subprocess.Popen[bytes]", seconds: float) -> bytes:
+    """Return what comes through the pipe until the process ends, says too much, or its time is over."""
+    heard, until = bytearray(), time.monotonic() + seconds
+    while time.monotonic() < until and len(heard) <= MAX_REPORT:
+        over = process.poll() is not None  # asked before: what it said last is still read
+        ready, _, _ = select.select([pipe], [], [], 0 if over else 0.1)
+        more = os.read(pipe, 65536) if ready else b""
+        heard += more
+        if (over or ready) and not more:
+            break
+    return bytes(heard[:MAX_REPORT])
+
+
+@dataclass(slots=True)
+class _Ran:
+    """What one process reported."""
+
+    canaries: list[str]
+    tests: list[list[Any]] = field(default_factory=list)
+    ended: list[tuple[str, str, str]] = field(default_factory=list)
+    beliefs: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    over: bool = False
+    status: int = 0
+    tail: str = ""
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words."""
+        if self.status < 0:
+            with suppress(ValueError):
+                return f"it was ended by {signal.Signals(-self.status).name}"
+        return f"Python's exit status was {self.status}"
+
+    def doubts_of(self, tests: Collection[str]) -> list[str]:
+        """Return what does not fit the tests that were to be run."""
+        names = [name for name, _, _ in self.ended]
+        wanted = {*tests, *self.canaries}
+        doubts = [f"a test that is none, or a second time: {name[:60]}" for name in {*names} - wanted]
+        doubts += ["a test has ended twice"] if len(set(names)) < len(names) else []
+        doubts += ["it says that it is over, and not all tests have ended"] if self.over and {*names} != wanted else []
+        wrong = [name for name, state, _ in self.ended if name in self.canaries and state != State.FAIL]
+        return doubts + (["a test that no code can pass has not failed"] if wrong else [])
+
+    def hear(self, report: bytes, word: str) -> None:
+        """Take the report's lines; what does not begin with the word, or is not of the form, is a doubt."""
+        for line in report.decode(errors="replace").splitlines():
+            begin, _, rest = line.partition(" ")
+            try:
+                if not secrets.compare_digest(begin.encode(), word.encode()):
+                    raise ValueError
+                self._take(json.loads(rest))
+            except (ValueError, TypeError, KeyError, RecursionError):
+                self.doubts.append("its report has a line that is not the judge's")
+                return
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if self.over:
+            raise ValueError
+        if "tests" in said:
+            self.tests = said["tests"]
+        elif "test" in said:
+            self.ended.append((str(said["test"]), str(State(said["state"])), str(said["message"])))
+        else:
+            self.over, self.beliefs = said["end"] is True, dict(said["beliefs"])
+            if said["changed"]:
+                self.doubts.append(f"it changed what is not its own: {', '.join(map(str, said['changed']))[:200]}")
+
+
+def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:
+    """Return what the page saved, counted here: forecasts are compared with the lab's own answers."""
+    if not page:
+        return {}
+    forecasts, hints, runs = (page.get(name) for name in ("forecasts", "hints", "runs"))
+    given = forecasts if isinstance(forecasts, dict) else {}
+    asked = [question for question in lab.course_file("predict.toml")["question"] if given.get(question["id"])]
+    used = [count for count in hints.values() if type(count) is int] if isinstance(hints, dict) else []
+    return {
+        "foreseen": sum(is_right(question, str(given[question["id"]])) for question in asked),
+        "asked": len(asked),
+        "hints": sum(used),
+        "runs": runs if type(runs) is int else 0,
+    }

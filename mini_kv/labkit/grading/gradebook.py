@@ -1,0 +1,99 @@
+"""Marks kept in a folder, and the gradebook made from them: a CSV and a page."""
+
+import csv
+import html
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mini_kv.labkit.grading.grade import Mark
+from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.state import write_whole
+
+FILE = "marks.json"
+
+
+def save(folder: Path, marks: Sequence[Mark], labs: Sequence[Lab]) -> None:
+    """Write the marks to the folder, for `mini-kv class`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"version": 1, "labs": {lab.lab_id: lab.title for lab in labs}, "marks": [asdict(mark) for mark in marks]}
+    write_whole(folder / FILE, json.dumps(told, indent=1) + "\n")
+
+
+def load(folder: Path) -> tuple[dict[str, str], list[Mark]]:
+    """Return the labs' titles and the marks. Raises `ValueError` if `mini-kv grade` has not written them."""
+    try:
+        told = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return told["labs"], [Mark(**mark) for mark in told["marks"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / FILE} is not what mini-kv grade writes: {error}") from None
+
+
+def as_csv(marks: Sequence[Mark]) -> str:
+    """Return a row per student and lab."""
+    columns = ["student", "lab", "status", "score", "points", "foreseen", "asked", "hints", "runs", "seconds", "why"]
+    rows = [asdict(mark) | mark.page | {"why": "; ".join(mark.why)} for mark in marks]
+    return _csv(columns, rows)
+
+
+def gradebook_csv(labs: Sequence[str], marks: Sequence[Mark]) -> str:
+    """Return a row per student, a column per lab, and the sum."""
+    return _csv(["student", *labs, "total", "to look at"], _by_student(labs, marks))
+
+
+def _by_student(labs: Sequence[str], marks: Sequence[Mark]) -> list[dict[str, Any]]:
+    rows = []
+    for student in dict.fromkeys(mark.student for mark in marks):
+        own = {mark.lab: mark for mark in marks if mark.student == student}
+        scores = {lab: own[lab].score for lab in labs if lab in own}
+        odd = [f"{lab}: {own[lab].status}" for lab in own if own[lab].status in ("held", "broken")]
+        rows.append({"student": student, **scores, "total": sum(scores.values()), "to look at": ", ".join(odd)})
+    return rows
+
+
+def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    """Return the rows as CSV. A cell that a spreadsheet would compute begins with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {k: f"'{v}" if isinstance(v, str) and v[:1] in tuple("=+-@\t\r") else v for k, v in row.items()}
+        )
+    return out.getvalue()
+
+
+def gradebook_page(labs: Sequence[str], marks: Sequence[Mark]) -> str:
+    """Return the gradebook as a page, with what is to be looked at under it."""
+    columns = ["student", *labs, "total", "to look at"]
+    rows = [[str(row.get(column, "")) for column in columns] for row in _by_student(labs, marks)]
+    odd = [[mark.student, mark.lab, mark.status, line] for mark in marks for line in mark.why]
+    sections = [table(columns, rows), "<h2>To look at</h2>", table(["student", "lab", "status", "why"], odd)]
+    return page("Gradebook", "".join(sections))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return an HTML table of plain text."""
+    head = "".join(f"<th scope='col'>{html.escape(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
+    return f"<div class='wide' tabindex='0'><table><tr>{head}</tr>\n{body}</table></div>\n"
+
+
+def page(title: str, body: str) -> str:
+    """Return a page that loads nothing and runs nothing."""
+    return PAGE.replace("TITLE", html.escape(title)).replace("BODY", body)
+
+
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>mini_kv: TITLE</title>
+<style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:64rem;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse}td,th{padding:.3rem .7rem;text-align:left;border-bottom:1px solid #8886}
+.wide{overflow-x:auto}meter{width:12rem;max-width:40vw}li{margin:.3rem 0}</style>
+<h1>TITLE</h1>
+BODY</html>
+"""

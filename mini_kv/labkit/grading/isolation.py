@@ -1,0 +1,104 @@
+"""The walls around one process: a namespace where the system lends one, and limits everywhere.
+
+`bwrap` (bubblewrap) gives a submission its own view of the machine: no network, no other process, every file read-only
+but its own folder, and neither solutions nor other submissions there at all. `unshare` gives the first two. `process`
+is what every system has: a process group of its own, an empty environment, limits of time, memory and files.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("bwrap", "unshare", "process")
+SAYS = {
+    "bwrap": "in a namespace of its own (bubblewrap): no network, no other process, all files read-only but its own",
+    "unshare": "in a namespace of its own (unshare): no network, no other process; files as your account may",
+    "process": "as a process of your account, with limits: it may read and write what you may, and use the network",
+}
+_MB = 1 << 20
+
+
+class NoIsolationError(ValueError):
+    """The isolation that was asked for is not to be had here; the message says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """How submissions are kept apart, and what they must not see."""
+
+    kind: str
+    root: Path
+    """The checkout."""
+    hidden: tuple[Path, ...] = ()
+    """Folders that bubblewrap leaves empty."""
+
+    def command(self, folder: Path, words: Sequence[str]) -> list[str]:
+        """Return the command that runs `words` in `folder` behind these walls."""
+        if self.kind == "unshare":
+            namespaces = ["--user", "--map-current-user", "--net", "--ipc", "--pid", "--fork", "--kill-child"]
+            return ["unshare", *namespaces, "--", *words]
+        if self.kind == "process":
+            return list(words)
+        return ["bwrap", *self._view(folder), "--chdir", str(folder), "--", *words]
+
+    def _view(self, folder: Path) -> list[str]:
+        """Return bubblewrap's words for what a submission sees; a later one covers an earlier one."""
+        empty = [Path.home(), Path(tempfile.gettempdir()).resolve()]
+        python = dict.fromkeys([self.root, Path(sys.prefix), Path(sys.base_prefix)])
+        hidden = [path for path in (*self.hidden, self.root / "solutions", self.root / ".git") if path.is_dir()]
+        view = [
+            *(("--tmpfs", str(path)) for path in empty),
+            *(("--ro-bind", str(path), str(path)) for path in python),
+            *(("--tmpfs", str(path.resolve())) for path in hidden),
+            ("--bind", str(folder), str(folder)),
+        ]
+        alone = ["--unshare-all", "--die-with-parent", "--new-session"]
+        whole = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+        return [*alone, *whole, *(word for words in view for word in words)]
+
+
+def find_walls(wanted: str, root: Path, hidden: Sequence[Path]) -> Walls:
+    """Return the walls of this kind, or with "auto" the best that this machine has.
+
+    Raises `NoIsolationError` if the kind that was asked for does not work here.
+    """
+    for kind in KINDS if wanted == "auto" else [wanted]:
+        walls = Walls(kind, root, tuple(hidden))
+        if kind == "process" or _works(walls):
+            return walls
+    raise NoIsolationError(f"{wanted} does not work here: not installed, or this account may make no namespaces")
+
+
+def _works(walls: Walls) -> bool:
+    if shutil.which(walls.kind) is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        command = walls.command(Path(folder).resolve(), [sys.executable, "-c", "import pytest"])
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def limits_of(needs: str, seconds: int, kind: str) -> dict[str, int]:
+    """Return the limits of a lab's process, as `resource` names them: torch maps much more memory than it uses."""
+    memory = {"C": 2048, "T": 12_288, "K": 16_384}[needs] * _MB
+    processes = 64 if kind == "bwrap" else 4096  # where there is no namespace, all of the account's are counted
+    return {"CPU": seconds, "AS": memory, "FSIZE": 16 * _MB, "NPROC": processes, "CORE": 0}
+
+
+def environment_of(root: Path, folder: Path) -> dict[str, str]:
+    """Return the whole environment of a submission: nothing of the instructor's is in it."""
+    return {
+        "PATH": os.defpath,
+        "HOME": str(folder),
+        "TMPDIR": str(folder / "tmp"),
+        "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": str(root),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }

@@ -1,0 +1,26 @@
+"""The parts of a learner's engine, for `mini-kv serve --labs PATH`: the command joins the two."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.labkit.lab import UnknownLabError, all_labs, find_checkout, shown
+from mini_kv.labkit.own_engine.assembly import seams
+from mini_kv.labkit.own_engine.command import table
+from mini_kv.labkit.own_engine.found import find_parts, own_parts
+
+
+def parts_of_labs(choice: str) -> tuple[list[str], dict[str, Any]]:
+    """Return whose each part is, as lines, and the arguments of an `LLMEngine` that is made of these parts.
+
+    Raises `ConfigError` if there are no labs, or no such files.
+    """
+    if choice not in ("starter", "solution") and not os.path.isdir(choice):
+        raise ConfigError(f"--labs {shown(choice)}: it is neither starter nor solution, and there is no such folder")
+    try:
+        root = find_checkout(Path.cwd())
+    except UnknownLabError as error:
+        raise ConfigError(str(error)) from None
+    found = find_parts(choice, all_labs(root), Path.cwd())
+    return table(found, "solution" if choice == "solution" else "yours"), seams(own_parts(found))

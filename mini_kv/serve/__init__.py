@@ -1,0 +1,15 @@
+"""An endpoint that clients know: OpenAI's requests over HTTP, an engine in a thread of its own, a page that shows it.
+
+    client --HTTP--> app --Ticket--> EngineLoop (a thread) --> LLMEngine
+                      ^                  |
+                      +--- pieces of text, each client's own queue
+
+Reading order: `protocol` (what may be asked), `tenants` (who asks, and with whom one shares), `engine_loop` (the one
+loop), `answers` (what is said back), `streams`, `app` (the endpoint), `live` (the page at /), `metrics`, `server`, and
+`serve_command`, where all of it is put together.
+
+KV events out: `kv_events` (the words and the bytes, vLLM's), `kv_events_manager` (from what blocks go through to
+events), `kv_events_publisher` (over ZeroMQ, with numbers and a replay). In: `mirror` (another engine's cache, made of
+its events), `mirror_trace` (the requests behind them), `attach` (sockets, recordings, a server's counters),
+`attach_draw` (a mirror as text), `attach_command` (`mini-kv attach`).
+"""

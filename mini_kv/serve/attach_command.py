@@ -1,0 +1,173 @@
+"""`mini-kv attach tcp://127.0.0.1:5557`: another engine's cache, drawn as its events come; or a recording of them."""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.engine.terminal import Screen, printable
+
+if TYPE_CHECKING:
+    from mini_kv.serve.attach import Subscriber
+    from mini_kv.serve.kv_events import KVEventBatch
+
+_DRAW_EVERY_S = 0.1
+_METRICS_EVERY_S = 2.0
+_LONGEST_PAUSE_S = 0.3
+"""Between two batches of a recording, on a terminal."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
+    parser.add_argument(
+        "source", help="where events are published (tcp://HOST:PORT, ipc://PATH), or a recording's file"
+    )
+    parser.add_argument("--replay", metavar="ENDPOINT", help="where to ask for batches that were missed")
+    parser.add_argument("--topic", default="", help="listen to this topic alone (default: to all)")
+    parser.add_argument("--metrics", metavar="URL", help="show the server's counters, too: http://HOST:PORT/metrics")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="keep all batches, for `mini-kv attach FILE`")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the requests that were seen, for `mini-kv curve` and `explain`",
+    )
+    parser.add_argument("--seconds", type=float, metavar="S", help="stop after that long (default: at Ctrl-C)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw until the end; return 0, or 2 with a sentence on stderr if there is nothing to listen to."""
+    try:
+        if args.metrics is not None and not args.metrics.startswith(("http://", "https://")):
+            raise ConfigError(f"--metrics {args.metrics!r} is no http address")
+        if "://" in args.source:
+            return _attach(args)
+        if not Path(args.source).is_file():
+            raise ConfigError(f"{args.source!r} is neither an address, such as tcp://127.0.0.1:5557, nor a file")
+        return _play(args)
+    except ModuleNotFoundError as error:
+        advice = "in a checkout, `make test` brings it, or pip install -e '.[events]'"
+        print(f"mini-kv attach: no {error.name} here: {advice}", file=sys.stderr)
+    except ConfigError as error:
+        print(f"mini-kv attach: {printable(str(error))}", file=sys.stderr)
+    return 2
+
+
+def _attach(args: argparse.Namespace) -> int:
+    """Listen to a running engine."""
+    from mini_kv.serve.attach import Subscriber
+
+    subscriber = Subscriber(args.source, args.replay, args.topic)
+    try:
+        with suppress(KeyboardInterrupt):
+            record = None if args.record is None else args.record.open("wb")
+            watch = _Watch(args, subscriber, record)
+            _listen(watch, subscriber, args.seconds)
+        return watch.end()
+    finally:
+        subscriber.close()
+
+
+def _listen(watch: "_Watch", subscriber: "Subscriber", seconds: float | None) -> None:
+    """Take what comes, until the time is over."""
+    begin = time.monotonic()
+    watch.draw()
+    if watch.args.replay is not None:
+        watch.follower.catch_up()
+    while seconds is None or time.monotonic() < begin + seconds:
+        frames = subscriber.hear(_DRAW_EVERY_S)
+        if frames is not None:
+            watch.follower.receive(frames)
+        watch.draw()
+
+
+def _play(args: argparse.Namespace) -> int:
+    """Play a recording: on a terminal in its own time, long pauses cut short; elsewhere at once."""
+    from mini_kv.serve.attach import read_batches
+
+    watch = _Watch(args, None, None)
+    before: float | None = None
+    with suppress(KeyboardInterrupt):
+        for number, batch in read_batches(Path(args.source)):
+            if watch.screen is not None and before is not None:
+                time.sleep(min(max(0.0, batch.ts - before), _LONGEST_PAUSE_S))
+            before = batch.ts
+            watch.follower.take(number, batch)
+            watch.draw()
+    return watch.end()
+
+
+class _Watch:
+    """A mirror, what is kept of it, and the screen that it is drawn on."""
+
+    def __init__(self, args: argparse.Namespace, subscriber: "Subscriber | None", record: IO[bytes] | None) -> None:
+        from mini_kv.serve.mirror import Follower, Mirror
+        from mini_kv.serve.mirror_trace import SeenRequests
+
+        self.args, self._record = args, record
+        self.mirror = Mirror()
+        self.seen = None if args.trace is None else SeenRequests(self.mirror)  # grows with every request
+        self.follower = Follower(self.mirror, subscriber.replay if subscriber else lambda first: None, self._note)
+        self.screen = Screen(sys.stdout) if sys.stdout.isatty() else None
+        self._next_draw = self._next_metrics = 0.0
+        self._metrics = ""
+
+    def _note(self, number: int, batch: "KVEventBatch") -> None:
+        from mini_kv.serve.attach import write_batch
+
+        if self.seen is not None:
+            self.seen.apply(number, batch)
+        if self._record is not None:
+            write_batch(self._record, number, batch)
+
+    def draw(self) -> None:
+        """Draw, on a terminal and not more often than it can be seen."""
+        if self.screen is not None and time.monotonic() >= self._next_draw:
+            self._next_draw = time.monotonic() + _DRAW_EVERY_S
+            columns, rows = shutil.get_terminal_size()
+            self.screen.draw([line[: columns - 1] for line in self._lines(columns - 1, rows - 1)])
+
+    def _lines(self, width: int, most: int) -> Iterable[str]:
+        from mini_kv.serve.attach_draw import MARKS, state_lines, tree_lines
+
+        source = printable(self.args.source)
+        complaints = [f"cannot be read: {printable(each)}" for each in [*self.follower.complaints][-1:]]
+        if not self.follower.next_number:
+            return [f"{source}: nothing was heard yet", *self._metrics_lines(), *complaints]
+        asked = f", {self.follower.num_asked_for:,} of them asked for" if self.follower.num_asked_for else ""
+        lines = [f"{source}: {self.follower.next_number:,} batches{asked}", *state_lines(self.mirror)]
+        lines += [*self._metrics_lines(), *complaints]
+        return [*lines, "", *tree_lines(self.mirror, width, max(1, most - len(lines) - 3)), "", MARKS]
+
+    def _metrics_lines(self) -> list[str]:
+        from mini_kv.serve.attach import read_metrics
+        from mini_kv.serve.attach_draw import metrics_line
+
+        if self.args.metrics is None:
+            return []
+        if time.monotonic() >= self._next_metrics:
+            self._metrics = printable(metrics_line(read_metrics(self.args.metrics)))
+            self._next_metrics = time.monotonic() + _METRICS_EVERY_S
+        return [self._metrics]
+
+    def end(self) -> int:
+        """Draw the last state, write the trace, and say what was seen; 1: nothing was heard."""
+        if self._record is not None:
+            self._record.close()
+        if self.screen is not None:
+            self.screen.clear()
+        print("\n".join(self._lines(width=100, most=24)))
+        if self.seen is not None:
+            lines = [json.dumps(line) for line in self.seen.trace()]
+            self.args.trace.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            lost = (
+                f"; of {self.seen.num_headless:,} blocks the beginning is not known" if self.seen.num_headless else ""
+            )
+            print(f"{len(lines):,} requests in {self.args.trace}{lost}")
+        return 0 if self.follower.next_number else 1

@@ -1,0 +1,81 @@
+"""A mirror as lines of text.
+
+    43 blocks can be found, 1 of them a twin; 823 stored, 780 removed
+    whole: no batch is missing
+    ########2###
+          ####
+       #
+
+A column is a place in a prompt, a row a way through it: what two prompts have in common stands once, and the second
+one's own blocks begin below the place where they part.
+"""
+
+from collections.abc import Mapping
+
+from mini_kv.serve.mirror import Key, Mirror
+
+MARKS = "#  a block    2, 3 ...  that many with one hash    ~  what came before is gone"
+
+
+def state_lines(mirror: Mirror) -> list[str]:
+    """Return how much the mirror holds, and whether it is whole."""
+    twins = {0: "", 1: ", 1 of them a twin"}.get(mirror.num_twins, f", {mirror.num_twins:,} of them twins")
+    counts = f"{mirror.num_stored:,} stored, {mirror.num_removed:,} removed"
+    lines = [f"{mirror.num_blocks:,} blocks can be found{twins}; {counts}"]
+    if not mirror.gaps:
+        return [*lines, "whole: no batch is missing"]
+    more = "" if len(mirror.gaps) == 1 else f", and {len(mirror.gaps) - 1:,} more gaps before"
+    unknown = f"; {mirror.num_unknown_removed:,} were removed that were not known" if mirror.num_unknown_removed else ""
+    return [*lines, f"NOT WHOLE: {mirror.gaps[-1]}{more}{unknown}"]
+
+
+def metrics_line(metrics: Mapping[str, float] | str) -> str:
+    """Return what the server's own counters say."""
+    if isinstance(metrics, str):
+        return metrics
+    queries, hits = (metrics.get(f"vllm:prefix_cache_{name}_total", 0.0) for name in ("queries", "hits"))
+    share = f" ({hits / queries:.1%})" if queries else ""
+    return (
+        f"the server counts: {hits:,.0f} of {queries:,.0f} prompt tokens found{share}; KV cache"
+        f" {metrics.get('vllm:kv_cache_usage_perc', 0.0):.1%} held; {metrics.get('vllm:num_requests_running', 0):.0f}"
+        f" running, {metrics.get('vllm:num_requests_waiting', 0):.0f} waiting"
+    )
+
+
+def tree_lines(mirror: Mirror, width: int, most: int) -> list[str]:
+    """Return the blocks of the first group as rows, the largest first; at most `most` lines."""
+    group_id = min((key.group_id for key in mirror.blocks), default=0)
+    children: dict[Key | None, list[Key]] = {}
+    for key, block in mirror.blocks.items():
+        if key.group_id == group_id:
+            parent = block.parent if block.parent in mirror.blocks else None
+            children.setdefault(parent, []).append(key)
+    sizes = _sizes(children)
+    rows: list[str] = []
+    todo = [(0, root) for root in sorted(children.get(None, []), key=lambda key: sizes[key])]
+    while todo:
+        depth, key = todo.pop()
+        row = " " * depth + ("~" if depth == 0 and mirror.blocks[key].parent is not None else "")
+        at: Key | None = key
+        while at is not None:
+            copies = mirror.blocks[at].copies
+            row += "#" if copies == 1 else str(min(copies, 9))
+            depth += 1
+            nexts = sorted(children.get(at, []), key=lambda key: sizes[key])
+            at = nexts.pop() if nexts else None
+            todo += [(depth, other) for other in nexts]
+        rows.append(row if len(row) <= width else row[: width - 3] + "...")
+    if len(rows) > most:
+        rows[most - 1 :] = [f"... and {len(rows) - most + 1:,} more rows"]
+    return rows
+
+
+def _sizes(children: Mapping[Key | None, list[Key]]) -> dict[Key, int]:
+    """Return how many blocks each key begins, itself included."""
+    order: list[Key] = [*children.get(None, [])]
+    for key in order:  # grows while it is walked: parents before children
+        order += children.get(key, [])
+    sizes: dict[Key, int] = {}
+    for key in reversed(order):
+        sizes[key] = 1 + sum(sizes[child] for child in children.get(key, []))
+    return sizes

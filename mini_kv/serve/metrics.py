@@ -1,0 +1,120 @@
+"""What /metrics tells: vLLM's names, so that a dashboard made for vLLM shows this engine, too.
+
+Gauges and counters are read off the engine when they are asked for; times are noted as they pass. Sums are over all
+tenants, and meant for who runs the server.
+
+Source: vLLM 0.33 `PrometheusStatLogger` (v1/metrics/loggers.py): names, kinds and buckets.
+"""
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from mini_kv.engine.llm_engine import LLMEngine
+from mini_kv.engine.output_processor import DeltaOutput
+from mini_kv.serve.engine_loop import Ticket
+
+_TO_FIRST = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+)
+_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_REQUEST = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+_LABELS = ("model_name", "engine")
+
+
+class Metrics:
+    """The metrics of one server; a watcher of its loop."""
+
+    def __init__(self, engine: LLMEngine, model_name: str) -> None:
+        self._engine = engine
+        self._values = (model_name, "0")
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+        def seconds(name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
+            made = Histogram(f"vllm:{name}", about, _LABELS, buckets=buckets, registry=self._registry)
+            return made.labels(*self._values)
+
+        self._to_first = seconds("time_to_first_token_seconds", "Time to the first token.", _TO_FIRST)
+        self._between = seconds("inter_token_latency_seconds", "Time between two tokens of a text.", _TOKEN)
+        self._whole = seconds("e2e_request_latency_seconds", "Time from a request to its last token.", _REQUEST)
+        self._ended = Counter(
+            "vllm:request_success", "Texts by why they ended.", (*_LABELS, "finished_reason"), registry=self._registry
+        )
+        self._last: dict[tuple[str, int], float] = {}
+
+    def text(self) -> bytes:
+        """Return all of it, in the format of Prometheus."""
+        return generate_latest(self._registry)
+
+    def came(self, ticket: Ticket) -> None:
+        """See `Watcher`."""
+
+    def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
+        """Note when a token came, and why a text ended."""
+        now, sample = time.perf_counter(), (delta.request_id, delta.index)
+        if ticket.first_token is None:
+            ticket.first_token = now
+            self._to_first.observe(now - ticket.arrived)
+        elif sample in self._last:
+            self._between.observe(now - self._last[sample])
+        self._last[sample] = now
+        if delta.finish_reason is not None:
+            del self._last[sample]
+            self._whole.observe(now - ticket.arrived)
+            self._ended.labels(*self._values, delta.finish_reason).inc()
+
+    def turned(self, busy: bool) -> None:
+        """Forget texts that were given up."""
+        if not busy:
+            self._last.clear()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is read off the engine: called by the registry."""
+        scheduler, stats = self._engine.scheduler, self._engine.stats
+        manager = self._engine.kv_cache_manager
+        found = manager.prefix_cache_stats
+        gauges = {
+            "num_requests_running": ("Requests in the running batch.", len(scheduler.running)),
+            "num_requests_waiting": ("Requests that wait to be let in.", len(scheduler.waiting)),
+            "kv_cache_usage_perc": ("Share of the pool's blocks that are held, 1 is all.", manager.usage),
+        }
+        counters = {
+            "prefix_cache_queries": ("Prompt tokens that were looked up.", found.queries),
+            "prefix_cache_hits": ("Prompt tokens that were found.", found.hits),
+            "num_preemptions": ("Requests that had to give way.", scheduler.num_preemptions),
+            "prompt_tokens": ("Tokens of prompts that were taken in.", stats.num_prompt_tokens),
+            "generation_tokens": ("Tokens that were chosen.", stats.num_generation_tokens),
+        }
+        for name, (about, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"vllm:{name}", about, labels=_LABELS)
+            gauge.add_metric(self._values, value)
+            yield gauge
+        for name, (about, value) in counters.items():
+            counter = CounterMetricFamily(f"vllm:{name}", about, labels=_LABELS)
+            counter.add_metric(self._values, value)
+            yield counter
+        sizes = {"block_size": str(manager.block_size), "num_gpu_blocks": str(len(manager.block_pool.blocks))}
+        info = GaugeMetricFamily("vllm:cache_config_info", "Sizes of the cache.", labels=["engine", *sizes])
+        info.add_metric(["0", *sizes.values()], 1)
+        yield info

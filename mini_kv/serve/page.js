@@ -1,0 +1,123 @@
+// The page at /: takes the server's tellings, shows them, and sends prompts. No library; nothing is asked of another host.
+
+const find = (selector) => document.querySelector(selector);
+const head = JSON.parse(find("#head").textContent);
+const figure = find("kv-story"), form = find("form"), answer = find("output"), hold = find("#hold");
+let latest = null;
+
+find("#model").textContent = head.model;
+find("#key").hidden = !head.key;
+form.max_tokens.max = head.longest - 1;
+
+/** An element with a class and children; texts stay texts, whatever stands in them. */
+function make(name, className, ...children) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  element.append(...children);
+  return element;
+}
+
+// -- What the server tells --
+
+const percent = (share) => `${Math.round(100 * share)} %`;
+
+function counted(c) {
+  return [
+    ["running", c.running],
+    ["waiting", c.waiting],
+    ["blocks held", `${c.held} of ${c.blocks}`],
+    ["found in the cache", percent(c.hit_rate)],
+    ["evicted", c.evicted],
+    ["preempted", c.preempted],
+    ["tokens written", c.generation_tokens],
+  ];
+}
+
+/** One request: its prompt, what of it was found, and what the model has said so far. */
+function requestRow({ name, prompt, found, said, tokens, cached, state }) {
+  const paid = cached === null ? `${tokens} tokens` : `${cached} of ${tokens} tokens found`;
+  const rest = prompt.startsWith(found) ? prompt.slice(found.length) : prompt;
+  return make(
+    "li",
+    `request ${state}`,
+    make("span", "what", `${name}, ${paid}, ${state}`),
+    make("p", "", make("mark", "", found), rest, make("strong", "", said)),
+  );
+}
+
+function show({ counters, requests, log, story }) {
+  const rows = counted(counters).map(([name, value]) => make("div", "", make("dt", "", name), make("dd", "", String(value))));
+  find("#counters").replaceChildren(...rows);
+  find("#requests").replaceChildren(...requests.toReversed().map(requestRow));
+  const lines = find("#log");
+  lines.textContent = log.join("\n");
+  lines.scrollTop = lines.scrollHeight;
+  figure.data = story;
+}
+
+const held = () => hold.getAttribute("aria-pressed") === "true";
+
+hold.addEventListener("click", () => {
+  hold.setAttribute("aria-pressed", String(!held()));
+  if (!held() && latest) show(latest);
+});
+
+function listen() {
+  const events = new EventSource("/events"); // a browser connects again by itself
+  events.onmessage = ({ data }) => {
+    latest = JSON.parse(data);
+    find("#state").textContent = "live";
+    if (!held()) show(latest);
+  };
+  events.onerror = () => (find("#state").textContent = "the server does not answer");
+}
+
+// -- What the reader asks --
+
+/** The events of a stream, each as its JSON. */
+async function* eventsOf(response) {
+  let text = "";
+  for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
+    text += piece;
+    const whole = text.split("\n\n");
+    text = whole.pop();
+    for (const event of whole) if (event !== "data: [DONE]") yield JSON.parse(event.slice("data: ".length));
+  }
+}
+
+let numAsked = 0;
+
+async function ask() {
+  const number = ++numAsked;
+  const write = (text) => number === numAsked && answer.append(text); // an older answer goes on, and is not shown here
+  const body = {
+    prompt: form.prompt.value,
+    max_tokens: +form.max_tokens.value,
+    temperature: +form.temperature.value,
+    stream: true,
+    stream_options: { include_usage: true },
+  };
+  const headers = { "Content-Type": "application/json", ...(head.key && { Authorization: `Bearer ${form.key.value}` }) };
+  const response = await fetch("/v1/completions", { method: "POST", headers, body: JSON.stringify(body) });
+  if (!response.ok) throw new Error((await response.json()).error.message);
+  answer.textContent = "";
+  for await (const event of eventsOf(response)) {
+    if (event.error) throw new Error(event.error.message);
+    if (event.choices.length) write(event.choices[0].text);
+    else if (event.usage.prompt_tokens_details) {
+      const { prompt_tokens: all, prompt_tokens_details: details } = event.usage;
+      write(`\n\n(${details.cached_tokens} of your ${all} tokens were in the cache)`);
+    }
+  }
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  try {
+    await ask();
+  } catch (error) {
+    answer.textContent = String(error.message ?? error);
+  }
+});
+
+listen();

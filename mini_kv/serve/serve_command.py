@@ -1,0 +1,150 @@
+"""`mini-kv serve`: an endpoint that clients know, on the small model or on a checkpoint."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mini_kv.core.errors import ConfigError, KVCacheError
+
+if TYPE_CHECKING:
+    from mini_kv.engine.llm_engine import LLMEngine
+    from mini_kv.serve.app import Service
+    from mini_kv.serve.live import LiveStory
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SMALL_POOL, SMALL_BLOCK, BLOCK = 97, 8, 16
+"""Blocks of the small model's pool, and tokens of each, unless told otherwise: few enough to be drawn with their words.
+With a checkpoint a block has vLLM's 16."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--model", type=Path, metavar="DIR", help="a checkpoint's folder (default: the small model)")
+    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
+    parser.add_argument("--dtype", default="auto", metavar="DTYPE", help="to compute in (default: auto)")
+    parser.add_argument(
+        "--labs", metavar="PATH", help="serve with the parts of your labs: starter, solution, or a folder"
+    )
+    parser.add_argument(
+        "--num-blocks",
+        type=int,
+        metavar="N",
+        help=f"size of the pool (default: {SMALL_POOL}; with --model: for a full text)",
+    )
+    parser.add_argument(
+        "--block-size", type=int, metavar="N", help=f"tokens per block (default: {SMALL_BLOCK}; with --model: {BLOCK})"
+    )
+    parser.add_argument(
+        "--max-num-seqs",
+        type=int,
+        default=128,
+        metavar="N",
+        help="texts that run at once (default: 128)",
+    )
+    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="texts that may wait (default: 256)")
+    net = parser.add_argument_group("who may ask")
+    net.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1, this machine)")
+    net.add_argument("--port", type=int, default=8000, help="(default: 8000; 0: one that is free)")
+    net.add_argument(
+        "--api-keys",
+        type=Path,
+        metavar="FILE",
+        help="a key a line: only who has one is served, and tenants share no blocks",
+    )
+    net.add_argument("--open", action="store_true", help="serve all who reach a public address, without keys")
+    page = parser.add_argument_group("the page at /", "With several keys there is none: it shows all clients' words.")
+    page.add_argument("--no-page", action="store_true", help="show no page")
+    page.add_argument(
+        "--step-ms", type=int, default=0, metavar="MS", help="the least time of a step, so that it can be watched"
+    )
+    page.add_argument("--record", type=Path, metavar="FILE", help="write the story at the end, for mini-kv story FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until TERM or Ctrl-C; return the exit status: 0, or 2 if it cannot be done as asked."""
+    try:
+        from mini_kv.serve.server import Server
+
+        server = Server(make_service(args, read_keys(args)), args.host, args.port)
+    except ModuleNotFoundError as error:
+        advice = "in a checkout, `make test` brings it, or pip install -e '.[serve]'"
+        print(f"mini-kv serve: no {error.name} here: {advice}", file=sys.stderr)
+        return 2
+    except (KVCacheError, OSError) as error:
+        print(f"mini-kv serve: {error}", file=sys.stderr)
+        return 2
+    try:
+        server.run()
+    except SystemExit:  # the address is in use, which uvicorn has said
+        return 2
+    return 0
+
+
+def read_keys(args: argparse.Namespace) -> list[str]:
+    """Return the keys. Raises `ConfigError` if a public address would be served without any and unasked."""
+    if args.api_keys is None:
+        if args.host not in LOOPBACK and not args.open:
+            message = f"--host {args.host} can be reached from other machines: give --api-keys FILE, or say --open"
+            raise ConfigError(message)
+        return []
+    lines = [line.strip() for line in args.api_keys.read_text(encoding="utf-8").splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys or not all(re.fullmatch("[!-~]{8,}", key) for key in keys):
+        raise ConfigError(f"--api-keys {args.api_keys}: a key is a line of 8 letters or more, without spaces")
+    return keys
+
+
+def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
+    """Return the endpoint's engine and all around it. Raises `KVCacheError` if it cannot be made."""
+    from mini_kv.serve.app import Service
+    from mini_kv.serve.engine_loop import EngineLoop, Watcher
+    from mini_kv.serve.live import LivePage, save
+    from mini_kv.serve.metrics import Metrics
+    from mini_kv.serve.tenants import Tenants
+
+    tenants = Tenants(keys)
+    engine, live = make_engine(args, tenants.are_several)
+    name = args.served_model_name or (args.model.resolve().name if args.model is not None else "tiny")
+    metrics = Metrics(engine, name)
+    watchers: list[Watcher] = [metrics] if live is None else [metrics, live]
+    loop = EngineLoop(engine, max_waiting=args.max_waiting, least_step_s=args.step_ms / 1000, watchers=watchers)
+    if live is None:
+        return Service(loop, name, metrics, tenants)
+    head = {"model": name, "key": bool(keys), "longest": engine.config.scheduler.max_model_len}
+
+    def keep() -> None:
+        if args.record is not None:
+            save(live.recorded() or {}, args.record)
+
+    return Service(loop, name, metrics, tenants, LivePage(live, loop, head), on_end=keep)
+
+
+def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngine, LiveStory | None]":
+    """Return the engine, and what watches it if there is to be a page. Raises `KVCacheError`."""
+    from mini_kv.engine.llm import LLM
+    from mini_kv.serve.live import LiveStory, plain_manager
+
+    parts: dict[str, Any] = {}
+    if args.labs is not None:
+        lines, parts = args.parts_of_labs(args.labs)
+        print("\n".join(lines), end="\n\n", flush=True)
+    live = None
+    if not (args.no_page or multi_tenant):
+        live = LiveStory(parts.get("make_manager", plain_manager), record=args.record is not None)
+        parts["make_manager"] = live.make_manager
+    is_small = args.model is None
+    num_blocks = SMALL_POOL if args.num_blocks is None and is_small else args.num_blocks
+    llm = LLM(
+        args.model,
+        dtype=args.dtype,
+        parts=parts,
+        num_blocks=num_blocks,
+        block_size=args.block_size or (SMALL_BLOCK if is_small else BLOCK),
+        max_num_seqs=args.max_num_seqs,
+        multi_tenant=multi_tenant,
+    )
+    if live is not None:
+        live.watch(llm.llm_engine)
+    return llm.llm_engine, live

@@ -1,0 +1,49 @@
+"""Who asks, and with whom a request shares blocks: a tenant per key, a salt per tenant.
+
+    key of Ann --HMAC with a secret of this process--> salt of Ann      no client can name it, so none can choose
+    key of Bob ---------------------------------------> salt of Bob      whose blocks it finds
+
+A client that chose its salt would choose its victim. Source: vLLM's `cache_salt`, which a client sends; here what it
+sends only cuts its own part of the cache further.
+"""
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from hashlib import sha256
+
+from mini_kv.serve.protocol import RequestError
+
+
+class Tenants:
+    """The keys of a server. Without any, all who reach the server are served, and all share one cache."""
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        self._keys = [key.encode() for key in dict.fromkeys(keys)]
+        self._secret = secrets.token_bytes(32)
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there is a tenant to hide counts from."""
+        return len(self._keys) > 1
+
+    def key_of(self, authorization: str | None) -> bytes | None:
+        """Return the key that a request came with; `None` if none is asked for. Raises `RequestError`."""
+        if not self._keys:
+            return None
+        scheme, _, given = (authorization or "").partition(" ")
+        # Every key is compared, each in constant time: how long it takes says nothing of any.
+        found = [key for key in self._keys if hmac.compare_digest(key, given.strip().encode())]
+        if scheme.lower() != "bearer" or not found:
+            message = "this server asks for a key that it knows, in the header Authorization: Bearer KEY"
+            raise RequestError(message, status=401, code="invalid_api_key")
+        return found[0]
+
+    def cache_salt(self, key: bytes | None, wanted: str | None) -> str | None:
+        """Return the salt of a request: of its tenant, and of what the client named, if it named one."""
+        if key is None:
+            return wanted
+        framed = (
+            len(key).to_bytes(4, "big") + key + (b"" if wanted is None else b"+" + wanted.encode("utf-8", "replace"))
+        )
+        return hmac.new(self._secret, framed, sha256).hexdigest()

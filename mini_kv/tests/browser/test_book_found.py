@@ -1,0 +1,254 @@
+"""The book is found and shared: by its search, by a link to a page, at a wrong address, on paper; and a lab's page."""
+
+import html
+import re
+import struct
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from mini_kv_book.places import DOCS
+from mini_kv_book.taught import glossary, words
+
+from mini_kv.tests.browser.built_book import PREFIX, page_names
+
+pytestmark = [pytest.mark.book, pytest.mark.timeout(400)]
+
+INDEX_LIMIT = 1_100_000  # bytes; it was twice as much with the listings
+
+LEADS = {
+    "引用计数": "05",
+    "驱逐": "07",
+    "OOM": "02",
+    "ref_cnt": "05",
+    "copy on write": "13",
+    "PagedAttention": "03",
+    "写时复制": "13",
+    "块表": "03",
+    "前缀缓存": "06",
+    "抢占": "13",
+    "槽位映射": "10",
+    "分块预填充": "13",
+    "滑动窗口": "14",
+    "命中率": "09",
+    "卸载": "19",
+    "显存不足": "02",
+    "chunked prefill": "13",
+    "online softmax": "11",
+    "hash collision": "06",
+    "roofline": "12",
+    "GQA": "02",
+    "null block": "05",
+    "speculative decoding": "08",
+    "eviction policy": "18",
+    "time to first token": "16",
+    "FlashAttention": "11",
+    "KV cache": "01",
+    "linked list": "04",
+    "throughput": "17",
+    "vLLM source": "20",
+}
+"""What a reader types, and the number in the file's name of the chapter that teaches it."""
+
+FIRST_PAGES = """() => [...document.querySelectorAll(".md-search-result__item > a.md-search-result__link")]
+  .map((link) => link.pathname)"""
+
+
+def test_thirty_words_in_two_languages_lead_to_their_chapter(book_url, open_page):
+    """It is among the first three pages that the search names."""
+    page = open_page(book_url + "labs/lab-02/")
+    page.keyboard.press("/")
+    found = {}
+    for typed in LEADS:
+        for text in ("", typed):  # the results of the one before go first
+            page.locator(".md-search__input").fill(text)
+            page.keyboard.press("Shift")  # a text that is put in raises no key, and the theme waits for one
+            page.locator(".md-search-result__item").first.wait_for(state="attached" if text else "detached")
+        places = [urlsplit(place).path.rstrip("/").rsplit("/", 1)[-1] for place in page.evaluate(FIRST_PAGES)]
+        found[typed] = list(dict.fromkeys(places))[:3]
+    missed = {typed: pages for typed, pages in found.items() if LEADS[typed] not in {name[:2] for name in pages}}
+    assert missed == {}
+
+
+def test_what_the_search_loads_is_small_and_has_no_listing(site):
+    index = (site / "search/search_index.json").read_text(encoding="utf-8")
+    assert len(index.encode()) < INDEX_LIMIT
+    assert "<pre>" not in index
+
+
+def test_every_chapter_and_every_word_of_the_glossary_is_led_to():
+    """A new chapter, or a new word, is missing in `book/data/taught.toml`; what stands there is a chapter."""
+    assert sorted(words()) == sorted(path.stem for path in (DOCS / "chapters").glob("*.md"))
+    assert sorted(set(glossary()) - {word for those in words().values() for word in those}) == []
+
+
+def test_the_glossary_leads_to_the_chapters(site: Path):
+    text = (site / "reference/glossary/index.html").read_text(encoding="utf-8")
+    assert text.count('href="../../chapters/') >= len(glossary())
+
+
+# A link to a page ---------------------------------------------------------------------------------------------------
+
+META = re.compile(r'<meta (?:property|name)="(og:\w+|twitter:card|description)" content="([^"]*)">')
+
+
+def test_a_link_to_a_page_shows_its_title_its_words_and_a_picture(site):
+    """The picture of a chapter is its own; only the engine's pages share one, and a lab in two languages."""
+    pictures = {}
+    for name in page_names(site):
+        shown = dict(META.findall((site / name / "index.html").read_text(encoding="utf-8")))
+        assert shown["og:title"], name
+        assert shown["og:description"] == shown["description"], name
+        assert shown["twitter:card"] == "summary_large_image"
+        picture = site / shown["og:image"].partition(PREFIX)[2]
+        content = picture.read_bytes()
+        assert content.startswith(b"\x89PNG"), name
+        assert struct.unpack(">II", content[16:24]) == (1200, 630), name
+        if not name.startswith(("api/", "zh/labs/")):
+            pictures[name] = content
+    assert len(set(pictures.values())) == len(pictures) > 50
+
+
+# A wrong address ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("chapters/5-reference-counting/", "chapters/05-reference-counts/"),
+        ("chapters/kernel.html", "chapters/12-the-kernel/"),
+        ("lab-5/", "labs/lab-05/"),
+    ],
+)
+def test_a_wrong_address_offers_the_page_that_was_meant(wrong, meant, site, book_url, browser):
+    """Not through `open_page`: a page that is not there is an error on the console."""
+    page = browser.new_page()
+    page.route("**/*", lambda route: serve_or_404(route, site))
+    page.goto(book_url + wrong)
+    assert meant in [link.removeprefix(PREFIX) for link in page.locator("#kv-perhaps + ul a").evaluate_all(PATHS)]
+    page.get_by_label("Search the book").fill("驱逐")
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.locator(".md-search-result__item a[href*='07-share-free']").first.wait_for()
+    page.close()
+
+
+PATHS = "links => links.map(link => link.pathname)"
+
+
+def serve_or_404(route: Any, site: Path) -> None:
+    """Answer as GitHub Pages does: the page for wrong addresses stands wherever there is none."""
+    path = site / urlsplit(route.request.url).path.removeprefix(PREFIX)
+    if path.exists():
+        route.continue_()
+    else:
+        route.fulfill(status=404, path=site / "404.html", content_type="text/html")
+
+
+# The whole book, on paper -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pdf(site, browser):
+    """The whole book as a PDF, printed by this system's browser as `make book-whole` does it."""
+    write_pdf = pytest.importorskip("mini_kv_book.pdf").write_pdf
+    write_pdf(site, site.parent / "mini_kv.pdf", browser)
+    return pytest.importorskip("pypdf").PdfReader(site.parent / "mini_kv.pdf")
+
+
+@pytest.mark.xdist_group("pdf")
+def test_the_pdf_holds_every_chapter_and_lab_as_text_with_an_outline(site, pdf):
+    titles = set(outline(pdf.outline))
+    pages = [name for name in page_names(site) if name.startswith(("chapters/", "labs/"))]
+    headings = {name: heading_of(site / name / "index.html") for name in pages}
+    assert len(headings) > 35
+    assert [name for name, heading in headings.items() if heading not in titles] == []
+    text = " ".join(page.extract_text() for page in pdf.pages[:80])
+    assert "keys and values" in text
+
+
+@pytest.mark.xdist_group("pdf")
+def test_the_pdf_holds_every_picture_with_its_words(site, pdf):
+    """Each drawing of a chapter is one that a reader has read aloud, under the words that describe it."""
+    told = set(descriptions(pdf))
+    missing = []
+    for path in sorted(site.glob("chapters/*/index.html")):
+        stills = re.findall(r'<svg [^>]*class="kv-still"[^>]*aria-label="([^"]*)"', path.read_text(encoding="utf-8"))
+        missing += [label for label in stills if html.unescape(label) not in told]
+    assert missing == []
+    assert len(told) > 30
+
+
+@pytest.mark.xdist_group("pdf")
+def test_the_pdfs_links_lead_inside_it_or_to_the_published_book(pdf):
+    inside, outside = 0, set()
+    for page in pdf.pages:
+        for link in page.get("/Annots") or []:
+            action = link.get_object().get("/A", {})
+            inside += "/URI" not in action
+            outside |= {action["/URI"]} if "/URI" in action else set()
+    assert inside > 500
+    assert [link for link in outside if "127.0.0.1" in link or link.startswith("file:")] == []
+
+
+def outline(entries: list[Any]) -> list[str]:
+    """Return the titles of an outline, at all depths."""
+    return [title for one in entries for title in (outline(one) if isinstance(one, list) else [packed(one.title)])]
+
+
+def heading_of(path: Path) -> str:
+    """Return a page's first heading, as text."""
+    found = re.search(r"<h1[^>]*>(.*?)(?:<a class=\"headerlink\"|</h1>)", path.read_text(encoding="utf-8"), re.DOTALL)
+    assert found, path
+    return packed(html.unescape(re.sub("<[^>]+>", "", found[1])))
+
+
+def packed(text: str) -> str:
+    """Return a text without its blanks: an outline has none where a line ended."""
+    return "".join(text.split())
+
+
+def descriptions(pdf: Any) -> list[str]:
+    """Return the alternative texts in a tagged PDF."""
+    waiting, found = [pdf.trailer["/Root"]["/StructTreeRoot"]], []
+    while waiting:
+        one = waiting.pop().get_object()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            found += [str(one["/Alt"])] if "/Alt" in one else []
+            waiting += [one["/K"]] if "/K" in one and not isinstance(one["/K"], int) else []
+    return found
+
+
+def test_the_whole_book_is_a_page_without_scripts_that_keeps_its_links_inside(site):
+    text = (site / "whole.html").read_text(encoding="utf-8")
+    assert "<script" not in text
+    ids = set(re.findall(r' id="([^"]+)"', text))
+    assert (
+        sorted({link for link in re.findall(r'href="#([^"]+)"', text) if link not in ids and "kv-" not in link}) == []
+    )
+
+
+def test_on_paper_a_figure_is_the_step_that_tells_most_and_its_story_in_words(book_url, open_page):
+    page = open_page(book_url + "chapters/07-share-free-revive-evict/")
+    page.emulate_media(media="print")
+    story = page.locator("kv-story").first
+    assert story.locator("details li").first.is_visible()
+    assert story.locator(".fig svg").first.is_visible()
+    page.emulate_media(media="screen")
+    page.wait_for_function("!document.querySelector('kv-story details').checkVisibility()")
+
+
+# A lab's page -------------------------------------------------------------------------------------------------------
+
+
+def test_a_labs_editor_stands_beside_what_it_asks_for_and_shells_come_after(book_url, open_page):
+    page = open_page(book_url + "labs/lab-05/", width=1280)
+    spec, desk, shells = (page.locator(part).bounding_box() for part in (".kv-spec", ".kv-desk", "#run"))
+    assert desk["x"] > spec["x"] + spec["width"]
+    assert abs(desk["y"] - spec["y"]) < 50
+    assert shells["y"] > spec["y"] + spec["height"]
+    page.set_viewport_size({"width": 390, "height": 800})
+    spec, desk, shells = (page.locator(part).bounding_box() for part in (".kv-spec", ".kv-desk", "#run"))
+    assert spec["y"] + spec["height"] < desk["y"] < desk["y"] + desk["height"] < shells["y"]

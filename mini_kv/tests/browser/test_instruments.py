@@ -1,0 +1,133 @@
+"""The instruments in a browser: what a reader sees at a position is what the engine said there, and at once."""
+
+from random import Random
+
+import pytest
+
+from mini_kv.lessons import instruments, instruments_of_steps
+from mini_kv.lessons.curves import small_trace
+from mini_kv.lessons.instrument import STYLE, script
+from mini_kv.planning.cost import H200, served
+
+pytestmark = pytest.mark.browser
+
+SEEN = """box => ({
+  marks: [...box.querySelectorAll('svg > *')].filter(one => getComputedStyle(one).display !== 'none').map(one => [
+    one.tagName,
+    Object.fromEntries([...one.attributes].filter(({name}) => !['style', 'data-vary'].includes(name))
+      .map(({name, value}) => [name, value]).concat(one.tagName === 'text' ? [['text', one.textContent]] : [])),
+  ]),
+  says: box.querySelector('figcaption').textContent,
+})"""
+MOVE = """(box, at) => {
+  [...box.querySelectorAll('[data-control]')].forEach((control, i) => {
+    const inputs = control.querySelectorAll('input');
+    if (inputs[0].type === 'range') inputs[0].value = at[i]; else inputs[at[i]].checked = true;
+  });
+  const start = performance.now();
+  box.querySelector('input').dispatchEvent(new Event('input', {bubbles: true}));
+  box.getBoundingClientRect();
+  return performance.now() - start;
+}"""
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """The instruments of the book, as their chapters make them."""
+    model = served("llama-3-8b", num_parameters=8.03e9, num_heads=32)
+    return {
+        "recomputed": instruments.recomputed(),
+        "token_in_boxes": instruments.token_in_boxes(),
+        "rows_and_blocks": instruments.rows_and_blocks(),
+        "changed_token": instruments.changed_token(),
+        "forgery": instruments.forgery(),
+        "hits_of_a_pool": instruments.hits_of_a_pool(small_trace()),
+        "holes": instruments.holes(),
+        "softmax_in_tiles": instruments_of_steps.softmax_in_tiles(),
+        "tiles_over_blocks": instruments_of_steps.tiles_over_blocks(),
+        "roofline": instruments_of_steps.roofline(model, H200),
+        "timetable": instruments_of_steps.timetable(),
+        "bus": instruments_of_steps.bus(model, H200),
+    }
+
+
+HEAD = (
+    "<!doctype html><html lang=en><title>x</title><meta charset=utf-8><meta name=viewport content=width=device-width>"
+)
+
+
+@pytest.fixture(scope="module")
+def url(shown, tmp_path_factory):
+    """The address of a page with all of them."""
+    boxes = "".join(instrument.fragment() for instrument in shown.values())
+    path = tmp_path_factory.mktemp("instruments") / "page.html"
+    path.write_text(f"{HEAD}<style>{STYLE}</style><main>{boxes}</main><script>{script()}</script>", encoding="utf-8")
+    return path.as_uri()
+
+
+def drawn(view):
+    """Return what a view has drawn, as the page tells it."""
+    marks = [[mark.tag, {key: str(value) for key, value in mark.values.items()}] for mark in view.marks.values()]
+    return {"marks": sorted(marks, key=str), "says": "".join(view.says)}
+
+
+def test_every_move_shows_what_the_engine_said_within_a_tenth_of_a_second(shown, url, open_page):
+    page = open_page(url)
+    boxes = page.locator(".kv-instrument").element_handles()
+    for (name, instrument), box in zip(shown.items(), boxes, strict=True):
+        for at in [instrument.start, *Random(name).choices(sorted(instrument.views), k=12)]:
+            took = box.evaluate(MOVE, list(at))
+            found = box.evaluate(SEEN)
+            for mark in found["marks"]:
+                mark[1] = dict(sorted(mark[1].items()))
+            wanted = drawn(instrument.views[at])
+            wanted["marks"] = [[tag, dict(sorted(values.items()))] for tag, values in wanted["marks"]]
+            assert sorted(found["marks"], key=str) == sorted(wanted["marks"], key=str), (name, at)
+            assert found["says"] == wanted["says"]
+            assert took < 100, (name, at)
+
+
+def test_keys_move_it_and_it_says_where_it_is(shown, url, open_page):
+    page = open_page(url)
+    triangle = page.locator(".kv-instrument").first
+    slider = triangle.get_by_role("slider")
+    slider.press("ArrowLeft")
+    assert (slider.get_attribute("aria-valuetext"), triangle.locator(".kv-controls b").inner_text()) == ("63", "63")
+    assert triangle.get_by_role("status").inner_text() == "".join(shown["recomputed"].views[62, 0].says)
+    triangle.get_by_role("radio", name="on").press(" ")
+    assert triangle.get_by_role("status").inner_text() == "".join(shown["recomputed"].views[62, 1].says)
+
+
+def test_the_picture_itself_can_be_taken_in_hand(shown, url, open_page):
+    """A score is dragged to the top of its bar; the pool's line goes to where the pointer is."""
+    page = open_page(url)
+    tiles, pool = (
+        page.locator(".kv-instrument").nth([*shown].index(name)) for name in ("softmax_in_tiles", "hits_of_a_pool")
+    )
+    bar = tiles.locator(".kv-handle").nth(0)
+    bar.scroll_into_view_if_needed()
+    place = bar.bounding_box()
+    page.mouse.move(place["x"] + 9, place["y"] + place["height"] - 2)
+    page.mouse.down()
+    page.mouse.move(place["x"] + 9, place["y"] + 2)
+    page.mouse.up()
+    assert tiles.locator(".kv-controls b").all_inner_texts() == ["2", "5", "4", "1"]
+    line = pool.locator(".kv-handle")
+    line.scroll_into_view_if_needed()
+    place = line.bounding_box()
+    page.mouse.click(place["x"] + place["width"] - 1, place["y"] + 20)
+    assert pool.locator(".kv-controls b").inner_text() == "300"
+
+
+def test_without_scripts_it_is_a_still_and_its_controls_are_not_there(shown, url, open_page):
+    page = open_page(url, java_script_enabled=False)
+    assert page.locator("input:visible").count() == 0
+    captions = page.locator("figcaption").all_inner_texts()
+    assert captions == ["".join(instrument.views[instrument.start].says) for instrument in shown.values()]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_serious_for_a_reader_who_does_not_see_and_nothing_wider_than_a_phone(url, open_page, axe, dark):
+    page = open_page(url, width=360, dark=dark)
+    assert axe(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

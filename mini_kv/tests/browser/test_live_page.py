@@ -1,0 +1,101 @@
+"""The page of `mini-kv serve` in a real browser: two prompts are sent, and the blocks that they share are seen."""
+
+import json
+
+import pytest
+
+from mini_kv.viz.figure import page as page_of
+
+pytest.importorskip("uvicorn", reason="the live page: `make test` gets what the server needs")
+Endpoint = pytest.importorskip("mini_kv.tests.serve.endpoint", reason="the live page needs torch").Endpoint
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+PROMPT = "The cache remembers what it has read, and a block is free when the last request lets go of it."
+"""26 tokens, three blocks and two tokens; to this the small model has much to say."""
+PHONE = {"width": 390, "height": 844, "has_touch": True}
+
+
+@pytest.fixture
+def live(open_page):
+    """A function that starts a server and opens its page."""
+    made, pages = [], []
+
+    def opened(**options):
+        made.append(Endpoint(step_ms=40))
+        shown = open_page(f"http://127.0.0.1:{made[-1].port}/", **options)
+        pages.append(shown)
+        shown.get_by_text("live", exact=True).wait_for()
+        return shown
+
+    yield opened
+    for shown in pages:
+        shown.goto("about:blank")  # or it would look for the server again
+    for endpoint in made:
+        endpoint.end()
+
+
+def send(shown, prompt, tokens):
+    shown.get_by_label("Prompt").fill(prompt)
+    shown.get_by_label("Tokens of the answer").fill(str(tokens))
+    shown.get_by_role("button", name="Send").click()
+
+
+def picture(shown):
+    return shown.locator("kv-story .pic").first.inner_text()
+
+
+@pytest.mark.parametrize("options", [{}, {"dark": True, **PHONE}])
+def test_two_prompts_are_sent_and_share_their_blocks(live, axe, options):
+    shown = live(**options)
+    send(shown, PROMPT, 400)
+    shown.locator("#requests li.runs").wait_for()
+    send(shown, f"{PROMPT} What else?", 6)
+    shown.get_by_text("of your 29 tokens were in the cache").wait_for()
+    assert "(24 of your 29 tokens were in the cache)" in shown.locator("form output").inner_text()
+    shown.locator("#requests li", has_text="B, 24 of 29 tokens found").wait_for()
+    assert shown.locator("#requests li", has_text="B, 24 of 29").locator("mark").inner_text() in PROMPT
+    story = shown.evaluate("document.querySelector('kv-story').data")
+    shared = [step["say"] for step in story["steps"] if "shared 1..3" in step["events"]]
+    assert shared == ["B came."]
+    assert shown.evaluate("document.body.scrollWidth <= innerWidth")
+    # A card whose words change while the checker looks has two texts; the figure's own tests hold it to this rule.
+    assert axe(shown, {"rules": {"label-content-name-mismatch": {"enabled": False}}}) == []
+
+
+def test_the_picture_can_be_held_by_keyboard_and_goes_on(live):
+    shown = live()
+    hold = shown.get_by_role("button", name="Hold the picture")
+    hold.focus()
+    shown.keyboard.press("Enter")
+    assert hold.get_attribute("aria-pressed") == "true"
+    send(shown, PROMPT, 4)
+    shown.locator("form output", has_text="were in the cache").wait_for()
+    assert shown.locator("#requests li").count() == 0
+    hold.press("Enter")
+    shown.locator("#requests li", has_text="A, 0 of 26 tokens found, length").wait_for()
+
+
+def test_an_error_is_a_sentence_and_a_text_stays_a_text(live):
+    shown = live()
+    send(shown, "<img src=x onerror=alert(1)>", 2)
+    shown.locator("#requests li", has_text="<img src=x").wait_for()
+    error = {"error": {"message": "the engine's step failed: RuntimeError: a kernel"}}
+    body = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n"
+    shown.route("**/v1/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    send(shown, "a", 1)
+    shown.locator("form output", has_text="the engine's step failed: RuntimeError: a kernel").wait_for()
+
+
+def test_the_story_is_kept_and_plays_in_a_page_of_its_own(live, open_page, tmp_path):
+    shown = live()
+    send(shown, PROMPT, 12)
+    shown.locator("form output", has_text="were in the cache").wait_for()
+    with shown.expect_download() as download:
+        shown.get_by_role("link", name="Keep the story").click()
+    data = json.loads(download.value.path().read_text(encoding="utf-8"))
+    kept = tmp_path / "kept.html"
+    kept.write_text(page_of(data), encoding="utf-8")
+    again = open_page(kept.as_uri())
+    assert again.locator(".title").inner_text() == "96 blocks of 8 tokens, live"
+    assert again.evaluate("document.querySelector('kv-story').data.steps.length") == len(data["steps"]) > 0

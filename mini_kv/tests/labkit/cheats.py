@@ -1,0 +1,92 @@
+"""Ways to get points without the work, each a file for lab-05: what `mini-kv grade` must not fall for."""
+
+SOLVED = """
+from mini_kv.labkit import todo
+
+def ref_counts(kv, request):
+    (table,) = kv.get_blocks(request.request_id).blocks
+    return [block.ref_cnt for block in table]
+
+def prefill(kv, token_ids, request_id):
+    todo("lab-05", "prefill", "everything")
+
+def cache_hit_rate(kv):
+    todo("lab-05", "cache_hit_rate", "everything")
+"""
+"""An honest beginning: what the cheats below stand on, worth `HONEST` points."""
+
+WALK = """
+def _frames():
+    try:
+        raise ValueError
+    except ValueError as error:
+        frame = error.__traceback__.tb_frame
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+"""
+
+REFUSED = {
+    "leaves at once, with success": "import os\nos._exit(0)\n",
+    "leaves when Python ends": "import atexit, os\natexit.register(os._exit, 0)\n",
+    "patches pytest": "import _pytest.runner\n_pytest.runner.call_runtest_hook = lambda *a, **k: None\n",
+    "skips the tests": "import pytest\npytest.skip(allow_module_level=True)\n",
+    "patches the comparison": "from mini_kv.labkit import fixture\nfixture.same = lambda want, got: True\n",
+    "patches expect": "from mini_kv.labkit.fixture import LabUnderTest\nLabUnderTest.expect = lambda *a, **k: None\n",
+    "edits the scoreboard": (
+        "from mini_kv.labkit import scoreboard\nscoreboard.LabResult.score = property(lambda r: r.points)\n"
+    ),
+    "takes the scenario's prefill": "from mini_kv.trace.scenario import prefill\n",
+    "reads the solution": "exec(open('solutions/lab-05/solution.py').read())\n",
+    "loads the solution": "import importlib\nimportlib.import_module('solutions')\n",
+    "writes to others": "import pathlib\nfor p in pathlib.Path('..').rglob('*.py'): p.write_text('')\n",
+    "forges JUnit's file": "open('junit.xml', 'w').write('<testsuite failures=\"0\"/>')\n",
+    "writes into every pipe": (
+        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"end\": true}\\n')\n    except OSError: pass\n"
+    ),
+    "finds the results in memory": (
+        "import gc\nfor o in gc.get_objects():\n    if type(o).__name__ == 'LabResult': o.state = 'pass'\n"
+    ),
+    "finds the test in the frames": WALK + "for frame in _frames(): frame.f_globals.clear()\n",
+    "a module through a module": "import dataclasses\ndataclasses.sys.exit(0)\n",
+    "a name that is put together": "x = getattr(todo, '__glo' + 'bals__')\n",
+    "a name in a pattern": "match todo:\n    case object(__globals__=g):\n        g.clear()\n",
+    "all subclasses": "for c in object.__subclasses__(): pass\n",
+    "starts a shell": "import subprocess\nsubprocess.run('kill -9 -1', shell=True)\n",
+    "calls C": "import ctypes\nctypes.string_at(0)\n",
+    "forks without end": "import os\nwhile True: os.fork()\n",
+    "takes its class apart": "for f in type(todo).mro(): pass\n",
+    "changes the engine": "from mini_kv.core.request import Request\nRequest.num_tokens = 0\n",
+    "another word for it": "from mini_kv.core.request import Request\nR = Request\nR.num_tokens = 0\n",
+    "evaluates a type": "import typing\ntyping.get_type_hints(todo)\n",
+    "a field through a formatter": "import string\nstring.Formatter().get_field('0.x', [todo], {})\n",
+    "Python's builtins under another name": "import enum\nenum.bltns.getattr(todo, 'x')\n",
+    "an annotation that is run": "import functools\n@functools.singledispatch\ndef f(x: str): pass\n",
+    "a field's name that is run": "from dataclasses import dataclass\nclass A:\n    __annotations__ = {'x=1': int}\n",
+    "an attribute that is copied": "import functools\nfunctools.update_wrapper(todo, prefill)\n",
+    "a stream that is no stream": "import contextlib\nclass R(contextlib.redirect_stdout): _stream = 'modules'\n",
+    "a key that names the inside": "{}['__builtins__']\n",
+    "imports beside itself": "from . import conftest\n",
+    "another encoding": "# coding: utf-7\n+AGkAbQBwAG8AcgB0- os\n",
+}
+"""Held before they run, by what stands in the file."""
+
+RUN = {
+    "ends Python with success": "raise SystemExit(0)\n",
+    "an object that equals all": (
+        "class Equal:\n    def __eq__(self, other): return True\n    __hash__ = None\n"
+        "def ref_counts(kv, request): return Equal()\ndef cache_hit_rate(kv): return Equal()\n"
+    ),
+    "a list that equals all": (
+        "class Equal(list):\n    def __eq__(self, other): return True\n    __hash__ = None\n"
+        "def ref_counts(kv, request): return Equal()\ndef cache_hit_rate(kv): return True\n"
+    ),
+    "a loop without end": "while True: pass\n",
+    "all memory": "x = [0] * 10**12\n",
+    "memory, a bit at a time": "x = []\nwhile True: x.append('x' * 10**7)\n",
+    "endless output": "while True: print('x' * 10**6)\n",
+    "no Python": "def prefill(:\n",
+    "a recursion": "def f(): return f()\nf()\n",
+    "raises what nothing catches": "class Out(BaseException): pass\nraise Out\n",
+}
+"""Run behind the walls, and worth what is right in them: nothing, or what the honest beginning is worth."""

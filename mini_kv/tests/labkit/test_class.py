@@ -1,0 +1,185 @@
+"""From thirty hand-ins to a gradebook and a picture; the student's tree; the files for two graders on the web."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mini_kv.labkit.commands import release as release_command
+from mini_kv.labkit.grading.elsewhere import classroom50_test, gradescope_zip, main
+from mini_kv.labkit.grading.grade import Mark
+from mini_kv.labkit.grading.gradebook import as_csv, gradebook_csv, gradebook_page, load, save
+from mini_kv.labkit.grading.picture import alike, beliefs, foreseen, lines, picture_page, stops
+from mini_kv.labkit.lab import find_lab
+from mini_kv.tests.labkit.thirty import make
+
+ROOT = Path(__file__).resolve().parents[3]
+LAB = find_lab("05", ROOT)
+
+
+def mark(student, *states, belief="", **more):
+    tests = {
+        f"test_{n}": {"points": 5, "function": f"f{n}", "stage": "biography", "state": state, "message": ""}
+        for n, state in enumerate(states, start=1)
+    }
+    held = {"f1": f"{belief}\nask: why?"} if belief else {}
+    return Mark(student, "lab-05", 10, sum(5 for s in states if s == "pass"), tests=tests, beliefs=held, **more)
+
+
+CLASS = [
+    mark("Ada", "pass", "pass", page={"foreseen": 1, "asked": 3, "hints": 2, "runs": 4}),
+    mark("Bo", "fail", "pass", belief="a hit needs no room"),
+    mark("Cy", "fail", "pass", belief="a hit needs no room"),
+    mark("=Dan()", "todo", "todo"),
+    Mark("Eve", "lab-05", 10, status="held", why=["line 1: imports os"]),
+]
+
+
+def test_the_picture_counts_students_and_names_none():
+    assert beliefs(CLASS) == [(2, "a hit needs no room")]
+    assert stops(CLASS) == [(3, "f1"), (1, "(held)"), (1, "(done)")]
+    assert foreseen(CLASS) == (1, 3, 1)
+    assert alike(CLASS) == []
+    assert alike(CLASS[:3]) == ["test_2"]
+    assert lines("lab-05", "Share", CLASS)[:4] == ["lab-05  Share", "", "  2 of 5 believe that a hit needs no room", ""]
+    page = picture_page({"lab-05": "Share <and> evict"}, CLASS)
+    assert [name for name in ("Ada", "Bo", "Cy", "Dan", "Eve", "<and>") if name in page] == []
+    assert "2 of 5 believe that a hit needs no room" in page
+
+
+def test_the_gradebook_has_a_row_a_student_and_no_formula():
+    assert gradebook_csv(["lab-05"], CLASS) == (
+        "student,lab-05,total,to look at\nAda,10,10,\nBo,5,5,\nCy,5,5,\n'=Dan(),0,0,\nEve,0,0,lab-05: held\n"
+    )
+    assert "line 1: imports os" in gradebook_page(["lab-05"], CLASS)
+    assert as_csv(CLASS).splitlines()[1] == "Ada,lab-05,graded,10,10,1,3,2,4,0.0,"
+
+
+def test_marks_survive_the_folder(tmp_path):
+    save(tmp_path, CLASS, [LAB])
+    assert load(tmp_path) == ({"lab-05": LAB.title}, CLASS)
+    with pytest.raises(ValueError, match="is not what mini-kv grade writes"):
+        load(tmp_path / "none")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_thirty_hand_ins_some_hostile_become_a_gradebook_and_a_picture(tmp_path):
+    make(tmp_path / "in")
+    words = [sys.executable, "-m", "mini_kv"]
+    out = str(tmp_path / "graded")
+    graded = subprocess.run([*words, "grade", str(tmp_path / "in"), "--out", out], cwd=ROOT, check=False, text=True,
+                            capture_output=True)  # fmt: skip
+    assert (graded.returncode, graded.stderr) == (1, "")
+    assert graded.stdout.splitlines()[-1] == "30 hand-ins, 30 labs; 4 for you to look at"
+    pictured = subprocess.run([*words, "class", out], cwd=ROOT, check=False, text=True, capture_output=True)
+    assert (pictured.returncode, pictured.stderr) == (0, "")
+    _, marks = load(tmp_path / "graded")
+    assert [m.score for m in marks[:8]] == [50] * 8
+    assert all(0 < m.score < 50 for m in marks[8:20])
+    assert [(m.score, m.status) for m in marks[23:27]] == [(0, "held")] * 4
+    assert [m.score for m in marks[27:]] == [0] * 3
+    assert beliefs(marks)[0][0] >= 3
+    wall = (tmp_path / "graded" / "wall.html").read_text(encoding="utf-8")
+    assert "3 of 30 believe that" in wall
+    assert len((tmp_path / "graded" / "gradebook.csv").read_text().splitlines()) == 31
+
+
+# The student's tree --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """Made by the command, in a checkout whose starter a developer has written in."""
+    out = tmp_path_factory.mktemp("release") / "student"
+    assert release_command.run(arguments(student=str(out))) == 0
+    return out
+
+
+def arguments(**given):
+    import argparse
+
+    return argparse.Namespace(**{"student": None, "check": None, "gradescope": None, "classroom50": None} | given)
+
+
+def test_a_students_tree_has_no_solution_no_note_and_no_kill_matrix(tree):
+    assert sorted(path.name for path in tree.iterdir() if not path.name.startswith(".")) == [
+        "LICENSE", "LICENSE-docs", "Makefile", "README.md", "book", "conftest.py", "constraints.txt", "labs", "mini_kv",
+        "notebooks", "pyproject.toml", "setup.py",
+    ]  # fmt: skip
+    for name in ("NOTES.md", "mutants.toml", "kill-matrix.md", "solution.py"):
+        assert list(tree.rglob(name)) == []
+    assert (tree / "labs/lab-05/starter.py").read_text() == LAB.pristine_starter.read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["labs/lab-05/README.md", "notebooks/README.md", "mini_kv/labkit/hidden.py", "x.ipynb"]
+)
+def test_a_solution_that_is_planted_anywhere_is_found(name, tree, capsys):
+    solution = (LAB.solutions / "solution.py").read_text(encoding="utf-8")
+    file = tree / name
+    before = file.read_text(encoding="utf-8") if file.exists() else None
+    file.write_text(json.dumps(solution) if name.endswith("ipynb") else f"{before or ''}\n{solution}", encoding="utf-8")
+    capsys.readouterr()
+    try:
+        assert release_command.run(arguments(check=str(tree))) == 1
+        assert capsys.readouterr().out.splitlines() == [
+            f"{name}: solutions/lab-05/solution.py: prefill",
+            f"1 leaks in {tree}",
+        ]
+    finally:
+        file.unlink() if before is None else file.write_text(before, encoding="utf-8")
+
+
+def test_a_folder_that_is_there_is_not_written_over(tree, capsys):
+    assert release_command.run(arguments(student=str(tree))) == 2
+    assert capsys.readouterr().err == f"mini-kv release: {tree} is there already\n"
+
+
+# Elsewhere -----------------------------------------------------------------------------------------------------------
+
+
+def test_gradescopes_zip_has_its_two_scripts_at_the_root(tmp_path):
+    """Its specification: `setup.sh` and `run_autograder` in the root of the archive, the second executable."""
+    gradescope_zip(LAB, tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        names = archive.namelist()
+        scripts = {name: archive.read(name).decode() for name in ("setup.sh", "run_autograder")}
+        assert [archive.getinfo(name).external_attr >> 16 & 0o111 for name in scripts] == [0o111, 0o111]
+    assert {"course/labs/lab-05/test_lab.py", "course/conftest.py"} <= set(names)
+    assert [name for name in names if "solution" in name] == []
+    assert [text.splitlines()[0] for text in scripts.values()] == ["#!/usr/bin/env bash"] * 2
+    assert "/autograder/submission" in scripts["run_autograder"]
+    assert "/autograder/results/results.json" in scripts["run_autograder"]
+    for text in scripts.values():
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.slow
+def test_both_graders_get_the_results_that_they_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "starter").mkdir()
+    (tmp_path / "starter" / "lab-05.py").write_bytes((LAB.solutions / "solution.py").read_bytes())
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "results.json"
+    assert main(["gradescope", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
+    told = json.loads(out.read_text())
+    assert (told["score"], sum(test["max_score"] for test in told["tests"])) == (50, 50)
+    assert set(told["tests"][0]) == {"name", "score", "max_score", "status", "output", "visibility"}
+    assert {test["status"] for test in told["tests"]} == {"passed"}
+    assert main(["gradescope", "lab-05", str(tmp_path / "empty"), str(out)]) == 1
+    assert json.loads(out.read_text()) == {"score": 0, "output": "lab-05: 0 of 50 points, missing", "tests": []}
+    assert main(["classroom50", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
+    told = json.loads(out.read_text())
+    assert (told["schema"], told["score"], told["max-score"]) == ("classroom50/result/v1", 50, 50)
+    assert {tuple(test) for test in told["tests"]} == {("test-name", "passed", "score", "max-score")}
+
+
+def test_classroom_50s_entry_is_one_command_with_the_labs_points():
+    [entry] = json.loads(classroom50_test(LAB))
+    assert set(entry) == {"name", "type", "setup", "run", "timeout", "points"}
+    assert (entry["name"], entry["points"]) == ("lab-05", 50)
+    assert entry["run"].endswith("classroom50 lab-05 . result.json")

@@ -1,0 +1,279 @@
+"""`mini-kv grade`: no way of cheating raises a mark, changes another's, or ends in exit 0."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mini_kv.labkit.commands.grade import run
+from mini_kv.labkit.grading.grade import Grader
+from mini_kv.labkit.grading.handins import MAX_BYTES, HandIn, find_handins
+from mini_kv.labkit.grading.isolation import Walls, find_walls
+from mini_kv.labkit.grading.look import objections
+from mini_kv.labkit.lab import all_labs, find_lab
+from mini_kv.tests.labkit.cheats import REFUSED, RUN, SOLVED
+
+ROOT = Path(__file__).resolve().parents[3]
+LAB = find_lab("05", ROOT)
+SOLUTION = (LAB.solutions / "solution.py").read_bytes()
+ENGINE = "alt_engine.py"
+
+
+@pytest.fixture(scope="module")
+def grader():
+    """With the walls that every system has: what they do not stop must be stopped all the same."""
+    return Grader([LAB], Walls("process", ROOT), seconds=20)
+
+
+def grade(grader, code, student="1", **page):
+    code = code.encode() if isinstance(code, str) else code
+    return grader.grade(HandIn(student, {"lab-05": code}, page={"lab-05": page} if page else {}), LAB)
+
+
+# What honest work gets -----------------------------------------------------------------------------------------------
+
+
+def test_a_solution_gets_all_points_and_a_starter_none(grader):
+    right, empty = grade(grader, SOLUTION), grade(grader, LAB.pristine_starter.read_bytes())
+    assert (right.status, right.score, right.why) == ("graded", 50, [])
+    assert {test["state"] for test in right.tests.values()} == {"pass"}
+    assert (empty.status, empty.score, {test["state"] for test in empty.tests.values()}) == ("graded", 0, {"todo"})
+
+
+def test_a_belief_is_recognised(grader):
+    wrong = SOLUTION.replace(b"return stats.hits / stats.queries", b"return 100 * stats.hits / stats.queries")
+    mark = grade(grader, wrong)
+    assert mark.beliefs == {"cache_hit_rate": "a rate is a percentage\nask: which range does the contract name?"}
+    assert 0 < mark.score < 50
+
+
+def test_what_came_from_the_page_is_counted_here(grader):
+    page = {"forecasts": {"identical-prompt": "28 tokens", "what-b-costs": "8", "invented": "1"}}
+    mark = grade(grader, SOLUTION, **page, hints={"prefill": 2, "ref_counts": "many"}, runs=7)
+    assert mark.page == {"foreseen": 1, "asked": 2, "hints": 2, "runs": 7}
+
+
+@pytest.mark.parametrize("lab", all_labs(ROOT), ids=lambda lab: lab.lab_id)
+def test_the_look_lets_every_honest_solution_through(lab):
+    """All solutions and starters; of the alternatives those that are the engine's own answer are named."""
+    files = [lab.starter, *sorted(lab.solutions.glob("*.py"))]
+    held = [file.name for file in files if objections(file.read_bytes(), lab)]
+    assert held == [name for name in [ENGINE] if (lab.solutions / name).is_file() and lab.engine is None]
+
+
+def test_the_engine_is_named_where_it_answers():
+    lab = find_lab("06", ROOT)
+    assert objections((lab.solutions / ENGINE).read_bytes(), lab) == [
+        "line 32: lets the engine answer: super().allocate_slots",
+        "line 40: lets the engine answer: super().free",
+    ]
+    inherits = (
+        "from mini_kv.core import kv_cache_manager as engine\nclass KVCacheManager(engine.KVCacheManager):\n    x = 1\n"
+    )
+    assert objections(inherits.encode(), lab)[0] == "line 3: leaves KVCacheManager.allocate_slots to the engine"
+
+
+# What cheats get -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cheat", REFUSED)
+def test_a_file_that_reaches_around_itself_is_held(cheat, grader):
+    mark = grade(grader, SOLVED + REFUSED[cheat] if "coding" not in REFUSED[cheat] else REFUSED[cheat])
+    assert (mark.status, mark.score, mark.tests) == ("held", 0, {})
+    assert mark.why[0].startswith("line ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", RUN)
+def test_a_file_that_misbehaves_is_worth_what_is_right_in_it(cheat, grader):
+    mark = grade(grader, SOLVED + RUN[cheat])
+    assert mark.status in ("graded", "broken")
+    assert mark.score == 0
+
+
+FORCED = {
+    "leaves at once, with success": "broken",
+    "patches the comparison": "held",
+    "patches expect": "held",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", FORCED)
+def test_what_a_ta_lets_run_by_mistake_still_gets_no_points(cheat):
+    """The second line: it ends early, or the judge notices that it was changed, or passes what cannot pass."""
+    grader = Grader([LAB], Walls("process", ROOT), seconds=20, accepted=["1/lab-05"])
+    mark = grade(grader, SOLVED + REFUSED[cheat])
+    assert (mark.status, mark.score) == (FORCED[cheat], 0)
+
+
+@pytest.mark.slow
+def test_where_there_is_a_namespace_a_submission_sees_and_writes_nothing_of_others(tmp_path):
+    """And where there is none, the command says so in place of running."""
+    (tmp_path / "other.py").write_text("mine")
+    spy = f"""
+import os
+seen = [os.path.exists(p) for p in ({str(ROOT / "solutions" / "lab-05")!r}, {str(tmp_path / "other.py")!r})]
+try: open({str(ROOT / "mini_kv" / "spy")!r}, "w"); seen.append(True)
+except OSError: seen.append(False)
+import socket
+try: socket.create_connection(("127.0.0.1", 9), 1)
+except ConnectionRefusedError: seen.append(True)
+except OSError: seen.append(False)
+raise ValueError(f"seen: {{seen}}")
+"""
+    try:
+        walls = find_walls("bwrap", ROOT, [tmp_path])
+    except ValueError as error:
+        said = str(error)
+    else:
+        said = ""
+    if said:
+        assert said.startswith("bwrap does not work here")
+        return
+    mark = grade(Grader([LAB], walls, 20, ["1/lab-05"]), spy)
+    assert "seen: [False, False, False, " in next(iter(mark.tests.values()))["message"]
+    if os.getuid() != 0:  # root's processes are not counted: there the bomb would go off until its time is over
+        bomb = grade(Grader([LAB], walls, 3, ["1/lab-05"]), REFUSED["forks without end"])
+        assert (bomb.status, bomb.score) == ("broken", 0)
+
+
+def test_a_report_that_is_not_the_judges_holds_the_lab(grader):
+    from mini_kv.labkit.grading.grade import Mark, _Ran
+
+    names = list(grader.tests["lab-05"])
+    line = 'w {"test": "%s", "state": "pass", "message": ""}\n'
+    for report, why in {
+        'x {"end": true}\n': "its report has a line that is not the judge's",
+        line % "test_of_mine": "a test that is none, or a second time: test_of_mine",
+        2 * (line % names[0]): "a test has ended twice",
+        line % "c": "a test that no code can pass has not failed",
+        'w {"end": true, "changed": [], "beliefs": {}}\n': "it says that it is over, and not all tests have ended",
+        'w {"end": true, "changed": ["mini_kv.x"], "beliefs": {}}\n': "it changed what is not its own: mini_kv.x",
+    }.items():
+        ran, mark = _Ran(["c"]), Mark("1", "lab-05", 50)
+        ran.hear(report.encode(), "w")
+        grader._count(mark, ran)
+        assert (mark.status, mark.score, mark.why[0]) == ("held", 0, why)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import os; os._exit(0)", 0),
+        ("import atexit, os; atexit.register(os._exit, 0)", 0),
+        ("import pytest; pytest.exit('over', 0)", 0),
+        ("raise SystemExit(0)", 1),
+        ("import pytest; pytest.skip(allow_module_level=True)", 1),
+    ],
+)
+def test_when_plain_pytest_ends_with_0_though_nothing_passed(code, status, tmp_path):
+    """As the page "Grade a class" lists it."""
+    (tmp_path / "file.py").write_text(code)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "labs/lab-05"]
+    environment = os.environ | {"LAB_IMPL": str(tmp_path / "file.py")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert done.returncode == status
+    assert b"50 of 50" not in done.stdout
+
+
+# What is handed in ---------------------------------------------------------------------------------------------------
+
+
+def test_folders_zips_repositories_and_saved_pages_are_read_and_never_unpacked(tmp_path):
+    place = tmp_path / "hand-ins"
+    for name in ("01/lab-05.py", "02/labs/lab-05/starter.py", "02/conftest.py", "02/sitecustomize.py", "03/lab-06.py"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    (place / "04").mkdir()
+    (place / "04" / "lab-05.py").symlink_to("/etc/passwd")
+    (place / "05").symlink_to("/etc")
+    os.mkfifo(place / "06.json")
+    with zipfile.ZipFile(place / "07.zip", "w") as archive:
+        archive.writestr("../../lab-05.py", "climbs")
+        archive.writestr("lab-05-further/starter.py", "fine")
+    with zipfile.ZipFile(place / "08.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lab-05.py", "x" * (MAX_BYTES + 1))
+    (place / "09.zip").write_text("no zip")
+    saved = {"format": "mini_kv hand-in", "version": 1, "labs": {"lab-05": {"code": "c", "runs": 2}}}
+    (place / "10.json").write_text(json.dumps(saved))
+    repository(tmp_path, place / "11.git")
+    (place / "12.url").write_text("file://11.git\n")
+    found = {handin.student: handin for handin in find_handins(place, ["lab-05"])}
+    assert {name: handin.code for name, handin in found.items()} == {
+        "01": {"lab-05": b"01/lab-05.py"},
+        "02": {"lab-05": b"02/labs/lab-05/starter.py"},
+        "03": {"lab-06": b"03/lab-06.py"},
+        "04": {},
+        "05": {},
+        "06": {},
+        "07": {"lab-05": b"climbs", "lab-05-further": b"fine"},
+        "08": {},
+        "09": {},
+        "10": {"lab-05": b"c"},
+        "11": {"lab-05": b"in git"},
+        "12": {"lab-05": b"in git"},
+    }
+    assert found["10"].page == {"lab-05": {"forecasts": None, "hints": None, "runs": 2}}
+    assert [found[name].fault.partition(": ")[2] for name in ("05", "06", "08", "09")] == [
+        "it is a link",
+        "06.json is no plain file",
+        f"lab-05.py is larger than {MAX_BYTES:,} bytes",
+        "File is not a zip file",
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hand-ins", "work"]
+
+
+def repository(tmp_path, bare):
+    work = tmp_path / "work"
+    (work / "labs" / "lab-05").mkdir(parents=True)
+    (work / "labs" / "lab-05" / "starter.py").write_text("in git")
+    for words in (
+        ["init", "-q", str(work)],
+        ["-C", str(work), "add", "."],
+        ["-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "done"],
+        ["clone", "-q", "--bare", str(work), str(bare)],
+    ):
+        subprocess.run(["git", *words], check=True)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
+    """One student's cheat is one line, and changes no other's mark."""
+    for name, code in {"01": SOLUTION, "02": REFUSED["leaves at once, with success"].encode(), "03": SOLUTION}.items():
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "lab-05.py").write_bytes(code)
+    command = [sys.executable, "-m", "mini_kv", "grade", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [*command, "--csv", str(tmp_path / "m.csv")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()[1:]]
+    assert (done.returncode, done.stderr, lines) == (
+        1,
+        "",
+        [
+            "01 lab-05 50/50",
+            "02 lab-05 0/50 held: line 1: imports os (and 2 more)",
+            "03 lab-05 50/50",
+            "3 hand-ins, 3 labs; 1 for you to look at",
+        ],
+    )
+    rows = (tmp_path / "m.csv").read_text().splitlines()
+    assert [row.split(",")[:5] for row in rows[1:]] == [
+        ["01", "lab-05", "graded", "50", "50"],
+        ["02", "lab-05", "held", "0", "50"],
+        ["03", "lab-05", "graded", "50", "50"],
+    ]
+
+
+def test_misuse_is_told_in_a_line(tmp_path, capsys):
+    import argparse
+
+    options = {"labs": ["05"], "jobs": 1, "seconds": 9, "isolation": "auto", "accept": [], "csv": None, "out": "x"}
+    assert run(argparse.Namespace(submissions=str(tmp_path / "none"), **options)) == 2
+    assert capsys.readouterr().err == f"mini-kv grade: {tmp_path / 'none'} is no folder\n"

@@ -1,0 +1,69 @@
+"""A neighbour's PIN, asked for through the endpoint: 24 probes find it where all share a cache, and none with keys."""
+
+from mini_kv.serve.tenants import Tenants
+
+LETTER = [11, 12, 13]
+"""What all letters begin with; then come four digits, which are tokens 0 to 9, and a full stop."""
+STOP, PIN = 10, [4, 8, 6, 2]
+ANN, BOB = "the-key-of-ann", "the-key-of-bob"
+
+
+def cached(endpoint, prompt, key=None, **body):
+    """Ask for one token, and return what the answer and its stream say of the cache."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    status, _, answer = endpoint.ask({"prompt": prompt, "max_tokens": 1, "temperature": 0, **body}, headers=headers)
+    assert status == 200, answer
+    details = answer["usage"]["prompt_tokens_details"]
+    return None if details is None else details["cached_tokens"]
+
+
+def guess(endpoint, key=None, **body):
+    """Try digit after digit, and keep each that the cache knows; return the PIN, as far as found, and the probes."""
+    found: list[int] = []
+    num_probes = tried = 0
+    while len(found) < len(PIN) and tried < 10:
+        num_cached = cached(endpoint, [*LETTER, *found, tried, STOP], key, **body)
+        num_probes += 1
+        if num_cached is not None and num_cached > len(LETTER) + len(found):
+            found.append(tried)
+            tried = 0
+        else:
+            tried += 1
+    return found, num_probes
+
+
+def test_without_keys_a_stranger_finds_the_pin(serve):
+    endpoint = serve(block_size=1)
+    cached(endpoint, [*LETTER, *PIN, STOP])
+    assert guess(endpoint) == (PIN, 24)
+
+
+def test_with_keys_a_stranger_finds_nothing_whatever_salt_it_names(serve):
+    endpoint = serve(keys=[ANN, BOB], block_size=1)
+    cached(endpoint, [*LETTER, *PIN, STOP], ANN, cache_salt="letters")
+    hits = endpoint.engine.kv_cache_manager.prefix_cache_stats
+    for body in ({}, {"cache_salt": "letters"}, {"cache_salt": ANN}, {"cache_salt": "x" * 64}):
+        before = hits.hits
+        assert guess(endpoint, BOB, **body) == ([], 10)
+        assert hits.hits - before == 9 * len(LETTER)  # its own beginning, from its second probe on: never Ann's digit
+
+
+def test_one_tenant_of_several_finds_its_own_blocks_and_is_not_told_how_many(serve):
+    endpoint = serve(keys=[ANN, BOB], block_size=1)
+    assert [cached(endpoint, [*LETTER, *PIN], ANN) for _ in range(2)] == [None, None]
+    assert endpoint.engine.kv_cache_manager.prefix_cache_stats.hits == len(LETTER) + len(PIN) - 1
+
+
+def test_where_there_are_several_tenants_no_page_shows_their_words(serve):
+    endpoint = serve(keys=[ANN, BOB])
+    assert [endpoint.get(path)[0] for path in ("/", "/events", "/story.json")] == [404] * 3
+
+
+def test_salts_are_the_servers():
+    """Other servers, other salts; a tenant's own are told apart, and no key and name make those of another pair."""
+    one, other = Tenants([ANN, BOB]), Tenants([ANN, BOB])
+    pairs = [(key, name) for key in (b"a", b"ab") for name in (None, "b", "c", "+")]
+    salts = [tenants.cache_salt(key, name) for tenants in (one, other) for key, name in pairs]
+    assert len(set(salts)) == 16 and all(len(salt) == 64 for salt in salts if salt is not None)
+    assert one.cache_salt(b"a", "b") == one.cache_salt(b"a", "b")
+    assert Tenants().cache_salt(None, "b") == "b"

@@ -1,0 +1,137 @@
+"""How many there are of something is told in prose only where this says how it is counted."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.spine import spine
+
+from mini_kv.labkit import arena
+from mini_kv.labkit.audit import load_mutants
+from mini_kv.labkit.lab import load_lab
+from mini_kv.policy.admission import strategies
+from mini_kv.tests.golden.conformance import PARTS
+from mini_kv.tests.test_reference_pages import TRUE_AS_WRITTEN, errata
+from mini_kv.trace.puzzle import puzzle_names
+
+WORDS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60}
+NUMBER = r"(?P<number>[\d,]+|[A-Za-z]+(?:-[a-z]+)?)"
+
+
+def as_number(text: str) -> int | None:
+    """Return what `16`, `1,800`, "sixteen" or "forty-four" says; `None` for another word."""
+    ten, _, one = text.lower().partition("-")
+    if text.replace(",", "").isdigit():
+        return int(text.replace(",", ""))
+    if ten in TENS and (not one or one in WORDS):
+        return TENS[ten] + (WORDS.index(one) if one else 0)
+    return WORDS.index(text.lower()) if text.lower() in WORDS else None
+
+
+def minutes_of_the_first_labs() -> int:
+    """Return the minutes that lab-01 to lab-07 are said to take."""
+    return sum(load_lab(ROOT / "labs" / f"lab-{number:02}").minutes for number in range(1, 8))
+
+
+def mutants_of(lab_id: str) -> int:
+    """Return how many wrong versions of a lab are known."""
+    return len(load_mutants(load_lab(ROOT / "labs" / lab_id)))
+
+
+COUNTED: list[tuple[str, str, Callable[[], int]]] = [
+    ("README.md", f"`make notebooks`: {NUMBER} notebooks", lambda: len([*ROOT.glob("notebooks/*.ipynb")])),
+    ("README.md", f"mini-kv puzzle +# {NUMBER} small ones", lambda: len(puzzle_names())),
+    ("README.md", rf"the engine in {NUMBER} lines", lambda: spine()["lines"]),
+    ("README.md", rf"is \[{NUMBER} lines\]", lambda: spine()["lines"]),
+    ("README.md", rf"engine.md\): {NUMBER} files", lambda: len(spine()["files"])),
+    ("README.md", rf"`KVCacheManager` \| {NUMBER} \|", lambda: len(PARTS["KVCacheManager"]())),
+    ("README.md", rf"`Scheduler` \| {NUMBER} \|", lambda: len(PARTS["Scheduler"]())),
+    ("book/docs/index.md", rf"{NUMBER} \[puzzles\]", lambda: len(puzzle_names())),
+    ("book/docs/index.md", rf"\[{NUMBER} lines\]\(engine.md\)", lambda: spine()["lines"]),
+    ("book/docs/api/index.md", f"the engine in {NUMBER} lines", lambda: spine()["lines"]),
+    ("book/docs/engine.md", f"# The engine in {NUMBER} lines", lambda: spine()["lines"]),
+    ("book/docs/engine.md", f"hash; {NUMBER} files on", lambda: len(spine()["files"])),
+    ("book/docs/reference/errata.md", f"Of {NUMBER} figures and", lambda: len(claims()) + len(TRUE_AS_WRITTEN)),
+    ("book/docs/reference/errata.md", f"could be checked, {NUMBER} stood", lambda: len(TRUE_AS_WRITTEN)),
+    ("book/docs/reference/errata.md", f"page is the other {NUMBER}", lambda: len(claims())),
+    ("book/docs/teach/teaching.md", f"take {NUMBER} hours and 45 minutes", lambda: minutes_of_the_first_labs() // 60),
+    ("book/docs/teach/teaching.md", f"5 hours and {NUMBER} minutes", lambda: minutes_of_the_first_labs() % 60),
+    ("labs/lab-11/README.md", f"under {NUMBER} strategies", lambda: len(strategies())),
+    ("labs/lab-13/README.md", f"measured on {NUMBER} workloads", lambda: len(arena.WORKLOADS)),
+    ("labs/lab-13/README.md", f"the {NUMBER} workloads", lambda: len(arena.WORKLOADS)),
+    ("notebooks/08-who-runs-next.ipynb", f"{NUMBER} strategies", lambda: len(strategies())),
+    ("solutions/lab-05-further/NOTES.md", f"versions: {NUMBER} beliefs", lambda: mutants_of("lab-05-further")),
+    ("solutions/lab-10-ladder/NOTES.md", f"{NUMBER} wrong versions", lambda: mutants_of("lab-10-ladder")),
+]
+"""A file, how the count is written there, and what it must be."""
+
+NOUNS = [
+    "notebooks",
+    "puzzles",
+    "scenarios",
+    "deviations",
+    "strategies",
+    "workloads",
+    "beliefs",
+    "incidents",
+    "invariants",
+    "settings",
+    "mutants",
+]
+
+
+def claims() -> list[str]:
+    """Return the numbers of the figures and statements that the errata refute."""
+    return [number for key in errata() for number in re.findall(r"N\d+", key)]
+
+
+def pages() -> list[Path]:
+    """Return all that is written for readers."""
+    texts = [ROOT / "README.md", *ROOT.glob("*/README.md"), *DOCS.rglob("*.md"), *ROOT.glob("labs/*/README.md")]
+    texts += [*ROOT.glob("solutions/*/NOTES.md"), *ROOT.glob("notebooks/*.ipynb"), ROOT / ".github/CONTRIBUTING.md"]
+    return texts
+
+
+@pytest.mark.parametrize(("file", "written", "count"), COUNTED, ids=[f"{file}: {how}" for file, how, _ in COUNTED])
+def test_a_count_is_what_is_counted(file: str, written: str, count: Callable[[], int]) -> None:
+    """If this fails, the sentence is out of date; or it was rewritten, and then this list is."""
+    found = re.search(written, re.sub(r"\s+", " ", (ROOT / file).read_text(encoding="utf-8")))
+    assert found, f"{file} does not say {written!r} any more"
+    assert as_number(found["number"]) == count()
+
+
+def test_no_other_page_counts_what_grows() -> None:
+    """Notebooks, puzzles, scenarios and the like, with a number of eight or more: told above, or not at all."""
+    uncounted = []
+    for page in pages():
+        name, text = page.relative_to(ROOT).as_posix(), re.sub(r"\s+", " ", page.read_text(encoding="utf-8"))
+        for told in re.finditer(rf"\b{NUMBER} (?:\w+ )?\[?(?:{'|'.join(NOUNS)})\b", text):
+            number = as_number(told["number"])
+            counted = any(file == name and re.search(how, text) for file, how, _ in COUNTED)
+            if number is not None and number >= 8 and not counted:
+                uncounted.append(f"{name}: {told[0]}")
+    assert uncounted == []

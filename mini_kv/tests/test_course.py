@@ -1,0 +1,143 @@
+"""`book/course.toml`: one edit and one command, and everything that carries the address says the new one."""
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mini_kv_book import course as of_book
+
+from mini_kv.labkit.course import Course, load_course
+
+ROOT = Path(__file__).resolve().parents[2]
+OWNER = "OWNER"
+PLACEHOLDER = rf"github.com/{OWNER}|{OWNER}\.github\.io|gh/{OWNER}|github/{OWNER}"
+LINKS = ("mini_kv/tests/test_notebooks.py", "mini_kv/tests/test_book.py", "mini_kv/tests/test_readme.py")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """What git knows of this checkout, in a repository of its own."""
+    folder = tmp_path_factory.mktemp("fork") / "course"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    subprocess.run(["git", "-C", str(folder), "add", "."], check=True)
+    return folder
+
+
+def call(folder, *words):
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{folder / 'book'}"}
+    environment.pop("LAB_IMPL", None)
+    command = [sys.executable, "-P", "-m", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def edit(folder, old, new):
+    file = folder / "book" / "course.toml"
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_after_one_edit_and_one_command_no_file_has_the_old_address(copy):
+    """And the tests that look at the links pass, as they stand."""
+    before = call(copy, "mini_kv_book.course")
+    assert (before.returncode, before.stderr.count("put your account in place of OWNER")) == (1, 1)
+    edit(copy, f"github.com/{OWNER}/mini_kv", "github.com/a-school/kv-2027")
+    assert call(copy, "mini_kv_book.course").stderr == (
+        "book/course.toml has changed: make book-pages brings it to the files that follow from it\n"
+    )
+    written = call(copy, "mini_kv_book.generate")
+    assert (written.returncode, written.stderr) == (0, "")
+    found = subprocess.run(["git", "grep", "-nE", PLACEHOLDER], cwd=copy, capture_output=True, text=True, check=False)
+    assert found.stdout == ""
+    checked = call(copy, "mini_kv_book.course")
+    assert (checked.returncode, checked.stdout) == (
+        0,
+        "mini_kv: https://github.com/a-school/kv-2027, published at https://a-school.github.io/kv-2027/;"
+        " 0 labs not shown\n",
+    )
+    tests = call(copy, "pytest", "-q", "-p", "no:cacheprovider", *LINKS)
+    assert (tests.returncode, tests.stdout[-2000:] * tests.returncode) == (0, "")
+    first = json.loads((copy / "notebooks/01-blocks-and-waste.ipynb").read_text())["cells"][1]["source"][-1]
+    assert first == '    %pip install --quiet "mini_kv @ git+https://github.com/a-school/kv-2027"'
+
+
+@pytest.mark.slow
+def test_a_lab_that_is_hidden_or_not_open_is_not_in_status(copy):
+    edit(copy, "hidden = []", 'hidden = ["lab-13"]')
+    edit(copy, "# lab-06 = 2027-03-01", "lab-06 = 2999-03-01")
+    try:
+        shown = re.findall(r"^ *(lab-\S+)", call(copy, "mini_kv", "status").stdout, re.MULTILINE)
+    finally:
+        edit(copy, 'hidden = ["lab-13"]', "hidden = []")
+        edit(copy, "lab-06 = 2999-03-01", "# lab-06 = 2027-03-01")
+    every = sorted(path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml"))
+    assert shown == [lab for lab in every if lab not in ("lab-06", "lab-13")]
+
+
+def test_a_lab_opens_on_its_day():
+    course = Course(hidden=("lab-01",), opens={"lab-06": datetime.date(2027, 3, 1)})
+    assert course.closed(datetime.date(2027, 2, 28)) == {
+        "lab-01": "This lab is not part of the course.",
+        "lab-06": "This lab opens on 2027-03-01.",
+    }
+    assert list(course.closed(datetime.date(2027, 3, 1))) == ["lab-01"]
+
+
+@pytest.mark.parametrize(
+    ("course", "url"),
+    [
+        (Course(address="https://github.com/a/kv"), "https://a.github.io/kv/"),
+        (Course(address="https://gitlab.com/a/kv"), "https://a.gitlab.io/kv/"),
+        (Course(address="https://github.com/a/kv", site="https://kv.example.edu"), "https://kv.example.edu/"),
+        (Course(address="https://github.com/a/kv", site="https://example.edu/cs/kv/"), "https://example.edu/cs/kv/"),
+    ],
+)
+def test_the_site_is_where_pages_puts_it_or_where_the_course_says(course, url):
+    assert course.site_url == url
+
+
+def test_an_address_on_gitlab_is_carried_as_binder_wants_it():
+    text = "https://github.com/o/kv x mybinder.org/v2/gh/o/kv/main y github.com/o/kv-traces"
+    there = Course(address="https://gitlab.com/school/kv")
+    assert of_book.addressed(text, "https://github.com/o/kv", there) == (
+        "https://gitlab.com/school/kv x mybinder.org/v2/gl/school%2Fkv/main y github.com/o/kv-traces"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('adress = "https://github.com/a/b"', "unexpected keyword argument 'adress'"),
+        ('address = "github.com/a/b"', "an address begins with https:// and has no spaces: 'github.com/a/b'"),
+        ('address = "https://github.com/a"', "the address names an account and a repository"),
+        ('address = "https://github.com/a/b"\n[labs]\nhidden = ["lab-99"]', "there is no lab-99"),
+    ],
+)
+def test_a_mistake_is_named(text, why, tmp_path):
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "course.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"^book/course.toml: ") as raised:
+        load_course(tmp_path)
+    assert why in str(raised.value)
+
+
+def test_without_the_file_every_lab_is_open(tmp_path):
+    assert load_course(tmp_path).closed() == {}
+
+
+def test_the_publishing_workflow_refuses_the_placeholder_before_it_builds():
+    steps = re.findall(r"- run: (.*)", (ROOT / ".github/workflows/book.yml").read_text(encoding="utf-8"))
+    assert steps[0].startswith("PYTHONPATH=.:book python -m mini_kv_book.course")
+    assert steps[1].startswith("make book-whole")

@@ -1,0 +1,50 @@
+"""Two faults of traffic, planted: a salt per user, and the time of day near the top of the prompt.
+
+    salt-per-user     [system][turn 1] ...           equal tokens under another name for each user
+    timestamp         [head][02:13:28][system] ...   a new name for everything behind the time
+
+Both are invisible in a request: its answer is right. What they cost shows in a trace.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from mini_kv.traces.seen import common_length
+from mini_kv.traces.token_request import TokenRequest
+
+HEAD = 24
+"""Tokens before the time of day."""
+_NAME = 8
+"""Tokens behind the common beginning by which a user is told from others."""
+
+
+def salt_per_user(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
+    """Return the trace with a salt for each user: who goes on alike behind the common beginning is one."""
+    common = min(common_length(trace[0].token_ids, entry.token_ids) for entry in trace)
+    users: dict[tuple[int, ...], str] = {}
+    salted = []
+    for entry in trace:
+        name = entry.token_ids[common : common + _NAME]
+        salted.append(replace(entry, cache_salt=users.setdefault(name, f"user-{len(users)}")))
+    return salted
+
+
+def timestamp(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
+    """Return the trace with the time of each request, to the millisecond, behind the first `HEAD` tokens."""
+    return [
+        replace(entry, token_ids=entry.token_ids[:HEAD] + _clock(entry.timestamp) + entry.token_ids[HEAD:])
+        for entry in trace
+    ]
+
+
+def _clock(milliseconds: int) -> tuple[int, ...]:
+    """Return a time of day as tokens: hours, minutes, seconds, thousandths."""
+    seconds, thousandths = divmod(milliseconds, 1000)
+    return seconds // 3600 % 24, seconds // 60 % 60, seconds % 60, thousandths
+
+
+FAULTS: dict[str, Callable[[Sequence[TokenRequest]], list[TokenRequest]]] = {
+    "salt-per-user": salt_per_user,
+    "timestamp": timestamp,
+}
+"""By name."""
