@@ -3,7 +3,7 @@
     <!-- table recorded cpu cache small -->
 
 shows the part `cache`, model `small`, of book/data/generate-cpu.json. That file is what
-`python -m mini_kv.bench.generate --json FILE` writes, and a date. What a page can compute itself is computed when it is
+`python -m mini_kv.bench.generate --json FILE` writes. What a page can compute itself is computed when it is
 built; what only a clock can say is here.
 """
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     header = make_header(device, args)
     print("\n".join(f"{name:<10}{value}" for name, value in header.items()), flush=True)
-    report: dict[str, Any] = {"header": header, "parts": []}
+    report: dict[str, Any] = {"date": date.today().isoformat(), "header": header, "parts": []}
     setups: dict[str, Setup] = {}
     shapes = _SHAPES_ON_GPU if device == "cuda" else _SHAPES_ON_CPU
     for part in args.parts:

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from contextlib import redirect_stdout
+from datetime import date
 from types import SimpleNamespace
 
 import pytest
@@ -137,7 +138,7 @@ def test_the_command_prints_and_writes_its_parts(tmp_path):
         ("prefix", "tiny", 3),
         ("cache", "tiny", 2),
     ]
-    assert "torch" in report["header"]["versions"]
+    assert report["date"] == date.today().isoformat() and "torch" in report["header"]["versions"]
     for text in (prefix.TITLE, cache.TITLE, "log, on, warm: Avg prompt throughput", "load average before and after"):
         assert text in out.getvalue()
 
