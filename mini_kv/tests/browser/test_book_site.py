@@ -248,11 +248,12 @@ MATERIAL = "assets/stylesheets/*.css"
     "name", ["", "chapters/12-the-kernel/", "labs/lab-05/", "api/mini_kv.core.block_pool/", "404.html"]
 )
 def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, book_url, open_page):
-    """A page with the theme's whole style sheets: each element looks as it does with ours."""
+    """A page with the theme's whole style sheets: each element looks as it does with ours, once the page is at rest."""
     whole = Path(str(resources.files("material"))) / "templates"
-    looks = []
+    pages = []
     for theirs in (False, True):
         page = open_page("about:blank", width=1280)
+        page.emulate_media(reduced_motion="reduce")  # the film of the front page stands still
         if theirs:
             for path in whole.glob(MATERIAL):
                 page.route(
@@ -260,7 +261,11 @@ def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, bo
                     lambda route, _asked, path=path: route.fulfill(path=path, content_type="text/css"),
                 )
         page.goto(book_url + name, wait_until="networkidle")
-        looks.append(page.evaluate(LOOK))
+        pages.append(page)
+    for _ in range(3):  # a script of the theme's may still be at work, on a busy machine
+        looks = [page.evaluate(LOOK) for page in pages]
+        if looks[0] == looks[1]:
+            break
     assert len(looks[0]) > 100
     assert looks[0] == looks[1]
     assert sum(path.stat().st_size for path in site.glob(MATERIAL)) < 115_000

@@ -276,7 +276,7 @@ class TieredDrive:
         self.scheduler.update_from_output(output, sampled)
 
     def _damage_the_disk(self) -> None:
-        paths = sorted(self.folder.glob("??/*.kv"))
+        paths = sorted(path for path in self.folder.glob("??/*.kv") if path.stat().st_size)  # some are cut to nothing
         if paths:
             path = self.rng.choice(paths)
             image = bytearray(path.read_bytes())
