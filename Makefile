@@ -52,6 +52,8 @@ start: $(VENV)/.ready
 # so one process runs them all; of audits and looks at the book, which take long, each process takes the next one.
 BY_FILE = -p xdist -n 2 --dist loadfile
 BY_TEST = -p xdist -n 2 --dist loadgroup
+# A browser on a busy machine may be late. A test that fails is tried twice more, and listed; a wrong result fails each time.
+AGAIN = -p rerunfailures --reruns 2 -rR
 
 test: $(VENV)/.torch $(LAB_PAGE)
 	@env -u LAB_IMPL $(BIN)/python -m pytest $(BY_FILE) $(ARGS)
@@ -63,7 +65,7 @@ audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)
 
 e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(AGAIN) $(ARGS)
 
 # app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.
 notebooks: $(VENV)/.notebooks
@@ -75,7 +77,7 @@ notebooks-html: $(VENV)/.notebooks
 	  --output-dir site/notebooks notebooks/*.ipynb
 
 notebooks-test: $(VENV)/.notebooks $(VENV)/.e2e $(BROWSER)/node_modules/.ready
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m notebooks $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m notebooks $(AGAIN) $(ARGS)
 
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
@@ -105,7 +107,7 @@ book-instructor: $(VENV)/.book $(LAB_PAGE)
 	MINI_KV_BOOK=instructor $(MKDOCS) build -f book/mkdocs.yml -d site-instructor
 
 book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(BY_TEST) $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(BY_TEST) $(AGAIN) $(ARGS)
 
 book-zensical: $(VENV)/.book
 	@$(PIP) --group zensical $(OR_SAY)
