@@ -83,7 +83,8 @@ lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
 
 # The book. book-test: build it and look at every page in a browser. book-instructor: with solutions and notes behind
-# folds, into book/site-instructor. book-pages: the pages and the navigation that follow from modules, labs and headings.
+# folds, into book/site-instructor. book-pages: the pages and the navigation that follow from modules, labs and headings;
+# the pages are not in git, and MkDocs has them written by itself.
 # book-zensical: the same book by MkDocs' successor, which still reports links that our extension rewrites: a look ahead.
 # No -q for MkDocs: it would silence the warnings before strict has counted them.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
@@ -109,7 +110,7 @@ book-instructor: $(VENV)/.book $(LAB_PAGE)
 book-test: $(VENV)/.book $(VENV)/.e2e $(LAB_PAGE) $(BROWSER)/node_modules/.ready
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m book $(BY_TEST) $(AGAIN) $(ARGS)
 
-book-zensical: $(VENV)/.book
+book-zensical: book-pages
 	@$(PIP) --group zensical $(OR_SAY)
 	@cd book && $(abspath $(BIN))/zensical build
 
@@ -148,6 +149,7 @@ constraints: $(VENV)/.lint
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	rm -rf $(NPM)/node_modules $(NPM)/.cache $(BROWSER)/node_modules $(dir $(LAB_PAGE)) book/docs/notebooks
+	rm -rf book/docs/api/mini_kv*.md book/docs/labs book/docs/puzzles.md
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:

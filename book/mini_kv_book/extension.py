@@ -4,7 +4,7 @@ import os
 import posixpath
 import re
 import tomllib
-from pathlib import Path
+from functools import cache
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,6 +18,7 @@ from mini_kv.lessons import instrument
 from mini_kv.viz.figure import script
 from mini_kv_book.bench import arranged
 from mini_kv_book.course import closed_sentence
+from mini_kv_book.generate import publish, write_pages
 from mini_kv_book.lab import ASSETS, SCRIPTS
 from mini_kv_book.links import RepositoryLinks
 from mini_kv_book.maths import MathML
@@ -128,20 +129,18 @@ def _title_of(page: str) -> str:
     return found[1] if found else page
 
 
-def publish(text: str, path: Path) -> None:
-    """Write what the site serves but the repository keeps elsewhere; leave a file that is right as it is.
-
-    `mkdocs serve` watches the folder: a file that is written anew each time would be built for ever.
-    """
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8", newline="\n")
+_write_pages_once = cache(write_pages)
 
 
 class BookExtension(Extension):
     """Registers all parts of this module with Markdown: `mini_kv_book.extension` in mkdocs.yml."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Register the parts. The numbers order them among Markdown's own."""
+        """Register the parts. The numbers order them among Markdown's own.
+
+        MkDocs does this once while it reads its configuration, before it looks for pages: so files are written here.
+        """
+        _write_pages_once()
         publish(script(), DOCS / "assets" / "kv_story.js")
         publish(instrument.script(), DOCS / "assets" / "kv_instrument.js")
         for name in SCRIPTS:

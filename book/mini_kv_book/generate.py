@@ -4,14 +4,17 @@ What follows from `book/course.toml` is written as well: the address, wherever i
 
     make book-pages               or: python -m mini_kv_book.generate
 
-The navigation's lines for the chapters come from `PARTS` and the chapters' headings. A test compares what is there with
-what this would write, so that no module, no lab and no chapter is forgotten.
+The pages are not in git: MkDocs has them written when it loads `mini_kv_book.extension`. The navigation and the stills
+are, and a test compares them with what this would write, so that no module, no lab and no chapter is forgotten. The
+navigation's lines for the chapters come from `PARTS` and the chapters' headings.
 """
 
+import ast
 import re
 import tomllib
 from pathlib import Path
 
+from mini_kv import _HOMES
 from mini_kv.trace.puzzle import load_puzzle, puzzle_names
 from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
@@ -28,6 +31,17 @@ PARTS = {
     "Reading vLLM": ("20",),
 }
 """The parts of the book, in the order of reading. A chapter's file and address keep the number it was written with."""
+
+FRONT_DOOR = """\
+# mini_kv, the front door
+
+The names that a program takes, as in `from mini_kv import KVCacheManager`. Each leads to the module where it lives; the
+modules that have none of them serve those that have.
+
+| name | what it is |
+|---|---|
+{rows}
+"""
 
 PUZZLES = """\
 # Puzzles
@@ -103,23 +117,40 @@ def puzzles_page() -> str:
     return PUZZLES.format(list="\n".join(lines)) + "".join(sections)
 
 
-def pages() -> dict[Path, str]:
-    """Return every page that follows from the code, with its text."""
+def front_door() -> str:
+    """Return the page of the public names, by their homes, with the first line that each says of itself."""
+    rows = []
+    for home, names in _HOMES.items():
+        module = ast.parse((ROOT / "mini_kv" / f"{home.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        said = {
+            node.name: (ast.get_docstring(node) or "").partition("\n")[0]
+            for node in module.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        }
+        rows += [f"| [`{name}`](mini_kv.{home}.md#mini_kv.{home}.{name}) | {said[name]} |" for name in names]
+    return FRONT_DOOR.format(rows="\n".join(rows))
+
+
+def pages() -> dict[str, str]:
+    """Return every page that follows from the code, by its path below docs."""
     boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
-    api = {
-        DOCS / "api" / f"{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()
-    }
-    of_labs = {DOCS / "labs" / f"{lab}.md": lab_page(lab) for lab in labs()}
-    return api | of_labs | {DOCS / "puzzles.md": puzzles_page()} | stills.notebooks()
+    api = {f"api/{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()}
+    of_labs = {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
+    return {"api/mini_kv.md": front_door()} | api | of_labs | {"puzzles.md": puzzles_page()}
 
 
 def navigation() -> dict[str, list[str]]:
-    """Return the lines that stand in mkdocs.yml between `# generated: NAME` and `# end of NAME`."""
-    api = ["      - api/index.md"]
+    """Return the lines that stand in mkdocs.yml between `# generated: NAME` and `# end of NAME`.
+
+    Of the API first the front door, then the modules behind it, then the others, package by package.
+    """
+    public = [f"mini_kv.{home}" for home in _HOMES]
+    api = ["      - api/index.md", "      - The front door: api/mini_kv.md", "      - Behind the front door:"]
+    api += [f"          - {name.removeprefix('mini_kv.')}: api/{name}.md" for name in public]
     for package in PACKAGES:
-        names = [name for name in modules() if name.split(".")[1] == package]
+        names = [name for name in modules() if name.split(".")[1] == package and name not in public]
         if names:
-            api.append(f"      - {package}:")
+            api.append(f"      - {package}, inside:")
             api += [f"          - {'.'.join(name.split('.')[2:])}: api/{name}.md" for name in names]
     of_chapters = []
     for part, its_chapters in chapters().items():
@@ -142,18 +173,34 @@ def with_navigation(config: str) -> str:
     return course.with_course(config, course.course())
 
 
-def main() -> None:
-    """Write what changed, and delete pages of modules and labs that are gone."""
-    course.write()
-    wanted = pages()
-    for folder in (DOCS / "api", DOCS / "labs"):
-        folder.mkdir(exist_ok=True)
+def publish(text: str, path: Path) -> None:
+    """Write what the site serves but the repository keeps elsewhere; leave a file that is right as it is.
+
+    `mkdocs serve` watches the folder: a file that is written anew each time would be built for ever.
+    """
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_pages(docs: Path = DOCS) -> None:
+    """Write the pages that changed, and delete those of modules and labs that are gone."""
+    wanted = {docs / name: text for name, text in pages().items()}
+    for folder in (docs / "api", docs / "labs"):
+        folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*.md"):
             if path not in wanted and path.name != "index.md":
                 path.unlink()
     for path, text in wanted.items():
-        path.write_text(text, encoding="utf-8", newline="\n")
-    CONFIG.write_text(with_navigation(CONFIG.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
+        publish(text, path)
+
+
+def main() -> None:
+    """Write everything that changed."""
+    course.write()
+    write_pages()
+    for path, text in stills.notebooks().items():
+        publish(text, path)
+    publish(with_navigation(CONFIG.read_text(encoding="utf-8")), CONFIG)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,17 @@ import importlib.util
 import json
 import pkgutil
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from mini_kv_book import generate, kept, leaks, places
+from mini_kv_book import generate, kept, leaks, places, stills
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
 from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_instrument, run_python, source_of
 
+import mini_kv
 from mini_kv.labkit.course import load_course
 from mini_kv.trace.puzzle import puzzle_names
 from mini_kv.trace.scenario import load_scenario, scenario_names
@@ -33,10 +33,9 @@ class Fence(NamedTuple):
     body: str
 
 
-def fences(path: Path) -> list[Fence]:
+def fences(page: str, text: str) -> list[Fence]:
     """Return the fences of a page, in order."""
-    text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
-    found = []
+    name, found = f"book/docs/{page}", []
     for match in FENCE.finditer(text):
         body = re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE)
         found.append(Fence(f"{name}:{text.count(chr(10), 0, match.start()) + 2}", match[2], body))
@@ -86,32 +85,53 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
 # The book as it stands --------------------------------------------------------------------------------------------
 
 
-PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
+PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
+PAGES |= generate.pages()  # which a fresh clone does not have
 NEEDS = {"`[PyTorch]`": "torch", "softmax_in_tiles": "torch", "```kv-chart": "matplotlib"}
 """What a page says that runs a package which not every machine has."""
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", sorted(PAGES))
 @pytest.mark.slow
 def test_every_fence_of_a_page_can_be_shown(page):
-    text = (DOCS / page).read_text(encoding="utf-8")
+    text = PAGES[page]
     for sign, package in NEEDS.items():
         if sign in text and importlib.util.find_spec(package) is None:
             pytest.skip(f"pages of the book that run {package}: pip install {package}, or make test")
     namespace: dict[str, Any] = {"__name__": "__main__"}  # the fences of a page share it, as in the build
-    assert [f"{fence.where}: {said}" for fence in fences(DOCS / page) if (said := wrong(fence, namespace))] == []
+    assert [f"{fence.where}: {said}" for fence in fences(page, text) if (said := wrong(fence, namespace))] == []
 
 
 def test_no_module_no_lab_and_no_chapter_is_forgotten():
     """When this fails: make book-pages."""
-    wanted = generate.pages()
-    there = {path: path.read_text(encoding="utf-8") for path in DOCS.glob("api/mini_kv.*.md")}
-    there |= {path: path.read_text(encoding="utf-8") for path in (*DOCS.glob("labs/lab-*.md"), DOCS / "puzzles.md")}
-    there |= {path: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert there == wanted
+    notebooks = {path: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert notebooks == stills.notebooks()
     config = generate.CONFIG.read_text(encoding="utf-8")
     assert config == generate.with_navigation(config)
+    assert sorted(set(generate.pages()) - set(re.findall(r"[\w./-]+\.md", config))) == []
+
+
+def test_pages_are_written_once_and_those_of_modules_that_are_gone_deleted(tmp_path):
+    for folder, name in (("api", "index.md"), ("api", "mini_kv.gone.md"), ("labs", "lab-99.md")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_text("by hand")
+    generate.write_pages(tmp_path)
+    written = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*.md")}
+    pages = {name: path.read_text(encoding="utf-8") for name, path in written.items()}
+    assert pages == {"api/index.md": "by hand"} | generate.pages()
+    before = {path: path.stat().st_mtime_ns for path in written.values()}
+    generate.write_pages(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in before} == before  # or `mkdocs serve` would build for ever
+
+
+def test_the_front_door_comes_first_and_every_name_leads_to_its_home():
+    page, api = generate.front_door(), generate.navigation()["api"]
+    assert re.findall(r"^\| \[`(\w+)`\]\(mini_kv\.[\w.]+\.md#mini_kv\.[\w.]+\.\1\) \| \w", page, re.M) == [
+        name for names in mini_kv._HOMES.values() for name in names
+    ]
+    listed = [line.rpartition("api/mini_kv.")[2].removesuffix(".md") for line in api if "api/mini_kv." in line]
+    assert listed[1 : len(mini_kv._HOMES) + 1] == list(mini_kv._HOMES)
 
 
 def test_the_address_is_the_courses_and_the_site_is_its_owners():
