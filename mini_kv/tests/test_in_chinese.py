@@ -216,4 +216,5 @@ def test_a_page_and_those_that_lead_to_it_are_there_and_lead_back():
     for page, pages in edition.items():
         text = (DOCS / page).read_text(encoding="utf-8")
         assert [other for other in pages if not (DOCS / other).is_file()] == []
-        assert [other for other in pages if other != "index.md" and f"../../{other}" not in text] == []
+        back = {other: re.sub(r"^labs/(.*).md$", r"../../labs/\1/README.md", other) for other in pages}
+        assert [other for other in pages if other != "index.md" and f"../../{back[other]}" not in text] == []
