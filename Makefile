@@ -149,7 +149,7 @@ constraints: $(VENV)/.lint
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	rm -rf $(NPM)/node_modules $(NPM)/.cache $(BROWSER)/node_modules $(dir $(LAB_PAGE)) book/docs/notebooks
-	rm -rf book/docs/api/mini_kv*.md book/docs/labs book/docs/puzzles.md
+	rm -rf book/docs/api/mini_kv.*.md book/docs/labs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:

@@ -1,4 +1,4 @@
-"""Write what follows from the code: a page per module and lab, the puzzles' page, the navigation, notebooks' stills.
+"""Write what follows from the code: a page per module and lab, the navigation, notebooks' stills.
 
 What follows from `book/course.toml` is written as well: the address, wherever it stands.
 
@@ -9,15 +9,14 @@ are, and a test compares them with what this would write, so that no module, no 
 navigation's lines for the chapters come from `PARTS` and the chapters' headings.
 """
 
-import ast
 import re
 import tomllib
 from pathlib import Path
 
 from mini_kv import _HOMES
-from mini_kv.trace.puzzle import load_puzzle, puzzle_names
 from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
+from mini_kv_book.runs import source_of
 
 PACKAGES = ("core", "trace", "viz", "attention", "engine", "lessons", "training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
@@ -32,39 +31,11 @@ PARTS = {
 }
 """The parts of the book, in the order of reading. A chapter's file and address keep the number it was written with."""
 
-FRONT_DOOR = """\
-# mini_kv, the front door
-
-The names that a program takes, as in `from mini_kv import KVCacheManager`. Each leads to the module where it lives; the
-modules that have none of them serve those that have.
-
-| name | what it is |
-|---|---|
-{rows}
-"""
-
-PUZZLES = """\
-# Puzzles
-
-A picture of a cache, a goal, and a few calls to reach it with. The engine makes your calls, draws what they do, and
-says whether the goal is reached. The engine runs here, in your browser. Begin with any:
-
-{list}
-
-`0..7` are the eight tokens 0 to 7; `prefill` looks a prompt up and allocates its blocks. Inside a puzzle,
-the keys <kbd>1</kbd> to <kbd>9</kbd> make the calls and <kbd>Backspace</kbd> takes one back. In the terminal,
-`mini-kv puzzle NAME` plays the same.
-"""
-
 
 def modules() -> list[str]:
     """Return the modules that have a page, in the order of their packages."""
-    found = []
-    for package in PACKAGES:
-        for path in sorted((ROOT / "mini_kv" / package).rglob("*.py")):
-            if path.name != "__init__.py":
-                found.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    return found
+    paths = [path for package in PACKAGES for path in sorted((ROOT / "mini_kv" / package).rglob("[!_]*.py"))]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
 
 
 def labs() -> list[str]:
@@ -103,40 +74,20 @@ def _lab_toml(lab: str) -> dict[str, object]:
     return tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))
 
 
-def puzzles_page() -> str:
-    """Return the page of puzzles, with a section per puzzle, the easiest first: `puzzles/#make-room` leads to one."""
-    puzzles = [load_puzzle(name) for name in puzzle_names()]
-    lines = [
-        f"1. [{puzzle.scenario.title}](#{puzzle.name}), {puzzle.minutes} minutes"
-        f'<span data-puzzle="{puzzle.name}"></span>'
-        for puzzle in puzzles
-    ]
-    sections = [
-        f"\n## {puzzle.scenario.title} {{ #{puzzle.name} }}\n\n```kv-puzzle\n{puzzle.name}\n```\n" for puzzle in puzzles
-    ]
-    return PUZZLES.format(list="\n".join(lines)) + "".join(sections)
-
-
 def front_door() -> str:
-    """Return the page of the public names, by their homes, with the first line that each says of itself."""
-    rows = []
-    for home, names in _HOMES.items():
-        module = ast.parse((ROOT / "mini_kv" / f"{home.replace('.', '/')}.py").read_text(encoding="utf-8"))
-        said = {
-            node.name: (ast.get_docstring(node) or "").partition("\n")[0]
-            for node in module.body
-            if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        }
-        rows += [f"| [`{name}`](mini_kv.{home}.md#mini_kv.{home}.{name}) | {said[name]} |" for name in names]
-    return FRONT_DOOR.format(rows="\n".join(rows))
+    """Return a table of the public names, by their homes, with the first line that each says of itself."""
+    rows = ["| name | what it is |", "|---|---|"]
+    for home, name in ((home, name) for home, names in _HOMES.items() for name in names):
+        said = re.findall(r'"""(.+?)(?:"""|\n)', source_of(f"mini_kv.{home}.{name}").text)[0]
+        rows.append(f"| [`{name}`](mini_kv.{home}.md#mini_kv.{home}.{name}) | {said} |")
+    return "\n".join(rows)
 
 
 def pages() -> dict[str, str]:
     """Return every page that follows from the code, by its path below docs."""
     boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
     api = {f"api/{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()}
-    of_labs = {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
-    return {"api/mini_kv.md": front_door()} | api | of_labs | {"puzzles.md": puzzles_page()}
+    return api | {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
 
 
 def navigation() -> dict[str, list[str]]:
@@ -145,13 +96,14 @@ def navigation() -> dict[str, list[str]]:
     Of the API first the front door, then the modules behind it, then the others, package by package.
     """
     public = [f"mini_kv.{home}" for home in _HOMES]
-    api = ["      - api/index.md", "      - The front door: api/mini_kv.md", "      - Behind the front door:"]
-    api += [f"          - {name.removeprefix('mini_kv.')}: api/{name}.md" for name in public]
-    for package in PACKAGES:
-        names = [name for name in modules() if name.split(".")[1] == package and name not in public]
-        if names:
-            api.append(f"      - {package}, inside:")
-            api += [f"          - {'.'.join(name.split('.')[2:])}: api/{name}.md" for name in names]
+    groups = {"Behind the front door": public} | {f"{package}, inside": [] for package in PACKAGES}
+    for name in modules():
+        if name not in public:
+            groups[f"{name.split('.')[1]}, inside"].append(name)
+    api = ["      - api/index.md", "      - The front door: api/mini_kv.md"]
+    for title, names in groups.items():
+        api.append(f"      - {title}:")
+        api += [f"          - {name.removeprefix('mini_kv.')}: api/{name}.md" for name in names]
     of_chapters = []
     for part, its_chapters in chapters().items():
         of_chapters.append(f"      - {part}:")
@@ -185,12 +137,10 @@ def publish(text: str, path: Path) -> None:
 def write_pages(docs: Path = DOCS) -> None:
     """Write the pages that changed, and delete those of modules and labs that are gone."""
     wanted = {docs / name: text for name, text in pages().items()}
-    for folder in (docs / "api", docs / "labs"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob("*.md"):
-            if path not in wanted and path.name != "index.md":
-                path.unlink()
+    for path in {*docs.glob("api/mini_kv.*.md"), *docs.glob("labs/*.md")} - {*wanted}:
+        path.unlink()
     for path, text in wanted.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         publish(text, path)
 
 

@@ -48,3 +48,17 @@ def element(puzzle: Puzzle, size: int | None) -> str:
 def _prompt(request: str, tokens: tuple[int, ...]) -> str:
     """Return a request's name and its tokens, which stay on one line if they can."""
     return f'<span style="display: inline-block"><b>{escape(request)}</b> <code>{id_runs(tokens)}</code></span>'
+
+
+def as_markdown() -> str:
+    """Return the list of puzzles and a section for each, the easiest first: `puzzles/#make-room` leads to one."""
+    puzzles = [load_puzzle(name) for name in puzzle_names()]
+    lines = [
+        f"1. [{puzzle.scenario.title}](#{puzzle.name}), {puzzle.minutes} minutes"
+        f'<span data-puzzle="{puzzle.name}"></span>'
+        for puzzle in puzzles
+    ]
+    sections = [
+        f"\n## {puzzle.scenario.title} {{ #{puzzle.name} }}\n\n```kv-puzzle\n{puzzle.name}\n```\n" for puzzle in puzzles
+    ]
+    return "\n".join([*lines, *sections])

@@ -113,13 +113,13 @@ def test_no_module_no_lab_and_no_chapter_is_forgotten():
 
 
 def test_pages_are_written_once_and_those_of_modules_that_are_gone_deleted(tmp_path):
-    for folder, name in (("api", "index.md"), ("api", "mini_kv.gone.md"), ("labs", "lab-99.md")):
+    for folder, name in (("api", "mini_kv.md"), ("api", "mini_kv.gone.md"), ("labs", "lab-99.md")):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / name).write_text("by hand")
     generate.write_pages(tmp_path)
     written = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*.md")}
     pages = {name: path.read_text(encoding="utf-8") for name, path in written.items()}
-    assert pages == {"api/index.md": "by hand"} | generate.pages()
+    assert pages == {"api/mini_kv.md": "by hand"} | generate.pages()
     before = {path: path.stat().st_mtime_ns for path in written.values()}
     generate.write_pages(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in before} == before  # or `mkdocs serve` would build for ever

@@ -38,7 +38,7 @@ LOOKS: dict[str, tuple[int, str, dict[str, Any] | None]] = {  # how a reader see
 # The build --------------------------------------------------------------------------------------------------------
 
 
-TWO_PAGES = "exclude_docs: |\n  /api/\n  /labs/\n  /puzzles.md\nnav:\n  - index.md\n  - other.md\n"
+TWO_PAGES = "exclude_docs: |\n  /api/\n  /labs/\nnav:\n  - index.md\n  - other.md\n"
 
 
 @pytest.fixture
