@@ -20,6 +20,7 @@ import mini_kv
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "triton", "xxhash", "matplotlib", "transformers"}
 LIMIT_S = 0.1
+QUOTING = (".github/CONTRIBUTING.md", "mini_kv/README.md")
 
 
 def import_in_a_new_process(module: str) -> tuple[float, set[str]]:
@@ -48,6 +49,18 @@ def test_no_heavy_package_is_loaded(module: str) -> None:
     _, loaded = import_in_a_new_process(module)
     assert "mini_kv" in loaded
     assert loaded & HEAVY == set()
+
+
+def test_the_rule_of_layers_is_quoted_as_it_is_checked() -> None:
+    """`make lint` checks what pyproject.toml says; who reads of it elsewhere reads the same."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    layers, alone, _ = settings["tool"]["importlinter"]["contracts"]
+    rule = f"`{' > '.join(layers['layers']).replace(' | ', ', ')}`"
+    alone_names = [f"`{name.removeprefix('mini_kv.')}`" for name in alone["source_modules"]]
+    never = f"{', '.join(alone_names)} never import {', '.join(alone['forbidden_modules'])}"
+    texts = {name: " ".join((ROOT / name).read_text("utf-8").split()) for name in QUOTING}
+    assert [name for name, text in texts.items() if rule not in text] == [], f"should quote {rule}"
+    assert never in texts[".github/CONTRIBUTING.md"]
 
 
 def test_importing_is_quick() -> None:

@@ -2,15 +2,19 @@
 
 import importlib
 import inspect
+import json
+import re
 import tomllib
 
 import pytest
+from mini_kv_book import generate
 from mini_kv_book.places import DOCS, ROOT
 
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import load_lab
 
 LABS = sorted(path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml"))
+NEEDS = {"C": "Python", "T": "PyTorch, on a CPU", "K": "Triton, on Linux; no GPU"}
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -34,3 +38,28 @@ def test_every_lab_has_the_chapter_that_teaches_it():
     chapters = tomllib.loads((ROOT / "book" / "data" / "taught.toml").read_text(encoding="utf-8"))["labs"]
     assert sorted(chapters) == LABS
     assert [name for name in chapters.values() if not (DOCS / "chapters" / f"{name}.md").is_file()] == []
+
+
+def rows_of(folder: str) -> list[str]:
+    """Return the lines that list what is in a folder: title, address, what it needs."""
+    if folder == "labs":
+        about = {lab: load_lab(ROOT / "labs" / lab) for lab in LABS}
+        return [f"| [{lab[4:6]} {one.title}]({lab}/README.md) | {NEEDS[one.needs]} |" for lab, one in about.items()]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / folder).glob("*.ipynb"))}
+    titles = {name: json.loads(text)["cells"][0]["source"][0].strip("# \n") for name, text in texts.items()}
+    needs = {name: NEEDS["T" if "It needs torch" in text else "C"] for name, text in texts.items()}
+    return [f"| [{name[:2]} {titles[name]}]({name}) | {needs[name]} |" for name in texts]
+
+
+@pytest.mark.parametrize("folder", ["labs", "notebooks"])
+def test_the_readme_lists_every_lab_and_every_notebook_and_no_other(folder: str):
+    readme = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[.*", readme, re.MULTILINE) == rows_of(folder)
+
+
+def test_the_two_terms_have_every_chapter_and_every_lab():
+    page = (DOCS / "teach" / "teaching.md").read_text(encoding="utf-8")
+    terms = page.partition("## A term\n")[2].partition("\n## ")[0].lower()
+    titles = [title for part in generate.chapters().values() for title in part.values()]
+    missing = [title for title in titles if title.lower().strip("?") not in terms]
+    assert missing + [lab for lab in LABS if not re.search(rf"{lab}(?![\w-])", terms)] == []
