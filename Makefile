@@ -7,7 +7,8 @@
 # make e2e      run the tests in a real browser: this system's Chromium
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
 # make notebooks-test  run all of them, and drive them in a browser
-# make lint     what CI checks besides tests      make size, make constraints, make clean, make help
+# make lint     what CI checks besides tests      make constraints, make clean, make help
+# make report   print the sizes of everything     make report SINCE=v1   with an older revision, and the difference
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
 # Written for GNU make 3.81, which is what macOS has.
@@ -30,7 +31,7 @@ PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .PHONY: start test test-all audit e2e book site book-whole book-test book-instructor book-zensical book-pages notebooks \
-        notebooks-html notebooks-test lint size constraints clean help new-venv
+        notebooks-html notebooks-test lint report constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -125,10 +126,9 @@ lint: $(VENV)/.lint $(VENV)/.torch
 	  echo "mypy solutions/$$lab"; $(BIN)/mypy solutions/$$lab/*.py || exit 1; done
 	$(BIN)/lint-imports
 	$(BIN)/codespell
-	@$(BIN)/python .ci/size.py
 
-size:
-	@$(PY) .ci/size.py
+report:
+	@$(PY) .ci/report.py $(if $(SINCE),--since "$(SINCE)")
 
 # torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.

@@ -34,3 +34,10 @@ def test_every_lab_has_the_chapter_that_teaches_it():
     chapters = tomllib.loads((ROOT / "book" / "data" / "taught.toml").read_text(encoding="utf-8"))["labs"]
     assert sorted(chapters) == LABS
     assert [name for name in chapters.values() if not (DOCS / "chapters" / f"{name}.md").is_file()] == []
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_only_test_lab_holds_tests(lab: str):
+    """Tests are collected, shown and counted in `test_lab.py` alone."""
+    besides = set((ROOT / "labs" / lab).glob("*.py")) - {ROOT / "labs" / lab / n for n in ("starter.py", "test_lab.py")}
+    assert [path.name for path in besides if "def test_" in path.read_text(encoding="utf-8")] == []
