@@ -35,7 +35,6 @@ from mini_kv.labkit.scoreboard import LabResult, State
 
 _SEEDS = (0, 40, 80, 120, 160)
 """Values of LAB_SEED; a random test tries 40 seeds from each."""
-_MAX_STARTER_LINES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +155,6 @@ def _audit_starter(audit: Audit) -> None:
     other = [result.test for result in results if result.state is not State.TODO]
     if other:
         audit.findings.append(f"starter: not TODO: {', '.join(other)}")
-    tree = ast.parse(text)
-    num_lines = len(ast.unparse(tree).splitlines()) - sum(
-        len((ast.get_docstring(node, clean=False) or "").splitlines())
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
-    )
-    if num_lines > _MAX_STARTER_LINES:
-        audit.findings.append(f"starter: {num_lines} lines of code, at most {_MAX_STARTER_LINES}")
 
 
 def _audit_signatures(audit: Audit) -> None:

@@ -43,10 +43,6 @@ def write(tiny, prompt, num_tokens):
     return tokenizer.decode(ids[begin:])
 
 
-def test_its_folder_is_small(folder):
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= 2_000_000
-
-
 def test_it_is_loaded_in_no_time(folder):
     start = time.process_time()
     load_model(folder)
