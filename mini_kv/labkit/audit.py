@@ -309,7 +309,8 @@ class _Collector:
 def _run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
     collector = _Collector(engine_bug or {})
-    with _environment(LAB_IMPL=lab_impl, LAB_SEED=str(seed)), redirect_stdout(io.StringIO()) as out:
+    variables = {"LAB_IMPL": lab_impl, "LAB_SEED": str(seed), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # no lab needs one
+    with _environment(**variables), redirect_stdout(io.StringIO()) as out:
         # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
         options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         status = pytest.main([str(lab.folder), *options], plugins=[collector])
