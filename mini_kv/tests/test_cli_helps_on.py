@@ -288,7 +288,6 @@ def without_roots_rights() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no read-only folders")
-@pytest.mark.timeout(120)
 def test_a_read_only_checkout(checkout: Path) -> None:
     """The lab runs and shows its points, hints are given; one sentence says that nothing is remembered."""
     folders = [checkout, *(path for path in checkout.rglob("*") if path.is_dir())]

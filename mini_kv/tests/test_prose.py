@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from mini_kv_book import generate
 from mini_kv_book.narrow import narrow
 from mini_kv_book.places import DOCS, ROOT
@@ -52,6 +53,7 @@ def test_the_navigation_has_every_chapter_once_and_no_number():
     assert [title for title in titles if title[0].isdigit()] == []
 
 
+@pytest.mark.slow
 def test_a_chapter_comes_after_those_that_stand_before_it():
     names = order()
     late = {
