@@ -287,6 +287,7 @@ def without_roots_rights() -> None:
         ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no read-only folders")
 def test_a_read_only_checkout(checkout: Path) -> None:
     """The lab runs and shows its points, hints are given; one sentence says that nothing is remembered."""

@@ -380,6 +380,7 @@ def test_what_swallows_even_the_end_ends_python(lab):
     assert [test["state"] for test in tests] == ["pass", "pass", "pass", "fail"]
 
 
+@pytest.mark.slow
 def test_a_busy_machine_costs_nothing(lab):
     """What counts is what the process computes: to wait three times as long as that is no failure."""
     code = changed("    return [", "    import time\n    time.sleep(0.6)\n    return [")
@@ -387,6 +388,7 @@ def test_a_busy_machine_costs_nothing(lab):
     assert (run.status, run.letters) == (0, "PPPP")
 
 
+@pytest.mark.slow
 def test_a_lab_needs_no_plugin_for_its_time(lab):
     """Without pytest-timeout its marks and its setting mean nothing, do no harm, and a loop is ended all the same."""
     test_lab = (lab.root / "labs/lab-77/test_lab.py").read_text(encoding="utf-8")

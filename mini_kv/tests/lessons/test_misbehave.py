@@ -87,6 +87,7 @@ def test_what_decides(seed):
     assert keyless == {block_id for leak in leaking.leaks() for block_id in leak.block_ids}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_storm_is_mended_by_a_limit(seed):
     """With 16 at once a quarter as many requests are thrown out at most, and fewer tokens are computed."""
