@@ -1,5 +1,6 @@
 # make          set up .venv, play the life of a cached block, show the learner's scoreboard
-# make test     set up what the tests need and run them, in about a minute      make test-all   the slow ones as well
+# make test     install what the tests need, once, and run them: one to two minutes on two cores
+# make test-all the slow tests as well: five to ten minutes
 # make lab-05   run your lab-05 (labs/lab-05/starter.py); so for every lab
 # make audit    run every lab on right, wrong and missing code; compile every kernel for GPUs that are not there
 # make book     set up what the book needs, build it, serve it      make site   build it into book/site, no more
@@ -7,7 +8,8 @@
 # make e2e      run the tests in a real browser: this system's Chromium
 # make notebooks       open the first notebook in JupyterLab      make notebooks-html   export all, figures alive
 # make notebooks-test  run all of them, and drive them in a browser
-# make lint     what CI checks besides tests      make size, make constraints, make clean, make help
+# make lint     what CI checks besides tests      make constraints, make clean, make help
+# make report   print the sizes of everything     make report SINCE=v1   with an older revision, and the difference
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
 # Written for GNU make 3.81, which is what macOS has.
@@ -30,7 +32,7 @@ PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .PHONY: start test test-all audit e2e book site book-whole book-test book-instructor book-zensical book-pages notebooks \
-        notebooks-html notebooks-test lint size constraints clean help new-venv
+        notebooks-html notebooks-test lint report constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -49,7 +51,7 @@ start: $(VENV)/.ready
 
 # `env -u`: a LAB_IMPL left over in the shell must not change what is tested.
 # In two processes. More of them: make test ARGS="-n 8"; none, for a debugger: ARGS="-n 0". A file's tests share fixtures,
-# so one process runs them all; of audits and looks at the book, which take long, each process takes the next one.
+# so one process runs them all; of audits and tests in a browser, which take long, each process takes the next one.
 BY_FILE = -p xdist -n 2 --dist loadfile
 BY_TEST = -p xdist -n 2 --dist loadgroup
 # A browser on a busy machine may be late. A test that fails is tried twice more, and listed; a wrong result fails each time.
@@ -65,7 +67,7 @@ audit: $(VENV)/.torch
 	@env -u LAB_IMPL $(BIN)/python -m pytest -m audit $(BY_TEST) $(ARGS)
 
 e2e: $(VENV)/.e2e $(VENV)/.book $(LAB_PAGE) $(BROWSER)/node_modules/.ready
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(AGAIN) $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m browser $(BY_TEST) $(AGAIN) $(ARGS)
 
 # app_settings_dir: our JupyterLab does not ask whether it may fetch news, and looks for no updates.
 notebooks: $(VENV)/.notebooks
@@ -77,7 +79,7 @@ notebooks-html: $(VENV)/.notebooks
 	  --output-dir site/notebooks notebooks/*.ipynb
 
 notebooks-test: $(VENV)/.notebooks $(VENV)/.e2e $(BROWSER)/node_modules/.ready
-	@env -u LAB_IMPL $(BIN)/python -m pytest -m notebooks $(AGAIN) $(ARGS)
+	@env -u LAB_IMPL $(BIN)/python -m pytest -m notebooks $(BY_TEST) $(AGAIN) $(ARGS)
 
 lab-%: $(VENV)/.ready
 	@LAB_IMPL=starter $(BIN)/python -m pytest labs/$@ $(ARGS)
@@ -126,10 +128,9 @@ lint: $(VENV)/.lint $(VENV)/.torch
 	  echo "mypy solutions/$$lab"; $(BIN)/mypy solutions/$$lab/*.py || exit 1; done
 	$(BIN)/lint-imports
 	$(BIN)/codespell
-	@$(BIN)/python .ci/size.py
 
-size:
-	@$(PY) .ci/size.py
+report:
+	@$(PY) .ci/report.py $(if $(SINCE),--since "$(SINCE)")
 
 # torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.

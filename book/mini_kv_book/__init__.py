@@ -9,6 +9,7 @@ order:
 - `stills`: the pictures that notebooks are stored with;
 - `tables`: what is made from code and data: `deviations`, `names`, `serving`, `coverage`, `drafts`,
   `options`, `kernels`, `kill_matrix`, `league`, `recorded`, `licences`, `second_home`, `spine`;
+- `counting`: which lines of a file hold code;
 - `kept`: what fences have computed, for the next build;
 - `taught` and `found`: which chapter teaches which word, for the search; `cards`: a page's picture, to share it;
 - `whole` and `pdf`: all chapters on one page, and as a file to print;

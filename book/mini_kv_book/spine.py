@@ -1,37 +1,28 @@
-"""The reading path through the engine: the files that `.ci/budgets.toml` names as its spine, with their code lines."""
+"""The reading path through the engine: the files that pyproject.toml names as its spine, with their code lines."""
 
 import ast
-import importlib.util
 import tomllib
 from functools import cache
 from typing import Any
 
+from mini_kv_book import counting
 from mini_kv_book.coverage import find_symbol
 from mini_kv_book.places import ROOT
 
 
 @cache
-def size_report() -> Any:
-    """Return the module `.ci/size.py`, which lies in no package: what it counts, the book says."""
-    spec = importlib.util.spec_from_file_location("size_report", ROOT / ".ci" / "size.py")
-    if spec is None or spec.loader is None:
-        raise ImportError("there is no .ci/size.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@cache
 def spine() -> dict[str, Any]:
-    """Return the table `[spine]` of the budgets."""
-    table: dict[str, Any] = tomllib.loads((ROOT / ".ci" / "budgets.toml").read_text(encoding="utf-8"))["spine"]
+    """Return the table `[tool.mini_kv.spine]` of pyproject.toml."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    table: dict[str, Any] = settings["tool"]["mini_kv"]["spine"]
     return table
 
 
 @cache
 def code_lines() -> dict[str, int]:
     """Return the code lines of each file of the spine, in reading order."""
-    return {name: size_report().measure(ROOT / "mini_kv" / name).size for name in spine()["files"]}
+    sources = {name: (ROOT / "mini_kv" / name).read_text(encoding="utf-8") for name in spine()["files"]}
+    return {name: len(counting.code_lines(source)) for name, source in sources.items()}
 
 
 def _module_of(name: str) -> str:
@@ -60,9 +51,8 @@ def link_to(module: str, symbol: str) -> str:
 
 
 def total() -> str:
-    """Return a sentence: how many files and code lines the path has, and how many it may have."""
-    files, lines, most = len(code_lines()), sum(code_lines().values()), spine()["lines"]
-    return f"The path has {files} files and {lines:,} lines of code, and may not have more than {most:,}."
+    """Return a sentence: how many files and code lines the path has."""
+    return f"The path has {len(code_lines())} files and {sum(code_lines().values()):,} lines of code."
 
 
 def imports() -> dict[str, set[str]]:

@@ -85,6 +85,7 @@ def test_what_is_only_remembered_is_not_held():
     assert sum(block.block_hash is not None for block in kv.block_pool.blocks) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", strategies().values(), ids=strategies().keys())
 def test_every_request_ends_under_every_strategy(strategy: Strategy):
     limits = SchedulerConfig(max_num_batched_tokens=16)
@@ -160,6 +161,7 @@ def test_jumping_the_queue_halves_the_mean_wait_and_lengthens_the_longest():
     assert jumping.longest_wait > 2 * greedy.longest_wait
 
 
+@pytest.mark.slow
 def test_the_figures_of_notebook_08():
     """And of the chapter: what each strategy costs, and what of it is found again by those who were thrown out."""
     assert {name: (r.preemptions, r.tokens_given_up, r.tokens_recomputed) for name, r in reports().items()} == {
@@ -193,6 +195,7 @@ class LetsEveryThirdPass:
         return 2
 
 
+@pytest.mark.slow
 def test_a_door_that_beats_greedy_in_three_columns():
     """What lab-11's README promises."""
     trace = read_trace(TRACE)

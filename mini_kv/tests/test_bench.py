@@ -62,6 +62,7 @@ def test_the_report_has_every_row_and_figure_with_a_positive_median(report):
             assert figure["ratios"] == {}
 
 
+@pytest.mark.slow
 def test_the_report_says_where_and_how_it_was_made(report):
     text, found = report
     header = found["header"]
@@ -70,12 +71,14 @@ def test_the_report_says_where_and_how_it_was_made(report):
     assert all(header[field] in text for field in ("machine", "python", "command", "method"))
 
 
+@pytest.mark.slow
 def test_the_report_says_in_a_line_which_peers_are_absent_and_how_they_are_brought_in(report):
     text, _ = report
     (line,) = [line for line in text.splitlines() if line.startswith("absent")]
     assert all(peer in line for peer in ("vllm (pip install", "--nano-vllm CHECKOUT", "--mini-sglang CHECKOUT"))
 
 
+@pytest.mark.slow
 def test_the_table_shows_what_the_json_holds(report):
     text, found = report
     for row in found["rows"]:
@@ -84,6 +87,7 @@ def test_the_table_shows_what_the_json_holds(report):
             assert figure["name"] in text
 
 
+@pytest.mark.slow
 def test_a_target_against_an_absent_peer_is_open_and_one_in_absolute_terms_is_judged(report):
     _, found = report
     reached = {

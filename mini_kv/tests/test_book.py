@@ -304,6 +304,7 @@ def test_a_solution_is_found_wherever_it_leaks(name, make, tmp_path):
     assert leaks.leaks(tmp_path) == [f"{file}: solutions/lab-05/solution.py: prefill"]
 
 
+@pytest.mark.slow
 def test_half_a_solution_is_a_leak_too(tmp_path):
     body = next(
         body for body in leaks.bodies(ROOT / "solutions/lab-07/solution.py") if body.where.endswith("cache_full_blocks")
@@ -315,6 +316,7 @@ def test_half_a_solution_is_a_leak_too(tmp_path):
     assert leaks.leaks(tmp_path) == [f"{tmp_path}/index.html: {body.where}"]
 
 
+@pytest.mark.slow
 def test_what_every_learner_has_is_no_leak(tmp_path):
     engine = (ROOT / "mini_kv/core/kv_cache_manager.py").read_text(encoding="utf-8")
     starter = (ROOT / "labs/lab-05/starter.py").read_text(encoding="utf-8")

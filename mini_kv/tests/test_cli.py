@@ -208,6 +208,7 @@ def told(lab: str, test: str, code: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_the_story_of_a_test_without_a_cache_is_what_it_compared(tmp_path):
     """A queue that forgets to count what left: each look, expected and got; the one that differs is marked."""
     right = ROOT / "solutions/lab-02/solution.py"
@@ -245,6 +246,7 @@ def test_the_story_of_a_scheduler_tells_its_steps_between_the_calls():
     assert [line for line in lines if "free B" in line] == ["[14/19] free B: freed 6..4"]
 
 
+@pytest.mark.slow
 def test_the_story_of_a_random_test_is_its_shortest_failing_life(tmp_path):
     """Not the thousand comparisons before it; and of many comparisons the last 30."""
     right = (ROOT / "solutions/lab-02/solution.py").read_text(encoding="utf-8")

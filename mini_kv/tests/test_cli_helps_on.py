@@ -287,8 +287,8 @@ def without_roots_rights() -> None:
         ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no read-only folders")
-@pytest.mark.timeout(120)
 def test_a_read_only_checkout(checkout: Path) -> None:
     """The lab runs and shows its points, hints are given; one sentence says that nothing is remembered."""
     folders = [checkout, *(path for path in checkout.rglob("*") if path.is_dir())]

@@ -48,7 +48,6 @@ def edit(folder, old, new):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_after_one_edit_and_one_command_no_file_has_the_old_address(copy):
     """And the tests that look at the links pass, as they stand."""
     before = call(copy, "mini_kv_book.course")

@@ -40,6 +40,7 @@ def request(*hash_ids: int, partial: int = 0) -> TraceRequest:
     return TraceRequest(0, len(hash_ids) * BLOCK_SIZE - (BLOCK_SIZE - partial if partial else 0), 1, hash_ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trace", [read_trace(SMALL), generate(7, 600)], ids=["small", "generated"])
 def test_a_curve_equals_replay(trace: list[TraceRequest]) -> None:
     """At twelve sizes: pools that refuse prompts, the first that holds all, up to one that forgets nothing."""
@@ -64,6 +65,7 @@ def test_a_prompt_whose_last_block_is_computed_again(trace: list[TraceRequest]) 
     assert by_curve(trace, sizes) == by_replay(trace, sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_random_traces_equal_replay_at_every_size(seed: int) -> None:
     """Few different blocks, most prompts full to the last block: hashes with many blocks, prompts that are refused."""

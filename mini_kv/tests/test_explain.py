@@ -140,6 +140,7 @@ def after_a_reset(trace: Sequence[TokenRequest], place: int) -> list[int]:
 # Causes that were planted -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_each_planted_cause_is_found_and_no_other(seed: int) -> None:
     """Ten causes, each from the trace alone (a reset: with the hits that a server has reported)."""
@@ -155,6 +156,7 @@ def test_each_planted_cause_is_found_and_no_other(seed: int) -> None:
     assert names(trace, setup(), observed=after_a_reset(trace, 40)) == ["reset"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_groups_and_preemption(seed: int) -> None:
     """What windows and states do not find, and what is computed twice because too much is let in."""
@@ -169,6 +171,7 @@ def test_groups_and_preemption(seed: int) -> None:
     assert names(long_answers, setup(num_blocks=60), concurrency=12) == ["preemption-storm"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_two_causes_at_once_are_both_found(seed: int) -> None:
     """Salts per user, and a value that changes; and their shares are those of each alone, within one percent."""

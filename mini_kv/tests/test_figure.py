@@ -1,6 +1,5 @@
 """The figure from Python: a story's JSON, and the HTML around it. What it looks like is tested in a browser."""
 
-import gzip
 import html.parser
 import json
 from importlib import resources
@@ -9,7 +8,6 @@ import pytest
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.invariants import LEDGER
-from mini_kv.tests.story_examples import crowded_run
 from mini_kv.tests.traced_run import traced_kv
 from mini_kv.trace.edge import Edge, EdgeKind
 from mini_kv.trace.frame import BlockView, Frame
@@ -175,14 +173,6 @@ def test_the_script_can_stand_in_a_page_and_asks_for_nothing():
     assert script().count("http") == script().count("http://www.w3.org/2000/svg") == 1
     file = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
     assert script().splitlines() == [line.strip() for line in file.splitlines() if line.strip()]
-
-
-def test_budgets():
-    """The script under 30 kB gzipped, a story of sixty steps under 4 kB."""
-    story = crowded_run(64)
-    assert len(story["steps"]) == 60
-    assert len(gzip.compress(script().encode(), 9)) < 30_000
-    assert len(gzip.compress(json.dumps(story, separators=(",", ":")).encode(), 9)) < 4_000
 
 
 @pytest.mark.parametrize("name", scenario_names())

@@ -235,6 +235,7 @@ def cost(num_blocks: int, action: Callable[[FreeKVCacheBlockQueue, list[KVCacheB
     return CountingBlock.touches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "action", "links"),
     [

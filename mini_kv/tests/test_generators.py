@@ -35,6 +35,7 @@ def test_a_seed_gives_the_same_trace_everywhere() -> None:
     assert all(digest(kind, 1) != digest(kind) for kind in KINDS)
 
 
+@pytest.mark.slow
 def test_how_much_of_each_kind_a_cache_finds() -> None:
     """With memory for everything, in percent: agents repeat themselves, documents come in other orders."""
     found = {}

@@ -1,6 +1,5 @@
 """The Chinese edition: its figures say nothing in English, its numbers are the engine's, its words the glossary's."""
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -29,8 +28,6 @@ TERMS = (
     *("块", "块表", "块大小", "槽位", "引用计数", "空闲队列", "块哈希", "附加键", "索引", "前缀", "命中"),
     *("复活", "驱逐", "承诺", "抢占", "解码", "空块", "未满块", "已缓存的空闲块"),
 )
-NO_TERMS = ("逐出", "淘汰", "区块", "引用次数", "标记", "插槽")
-"""Other words for the same, in other texts."""
 
 
 def english(text: str) -> set[str]:
@@ -150,18 +147,11 @@ def test_chinese_is_set_as_chinese_is_set(page):
     assert re.findall(rf"{han}\n *{han}", text) == []  # a browser would put a space there
 
 
-def test_the_chapter_is_as_long_as_a_reader_likes():
-    assert 2500 < len(re.findall("[\u4e00-\u9fff]", prose(CHAPTER))) < 4000
-
-
 def test_terms_are_the_glossarys():
-    """What pages and figure call by a Chinese name stands in the glossary, and no second name for it is used."""
+    """What pages and figure call by a Chinese name is in the glossary."""
     glossary = (DOCS / "reference/glossary.md").read_text(encoding="utf-8")
     terms = set(re.findall("[\u4e00-\u9fff]+", " ".join(re.findall(r"^[^\n]+\((.+)\)\n:", glossary, re.MULTILINE))))
     assert [term for term in TERMS if term not in terms] == []
-    everything = CHAPTER + LAB + json.dumps([words("zh"), ledger("zh")], ensure_ascii=False)
-    everything += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mini_kv/trace/scenarios/zh").iterdir())
-    assert [word for word in NO_TERMS if word in everything] == []
 
 
 def test_the_numbers_that_the_chapter_says_in_words_are_the_engines():

@@ -63,3 +63,10 @@ def test_the_two_terms_have_every_chapter_and_every_lab():
     titles = [title for part in generate.chapters().values() for title in part.values()]
     missing = [title for title in titles if title.lower().strip("?") not in terms]
     assert missing + [lab for lab in LABS if not re.search(rf"{lab}(?![\w-])", terms)] == []
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_only_test_lab_holds_tests(lab: str):
+    """Tests are collected, shown and counted in `test_lab.py` alone."""
+    besides = set((ROOT / "labs" / lab).glob("*.py")) - {ROOT / "labs" / lab / n for n in ("starter.py", "test_lab.py")}
+    assert [path.name for path in besides if "def test_" in path.read_text(encoding="utf-8")] == []

@@ -225,6 +225,7 @@ def test_large(lab):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("requests", "tokens"), [(1, 60), (2, 60), (30, 2), (30, 60)])
 @pytest.mark.parametrize("what", ["a table", "something that takes a long time to say " * 30])
 def test_a_thousand_blocks_fit_in_fifteen_lines(lab, requests, tokens, what):
@@ -345,6 +346,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_never_ends(lab, name):
     """A time limit, and the learner's line that was running; the other tests run. (5 s as a rule, less here.)"""
@@ -362,6 +364,7 @@ def test_what_never_ends(lab, name):
     assert len(lines) == 3
 
 
+@pytest.mark.slow
 def test_what_swallows_even_the_end_ends_python(lab):
     """Nothing else ends it. The failure is told with its line, and what was asked for is written."""
     loop = (
@@ -377,6 +380,7 @@ def test_what_swallows_even_the_end_ends_python(lab):
     assert [test["state"] for test in tests] == ["pass", "pass", "pass", "fail"]
 
 
+@pytest.mark.slow
 def test_a_busy_machine_costs_nothing(lab):
     """What counts is what the process computes: to wait three times as long as that is no failure."""
     code = changed("    return [", "    import time\n    time.sleep(0.6)\n    return [")
@@ -384,6 +388,7 @@ def test_a_busy_machine_costs_nothing(lab):
     assert (run.status, run.letters) == (0, "PPPP")
 
 
+@pytest.mark.slow
 def test_a_lab_needs_no_plugin_for_its_time(lab):
     """Without pytest-timeout its marks and its setting mean nothing, do no harm, and a loop is ended all the same."""
     test_lab = (lab.root / "labs/lab-77/test_lab.py").read_text(encoding="utf-8")
@@ -404,6 +409,7 @@ SLOPPY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOPPY)
 def test_a_warning_costs_no_point(lab, name):
     """Where every warning of the project's own tests is an error, a learner's is none, and is not printed."""

@@ -13,6 +13,8 @@ from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.misconception import fingerprint_file
 from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, TEST_LAB, ThrowawayLab
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 MORE_TESTS = '''

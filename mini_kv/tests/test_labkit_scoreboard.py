@@ -127,6 +127,7 @@ def test_only_a_whole_run_is_remembered(lab):
     assert (kept["score"], kept["best"], kept["points"], list(kept["tests"])) == (10, 10, 10, list(TESTS))
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_early_has_not_lost_a_point_from_the_total(lab):
     """`-x`, or Ctrl-C: what never ran is NOT RUN, with its points."""
     run = lab.run_code("", "-x")
@@ -157,6 +158,7 @@ def test_junitxml_has_every_test(lab, choice):
 EXPORTS = {"--lab-json": "a.json", "--lab-gradescope": "b.json", "--lab-csv": "c.csv", "--junitxml": "d.xml"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "status"),
     [(f"{SOLUTION}\n\ndef double(numbers):\n    import os\n\n    os._exit(0)\n", 0), (None, 4)],
@@ -227,6 +229,7 @@ def test_a_learner_cannot_skip(lab):
         assert (run.status, run.states["test_4_double"]) == (1, "FAIL 0/4")
 
 
+@pytest.mark.slow
 def test_the_real_lab(pytester, monkeypatch):
     """lab-05 itself, in a copy: untouched, nothing; the reference, all of it."""
     import shutil
@@ -274,6 +277,7 @@ def test_a_skip_by_a_learner_is_no_excuse(lab):
     assert run.states["test_4_double"] == "FAIL 0/4"
 
 
+@pytest.mark.slow
 def test_two_processes_make_one_scoreboard(lab):
     """`make test` shares the tests out among workers: states, messages, exports and record are those of one process."""
     pytest.importorskip("xdist", reason="needs pytest-xdist: make test")
@@ -288,6 +292,7 @@ def test_two_processes_make_one_scoreboard(lab):
     assert '"score": 0' in (lab.root / ".mini_kv/progress.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_skip_in_a_worker_is_told(lab):
     """And where none may be, it is a failure there, too."""
     pytest.importorskip("xdist", reason="needs pytest-xdist: make test")

@@ -182,6 +182,7 @@ def test_only_ones_own_whole_run_is_recorded(lab: Lab) -> None:
     assert (entry["best"], entry["score"], entry["points"]) == (30, 0, 50)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the terminal's Ctrl-C is another one on Windows")
 def test_watch_runs_again_when_the_file_is_saved(lab: Lab) -> None:
     """One run at once, one more after each save, until Ctrl-C."""

@@ -57,6 +57,7 @@ def kept(folder: Path) -> list[bytes]:
 # Runs at the same time ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     """Six processes, 100 updates each: 600 are there, and each has its own 100."""
     processes = [start(count_up(f"process {number}", 100), tmp_path) for number in range(6)]

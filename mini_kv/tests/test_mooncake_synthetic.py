@@ -16,7 +16,6 @@ def test_the_checked_in_trace_is_what_its_command_writes(tmp_path):
     again = tmp_path / "small.jsonl"
     assert synthetic.main(["--seed", "1", str(again)]) == 0
     assert again.read_bytes() == SMALL.read_bytes()
-    assert len(SMALL.read_bytes()) < 60_000
 
 
 def test_seeds_differ(tmp_path):

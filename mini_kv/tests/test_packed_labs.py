@@ -1,4 +1,4 @@
-"""What a page that runs labs is given: the course and nothing of the solutions, small enough to be loaded."""
+"""What a page that runs labs is given: the course and nothing of the solutions."""
 
 import hashlib
 import json
@@ -70,13 +70,6 @@ def test_each_source_has_its_bytecode(course: zipfile.ZipFile) -> None:
     cached = {str(path.parent / "__pycache__" / f"{path.stem}.cpython-314.pyc") for path in sources}
     assert cached <= names
     assert len(cached) > 40
-
-
-def test_it_is_small_enough_to_be_loaded() -> None:
-    """The whole folder, before compression; Pyodide itself is eleven of it."""
-    if not PACKED.is_dir():
-        pytest.skip("labs in the page: nothing is packed for them")
-    assert sum(path.stat().st_size for path in PACKED.iterdir()) < 20_000_000
 
 
 # What others have made ----------------------------------------------------------------------------------------------

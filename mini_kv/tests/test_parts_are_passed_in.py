@@ -144,6 +144,7 @@ def test_plain_code_is_let_be(source: str) -> None:
     assert patchings(source) == []
 
 
+@pytest.mark.slow
 def test_parts_are_passed_in_and_nothing_is_patched() -> None:
     """In the package, its tests, the labs, the solutions and the book's code."""
     found = {

@@ -175,11 +175,13 @@ def test_each_question_has_its_answer_worked_out_here():
     assert questions().keys() == ANSWERS.keys() | ABOUT_ATTENTION | ABOUT_THE_ENGINE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question_id", ANSWERS)
 def test_the_answer_is_the_engine_s(question_id):
     assert questions()[question_id].answer == ANSWERS[question_id]()
 
 
+@pytest.mark.slow
 def test_what_the_questions_take_for_granted():
     """Numbers that stand in a question or in a reason."""
     assert sum(LENGTHS) == 4865

@@ -34,6 +34,7 @@ NUM_CASES = int(os.environ.get("MINI_KV_PROGRESS", "2000"))
 STATE = MambaSpec(4, shapes=((1,),), dtypes_bytes=(2,))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_accepted_request_of_every_accepted_configuration_ends() -> None:
     """Chunks, thresholds, lookahead, drafts, windows, states, samples; pools of one block less, enough, one more."""

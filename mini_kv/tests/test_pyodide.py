@@ -41,7 +41,7 @@ PAGE = (
 QUESTIONS = ("mini_kv/tests/pyodide/driver.py", "mini_kv/tests/golden_block_hashes.json")
 
 # The first test waits for Node, the others only compare.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 Answers = dict[str, Any]
 

@@ -95,6 +95,7 @@ def situations(world: World, op: Op) -> Iterator[str]:
     yield from ["duplicates"] * (len(world.kv.block_pool.cached_block_hash_to_block) < len(still_cached))
 
 
+@pytest.mark.slow
 def test_everything_happens() -> None:
     """All operations, all misuses, and the situations that bugs live in, within 20,000 operations."""
     seen: Counter[str] = Counter()

@@ -217,6 +217,7 @@ def test_with_a_clock_a_line_per_strategy(capsys, tmp_path):
     assert lines[4][20:] == lines[-1][20:], "a door that is always open is greedy"
 
 
+@pytest.mark.slow
 def test_a_clock_s_report_as_json(capsys):
     """What stands in the table of *who runs next*, and what is held at once: a load."""
     assert run(SMALL, "--num-blocks", "60", "--ms-per-step", "50", "--rate", "recorded", "--json") == 0

@@ -101,6 +101,7 @@ def test_the_first_step_is_the_plain_lru_and_the_last_the_engine(small_trace):
     assert replay(small_trace, 100).hit_tokens == STEPS[-1][2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 8))
 @pytest.mark.parametrize("num_blocks", [20, 45, 80, 150, 400, 2000])
 def test_the_last_step_is_the_engine_hit_for_hit_and_eviction_for_eviction(seed, num_blocks):

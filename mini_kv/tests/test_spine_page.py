@@ -1,8 +1,7 @@
-"""The reading path "The engine in 1,800 lines" is the spine of the budgets: its files, their order, their sizes."""
+"""The reading path "The engine in an evening" is the spine in pyproject.toml: its files, their order, their imports."""
 
+import ast
 import re
-import subprocess
-import sys
 
 import pytest
 from mini_kv_book import spine
@@ -30,24 +29,23 @@ def test_each_file_has_a_question_a_prediction_and_an_answer():
         assert answer in name
 
 
-@pytest.mark.slow
-def test_the_numbers_are_those_of_the_size_report():
-    report = subprocess.run(
-        [sys.executable, ".ci/size.py"], cwd=ROOT, capture_output=True, check=False, encoding="utf-8"
-    ).stdout.replace("\\", "/")
-    counted = {path: int(size) for size, path in re.findall(r"^ *(\d+) .* (mini_kv/\S+\.py)$", report, re.MULTILINE)}
+def test_a_file_is_shown_with_its_code_lines_and_the_path_with_their_sum():
+    lines = spine.code_lines()
     for request in REQUESTS:
-        ((name, lines),) = re.findall(
-            r"^\[`(.+?)`\]\(.*\), (\d+) lines\. ", spine.stop_as_markdown(*request.split()[1:])
-        )
-        assert counted[name] == int(lines)
-    (whole,) = re.findall(r"^ *(\d+) +\d+ +the spine", report, re.MULTILINE)
-    assert f" {int(whole):,} lines of code" in spine.total()
+        _, name, *symbols = request.split()
+        assert f"), {lines[name]} lines. Read first: " in spine.stop_as_markdown(name, *symbols)
+    assert spine.total() == f"The path has {len(lines)} files and {sum(lines.values()):,} lines of code."
 
 
-@pytest.mark.parametrize("page", ["README.md", "book/docs/index.md", "book/docs/engine.md", "book/docs/api/index.md"])
-def test_a_page_that_promises_an_evening_says_how_many_lines_at_most(page):
-    assert f"{spine.spine()['lines']:,} lines" in (ROOT / page).read_text(encoding="utf-8")
+def test_the_spine_imports_no_other_room():
+    """Who reads the engine in one evening is sent nowhere else."""
+    imported = {
+        (node.module or "").split(".")[1]
+        for name in spine.spine()["files"]
+        for node in ast.walk(ast.parse((ROOT / "mini_kv" / name).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mini_kv")
+    }
+    assert imported == set(spine.spine()["rooms"])
 
 
 def test_no_file_imports_one_that_is_read_later():

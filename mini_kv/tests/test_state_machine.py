@@ -181,7 +181,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.do(*(["reset"] if kind == "reset" else ["misuse", kind, name]))
 
 
-@pytest.mark.timeout(300)
 def test_any_story_is_the_references_story() -> None:
     """60 caches, up to 40 steps on each: tables, queue, keys, hits, refusals, errors equal after each operation."""
     run_state_machine_as_test(CacheMachine, settings=SETTINGS)
@@ -228,7 +227,6 @@ BUGS = {
 NUM_BUGS = len(BUGS) if NUM_OPERATIONS > 100_000 else 1  # shrinking takes seconds each
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", list(BUGS)[:NUM_BUGS])
 @pytest.mark.slow
 def test_a_bug_is_told_in_a_few_operations(bug: str) -> None:

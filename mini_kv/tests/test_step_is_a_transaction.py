@@ -151,6 +151,7 @@ def ready(make: Callable[[], World], name: str) -> World:
     return world.work() if name == "update_from_output" and world.output is not None else world
 
 
+@pytest.mark.slow
 @all_cases
 @pytest.mark.timeout(900)
 def test_an_interrupted_call_has_not_happened(make: Callable[[], World], call: Call, name: str) -> None:

@@ -320,6 +320,7 @@ def test_reserved_blocks_and_the_watermark() -> None:
             make(10, FullAttentionSpec(4), watermark=watermark)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_blocks", "specs"),
     [

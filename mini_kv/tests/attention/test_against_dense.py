@@ -44,6 +44,7 @@ def test_a_mixed_batch_equals_dense_attention(backend, block_size, heads, layout
     check(problem, backend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("block_size", [8, 16])
 def test_every_dtype_keeps_its_precision(backend, block_size, dtype):
@@ -66,12 +67,14 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_kind_of_mask_and_score(backend, dtype, kind):
     check(make_problem([7, 1, 3, 1], [7, 13, 20, 1], dtype=dtype, options=KINDS[kind]), backend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("kind", ["scale", "window of several blocks", "all"])
 @pytest.mark.parametrize("layout", ["NHD", "HND"])

@@ -85,6 +85,7 @@ def test_the_command_prints_and_writes_the_rows(tmp_path, one_thread):
     assert "decode fp32 64 NHD" in out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_gpu_are_checked_and_reported(monkeypatch):
     """With a CPU's clock and backend, on tiny sizes: what a GPU adds is its clock and its kernels."""
     monkeypatch.delitem(gpu_peers.PEERS, "flex")  # compiles for half a minute
@@ -141,6 +142,7 @@ def test_tuning_times_the_plans_own_tiles_first_and_goes_on_where_some_do_not_fi
     assert lines[2].endswith("  RuntimeError")
 
 
+@pytest.mark.slow
 def test_the_engines_tokens_are_compared_with_the_cpus(capsys):
     from mini_kv.bench.attention import engine_on_gpu
 

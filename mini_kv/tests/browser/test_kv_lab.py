@@ -44,7 +44,7 @@ CLOCK = """async () => {
     return [(first - began) / 1000, (all - began) / 1000];
 }"""
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 
 PAGE = """<!doctype html>
 <html lang="en">

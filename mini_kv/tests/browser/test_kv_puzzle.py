@@ -13,7 +13,7 @@ from mini_kv.viz.figure import script
 PACKED = Path(__file__).parents[3] / "book" / "docs" / "assets" / "kv-lab"
 PHONE = {"width": 320, "height": 700, "has_touch": True}
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 
 PAGE = """<!doctype html>
 <html lang="en">

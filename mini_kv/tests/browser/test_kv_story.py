@@ -9,7 +9,7 @@ from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.viz.figure import fragment, key_step, page, script, spans_data, story_data
 from mini_kv.viz.text import draw_state
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 PHONE = {"width": 390, "height": 844, "has_touch": True}
 STORY = {**story_data(load_scenario("share-and-evict")), "at": 0}
@@ -589,13 +589,12 @@ def test_pools_of_any_size(show, num_blocks):
 # How fast -----------------------------------------------------------------------------------------------------------
 
 
-YARDSTICK_MS = 4.5
-"""What a quiet machine takes for 400 new words of SVG, script and layout; a slower one gets more for a step, too."""
+@pytest.mark.parametrize(("num_blocks", "yardsticks"), [(64, 4), (1000, 11)])
+def test_a_step_is_drawn_in_time(show, num_blocks, yardsticks):
+    """A step takes the time of so many yardsticks, or four times that: a yardstick is 400 new words of SVG, laid out.
 
-
-@pytest.mark.parametrize(("num_blocks", "budget_ms"), [(64, 16), (1000, 50)])
-def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
-    """Script and layout of a step, at its best of eight runs: the others say what else the machine had to do."""
+    Each is measured four times, and the best counts. On a quiet machine a yardstick takes 4.5 ms.
+    """
     shown = show(crowded_run(num_blocks))
     *times, yardstick = shown.evaluate(
         """() => {
@@ -608,10 +607,10 @@ def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
         return text;
       };
       const measures = [() => { story.step = 0 }];
-      for (let step = 1; step <= 60; step++) measures.push(() => { story.step = step });
+      for (let step = 1; step <= 60; step += 3) measures.push(() => { story.step = step });
       measures.push(() => { svg.replaceChildren(...Array.from({length: 400}, (_, i) => word(i))); svg.getBBox() });
-      const best = Array(62).fill(Infinity);
-      for (let round = 0; round < 8; round++) {
+      const best = Array(measures.length).fill(Infinity);
+      for (let round = 0; round < 4; round++) {
         measures.forEach((measure, i) => {
           const start = performance.now();
           measure();
@@ -623,6 +622,6 @@ def test_a_step_is_drawn_in_time(show, num_blocks, budget_ms):
       return best.slice(1);
     }"""
     )
-    print(f"{num_blocks} blocks: a step takes {max(times):.1f} ms at most, {sorted(times)[30]:.1f} ms usually")
+    print(f"{num_blocks} blocks: a step takes {max(times):.1f} ms at most, {sorted(times)[10]:.1f} ms usually")
     print(f"the yardstick: {yardstick:.1f} ms")
-    assert max(times) < budget_ms * max(1, yardstick / YARDSTICK_MS)
+    assert max(times) < 4 * yardsticks * yardstick

@@ -9,7 +9,7 @@ from mini_kv.viz.figure import page as page_of
 pytest.importorskip("uvicorn", reason="the live page: `make test` gets what the server needs")
 Endpoint = pytest.importorskip("mini_kv.tests.serve.endpoint", reason="the live page needs torch").Endpoint
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 PROMPT = "The cache remembers what it has read, and a block is free when the last request lets go of it."
 """26 tokens, three blocks and two tokens; to this the small model has much to say."""

@@ -16,7 +16,7 @@ import pytest
 from mini_kv.lessons.live import LiveCache
 from mini_kv.trace.scenario import load_scenario
 
-pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.notebooks
 
 ROOT = Path(__file__).parents[3]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -45,11 +45,10 @@ def jupyter_environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def nbconvert(tmp_path_factory):
-    """A function that runs nbconvert and returns the folder of what it wrote."""
+    """A function that runs nbconvert, writes to a folder, and returns it."""
     environment = jupyter_environment(tmp_path_factory.mktemp("jupyter"))
 
-    def convert(*arguments):
-        folder = tmp_path_factory.mktemp("converted")
+    def convert(folder, *arguments):
         command = [sys.executable, "-m", "nbconvert", f"--output-dir={folder}", *map(str, arguments)]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -59,15 +58,16 @@ def nbconvert(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def executed(nbconvert):
+def executed(nbconvert, once):
     """The folder of the executed notebooks."""
-    return nbconvert("--to=notebook", "--execute", *NOTEBOOKS)
+    return once("executed", lambda folder: nbconvert(folder, "--to=notebook", "--execute", *NOTEBOOKS))
 
 
 @pytest.fixture(scope="session")
-def exported(nbconvert, executed):
+def exported(nbconvert, executed, once):
     """The folder of the executed notebooks as pages that load nothing from elsewhere."""
-    return nbconvert("--to=html", OFFLINE, *sorted(executed.glob("*.ipynb")))
+    pages = sorted(executed.glob("*.ipynb"))
+    return once("exported", lambda folder: nbconvert(folder, "--to=html", OFFLINE, *pages))
 
 
 # Executed -----------------------------------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ def test_an_exported_page_is_alive_without_a_network(open_page, exported):
     assert_every_caption(read_the_story(page.locator("kv-story").first))
 
 
-def test_a_page_exported_as_nbconvert_does_it_is_alive_too(browser, nbconvert, executed):
+def test_a_page_exported_as_nbconvert_does_it_is_alive_too(browser, nbconvert, executed, tmp_path):
     """Without our template the page asks for scripts from elsewhere; none of them comes, and the figure works."""
-    folder = nbconvert("--to=html", executed / "02-sharing.ipynb")
+    folder = nbconvert(tmp_path, "--to=html", executed / "02-sharing.ipynb")
     context = browser.new_context()
     context.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())
     page = context.new_page()
@@ -262,9 +262,9 @@ def test_an_exported_page_for_those_who_cannot_see_it(open_page, axe, exported, 
     assert findings == []
 
 
-def test_a_dark_export(open_page, nbconvert, executed):
+def test_a_dark_export(open_page, nbconvert, executed, tmp_path):
     """The figure follows the page, not the machine, and charts have the colour of its text."""
-    folder = nbconvert("--to=html", OFFLINE, "--theme=dark", executed / "02-sharing.ipynb")
+    folder = nbconvert(tmp_path, "--to=html", OFFLINE, "--theme=dark", executed / "02-sharing.ipynb")
     page = open_page((folder / "02-sharing.html").as_uri())
     assert page.locator("kv-story .fig.dark").count() == page.locator("kv-story").count() == 2
     title = page.locator("figure svg text").last

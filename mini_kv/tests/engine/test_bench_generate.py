@@ -51,6 +51,7 @@ def test_prompts_share_what_they_are_told_to_and_no_more(setup):
     assert setup.prompts(1, 24, shared=16, seed=1)[0][16:] != one[16:]
 
 
+@pytest.mark.slow
 def test_all_three_pasts_say_the_same(setup):
     first, second = cache.run(setup)
     assert [first["tokens"], second["tokens"]] == [8, 24]
@@ -60,6 +61,7 @@ def test_all_three_pasts_say_the_same(setup):
     assert cache.lines([first, second])[2].split()[:2] == ["24", "-"]
 
 
+@pytest.mark.slow
 def test_what_is_found_in_the_cache_is_what_was_there(setup):
     """Two beginnings of 16 tokens, two prompts of 19 with each. Cold, the second of each pair finds a block."""
     rows = {row["prefix caching"]: row for row in prefix.run(setup)}
@@ -70,6 +72,7 @@ def test_what_is_found_in_the_cache_is_what_was_there(setup):
     assert rows["off"]["log"].endswith("Prefix cache hit rate: 0.0%")
 
 
+@pytest.mark.slow
 def test_a_step_reads_the_weights_once_and_the_kv_of_every_request(setup):
     one, two = batch.run(setup, copy_bytes=2**20)
     assert [one["requests"], two["requests"]] == [1, 2]
@@ -84,6 +87,7 @@ def test_a_step_reads_the_weights_once_and_the_kv_of_every_request(setup):
         assert 0 < row["share of copy"] <= row["share of floor"] * 1.001
 
 
+@pytest.mark.slow
 def test_without_transformers_ours_is_measured_and_the_table_says_who_is_missing(setup, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     row = peers.run(setup)[0]
@@ -106,6 +110,7 @@ def test_a_ratio_reaches_its_target_or_misses_it(setup):
         assert line.endswith("must 2x: reached" if seconds < 0.5 else "must 2x: missed")
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_says_why_and_costs_the_others_nothing(setup):
     def broken(prompts):
         raise RuntimeError("no room\nand much more text")

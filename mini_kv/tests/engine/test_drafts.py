@@ -130,6 +130,7 @@ def test_a_text_that_ends_a_request_in_the_midst_of_a_step_is_its_end():
 # The words stay.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config_name", CONFIGS)
 @pytest.mark.parametrize("model_name", MODELS)
 def test_the_words_are_those_of_no_cache(model_name, config_name):
@@ -143,6 +144,7 @@ def test_the_words_are_those_of_no_cache(model_name, config_name):
         assert llm.scheduler.num_preemptions > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_name", MODELS)
 def test_no_wrong_draft_is_ever_found_in_the_cache(model_name):
     """A second round hits as much as after an engine without drafts, and says the same: names are of right tokens."""
@@ -159,6 +161,7 @@ def test_no_wrong_draft_is_ever_found_in_the_cache(model_name):
     assert min(found[0]) > 0
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_the_same_and_so_are_log_probabilities_and_forks():
     """Seeds, tails that are cut, tokens that must not come yet, tokens that end it, three samples each."""
     prompts = prompts_with_shared_prefixes(8)
@@ -185,6 +188,7 @@ def test_what_is_drawn_is_the_same_and_so_are_log_probabilities_and_forks():
     assert drafting.stats.num_accepted_tokens > 0
 
 
+@pytest.mark.slow
 def test_a_text_that_ends_in_the_midst_of_right_drafts_ends_there():
     """A stop string: what the step had computed behind it is not said, and not counted."""
     model, tokenizer = load_model(tiny_folder(), dtype=torch.float64)
@@ -265,6 +269,7 @@ def test_options_have_the_names_and_defaults_of_vllm():
     assert two.speculative_config == SpeculativeConfig(3, "ngram", prompt_lookup_max=2, prompt_lookup_min=2)
 
 
+@pytest.mark.slow
 def test_llm_takes_them_and_says_the_same_in_fewer_steps():
     said, steps = [], []
     for choice in (None, {"num_speculative_tokens": 4, "prompt_lookup_max": 2}):

@@ -48,6 +48,7 @@ def test_the_figures_go_to_stderr(capsys):
     assert "Running: 0 reqs" in captured.err and "steps, " in captured.err
 
 
+@pytest.mark.slow
 def test_drafts_change_no_word_and_the_figures_say_how_many_were_right(capsys):
     told = ["generate", "The free queue", "--temperature", "0", "--max-tokens", "200"]
     assert main(told) == 0
@@ -78,6 +79,7 @@ def test_min_p_leaves_the_likeliest_alone(capsys):
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reload", ["always", "cheaper"])
 def test_over_tiers_the_words_are_the_same(reload, tmp_path, capsys):
     """A pool of 9 blocks, below it memory and a disk; the second round finds what the first one evicted."""

@@ -420,6 +420,7 @@ def outcome(folder: Path) -> str:
     return "works"
 
 
+@pytest.mark.slow
 def test_a_good_checkpoint_changed_in_one_place_works_or_is_refused(good, tmp_path):
     """300 changes of settings, tokenizer and header."""
     outcomes: dict[str, int] = {}

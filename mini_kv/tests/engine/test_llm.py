@@ -28,6 +28,7 @@ def test_one_line_says_what_the_engine_says(llm):
     assert output.finished and output.outputs[0].finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_prompts_come_in_each_of_vllms_forms(llm):
     ids = llm.get_tokenizer().encode(TEXT)
     forms = [TEXT, ids, {"prompt": TEXT}, {"prompt_token_ids": ids}, [TEXT], [ids], [{"prompt": TEXT}]]

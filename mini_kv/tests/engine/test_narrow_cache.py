@@ -54,6 +54,7 @@ def one_by_one(model_name: str, cache_dtype: str, prompts: list[list[int]]) -> l
     return [texts(LLMEngine(MODELS[model_name], config=config), [prompt])[0] for prompt in prompts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_dtype", NARROW)
 @pytest.mark.parametrize("model_name", MODELS)
 def test_the_same_words_however_it_is_computed(model_name: str, cache_dtype: str) -> None:
@@ -68,6 +69,7 @@ def test_the_same_words_however_it_is_computed(model_name: str, cache_dtype: str
     assert expected != alone(MODELS[model_name], prompts, 12)  # 8 bits are not 64, and here it shows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_dtype", NARROW)
 def test_forks_copy_numbers_with_their_scales(cache_dtype: str) -> None:
     """Samples that part in the middle of a block; and blocks that come back from memory, scales included."""

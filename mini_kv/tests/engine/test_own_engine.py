@@ -61,6 +61,7 @@ def spoil(folder, lab_id, old, new):
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
 def test_the_solutions_make_a_whole_engine_and_it_says_the_same_words(capsys):
     table, below = generate(capsys, "solution", status=0, max_tokens=20)
@@ -214,6 +215,7 @@ def test_a_slot_that_is_off_by_one_is_found(capsys, tmp_path):
     assert below.splitlines()[-1] == (f"With lab-08 compute_slot_mapping from mini_kv it is right again: {file}:36")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
 def test_a_kernel_that_forgets_a_key_is_found(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-09", "lab-10")
@@ -247,6 +249,7 @@ def test_code_that_breaks_is_shown_with_its_line_and_named(capsys, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_what_breaks_while_others_are_aborted_does_not_hide_why_they_are(capsys, tmp_path):
     folder = folder_of(tmp_path, "lab-06", "lab-09", "lab-11")
     spoil(folder, "lab-06", "        table = self.req_to_blocks[request_id]\n", "        table = self.nothing\n")

@@ -211,6 +211,7 @@ def test_an_interrupt_when_the_scheduler_has_a_request_and_the_engine_not_yet():
     assert words(llm) == {"a": SAID[1]}
 
 
+@pytest.mark.slow
 def test_the_runner_can_be_told_the_same_twice():
     """A step that is planned again brings requests that the runner knows, and the ends of some that it does not."""
     llm = engine()

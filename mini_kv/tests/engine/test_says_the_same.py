@@ -94,6 +94,7 @@ def test_a_second_time_the_prompts_come_from_the_cache_and_nothing_else_changes(
     assert [output.num_cached_tokens for output in again] == [(len(prompt) - 1) // 4 * 4 for prompt in prompts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config_name", CONFIGS)
 @pytest.mark.parametrize("model_name", MODELS)
 def test_requests_that_come_and_go_change_nothing_for_the_others(model_name, config_name):

@@ -29,6 +29,7 @@ def whole():
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "num_kv_heads"), [(2, 1), (4, 1)])
 def test_cards_say_together_what_one_says_and_keep_their_heads_alone(whole, size, num_kv_heads):
     """Twenty prompts. With four cards the two KV heads have run out: a block is no smaller than with two."""
@@ -62,6 +63,7 @@ def test_heads_that_cannot_be_dealt_out_are_refused(sizes, says):
         heads_of(*sizes)
 
 
+@pytest.mark.slow
 def test_the_command(capsys):
     assert tensor_parallel.main(["--size", "2", "--max-tokens", "4", "A block is free when"]) == 0
     lines = capsys.readouterr().out.splitlines()

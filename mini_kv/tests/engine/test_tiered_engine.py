@@ -24,6 +24,8 @@ from mini_kv.tiers.memory import MemoryTier
 from mini_kv.tiers.remote import Breaker, RemoteTier
 from mini_kv.tiers.tiered_cache import TieredCache
 
+pytestmark = pytest.mark.slow
+
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 SMALL_POOL = EngineConfig(
     block_size=4,

@@ -79,6 +79,7 @@ def test_each_of_its_layers_is_a_group_over_one_pool():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_words_are_those_of_no_sharing(name):
     llm = engine(CONFIGS[name])
@@ -90,6 +91,7 @@ def test_the_words_are_those_of_no_sharing(name):
         assert llm.stats.num_accepted_tokens > 0
 
 
+@pytest.mark.slow
 def test_asked_again_the_prompts_are_found_as_far_as_all_groups_have_them():
     """A window's blocks that were left behind are free, and found while none has needed them: in a roomy pool, all."""
     llm = engine(ROOMY)
@@ -112,6 +114,7 @@ def test_a_layer_with_a_window_gives_back_what_it_has_passed():
     assert held[-1] == [5, 5, 15]
 
 
+@pytest.mark.slow
 def test_forks_say_the_same_three_times():
     llm = engine(ROOMY)
     outputs = llm.generate([list(prompt) for prompt in prompts()[-5:]], GREEDY, n=3)
@@ -120,6 +123,7 @@ def test_forks_say_the_same_three_times():
     ]
 
 
+@pytest.mark.slow
 def test_over_tiers_the_words_stay():
     model, tokenizer = exact()
     tiers = open_tiers(TierConfig(memory_bytes=64 << 20), Inline)

@@ -189,6 +189,7 @@ class TestPatterns:
     def test_a_pattern_is_found_wherever_it_stands(self):
         assert list(patterns_in({"a": [{"b": {"Regex": "x"}}, {"Regex": ["y"]}], "Regex": "z"})) == ["z", "x", ["y"]]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "pattern", [pattern for pattern in KNOWN_PATTERNS if "Lu" not in pattern], ids=KNOWN_PATTERNS.get
     )

@@ -124,6 +124,7 @@ class TestTraining:
         rates = [recipe.rate(step) for step in (0, 4, 9, 10, 55, 100)]
         assert rates == pytest.approx([0.1, 0.5, 1.0, 1.0, 0.525, 0.05])
 
+    @pytest.mark.slow
     def test_the_same_seed_makes_the_same_folder(self, tmp_path, capsys):
         for name in ("once", "again"):
             make_checkpoint(tmp_path / name, PROSE, SMALL, RECIPE)
@@ -132,6 +133,7 @@ class TestTraining:
         for name in files:
             assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
 
+    @pytest.mark.slow
     def test_it_learns(self, tmp_path, capsys):
         make_checkpoint(tmp_path, PROSE, SMALL, RECIPE)
         said = capsys.readouterr().out.splitlines()

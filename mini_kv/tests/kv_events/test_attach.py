@@ -150,6 +150,7 @@ def publisher() -> Iterator[ZmqEventPublisher]:
     found.shutdown()
 
 
+@pytest.mark.slow
 def test_who_comes_late_gets_all_records_it_and_the_recording_replays(
     publisher: ZmqEventPublisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -208,6 +209,7 @@ def test_a_file_that_is_no_recording_is_a_sentence(text: str, tmp_path: Path, ca
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_garbage_on_the_wire_is_a_sentence_and_what_follows_counts(capsys: pytest.CaptureFixture[str]):
     context = zmq.Context()
     pub = context.socket(zmq.PUB)

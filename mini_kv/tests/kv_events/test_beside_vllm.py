@@ -38,7 +38,6 @@ def vllm() -> Run:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_two_hundred_requests_in_a_pool_that_evicts(capsys: pytest.CaptureFixture[str]):
     """The same tokens, the same hits, the same events in the same steps, parents and tokens included."""
     assert main(["--recorded", str(RECORDING)]) == 0

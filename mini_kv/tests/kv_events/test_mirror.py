@@ -54,6 +54,7 @@ def follower(kept: dict[int, list[bytes]] | None = None) -> Follower:
 # The mirror is the pool ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_mirror_is_the_pool_after_ten_thousand_random_events_and_thirty_percent_lost():
     """Windows, chunks and states, aborts, forks, drafts, steps taken back; what is missed is asked for."""
     num_events = num_lost = num_twins = 0

@@ -66,7 +66,6 @@ def test_marks_survive_the_folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_thirty_hand_ins_some_hostile_become_a_gradebook_and_a_picture(tmp_path):
     make(tmp_path / "in")
     words = [sys.executable, "-m", "mini_kv"]
@@ -105,6 +104,7 @@ def arguments(**given):
     return argparse.Namespace(**{"student": None, "check": None, "gradescope": None, "classroom50": None} | given)
 
 
+@pytest.mark.slow
 def test_a_students_tree_has_no_solution_no_note_and_no_kill_matrix(tree):
     assert sorted(path.name for path in tree.iterdir() if not path.name.startswith(".")) == [
         "LICENSE", "LICENSE-docs", "Makefile", "README.md", "book", "conftest.py", "constraints.txt", "labs", "mini_kv",
@@ -115,6 +115,7 @@ def test_a_students_tree_has_no_solution_no_note_and_no_kill_matrix(tree):
     assert (tree / "labs/lab-05/starter.py").read_text() == LAB.pristine_starter.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["labs/lab-05/README.md", "notebooks/README.md", "mini_kv/labkit/hidden.py", "x.ipynb"]
 )
@@ -134,6 +135,7 @@ def test_a_solution_that_is_planted_anywhere_is_found(name, tree, capsys):
         file.unlink() if before is None else file.write_text(before, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_there_is_not_written_over(tree, capsys):
     assert release_command.run(arguments(student=str(tree))) == 2
     assert capsys.readouterr().err == f"mini-kv release: {tree} is there already\n"
@@ -142,6 +144,7 @@ def test_a_folder_that_is_there_is_not_written_over(tree, capsys):
 # Elsewhere -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_gradescopes_zip_has_its_two_scripts_at_the_root(tmp_path):
     """Its specification: `setup.sh` and `run_autograder` in the root of the archive, the second executable."""
     gradescope_zip(LAB, tmp_path / "a.zip")

@@ -83,7 +83,6 @@ def torch():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_what_no_compiler_takes_is_refused_with_its_line(tmp_path: Path, torch):
     """Seven kernels that run under the interpreter, and one that compiles, all in one file."""
     bodies = {name: body for name, (body, _, _) in REFUSED.items()} | {"right": "    total += tl.load(x + lanes)"}
@@ -97,7 +96,6 @@ def test_what_no_compiler_takes_is_refused_with_its_line(tmp_path: Path, torch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_launcher_that_breaks_down_and_a_process_that_ends(tmp_path: Path, torch):
     """An error of the launcher's own is told without a line; a file that ends Python says with which status."""
     file = tmp_path / "kernels.py"
@@ -109,7 +107,6 @@ def test_a_launcher_that_breaks_down_and_a_process_that_ends(tmp_path: Path, tor
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_refusal_in_the_labs_form(tmp_path: Path, torch):
     """The solution with a `break`, run with the interpreter's own switch set as well: one test fails."""
     text = (ROOT / "solutions/lab-10/solution.py").read_text("utf-8")
@@ -161,7 +158,6 @@ def test_a_card_is_read_from_ptx_and_from_the_assembler():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("folder", ["lab-10", "lab-10-ladder"])
 def test_cards_after_the_compile_tests_have_passed(torch, folder: str):
     """Each kernel of the reference solution has a line; none of them spills."""

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mini_kv.labkit.commands.status import status_lines
 from mini_kv.labkit.implementation import Implementation, load_file
 from mini_kv.labkit.lab import all_labs, find_lab
@@ -58,6 +60,7 @@ def test_after_a_lab_it_is_offered_and_the_next_one_is_the_next_of_the_twelve():
     assert offer not in passed("4")
 
 
+@pytest.mark.slow
 def test_its_lab_collects_nothing_of_it():
     """`LAB_IMPL=starter pytest labs/lab-05` is what it was: twenty tests, 50 points, all to do."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "labs/lab-05"]

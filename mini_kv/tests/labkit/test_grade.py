@@ -37,6 +37,7 @@ def grade(grader, code, student="1", **page):
 # What honest work gets -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_solution_gets_all_points_and_a_starter_none(grader):
     right, empty = grade(grader, SOLUTION), grade(grader, LAB.pristine_starter.read_bytes())
     assert (right.status, right.score, right.why) == ("graded", 50, [])

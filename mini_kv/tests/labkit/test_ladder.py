@@ -45,7 +45,6 @@ def load_mutant(name: str, folder: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_forecast_is_measured(tmp_path: Path, torch):
     """Idle lanes, a softmax whose empty lanes hold zero, keys loaded for each head, bits per load."""
     target, source = torch.zeros(21), torch.zeros(21)
@@ -78,7 +77,6 @@ def test_the_forecast_is_measured(tmp_path: Path, torch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_lanes_of_right_and_of_wrong_kernels(tmp_path: Path, torch):
     """The README's picture, from a test that passes; a gather that keeps the tile's lanes, from one that fails."""
     told = play("story", "10-ladder", "test_3", "--plain", LAB_IMPL="solution")

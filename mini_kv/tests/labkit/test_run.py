@@ -15,6 +15,8 @@ from mini_kv.labkit.lab import Lab, load_lab
 from mini_kv.labkit.progress import foreseen
 from mini_kv.labkit.state import update_state
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SOLUTION = (ROOT / "solutions/lab-05/solution.py").read_text(encoding="utf-8")
 

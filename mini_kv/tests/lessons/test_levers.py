@@ -1,5 +1,7 @@
 """The notebooks' levers: what each position says, counted another way. They need matplotlib and torch."""
 
+import pytest
+
 from mini_kv.lessons.curves import small_trace
 from mini_kv.lessons.levers import (
     budget_lever,
@@ -14,6 +16,8 @@ from mini_kv.lessons.levers import (
 )
 from mini_kv.planning.cost import H200, served
 from mini_kv.traces.replay import replay
+
+pytestmark = pytest.mark.slow
 
 
 def sentences(lever):

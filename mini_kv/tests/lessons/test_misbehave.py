@@ -31,6 +31,7 @@ def accusations(name: str, seed: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_fault_is_found_and_no_other_is_named(seed):
     """And nothing is said of the one that is well."""
@@ -58,6 +59,7 @@ def test_debug_mode_has_nothing_to_say_of_faults_of_traffic(name):
     assert debugged(name) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_decides(seed):
     """The counters that the chapter looks at, for each seed: they tell the faults apart before a cause is named."""
@@ -85,6 +87,7 @@ def test_what_decides(seed):
     assert keyless == {block_id for leak in leaking.leaks() for block_id in leak.block_ids}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_storm_is_mended_by_a_limit(seed):
     """With 16 at once a quarter as many requests are thrown out at most, and fewer tokens are computed."""
@@ -94,6 +97,7 @@ def test_the_storm_is_mended_by_a_limit(seed):
     assert 1.1 * calm.seen.tokens_computed < storm.seen.tokens_computed
 
 
+@pytest.mark.slow
 def test_the_same_from_the_command_line(tmp_path, capsys):
     """`mini-kv trace make --fault` makes the traffic that the servers get, and `mini-kv explain` finds the fault."""
     for name in ("salt-per-user", "timestamp"):
@@ -104,6 +108,7 @@ def test_the_same_from_the_command_line(tmp_path, capsys):
         assert capsys.readouterr().out == explained(serve(name)) + "\n"
 
 
+@pytest.mark.slow
 def test_what_is_printed():
     """A column a server, a bar a power of two."""
     table = counters("none", "leak").splitlines()

@@ -157,6 +157,7 @@ def lives(cache: Cache, rng: random.Random, num_steps: int) -> Iterator[int | No
             cache.kv.reset_prefix_cache()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("specs", [(FULL,), (FULL, WINDOW)], ids=["one group", "with a window"])
 @pytest.mark.parametrize("name", ALL)
 def test_on_random_lives_nothing_is_lost_and_the_next_victims_are_foretold(
@@ -175,6 +176,7 @@ def test_on_random_lives_nothing_is_lost_and_the_next_victims_are_foretold(
         assert sorted(block.block_id for block in foretold) == list(range(1, len(cache.kv.block_pool.blocks)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_a_policy_equals_its_slow_twin_on_random_lives(name: str) -> None:
     """The twin reads every answer out of a list of all that happened: same hits, same order of the queue throughout."""
@@ -255,6 +257,7 @@ def hashes(words: Sequence[str]) -> list[list[BlockHash]]:
     return [cache.kv.new_request(word, [ord(c) for c in word for _ in (0, 1)] + [0]).block_hashes for word in words]
 
 
+@pytest.mark.slow
 def test_belady_is_the_best_that_brute_force_finds() -> None:
     """Twenty random runs of words that share beginnings: no choice of victims gives more hits, and LRU twice fewer."""
     rng = random.Random(3)

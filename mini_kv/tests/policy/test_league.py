@@ -31,6 +31,7 @@ def hits(standings: list[Standing]) -> list[tuple[str, int, int, int]]:
     return [(s.policy, s.num_blocks, s.report.hit_tokens, s.report.evictions) for s in standings]
 
 
+@pytest.mark.slow
 def test_each_standing_is_a_replay_with_that_policy_and_that_pool() -> None:
     """In this process and in two others: the same numbers, in the order that was asked for."""
     trace = read_trace(SMALL)
@@ -44,6 +45,7 @@ def test_each_standing_is_a_replay_with_that_policy_and_that_pool() -> None:
     assert hits(league(trace, [50, 100], ["lru", "sieve"], num_processes=2)) == hits(here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_no_policy_beats_the_one_that_knows_the_future(seed: int) -> None:
     """On generated traces at every size; and with room for all, every policy hits the same."""

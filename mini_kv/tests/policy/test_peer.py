@@ -58,6 +58,7 @@ def stream(seed: int, num_ids: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(1, num_ids + 1), weights, k=length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "peer"), PEERS)
 def test_each_id_is_found_exactly_when_libcachesim_finds_it(policy, peer):
     for seed, num_blocks in enumerate([1, 2, 3, 5, 8, 20, 50]):

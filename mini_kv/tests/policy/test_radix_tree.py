@@ -98,6 +98,7 @@ def lives(seed, num_calls, num_blocks, block_size):
         yield sorted(index._node_of), sorted(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_the_same_hits_as_the_chain_on_random_lives(seed):
     """Block for block, in pools that evict, with twins, sharing and revival; tails always go before heads."""

@@ -263,6 +263,7 @@ def test_who_leaves_before_a_whole_answer_gives_its_blocks_back(serve):
     assert endpoint.engine.stats.num_generation_tokens < 400
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_holds_no_other_up(serve):
     endpoint = serve()
     with endpoint.open(max_tokens=400, logprobs=20, n=2) as client:

@@ -57,6 +57,7 @@ def test_a_request_is_told_with_what_it_found_and_said(serve):
     assert telling["log"] == ["A comes with 17 tokens", "A ends: length", "B comes with 17 tokens", "B ends: length"]
 
 
+@pytest.mark.slow
 def test_a_story_that_is_told_is_what_the_pool_is(serve):
     """Also when it began before the page was opened, and after its first steps were left out."""
     endpoint = serve(num_blocks=40)

@@ -156,6 +156,7 @@ def test_ten_thousand_files_as_a_crash_may_leave_them(disk: DiskTier) -> None:
     assert sum(len(image) == SIZE for image in images) == 3**8  # what would open if the length alone were checked
 
 
+@pytest.mark.slow
 def test_crashes_at_every_place_of_a_write_or_a_deletion(tmp_path: Path) -> None:
     """File and row of a block, each before, after or half way, beside a block that nothing happened to."""
     still = DiskTier(tmp_path / "still", 9 * SIZE)

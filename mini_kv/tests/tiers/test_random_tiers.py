@@ -10,6 +10,8 @@ from mini_kv.tests.tiers.tiers_driver import GROUPS, TieredDrive
 from mini_kv.tiers.sealed import OVERHEAD_BYTES
 from mini_kv.tiers.tiered_cache import TieredCache
 
+pytestmark = pytest.mark.slow
+
 OPERATIONS = max(
     int(os.environ.get("MINI_KV_OPERATIONS", "0")) // 30, 1_000
 )  # 100,000 in all where CI asks for 300,000

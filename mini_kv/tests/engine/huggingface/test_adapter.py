@@ -46,6 +46,7 @@ def test_every_architecture_that_we_name_has_a_checkpoint_here():
     assert tuple(checkpoints.ARCHITECTURES) == SUPPORTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_answers_on_a_dense_past_are_those_of_transformers(name, made):
     checkpoint = made(name)
@@ -54,6 +55,7 @@ def test_answers_on_a_dense_past_are_those_of_transformers(name, made):
     assert answers == checkpoint.answers[-4:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_the_answers_to_compare_with_are_clear_and_of_many_kinds(name, made):
     checkpoint = made(name)

@@ -71,6 +71,7 @@ def test_several_conversations_a_template_of_ones_own_and_no_generation_prompt(f
     assert outputs[0].outputs[0].token_ids == outputs[1].outputs[1].token_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
@@ -125,6 +126,7 @@ def test_what_a_template_says_when_it_refuses_reaches_the_terminal_as_text(tmp_p
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["granite", "olmo3", "cohere2", "minicpm3"])
 def test_an_untested_architecture_is_let_in_when_asked_and_says_what_transformers_says(name, tmp_path):
     checkpoints.save_untested(name, tmp_path)

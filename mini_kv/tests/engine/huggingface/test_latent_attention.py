@@ -42,6 +42,7 @@ def test_the_memory_holds_one_vector_per_token_and_layer(made):
     assert kv_cache.k_cache.data_ptr() == kv_cache.v_cache.data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_dtype", ["int8_per_token_head", "fp8"])
 def test_in_8_bits_each_prompt_says_what_it_says_alone(cache_dtype, made):
     checkpoint = made("deepseek_v2")
@@ -55,6 +56,7 @@ def test_in_8_bits_each_prompt_says_what_it_says_alone(cache_dtype, made):
     assert engine.scheduler.num_preemptions > 0
 
 
+@pytest.mark.slow
 def test_what_the_pool_evicts_comes_back_from_memory_and_is_the_same_vector(made):
     checkpoint = made("deepseek_v3")
     model, _ = load_huggingface(checkpoint.folder)

@@ -57,11 +57,13 @@ def test_a_whole_checkpoint_is_loaded_in_its_own_dtype_and_without_a_tokenizer(f
     assert load_huggingface(str(folder), dtype=torch.bfloat16)[0].dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_a_setting_that_is_null_has_its_default(folder):
     change_config(folder, head_dim=None, rope_scaling=None, quantization_config=None)
     load_huggingface(folder)
 
 
+@pytest.mark.slow
 def test_weights_may_lie_in_several_files(tmp_path):
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -76,6 +78,7 @@ def test_weights_may_lie_in_several_files(tmp_path):
     assert refusal(tmp_path) == ("model.safetensors.index.json", "has no weight_map")
 
 
+@pytest.mark.slow
 def test_a_missing_tensor_is_named_where_transformers_would_make_one_up(folder):
     change_weights(folder, lambda weights: weights.pop(UP))
     assert refusal(folder) == ("model.safetensors", f"does not fit config.json: tensors missing (1): {UP}")

@@ -27,6 +27,8 @@ from mini_kv.tests.engine.huggingface.checkpoints import (
     load_reference,
 )
 
+pytestmark = pytest.mark.slow
+
 GREEDY = SamplingParams(max_tokens=NUM_NEW_TOKENS, temperature=0)
 ROOMY = EngineConfig(block_size=4, num_blocks=400, debug_poison=True)
 CUT = replace(ROOMY, scheduler=SchedulerConfig(max_num_batched_tokens=16))
