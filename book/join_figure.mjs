@@ -2,7 +2,7 @@
 // wheel carry. `npm run figure` writes it; `node join_figure.mjs FILE` writes it elsewhere, for the test that compares.
 //
 // It is in git although it is made: pip, Colab and notebooks have no npm. Joined by Python, which cannot shorten names,
-// it is 24 KB longer, with which two chapters load more than test_book_site.py allows.
+// it is 24 KB longer on each page and in each notebook.
 
 import { writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
