@@ -47,6 +47,7 @@ VERBS = {
     "grade": Verb("grade a folder of hand-ins, each lab in a process of its own", "mini_kv.labkit.commands.grade"),
     "class": Verb("a gradebook, and a picture of what a class believes", "mini_kv.labkit.commands.class_picture"),
     "release": Verb("a student's tree, or files for Gradescope and Classroom 50", "mini_kv.labkit.commands.release"),
+    "address": Verb("your repository's address in every file that carries one", "mini_kv.labkit.commands.address"),
     "gpu-report": Verb("measure the kernels on your GPU; one file to send", "mini_kv.labkit.commands.gpu_report"),
     "doctor": Verb("what this machine has and lacks", "mini_kv.labkit.commands.doctor"),
 }

@@ -1,6 +1,7 @@
 """What follows from `book/course.toml`: the address, wherever a file carries it, and which labs are shown.
 
-python -m mini_kv_book.course            says what the course is, and whether it can be published
+mini-kv address URL              writes the address of your copy into all of these files
+python -m mini_kv_book.course     says what the course is, and whether it can be published
 """
 
 import re
@@ -13,6 +14,7 @@ from mini_kv_book.places import ROOT, repository_url
 CARRIERS = ("README.md", "pyproject.toml", ".binder", ".github", "book/docs", "book/mkdocs.yml", "notebooks")
 """Files and folders that carry the address."""
 READ = {".md", ".toml", ".yml", ".ipynb", ".txt"}
+CONFIG = ROOT / "book" / "mkdocs.yml"
 PLACEHOLDER = "OWNER"
 
 
@@ -66,15 +68,41 @@ def carriers() -> list[Path]:
     return sorted(path for top in found for path in ([top] if top.is_file() else top.rglob("*")) if path.suffix in READ)
 
 
-def write() -> None:
-    """Put the course's address into every file that carries the old one; pyproject.toml knows the old one, so last."""
+def write() -> int:
+    """Put the course's address into every file that carries the old one; return the number of files that changed.
+
+    pyproject.toml knows the old address, so it is the last: after an interrupt, the same call writes the rest.
+    """
     new, old = course(), repository_url()
     last = ROOT / "pyproject.toml"
+    count = 0
     for path in [*(path for path in carriers() if path != last), last]:
         text = path.read_text(encoding="utf-8")
         changed = addressed(text, old, new)
+        if path == CONFIG:
+            changed = with_course(changed, new)
         if changed != text:
             path.write_text(changed, encoding="utf-8", newline="\n")
+            count += 1
+    return count
+
+
+def move(address: str) -> int:
+    """Make this the address of the repository, in every file that carries one; return the number of changed files.
+
+    Raises `ValueError` for anything but `https://HOST/ACCOUNT/NAME`. Nothing is changed then.
+    """
+    if not re.fullmatch(r"https://[\w.-]+(/[\w.-]+){2,}/?", address):
+        raise ValueError(f"{address!r} is not the address of a repository, such as https://github.com/ME/mini_kv")
+    address = address.rstrip("/").removesuffix(".git")
+    file = ROOT / FILE
+    text = file.read_text(encoding="utf-8")
+    line = re.compile(r'^address = "[^"]*"', re.MULTILINE)
+    if len(line.findall(text)) != 1:
+        raise ValueError(f'{FILE} has no line `address = "..."`')
+    changed = line.sub(f'address = "{address}"', text)
+    file.write_text(changed, encoding="utf-8", newline="\n")
+    return write() + (changed != text)
 
 
 def dates() -> str:
@@ -89,7 +117,7 @@ def faults() -> list[str]:
     """Return why the course cannot be published: a sentence each."""
     new = course()
     if PLACEHOLDER in new.address.split("/"):
-        return [f"{FILE} says {new.address}: put your account in place of {PLACEHOLDER}, then make book-pages"]
+        return [f"{FILE} says {new.address}. Put your own address there: mini-kv address https://github.com/ME/mini_kv"]
     if new.address != repository_url():
         return [f"{FILE} has changed: make book-pages brings it to the files that follow from it"]
     return []

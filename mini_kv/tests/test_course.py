@@ -14,8 +14,6 @@ from mini_kv_book import course as of_book
 from mini_kv.labkit.course import Course, load_course
 
 ROOT = Path(__file__).resolve().parents[2]
-OWNER = "OWNER"
-PLACEHOLDER = rf"github.com/{OWNER}|{OWNER}\.github\.io|gh/{OWNER}|github/{OWNER}"
 LINKS = ("mini_kv/tests/test_notebooks.py", "mini_kv/tests/test_book.py", "mini_kv/tests/test_readme.py")
 
 
@@ -48,18 +46,29 @@ def edit(folder, old, new):
 
 
 @pytest.mark.slow
-def test_after_one_edit_and_one_command_no_file_has_the_old_address(copy):
-    """And the tests that look at the links pass, as they stand."""
-    before = call(copy, "mini_kv_book.course")
-    assert (before.returncode, before.stderr.count("put your account in place of OWNER")) == (1, 1)
-    edit(copy, f"github.com/{OWNER}/mini_kv", "github.com/a-school/kv-2027")
-    assert call(copy, "mini_kv_book.course").stderr == (
-        "book/course.toml has changed: make book-pages brings it to the files that follow from it\n"
+def test_after_one_command_no_file_has_the_old_address(copy):
+    """And the tests that look at the links pass, as they stand. The placeholder is in the file that refuses it."""
+    here = "https://github.com/a-school/kv-2027"
+    old = load_course(copy).address
+    refused = call(copy, "mini_kv", "address", "git@github.com:a-school/kv-2027.git")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "mini-kv address: 'git@github.com:a-school/kv-2027.git' is not the address of a repository, such as"
+        " https://github.com/ME/mini_kv\n",
     )
-    written = call(copy, "mini_kv_book.generate")
+    assert load_course(copy).address == old
+    placeholder = f"https://github.com/{of_book.PLACEHOLDER}/mini_kv"
+    assert call(copy, "mini_kv", "address", placeholder).returncode == 0
+    refused = call(copy, "mini_kv_book.course")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        f"book/course.toml says {placeholder}. Put your own address there: mini-kv address https://github.com/ME/mini_kv\n",
+    )
+    written = call(copy, "mini_kv", "address", f"{here}.git")
     assert (written.returncode, written.stderr) == (0, "")
-    found = subprocess.run(["git", "grep", "-nE", PLACEHOLDER], cwd=copy, capture_output=True, text=True, check=False)
-    assert found.stdout == ""
+    for text in {of_book.PLACEHOLDER, old}:
+        found = subprocess.run(["git", "grep", "-lF", text], cwd=copy, capture_output=True, text=True, check=False)
+        assert set(found.stdout.split()) <= {"book/mini_kv_book/course.py"}
     checked = call(copy, "mini_kv_book.course")
     assert (checked.returncode, checked.stdout) == (
         0,
