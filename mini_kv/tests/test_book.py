@@ -91,7 +91,7 @@ NEEDS = {"`[PyTorch]`": "torch", "softmax_in_tiles": "torch", "```kv-chart": "ma
 """What a page says that runs a package which not every machine has."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", sorted(PAGES))
 @pytest.mark.slow
 def test_every_fence_of_a_page_can_be_shown(page):

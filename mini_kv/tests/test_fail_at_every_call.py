@@ -364,7 +364,7 @@ def tear_every_call(world: World, fuse: Fuse, outcomes: Counter[tuple[str, str, 
         setattr(world.kv, call, torn_first(call, getattr(world.kv, call)))
 
 
-@pytest.mark.timeout(600)  # `MINI_KV_LONG=1 .ci/run` draws two thousand calls
+@pytest.mark.timeout(1200)  # `MINI_KV_LONG=1 .ci/run` draws two thousand calls
 def test_a_torn_call_is_never_silently_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception at every place inside every call; what it may leave, call by call."""
     outcomes: Counter[tuple[str, str, str]] = Counter()

@@ -104,7 +104,7 @@ def fill(
     return cached
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_hit_is_the_longest_that_all_groups_have(part: int) -> None:
     """Any mix of kinds, reaches and block sizes, any holes: the length, and which blocks, and nulls left of them."""

@@ -17,7 +17,7 @@ LABS = sorted((path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml")), k
 """The one that compiles takes longest, so it comes first: two processes share them."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("lab", [pytest.param(lab, marks=pytest.mark.xdist_group(lab)) for lab in LABS])
 def test_audit_finds_nothing_wrong(lab: str):
     """Full marks for the solution and each alternative, none for the starter, and no mutant survives."""

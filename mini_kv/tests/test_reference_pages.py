@@ -323,7 +323,7 @@ def test_the_kill_matrix_has_the_labs_own_beliefs_and_tests(lab: Lab):
 
 
 @pytest.mark.audit
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "lab", [pytest.param(lab, id=lab.lab_id, marks=pytest.mark.xdist_group(lab.lab_id)) for lab in LABS]
 )

@@ -157,7 +157,7 @@ def test_some_launches_are_compiled_as_they_were_recorded(recording):
 
 
 @pytest.mark.audit
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("capability", [version_text(one) for one in CAPABILITIES])
 def test_all_launches_are_compiled_as_they_were_recorded(capability, recording):
     found = recompiled(capability)
