@@ -1,4 +1,4 @@
-"""The learner's verbs of mini-kv, one per file, and three of an instructor: `grade`, `class_picture`, `release`.
+"""The learner's verbs of mini-kv, one per file, and an instructor's: `grade`, `class_picture`, `release`, `address`.
 
 In the order of the course: `story`, `puzzle`, `run`, `status`, `predict`, `hint`, `watch`, `reset`, `generate`,
 `doctor`, `gpu_report`. Each file says in add_arguments what the verb takes, and does it in run, which returns the exit
