@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--memory is {args.memory:g}, it must be above 0 and at most {LARGEST:,} GiB")
         model = load_model(args.model, args.block_size)
         max_len = args.max_len if args.max_len is not None else model.max_model_len
+        if max_len is None:
+            raise ConfigError(f"{args.model} does not say max_position_embeddings: give --max-len")
         size = args.tensor_parallel_size
         specs = with_cache_dtype(on_one_card(model.kv_cache_spec, size), args.kv_cache_dtype)
         groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])

@@ -7,8 +7,6 @@ from xml.etree import ElementTree
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.core.errors import ConfigError
-from mini_kv.planning.models import load_model
 from mini_kv.traces import mooncake
 
 SMALL = str(Path(mooncake.__file__).with_name("small.jsonl"))
@@ -82,51 +80,3 @@ def test_a_wrong_argument_is_one_line_and_exit_2(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(f"mini-kv curve: {problem}")
-
-
-def config(tmp_path: Path, **fields: object) -> str:
-    """Write a config.json with 4 layers of 2 heads for keys and values."""
-    path = tmp_path / "config.json"
-    sizes = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 512}
-    path.write_text(json.dumps({**sizes, "max_position_embeddings": 4096, **fields}), encoding="utf-8")
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("fields", "kinds", "page_size"),
-    [
-        ({}, ["full", "full", "full", "full"], 2 * 16 * 2 * 64 * 2),
-        ({"head_dim": 128}, ["full", "full", "full", "full"], 2 * 16 * 2 * 128 * 2),
-        ({"sliding_window": 32, "use_sliding_window": False}, ["full", "full", "full", "full"], 2 * 16 * 2 * 64 * 2),
-        ({"sliding_window": 32, "sliding_window_pattern": 2}, ["window", "full"] * 2, 2 * 16 * 2 * 64 * 2),
-        (
-            {"sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"] * 2},
-            ["window", "full"] * 2,
-            2 * 16 * 2 * 64 * 2,
-        ),
-        ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, ["latent"] * 4, 16 * 576 * 2),
-    ],
-    ids=["plain", "head_dim", "window off", "every second", "layer_types", "MLA"],
-)
-def test_a_model_by_its_config(fields: dict[str, object], kinds: list[str], page_size: int, tmp_path: Path) -> None:
-    """The kind of every layer, and the bytes of a block of 16 tokens."""
-    model = load_model(config(tmp_path, **fields))
-    assert [name.partition(".")[0] for name in model.kv_cache_spec] == kinds
-    assert {spec.page_size_bytes for spec in model.kv_cache_spec.values()} == {page_size}
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"num_hidden_layers": "four"}, "is no config.json of a model"),
-        (
-            {"layer_types": ["linear_attention"] * 4},
-            "layers of the kind linear_attention, whose size",
-        ),
-        ({"mamba_d_state": 16}, "layers of the kind states"),
-    ],
-)
-def test_a_config_that_does_not_say_it(fields: dict[str, object], problem: str, tmp_path: Path) -> None:
-    """What is missing is named, and where."""
-    with pytest.raises(ConfigError, match=problem):
-        load_model(config(tmp_path, **fields))

@@ -1,0 +1,286 @@
+"""A model's own config.json: the shapes of its layers, or a refusal that names the field.
+
+A wrong plan is worse than none, so nothing is guessed. A field that could change the layers is understood, or known to
+change nothing (`config_fields.toml` lists both), or the file is refused. What a file leaves out is what transformers
+takes for that `model_type`. Which layers keep a window is what vLLM 0.33 does.
+
+    gemma2, sliding_window 4096, no layer_types    window full window full ..    every second layer
+    mistral, sliding_window 4096                   window window window ..       all of them
+    qwen2, sliding_window 4096, not used           full full full ..
+    nemotron_h                                     refused: hybrid_override_pattern
+"""
+
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from re import fullmatch
+from typing import Any
+
+from mini_kv import strict_json
+from mini_kv.core.errors import ConfigError
+
+FIELDS = Path(__file__).with_name("config_fields.toml")
+MAX_LAYERS = 1_000
+LARGEST = 1_000_000_000
+"""The largest number that any other field takes."""
+UNDERSTOOD = {
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_size",
+    "max_position_embeddings",
+    "layer_types",
+    "sliding_window",
+    "use_sliding_window",
+    "use_bidirectional_attention",
+}
+"""Fields that are read in the file of every model; those of its own line in `config_fields.toml` come on top."""
+PLAIN: dict[str, Any] = {"mixed": True, "sliding_window_pattern": 0, "kv_lora_rank": 0, "qk_rope_head_dim": 0}
+"""What a file without `model_type` may say, and says alone: it is read as a decoder of full attention."""
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Where a model of text and images keeps its decoder."""
+KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunks"}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return what a config.json of Hugging Face says, in the words of models.toml.
+
+    Raises `ConfigError`: a field has a wrong type or value; a field about the layers is not known here; a field is
+    missing that `model_type` does not imply.
+    """
+    config = _Config(path)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    num_heads = config.integer("num_attention_heads")
+    layers = _layers(config, num_layers)
+    has_limit = config.get("max_position_embeddings") is not None
+    values = {
+        "title": config.model_type or path.parent.name or str(path),
+        "source": f"{path}, with the defaults of transformers 5.23 and the windows of vLLM 0.33",
+        "num_layers": num_layers,
+        "layers": layers,
+        "num_heads": num_heads,
+        "num_kv_shared_layers": _num_kv_shared_layers(config, layers),
+        "max_model_len": config.integer("max_position_embeddings") if has_limit else None,
+    }
+    if "window" in layers:
+        window = config.integer("sliding_window")
+        # Cohere's window reaches one token further: vLLM 0.33, models/commandr.py.
+        values["reach"] = window + 1 if config.model_type == "cohere2" else window
+    if "chunks" in layers:
+        values["reach"] = config.integer("attention_chunk_size")
+    return values | _sizes(config, num_heads, layers)
+
+
+def _sizes(config: "_Config", num_heads: int, layers: list[str]) -> dict[str, Any]:
+    """Return heads and elements of what a token keeps in a layer."""
+    if "kv_lora_rank" in config.implied and (config.model_type or config.get("kv_lora_rank")):
+        # One vector per token, in place of a key and a value.
+        if set(layers) != {"full"}:
+            raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
+        vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
+        return {"layers": ["latent"], "num_kv_heads": 1, "head_size": vector}
+    has_kv_heads = config.get("num_key_value_heads") is not None
+    num_kv_heads = config.integer("num_key_value_heads") if has_kv_heads else num_heads
+    if num_heads % num_kv_heads:
+        raise config.error(f"num_key_value_heads is {num_kv_heads}, it must divide num_attention_heads, {num_heads}")
+    has_size = config.get("head_dim") not in (None, 0)
+    head_size = config.integer("head_dim") if has_size else config.integer("hidden_size") // num_heads
+    if not head_size:
+        raise config.error(f"hidden_size leaves nothing for each of {num_heads} heads")
+    sizes = {"num_kv_heads": num_kv_heads, "head_size": head_size}
+    if config.get("global_head_dim"):  # Gemma 4: layers of full attention have a shape of their own
+        sizes["full_head_size"] = config.integer("global_head_dim")
+    if config.get("num_global_key_value_heads") and config.get("attention_k_eq_v"):
+        sizes["full_num_kv_heads"] = config.integer("num_global_key_value_heads")
+    return sizes
+
+
+def _layers(config: "_Config", num_layers: int) -> list[str]:
+    """Return the kind of each layer."""
+    types = config.get("layer_types")
+    if types is not None:
+        return _listed_layers(config, types, num_layers)
+    if config.get("attention_chunk_size"):
+        return _chunked_layers(config, num_layers)
+    if not config.get("sliding_window") or config.get("use_sliding_window") is False:
+        return ["full"] * num_layers
+    if config.get("use_sliding_window"):
+        raise config.error("use_sliding_window is true: which layers then keep a window, plan does not model yet")
+    every = _full_every(config)
+    if every is None and not config.model_type:
+        raise config.error("it has sliding_window, but neither model_type nor layer_types to say which layers keep one")
+    if every is None:
+        return ["window"] * num_layers
+    kinds = ["full" if index % every == 0 else "window" for index in range(1, num_layers + 1)]
+    if config.model_type == "gemma4_text":
+        kinds[-1] = "full"
+    return kinds
+
+
+def _full_every(config: "_Config") -> int | None:
+    """Return n if every n-th layer is full attention among windows; `None` if all layers are alike."""
+    if "full_every" in config.implied:
+        return int(config.implied["full_every"])
+    pattern = config.get("sliding_window_pattern")
+    if not pattern:
+        return None
+    if isinstance(pattern, str) and fullmatch("L{1,31}G", pattern):  # EXAONE 4 spells it LLLG
+        return len(pattern)
+    return config.integer("sliding_window_pattern", at_most=MAX_LAYERS)
+
+
+def _listed_layers(config: "_Config", types: object, num_layers: int) -> list[str]:
+    if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
+        raise config.error(f"layer_types is {_short(types)}, it must be a list of names")
+    if len(types) != num_layers:
+        raise config.error(f"layer_types has {len(types)} entries for {num_layers} layers")
+    for kind in types:
+        if kind not in KINDS:
+            raise config.error(f"layer_types names {kind[:40]!r}, a kind of layer that plan does not model yet")
+    kinds = [KINDS[kind] for kind in types]
+    if len(set(kinds)) > 1 and not config.mixes_layers:
+        raise config.error(f"layer_types names several kinds, and {config.model_type} has one")
+    if "window" in kinds and not config.get("sliding_window"):
+        raise config.error("layer_types names sliding_attention, but sliding_window says no size")
+    if "window" in kinds and config.get("use_sliding_window") is False:
+        raise config.error("layer_types names sliding_attention, but use_sliding_window is false")
+    if "chunks" in kinds and not config.get("attention_chunk_size"):
+        raise config.error("layer_types names chunked_attention, but attention_chunk_size says no size")
+    return kinds
+
+
+def _chunked_layers(config: "_Config", num_layers: int) -> list[str]:
+    """Return Llama 4's layers: chunks where positions are rotated, full attention where they are not."""
+    rotated = config.get("no_rope_layers")
+    if rotated:
+        if not isinstance(rotated, list) or len(rotated) != num_layers or not set(map(str, rotated)) <= {"0", "1"}:
+            raise config.error(f"no_rope_layers is {_short(rotated)}, it must be {num_layers} times 0 or 1")
+        return ["chunks" if rotates else "full" for rotates in rotated]
+    every = config.integer("no_rope_layer_interval", at_most=MAX_LAYERS)
+    return ["full" if index % every == 0 else "chunks" for index in range(1, num_layers + 1)]
+
+
+def _num_kv_shared_layers(config: "_Config", layers: list[str]) -> int:
+    """Return how many layers at the end read the KV of the last layer of their kind before them."""
+    shared = config.get("num_kv_shared_layers") or 0
+    if not shared:
+        return 0
+    shared = config.integer("num_kv_shared_layers", at_most=len(layers) - 1)
+    if not set(layers[-shared:]) <= set(layers[:-shared]):
+        raise config.error(f"num_kv_shared_layers is {shared}: a layer shares, but none of its kind comes before")
+    return shared
+
+
+class _Config:
+    """The fields of one file, with what its `model_type` implies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        rules = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
+        outer = _load(path)
+        part = next((outer[name] for name in TEXT_PARTS if isinstance(outer.get(name), dict)), outer)
+        self.values = self._with_usual_names(part, rules["names"])
+        self.model_type = self.values.get("model_type")
+        if self.model_type is not None and not isinstance(self.model_type, str):
+            raise self.error(f"model_type is {_short(self.model_type)}, it must be a name")
+        implied = rules["model_types"].get(self.model_type)
+        self._refuse_other_models(outer)
+        self._refuse_other_fields(rules, implied if self.model_type else PLAIN)
+        if self.model_type and implied is None:
+            self._require_all()
+        self.implied: dict[str, Any] = (implied if self.model_type else PLAIN) or {"mixed": True}
+        self.mixes_layers = not self.implied.keys().isdisjoint(
+            {"mixed", "full_every", "sliding_window_pattern", "attention_chunk_size"}
+        )
+
+    def error(self, problem: str) -> ConfigError:
+        """Return an error that names the file."""
+        return ConfigError(f"{self.path}: {problem}")
+
+    def get(self, name: str) -> Any:
+        """Return what the file says, else what its `model_type` implies; `None` for neither."""
+        return self.values.get(name, self.implied.get(name))
+
+    def integer(self, name: str, at_most: int = LARGEST) -> int:
+        """Return a number of at least 1.
+
+        Raises `ConfigError`: the field is missing, is of another type, or out of range.
+        """
+        value = self.get(name)
+        if value is None and name not in self.values:
+            raise self.error(f"it does not say {name}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= at_most:
+            raise self.error(f"{name} is {_short(value)}, it must be a whole number from 1 to {at_most:,}")
+        return value
+
+    def _with_usual_names(self, part: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in part.items():
+            usual = names.get(name, name)
+            if values.get(usual, value) != value:
+                raise self.error(f"{usual} has two values, {_short(values[usual])} and {_short(value)}")
+            values[usual] = value
+        return values
+
+    def _refuse_other_models(self, outer: dict[str, Any]) -> None:
+        """Raise `ConfigError` for what is no decoder, and for a dtype of the cache that the file chooses itself."""
+        for values in (outer, self.values):
+            if values.get("is_encoder_decoder") or values.get("is_causal") is False:
+                raise self.error("it is an encoder's, and only decoders are planned here")
+            quantization = values.get("quantization_config")
+            inner = quantization if isinstance(quantization, dict) else {}
+            for name in ("kv_cache_scheme", "kv_cache_quant_algo"):
+                if inner.get(name):
+                    raise self.error(
+                        f"quantization_config has {name}: take it out, and say --kv-cache-dtype where it applies"
+                    )
+        if self.values.get("use_bidirectional_attention") not in (None, False, "vision"):
+            raise self.error("it has use_bidirectional_attention, which plan does not model yet")
+
+    def _refuse_other_fields(self, rules: dict[str, Any], implied: dict[str, Any] | None) -> None:
+        """Raise `ConfigError` for fields about the layers that are neither understood nor harmless."""
+        read_here = UNDERSTOOD | (implied or {}).keys() - {"mixed", "full_every"}
+        harmless = rules["harmless"] + (rules["harmless_with_latent"] if "kv_lora_rank" in read_here else [])
+        others = []
+        for name, value in self.values.items():
+            is_off = value is None or value is False or value in ([], {})
+            is_about_layers = any(word in name.lower() for word in rules["words"])
+            is_said_twice = value == self.values.get(rules["same"].get(name))
+            is_known = name in read_here or any(fnmatchcase(name, pattern) for pattern in harmless)
+            if is_about_layers and not (is_off or is_said_twice or is_known):
+                others.append(name[:60])
+        if others:
+            more = f" and {len(others) - 4} more fields" if len(others) > 4 else ""
+            unknown = (
+                f"model_type {_short(self.model_type)} is not one that plan knows, and " if implied is None else ""
+            )
+            raise self.error(f"{unknown}it has {', '.join(others[:4])}{more}, which plan does not model yet")
+
+    def _require_all(self) -> None:
+        """Raise `ConfigError` unless a file of an unknown `model_type` says itself what others leave to defaults."""
+        needed = ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "layer_types"]
+        missing = [name for name in needed if self.values.get(name) is None]
+        if missing:
+            raise self.error(
+                f"model_type {_short(self.model_type)} is not one that plan knows,"
+                f" and the file does not say {', '.join(missing)}"
+            )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Return the object in the file."""
+    try:
+        values = strict_json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON that can be read: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} is not a model's config.json: it holds {_short(values)}, not an object")
+    return values
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

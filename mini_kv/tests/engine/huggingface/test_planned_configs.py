@@ -1,0 +1,133 @@
+"""`mini-kv plan config.json` reads what transformers reads: every default in its table, every model that it answers."""
+
+import json
+import logging
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+from mini_kv.planning.config_json import FIELDS
+from mini_kv.planning.models import load_model
+from mini_kv.tests.test_config_json import PUBLIC
+
+KNOWN = tomllib.loads(FIELDS.read_text(encoding="utf-8"))["model_types"]
+ELSEWHERE = {"kimi_k2": "deepseek_v3", "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
+"""Types that transformers reads with another type's class, or keeps in a part of the file."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Hold back what transformers says about token ids that are outside of a small vocabulary."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def written(tmp_path: Path, values: dict[str, Any]) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    return path
+
+
+def planned(path: Path) -> list[tuple[str, int, int, int]]:
+    """Return the kind, heads, elements and reach of each layer as `mini-kv plan` reads the file."""
+    model = load_model(str(path))
+    owners = [model.kv_cache_spec[name] for name in model.kv_cache_spec]
+    shared = [model.kv_cache_spec[owner] for owner in model.kv_sharing.values()]
+    return [shape(spec) for spec in owners + shared if isinstance(spec, AttentionSpec)]
+
+
+def shape(spec: AttentionSpec) -> tuple[str, int, int, int]:
+    match spec:
+        case SlidingWindowSpec():
+            return ("window", spec.num_kv_heads, spec.head_size, spec.sliding_window)
+        case ChunkedLocalAttentionSpec():
+            return ("chunks", spec.num_kv_heads, spec.head_size, spec.attention_chunk_size)
+        case MLAAttentionSpec():
+            return ("latent", spec.num_kv_heads, spec.head_size, 0)
+        case _:
+            return ("full", spec.num_kv_heads, spec.head_size, 0)
+
+
+def said_by_transformers(config: Any) -> list[tuple[str, int, int, int]]:
+    """Return the same from transformers' own configuration; the window of all layers where it lists no kinds."""
+    if getattr(config, "kv_lora_rank", None):
+        return [("latent", 1, config.kv_lora_rank + config.qk_rope_head_dim, 0)] * config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        has_window = getattr(config, "sliding_window", None)
+        kinds = ["sliding_attention" if has_window else "full_attention"] * config.num_hidden_layers
+    return [one_layer(config, index, kind) for index, kind in enumerate(kinds)]
+
+
+def one_layer(config: Any, index: int, kind: str) -> tuple[str, int, int, int]:
+    if getattr(config, "is_heterogeneous", False):
+        config = config.per_layer_config[index]
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if kind == "sliding_attention":  # Cohere's reaches one token further, says vLLM
+        return ("window", heads, size, config.sliding_window + (config.model_type == "cohere2"))
+    if kind == "chunked_attention":
+        return ("chunks", heads, size, config.attention_chunk_size)
+    return ("full" if kind == "full_attention" else kind, heads, size, 0)
+
+
+def text_part(config: PretrainedConfig) -> Any:
+    return getattr(config, "text_config", None) or config
+
+
+@pytest.mark.parametrize("model_type", KNOWN)
+@pytest.mark.parametrize("names", [[], ["num_attention_heads", "hidden_size"], ["num_key_value_heads"]], ids=str)
+def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str, names: list[str], tmp_path: Path) -> None:
+    """With nothing but the type in the file, with twice the query heads, with half the KV heads."""
+    defaults = text_part(CONFIG_MAPPING[ELSEWHERE.get(model_type, model_type)]())
+    changes = {name: getattr(defaults, name) * 2 for name in names if name != "num_key_value_heads"}
+    if "num_key_value_heads" in names:
+        changes = {"num_key_value_heads": max(1, (KNOWN[model_type].get("num_key_value_heads") or 2) // 2)}
+    reference = type(defaults)(**changes)
+    path = written(tmp_path, {"model_type": model_type, **changes})
+    assert planned(path) == said_by_transformers(reference)
+    assert load_model(str(path)).max_model_len == reference.max_position_embeddings
+
+
+@pytest.mark.parametrize("row", PUBLIC["everyday"] + PUBLIC["unusual"], ids=lambda row: row["name"])
+def test_a_published_model_is_planned_as_transformers_reads_it(row: dict[str, Any], tmp_path: Path) -> None:
+    """Where it is planned at all, and where transformers knows the type."""
+    values = row["config"]
+    if row["expect"].startswith("refused") or "model_type" not in values or values["model_type"] == "quokka":
+        return
+    reference = text_part(CONFIG_MAPPING[ELSEWHERE.get(values["model_type"], values["model_type"])].from_dict(values))
+    assert planned(written(tmp_path, values)) == said_by_transformers(reference)
+
+
+@pytest.mark.slow
+def test_no_file_that_transformers_can_write_is_planned_wrong(tmp_path: Path) -> None:
+    """All its models, with all their fields: planned as transformers has it, or refused."""
+    answered, refused = {}, {}
+    for model_type in sorted(CONFIG_MAPPING):
+        try:
+            config = CONFIG_MAPPING[model_type]()
+            values = json.loads(config.to_json_string(use_diff=False))
+        except Exception:  # a few cannot be made without arguments, or hold numbers that JSON has not
+            continue
+        try:
+            answered[model_type] = planned(written(tmp_path, values))
+        except ConfigError as error:
+            refused[model_type] = str(error)
+            continue
+        assert answered[model_type] == said_by_transformers(text_part(config)), model_type
+    assert len(answered) > 120
+    assert [(name, error.partition(": ")[2]) for name, error in refused.items() if name in KNOWN] == [
+        ("gemma4_text", "it has per_layer_config, which plan does not model yet")
+    ]

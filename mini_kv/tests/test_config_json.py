@@ -1,0 +1,269 @@
+"""`mini-kv plan config.json`: models as they are published are planned right, or refused by the name of a field."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import AttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec
+from mini_kv.planning.models import load_model
+
+PUBLIC = json.loads(Path(__file__).with_name("public_configs.json").read_text(encoding="utf-8"))
+"""Published shapes, each with the layers that the model's own card or code has."""
+PLAIN: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "hidden_size": 512,
+    "max_position_embeddings": 4096,
+}
+
+
+def written(tmp_path: Path, values: object) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    return path
+
+
+def layers(path: Path) -> str:
+    """Return the layers by kind, such as `22 window 1x256 of 512, 4 full 1x256`: heads x elements, and the reach."""
+    model = load_model(str(path))
+    counts = Counter(
+        f"{name.partition('.')[0]} {spec.num_kv_heads}x{spec.head_size}{reach(spec)}"
+        for name, spec in model.kv_cache_spec.items()
+        if isinstance(spec, AttentionSpec)
+    )
+    shared = [f"{len(model.kv_sharing)} shared"] if model.kv_sharing else []
+    return ", ".join([f"{number} {kind}" for kind, number in counts.items()] + shared)
+
+
+def reach(spec: AttentionSpec) -> str:
+    match spec:
+        case SlidingWindowSpec():
+            return f" of {spec.sliding_window}"
+        case ChunkedLocalAttentionSpec():
+            return f" of {spec.attention_chunk_size}"
+        case _:
+            return ""
+
+
+@pytest.mark.parametrize("row", PUBLIC["everyday"], ids=lambda row: row["name"])
+def test_an_everyday_model_is_answered(row: dict[str, Any], tmp_path: Path) -> None:
+    assert layers(written(tmp_path, row["config"])) == row["expect"]
+
+
+@pytest.mark.parametrize("row", PUBLIC["unusual"], ids=lambda row: row["name"])
+def test_an_unusual_model_is_right_or_refused_by_name(row: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path, row["config"])
+    if not row["expect"].startswith("refused: "):
+        assert layers(path) == row["expect"]
+        return
+    with pytest.raises(ConfigError) as raised:
+        load_model(str(path))
+    assert str(raised.value).startswith(f"{path}: ")
+    assert row["expect"].removeprefix("refused: ") in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expect"),
+    [
+        ({"sliding_window": 32}, "4 window 2x64 of 32"),
+        ({"sliding_window": 32, "layer_types": ["full_attention"] * 4}, "4 full 2x64"),
+        ({"sliding_window": 0}, "4 full 2x64"),
+        ({"head_dim": None}, "4 full 2x64"),
+        ({"head_dim": 0}, "4 full 2x64"),
+        ({"num_key_value_heads": None}, "4 full 8x64"),
+        ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": False}, "4 full 2x64"),
+        ({"model_type": None, "sliding_window": 32, "sliding_window_pattern": 2}, "2 window 2x64 of 32, 2 full 2x64"),
+        ({"model_type": None, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, "4 latent 1x576"),
+        (
+            {"model_type": "gemma3_text", "sliding_window": 32, "sliding_window_pattern": 2},
+            "2 window 2x64 of 32, 2 full 2x64",
+        ),
+        (
+            {"model_type": "exaone4", "sliding_window": 32, "sliding_window_pattern": "LG"},
+            "2 window 2x64 of 32, 2 full 2x64",
+        ),
+        ({"model_type": "llama4_text", "no_rope_layers": [0, 1, 1, 1]}, "1 full 2x64, 3 chunks 2x64 of 8192"),
+        ({"model_type": "gemma4_text"}, "3 window 2x64 of 512, 1 full 2x512"),
+        ({"model_type": "gemma4_text", "num_global_key_value_heads": 1}, "3 window 2x64 of 512, 1 full 2x512"),
+        (
+            {"model_type": "gemma4_text", "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+            "3 window 2x64 of 512, 1 full 1x512",
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) -> None:
+    assert layers(written(tmp_path, PLAIN | fields)) == expect
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"num_hidden_layers": "four"}, "num_hidden_layers is 'four', it must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 10_000_000}, "num_hidden_layers is 10000000, it must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": None}, "num_hidden_layers is None, it must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True, it must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 4.0}, "num_hidden_layers is 4.0, it must be a whole number from 1 to 1,000"),
+        ({"head_dim": "16"}, "head_dim is '16', it must be a whole number from 1 to 1,000,000,000"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0, it must be a whole number from 1 to 1,000,000,000"),
+        (
+            {"num_key_value_heads": False},
+            "num_key_value_heads is False, it must be a whole number from 1 to 1,000,000,000",
+        ),
+        ({"model_type": "gemma2", "full_every": 3}, "it has full_every, which plan does not model yet"),
+        (
+            {"model_type": "deepseek_v3", "sliding_window": 8},
+            "it has kv_lora_rank and windows, and plan models one or the other",
+        ),
+        ({"head_dim": -16}, "head_dim is -16, it must be a whole number from 1 to 1,000,000,000"),
+        ({"head_dim": 10**10}, "head_dim is 10000000000, it must be a whole number from 1 to 1,000,000,000"),
+        (
+            {"num_key_value_heads": [2, 2]},
+            "num_key_value_heads is [2, 2], it must be a whole number from 1 to 1,000,000,000",
+        ),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3, it must divide num_attention_heads, 8"),
+        ({"head_dim": None, "hidden_size": 4}, "hidden_size leaves nothing for each of 8 heads"),
+        (
+            {"max_position_embeddings": "4k"},
+            "max_position_embeddings is '4k', it must be a whole number from 1 to 1,000,000,000",
+        ),
+        ({"sliding_window": True}, "sliding_window is True, it must be a whole number from 1 to 1,000,000,000"),
+        (
+            {"sliding_window": [512, None]},
+            "sliding_window is [512, None], it must be a whole number from 1 to 1,000,000,000",
+        ),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 4 layers"),
+        ({"layer_types": "full_attention"}, "layer_types is 'full_attention', it must be a list of names"),
+        ({"layer_types": [1, 2, 3, 4]}, "layer_types is [1, 2, 3, 4], it must be a list of names"),
+        ({"layer_types": ["mamba"] * 4}, "layer_types names 'mamba', a kind of layer that plan does not model yet"),
+        (
+            {"layer_types": ["sliding_attention"] * 4, "sliding_window": None},
+            "layer_types names sliding_attention, but sliding_window says no size",
+        ),
+        (
+            {"layer_types": ["chunked_attention"] * 4},
+            "layer_types names chunked_attention, but attention_chunk_size says no size",
+        ),
+        (
+            {
+                "model_type": "qwen2",
+                "layer_types": ["sliding_attention"] * 4,
+                "sliding_window": 8,
+                "use_sliding_window": False,
+            },
+            "layer_types names sliding_attention, but use_sliding_window is false",
+        ),
+        (
+            {
+                "model_type": "mixtral",
+                "layer_types": ["full_attention"] * 3 + ["sliding_attention"],
+                "sliding_window": 8,
+            },
+            "layer_types names several kinds, and mixtral has one",
+        ),
+        (
+            {"model_type": "gemma3_text", "sliding_window_pattern": "six"},
+            "sliding_window_pattern is 'six', it must be a whole number from 1 to 1,000",
+        ),
+        (
+            {"model_type": "gemma3_text", "sliding_window_pattern": -1},
+            "sliding_window_pattern is -1, it must be a whole number from 1 to 1,000",
+        ),
+        (
+            {"model_type": "llama4_text", "no_rope_layers": [1, 0]},
+            "no_rope_layers is [1, 0], it must be 4 times 0 or 1",
+        ),
+        (
+            {"model_type": "gemma3n_text", "num_kv_shared_layers": 4},
+            "num_kv_shared_layers is 4, it must be a whole number from 1 to 3",
+        ),
+        (
+            {
+                "model_type": "gemma3n_text",
+                "num_kv_shared_layers": 1,
+                "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+            },
+            "num_kv_shared_layers is 1: a layer shares, but none of its kind comes before",
+        ),
+        (
+            {"model_type": "deepseek_v3", "kv_lora_rank": None},
+            "kv_lora_rank is None, it must be a whole number from 1 to 1,000,000,000",
+        ),
+        ({"model_type": ["llama"]}, "model_type is ['llama'], it must be a name"),
+        ({"n_layer": 5}, "num_hidden_layers has two values, 4 and 5"),
+        (
+            {"attention_windows": [1], "heads_by_layer": {"0": 1}},
+            "it has attention_windows, heads_by_layer, which plan does not model yet",
+        ),
+        ({"use_bidirectional_attention": True}, "it has use_bidirectional_attention, which plan does not model yet"),
+        (
+            {"model_type": "gemma2", "sliding_window": 512, "sliding_window_size": 256},
+            "it has sliding_window_size, which plan does not model yet",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_named(fields: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    path = written(tmp_path, PLAIN | fields)
+    with pytest.raises(ConfigError) as raised:
+        load_model(str(path))
+    assert str(raised.value) == f"{path}: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[1, 2]", " is not a model's config.json: it holds [1, 2], not an object"),
+        (
+            "{",
+            " is not JSON that can be read: Expecting property name enclosed in double quotes:"
+            " line 1 column 2 (char 1)",
+        ),
+        ('{"a": NaN}', " is not JSON that can be read: NaN is no number of JSON"),
+        ('{"head_dim": 1, "head_dim": 2}', " is not JSON that can be read: an object has the key 'head_dim' twice"),
+    ],
+)
+def test_a_file_that_is_no_configuration(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        load_model(str(path))
+    assert str(raised.value) == f"{path}{problem}"
+
+
+def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(ConfigError, match="No such file or directory"):
+        load_model(str(path))
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ConfigError, match="is not JSON that can be read"):
+        load_model(str(path))
+
+
+def test_the_longest_request_is_asked_for_only_where_neither_file_nor_command_says_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, {k: v for k, v in PLAIN.items() if k not in ("max_position_embeddings", "model_type")})
+    assert main(["plan", str(path)]) == 2
+    assert capsys.readouterr().err == (f"mini-kv plan: {path} does not say max_position_embeddings: give --max-len\n")
+    assert main(["plan", str(path), "--max-len", "2048"]) == 0
+    assert "of 2,048 tokens" in capsys.readouterr().out
+
+
+def test_gemma_2_is_not_told_that_a_request_fits_which_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the layers keep everything: 8,192 tokens of 21 full layers, 8 heads of 256, are 1.41 GB in 16 bits."""
+    row = next(row for row in PUBLIC["everyday"] if row["name"] == "Gemma 2 9B")
+    path = written(tmp_path, row["config"])
+    assert main(["plan", str(path), "--memory", "4", "--step", "4096"]) == 0
+    out = capsys.readouterr().out
+    assert "request      of 8,192 tokens, in steps of at most 4,096: at most 1,024 blocks, 2.62 GiB" in out
