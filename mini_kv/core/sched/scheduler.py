@@ -55,6 +55,9 @@ class Scheduler(TransactionalScheduler):
         check_limits(kv_cache_manager, self.config)
         super().__init__(kv_cache_manager, create_request_queue(self.config.policy))
         self.admission = admission or Greedy()
+        self.need_mamba_block_aligned_split = (
+            kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
+        )
 
     # Requests come and go.
 
@@ -236,6 +239,10 @@ class Scheduler(TransactionalScheduler):
             if request.status is not running:
                 continue  # it gave way to one before it
             num_new_tokens = min(self._num_wanted(request, request.num_computed_tokens, step), step.token_budget)
+            if self.need_mamba_block_aligned_split:
+                num_new_tokens = self._mamba_block_aligned_split(request, num_new_tokens, request.num_computed_tokens)
+                if num_new_tokens == 0:
+                    continue  # what is left of the budget does not reach the next block's end
             new_blocks = self._allocate_or_preempt(request, num_new_tokens)
             if new_blocks is None:
                 continue  # it gave way itself
@@ -316,6 +323,12 @@ class Scheduler(TransactionalScheduler):
         if not self.config.enable_chunked_prefill and num_new_tokens < num_wanted:
             return False
         self._remember(request)
+        if self.need_mamba_block_aligned_split:
+            coordinator = self.kv_cache_manager.coordinator
+            request.shared_prefix_boundary = coordinator.shared_prefix_boundary(request, num_hit_tokens)
+            num_new_tokens = self._mamba_block_aligned_split(request, num_new_tokens, num_hit_tokens)
+            if num_new_tokens == 0:
+                return False
         new_blocks = self.kv_cache_manager.allocate_slots(
             request,
             num_new_tokens,
@@ -348,6 +361,37 @@ class Scheduler(TransactionalScheduler):
         if 0 < step.long_prefill_token_threshold < num_wanted:
             num_wanted = step.long_prefill_token_threshold
         return min(num_wanted, request.max_slots - num_computed_tokens)
+
+    def _mamba_block_aligned_split(self, request: Request, num_new_tokens: int, num_computed_tokens: int) -> int:
+        """Return how many tokens to compute, so that the step ends where a state can be shared; 0: none in this step.
+
+        A layer with states keeps the state of the last token of each step. Another request can use it only if the step
+        ended at the end of a block. A hit is at most all tokens but one, so the last such place is the one before the
+        last token. The step also stops where the request leaves a prefix that others share:
+
+            blocks of 16, 40 tokens                0 ------------- 32 -- 40       steps of 32 and 8
+            16 of them are another request's, too  0 ---- 16 ----- 32 -- 40       steps of 16, 16 and 8
+
+        If a block is longer than the longest step, its first steps end within it, and the next one ends with it.
+        """
+        start, end = num_computed_tokens, num_computed_tokens + num_new_tokens
+        prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
+        if start >= prefill_end:
+            return num_new_tokens  # decoding: every block's end is reached anyway
+        block_size = self.kv_cache_manager.block_size
+        if end < prefill_end:
+            longest_step = self.config.max_num_batched_tokens
+            if self.config.long_prefill_token_threshold > 0:
+                longest_step = min(longest_step, self.config.long_prefill_token_threshold)
+            aligned_end = end // block_size * block_size
+            if aligned_end > start or block_size <= longest_step:
+                end = aligned_end
+        stops = (
+            -(-start // block_size) * block_size,  # a block that is begun is ended
+            (request.num_tokens - 1) // block_size * block_size,
+            request.shared_prefix_boundary,
+        )
+        return max(min((stop for stop in stops if start < stop < end), default=end) - start, 0)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
