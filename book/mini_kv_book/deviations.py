@@ -76,7 +76,7 @@ DEVIATIONS = (
     Deviation("refusal-slides", "KVCacheManager.allocate_slots", "gives back what slid out, then may refuse",
         "counts it as free, and gives it back only if the step is granted", "a refusal changes nothing"),
     Deviation("gate-after-hit", "SingleTypeKVCacheManager.get_num_blocks_to_allocate",
-        "takes a hit's null blocks off the bound of a window", "takes off its real blocks",
+        "takes a hit's null blocks off the bound of a window or of chunks", "takes off its real blocks",
         "a null block is no memory: a request would be let in that never fits"),
     Deviation("state-gate", "MambaManager.get_num_blocks_to_allocate", "plans 2 states per request, lets it in for 1",
         "2 in both", "one formula for sizing and for admission"),
@@ -89,17 +89,25 @@ DEVIATIONS = (
     Deviation("reachable-mask", "SlidingWindowManager.reachable_block_mask",
         "skips blocks that no boundary's window needs", "publishes all full blocks up to the last boundary",
         "matters only where a window is shorter than a boundary"),
+    Deviation("one-key", "FullAttentionManager.cache_blocks", "where another group has smaller blocks, the block in which"
+        " a prompt ends gets a second key, for the part that the prompt fills", "full blocks only, up to the last"
+        " boundary of all groups", "only a hit that ends within a block could use it"),
     Deviation("lookup-alone", "HybridKVCacheCoordinator.find_longest_cache_hit", "looks groups of one spec up together",
         "looks each up by itself", "the answer is the same, the loop is shorter"),
     Deviation("chunks-checked", "ChunkedLocalAttentionManager.find_longest_cache_hit",
         "takes all before the last chunk for granted, even if a block that two chunks share is missing; one block size",
         "checks the chunk in which the hit ends; any sizes", "else the next token reads an unchecked block"),
-    Deviation("promised-states", "MambaManager.new_step_starts", "forgets a step's new states when the next one starts",
-        "asks how far their writer has come", "no caller has to say when a step starts"),
+    Deviation("promised-states", "MambaManager.new_step_starts", "forgets a step's new states when the next one starts;"
+        " knows them by key, so that an older copy has to wait, too", "asks how far the writer of the very block has come",
+        "no caller has to say when a step starts"),
     Deviation("states-exact", "MambaManager.cache_blocks", "trusts the scheduler to end steps at block ends",
         "publishes a state only if the step ended at a boundary", "a block in mid-way would get a full block's key"),
-    Deviation("states-and-drafts", "MambaManager", "spare states for drafts; modes none, all, align; partial hits",
-        "mode align alone, `AllocationError` for drafts", "a rejected draft cannot be taken out of a state"),
+    Deviation("states-unequal", "Scheduler._mamba_block_aligned_split", "ends a prompt's steps at multiples of the smallest"
+        " block, where blocks are unequal", "at boundaries of all groups", "between two boundaries no state can be hit:"
+        " the same prompt finds nothing when it comes again"),
+    Deviation("states-and-drafts", "MambaManager", "spare states for drafts; modes none, all, align; hits that end within"
+        " a state's block, where another group's blocks are smaller", "mode align alone, whole blocks, `AllocationError`"
+        " for drafts", "a rejected draft cannot be taken out of a state"),
     Deviation("no-way-back", "KVCacheManager.allocate_slots", "trusts `num_computed_tokens`",
         "raises `AllocationError` if it falls behind what a window gave back", "another request may hold it by now"),
     # The scheduler.
@@ -152,7 +160,8 @@ DEVIATIONS = (
         "full, latent (MLA), window, chunks, state", "five kinds show every rule"),
     # Shape and names.
     Deviation("lookup-pair", "KVCacheManager.get_computed_blocks", "returns a triple, the third for sparse groups",
-        "returns blocks and tokens", "retention is dense here: there is nothing for the third to say"),
+        "returns blocks and tokens", "few models need the third, where prompts part:"
+        " `KVCacheCoordinator.shared_prefix_boundary` says it"),
     Deviation("names", "BlockPool.get_num_free_blocks, BlockPool.get_usage", "methods",
         "attributes `num_free_blocks` and `usage`", "they cost nothing and change nothing"),
     Deviation("ready-hashes", "Request", "always has tokens", "may bring its length and block hashes instead",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.mamba_manager import mamba_block_aligned_split
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched import checks
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
@@ -58,6 +59,7 @@ class Scheduler(TransactionalScheduler):
         self.need_mamba_block_aligned_split = (
             kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
         )
+        """Whether steps of a prompt end where a state can be shared."""
 
     # Requests come and go.
 
@@ -240,7 +242,7 @@ class Scheduler(TransactionalScheduler):
                 continue  # it gave way to one before it
             num_new_tokens = min(self._num_wanted(request, request.num_computed_tokens, step), step.token_budget)
             if self.need_mamba_block_aligned_split:
-                num_new_tokens = self._mamba_block_aligned_split(request, num_new_tokens, request.num_computed_tokens)
+                num_new_tokens = self._aligned_split(request, request.num_computed_tokens, num_new_tokens)
                 if num_new_tokens == 0:
                     continue  # what is left of the budget does not reach the next block's end
             new_blocks = self._allocate_or_preempt(request, num_new_tokens)
@@ -326,7 +328,7 @@ class Scheduler(TransactionalScheduler):
         if self.need_mamba_block_aligned_split:
             coordinator = self.kv_cache_manager.coordinator
             request.shared_prefix_boundary = coordinator.shared_prefix_boundary(request, num_hit_tokens)
-            num_new_tokens = self._mamba_block_aligned_split(request, num_new_tokens, num_hit_tokens)
+            num_new_tokens = self._aligned_split(request, num_hit_tokens, num_new_tokens)
             if num_new_tokens == 0:
                 return False
         new_blocks = self.kv_cache_manager.allocate_slots(
@@ -362,36 +364,12 @@ class Scheduler(TransactionalScheduler):
             num_wanted = step.long_prefill_token_threshold
         return min(num_wanted, request.max_slots - num_computed_tokens)
 
-    def _mamba_block_aligned_split(self, request: Request, num_new_tokens: int, num_computed_tokens: int) -> int:
-        """Return how many tokens to compute, so that the step ends where a state can be shared; 0: none in this step.
-
-        A layer with states keeps the state of the last token of each step. Another request can use it only if the step
-        ended at the end of a block. A hit is at most all tokens but one, so the last such place is the one before the
-        last token. The step also stops where the request leaves a prefix that others share:
-
-            blocks of 16, 40 tokens                0 ------------- 32 -- 40       steps of 32 and 8
-            16 of them are another request's, too  0 ---- 16 ----- 32 -- 40       steps of 16, 16 and 8
-
-        If a block is longer than the longest step, its first steps end within it, and the next one ends with it.
-        """
-        start, end = num_computed_tokens, num_computed_tokens + num_new_tokens
-        prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
-        if start >= prefill_end:
-            return num_new_tokens  # decoding: every block's end is reached anyway
+    def _aligned_split(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Return how many of these tokens to compute in a model with states; 0: none in this step."""
+        limits = (self.config.max_num_batched_tokens, self.config.long_prefill_token_threshold)
+        longest_step = min(limit for limit in limits if limit > 0)
         block_size = self.kv_cache_manager.block_size
-        if end < prefill_end:
-            longest_step = self.config.max_num_batched_tokens
-            if self.config.long_prefill_token_threshold > 0:
-                longest_step = min(longest_step, self.config.long_prefill_token_threshold)
-            aligned_end = end // block_size * block_size
-            if aligned_end > start or block_size <= longest_step:
-                end = aligned_end
-        stops = (
-            -(-start // block_size) * block_size,  # a block that is begun is ended
-            (request.num_tokens - 1) // block_size * block_size,
-            request.shared_prefix_boundary,
-        )
-        return max(min((stop for stop in stops if start < stop < end), default=end) - start, 0)
+        return mamba_block_aligned_split(request, num_computed_tokens, num_new_tokens, block_size, longest_step)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
