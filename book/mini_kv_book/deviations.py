@@ -83,31 +83,36 @@ DEVIATIONS = (
     Deviation("window-bound", "SlidingWindowSpec.max_admission_blocks_per_request",
         "a block more than a short request has", "never more than the request's own blocks",
         "the plan for short contexts is exact"),
+    Deviation("chunk-bound", "ChunkedLocalAttentionSpec.max_admission_blocks_per_request",
+        "the blocks of a chunk and of the tokens in flight", "one more where chunks start within blocks",
+        "such a chunk begins in a block that it does not fill: what is let in has room for it"),
     Deviation("dense-retention", "CacheConfig.prefix_cache_retention_interval", "0 by default: windows and states keep"
         " keys at the ends of prompts and where prompts parted", "`None` by default: every block that a hit can need",
         "a prompt can be shared at any boundary; the switch is the same, and 0 gives vLLM's hits"),
     Deviation("reachable-mask", "SlidingWindowManager.reachable_block_mask",
         "skips blocks that no boundary's window needs", "publishes all full blocks up to the last boundary",
         "matters only where a window is shorter than a boundary"),
-    Deviation("one-key", "FullAttentionManager.cache_blocks", "where another group has smaller blocks, the block in which"
-        " a prompt ends gets a second key, for the part that the prompt fills", "full blocks only, up to the last"
-        " boundary of all groups", "only a hit that ends within a block could use it"),
+    Deviation("one-key", "FullAttentionManager.cache_blocks",
+        "where another group has smaller blocks, gives the block in which a prompt ends a second key, for the part of it",
+        "publishes full blocks only, up to the last boundary of all groups",
+        "only a hit that ends within a block could use the key"),
     Deviation("lookup-alone", "HybridKVCacheCoordinator.find_longest_cache_hit", "looks groups of one spec up together",
         "looks each up by itself", "the answer is the same, the loop is shorter"),
     Deviation("chunks-checked", "ChunkedLocalAttentionManager.find_longest_cache_hit",
         "takes all before the last chunk for granted, even if a block that two chunks share is missing; one block size",
         "checks the chunk in which the hit ends; any sizes", "else the next token reads an unchecked block"),
     Deviation("promised-states", "MambaManager.new_step_starts", "forgets a step's new states when the next one starts;"
-        " knows them by key, so that an older copy has to wait, too", "asks how far the writer of the very block has come",
+        " knows them by key, so that an older copy has to wait, too", "asks how far the writer of the block has come",
         "no caller has to say when a step starts"),
     Deviation("states-exact", "MambaManager.cache_blocks", "trusts the scheduler to end steps at block ends",
         "publishes a state only if the step ended at a boundary", "a block in mid-way would get a full block's key"),
-    Deviation("states-unequal", "Scheduler._mamba_block_aligned_split", "ends a prompt's steps at multiples of the smallest"
-        " block, where blocks are unequal", "at boundaries of all groups", "between two boundaries no state can be hit:"
-        " the same prompt finds nothing when it comes again"),
-    Deviation("states-and-drafts", "MambaManager", "spare states for drafts; modes none, all, align; hits that end within"
-        " a state's block, where another group's blocks are smaller", "mode align alone, whole blocks, `AllocationError`"
-        " for drafts", "a rejected draft cannot be taken out of a state"),
+    Deviation("states-unequal", "Scheduler._mamba_block_aligned_split",
+        "where blocks are unequal, ends a prompt's steps at multiples of the smallest",
+        "ends them at boundaries of all groups",
+        "between two boundaries no state can be hit: the same prompt finds nothing when it comes again"),
+    Deviation("states-and-drafts", "MambaManager", "spare states for drafts; modes none, all, align; hits that end in the"
+        " middle of a state's block, where another group's blocks are smaller", "mode align alone, whole blocks,"
+        " `AllocationError` for drafts", "a rejected draft cannot be taken out of a state"),
     Deviation("no-way-back", "KVCacheManager.allocate_slots", "trusts `num_computed_tokens`",
         "raises `AllocationError` if it falls behind what a window gave back", "another request may hold it by now"),
     # The scheduler.

@@ -1,6 +1,7 @@
 """Layers with states under the scheduler: a prompt's steps end where its state can be shared."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -28,11 +29,10 @@ def state(block_size: int) -> MambaSpec:
 class Engine:
     """A scheduler with groups of these specs, and a worker whose model always says 7."""
 
-    def __init__(self, *specs: KVCacheSpec, retention: int | None = None, caching: bool = True, **limits: int) -> None:
+    def __init__(self, *specs: KVCacheSpec, retention: int | None = None, caching: bool = True, **limits: Any) -> None:
         groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
-        config = SchedulerConfig(**limits)  # type: ignore[arg-type]
         self.kv = KVCacheManager(KVCacheConfig(200, groups, retention), enable_caching=caching)
-        self.scheduler = Scheduler(self.kv, config)
+        self.scheduler = Scheduler(self.kv, SchedulerConfig(**limits))
 
     def add(self, name: str, tokens: Sequence[int], max_tokens: int = 1) -> Request:
         request = self.kv.new_request(name, tokens)
@@ -111,7 +111,8 @@ def test_the_answer_is_found_too_unless_only_the_ends_of_prompts_are_kept() -> N
     hits: dict[int | None, list[int | None]] = {}
     for retention in (None, 0, 64):
         engine = Engine(FullAttentionSpec(16), state(16), retention=retention)
-        hits[retention], chat = [], []
+        hits[retention] = []
+        chat: list[int] = []
         for turn, num_tokens in enumerate((130, 30, 30, 30)):
             chat += range(1000 * turn, 1000 * turn + num_tokens)
             hits[retention].append(engine.serve(f"turn {turn}", chat, max_tokens=20)[0])
