@@ -93,7 +93,7 @@ DEVIATIONS = (
         "skips blocks that no boundary's window needs", "publishes all full blocks up to the last boundary",
         "matters only where a window is shorter than a boundary"),
     Deviation("one-key", "FullAttentionManager.cache_blocks",
-        "where another group has smaller blocks, gives the block in which a prompt ends a second key, for the part of it",
+        "where another group has smaller blocks, gives the block in which a prompt ends a second key, for its part",
         "publishes full blocks only, up to the last boundary of all groups",
         "only a hit that ends within a block could use the key"),
     Deviation("lookup-alone", "HybridKVCacheCoordinator.find_longest_cache_hit", "looks groups of one spec up together",
@@ -110,8 +110,8 @@ DEVIATIONS = (
         "where blocks are unequal, ends a prompt's steps at multiples of the smallest",
         "ends them at boundaries of all groups",
         "between two boundaries no state can be hit: the same prompt finds nothing when it comes again"),
-    Deviation("states-and-drafts", "MambaManager", "spare states for drafts; modes none, all, align; hits that end in the"
-        " middle of a state's block, where another group's blocks are smaller", "mode align alone, whole blocks,"
+    Deviation("states-and-drafts", "MambaManager", "spare states for drafts; modes none, all, align; hits that end in"
+        " mid-block, where another group's blocks are smaller", "mode align alone, whole blocks,"
         " `AllocationError` for drafts", "a rejected draft cannot be taken out of a state"),
     Deviation("no-way-back", "KVCacheManager.allocate_slots", "trusts `num_computed_tokens`",
         "raises `AllocationError` if it falls behind what a window gave back", "another request may hold it by now"),
