@@ -96,7 +96,7 @@ MIXES: tuple[tuple[KVCacheSpec, ...], ...] = (
 @pytest.mark.parametrize("retention", [None, 0])
 @pytest.mark.parametrize("limits", [{}, {"max_num_batched_tokens": 7}, {"long_prefill_token_threshold": 3}])
 def test_no_mix_of_groups_misses_the_same_prompt(
-    specs: tuple[KVCacheSpec, ...], retention: int | None, limits: dict[str, int]
+    specs: tuple[KVCacheSpec, ...], retention: int | None, limits: dict[str, Any]
 ) -> None:
     """I12, no silent 0 %: with room for all, the second time every whole block but that of the last token is found."""
     for num_tokens in range(1, 40):
