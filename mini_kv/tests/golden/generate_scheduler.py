@@ -6,7 +6,8 @@ Prompts share a few beginnings and pools are small, but every request fits into 
 otherwise on purpose is kept out, since from there on all would differ: with drafts a request ends at a stop token or
 at the model's length, and no pool is so small that one is sent back; with priorities a small pool has no keys. Where a
 pool with windows or states is small, the seed is one with which no window slides in the midst of a refusal
-(`refusal-slides`) and no newcomer fits but for its second state (`state-gate`).
+(`refusal-slides`) and no newcomer fits but for its second state (`state-gate`). With states it is one with which no
+newcomer goes on from a state that the same step computes once more (`promised-states`).
 """
 
 import json
