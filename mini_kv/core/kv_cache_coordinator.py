@@ -89,9 +89,10 @@ class KVCacheCoordinator(ABC):
     def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
         """Return where a prefix ends that full attention has cached and another group has not; 0 if there is none.
 
-        With a retention interval the request keeps there what a hit needs: the next one that parts here finds it.
+        The request keeps there what a hit needs, so that the next one that parts here finds it: its state, since a
+        step ends there, and with a retention interval the blocks of its window.
         """
-        if self.retention_interval is None:
+        if self.retention_interval is None and not self.has_states:
             return 0
         manager = min(self.single_type_managers, key=lambda manager: manager in self.skipping_managers)
         hit = manager.find_longest_cache_hit(manager.hashes_per_block(request.block_hashes), request.num_tokens - 1)

@@ -79,3 +79,44 @@ class MambaManager(SingleTypeKVCacheManager):
     def _dictionaries(self) -> tuple[dict[str, Any], ...]:
         """Return all that is kept per request, the tables first."""
         return *super()._dictionaries(), self._promises
+
+
+def mamba_block_aligned_split(
+    request: Request, num_computed_tokens: int, num_new_tokens: int, block_size: int, longest_step: int
+) -> int:
+    """Return how many of the tokens to compute, so that the step ends where a state can be shared; 0: none now.
+
+    The state of the last token of a step is kept, and another request can use it only if that token ends a block. A
+    hit is at most all tokens but one, so the last such place is the last block's end before the last token. A step
+    also ends where the request leaves a prefix that other requests share:
+
+        blocks of 16, 40 tokens                     0 ............ 32 .. 40        steps of 32 and 8
+        16 of them are another request's, too       0 .... 16 .... 32 .. 40        steps of 16, 16 and 8
+
+    Decoding needs none of this: it computes one token per step and ends every block. Where no step is as long as a
+    block, a block takes several steps, and the last of them ends where the block does.
+
+    Args:
+        request: its `shared_prefix_boundary` must be up to date.
+        num_computed_tokens: tokens before the step, those of a hit included.
+        num_new_tokens: tokens that the step could compute.
+        block_size: tokens from one place where a hit can end to the next.
+        longest_step: the most tokens that any step computes for a request.
+
+    Source: vLLM `Scheduler._mamba_block_aligned_split` (v1/core/sched/scheduler.py).
+    """
+    start, end = num_computed_tokens, num_computed_tokens + num_new_tokens
+    prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)  # a preempted request computes its answer too
+    if start >= prefill_end:
+        return num_new_tokens
+    if end < prefill_end:
+        aligned_end = end // block_size * block_size
+        if aligned_end > start or block_size <= longest_step:
+            end = aligned_end
+    stops = (
+        cdiv(start, block_size) * block_size,
+        (request.num_tokens - 1) // block_size * block_size,
+        request.shared_prefix_boundary,
+    )
+    end = min((stop for stop in stops if start < stop < end), default=end)
+    return max(end - start, 0)

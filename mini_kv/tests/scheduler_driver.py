@@ -20,6 +20,7 @@ from typing import Any
 from mini_kv.core.errors import ConfigError, SchedulerError
 from mini_kv.core.invariants import check_invariants
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.mamba_manager import MambaManager
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
@@ -102,6 +103,7 @@ class Run:
         before = dict(scheduler.requests)
         self.done["update"] += 1
         outputs = scheduler.update_from_output(output, sampled)
+        self._check_states(planned)
         for out in outputs:
             if out.finish_reason:
                 self._check_output(before[out.request_id], out)
@@ -286,6 +288,22 @@ class Run:
         except SchedulerError:
             return
         raise SchedulerFailure("results of a step that was given up were taken in")
+
+    def _check_states(self, planned: Sequence[Request]) -> None:
+        """Raise unless each computed prompt has left the state that the same prompt needs: else it never hits."""
+        managers = [each for each in self.kv.coordinator.single_type_managers if isinstance(each, MambaManager)]
+        if not self.kv.enable_caching:
+            return
+        for request in planned:
+            is_admitted = self.kv.requests.get(request.request_id) is request
+            if not is_admitted or request.num_computed_tokens < request.num_prompt_tokens:
+                continue
+            needed = (request.num_prompt_tokens - 1) // self.kv.block_size * self.kv.block_size
+            for manager in managers:
+                published = manager.num_cached_block[request.request_id] * manager.block_size
+                if published < needed:
+                    message = f"{request.request_id} has published states up to token {published}"
+                    raise SchedulerFailure(f"I12: {message}, the same prompt needs the one at {needed}")
 
     def _check_output(self, request: Request, out: EngineCoreOutput) -> None:
         order = self.orders[request.request_id]

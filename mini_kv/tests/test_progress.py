@@ -143,7 +143,7 @@ def test_states_refuse_drafts_when_they_are_proposed() -> None:
     """A rejected draft cannot be taken back out of a state."""
     scheduler = make_scheduler(20, STATE)
     add(scheduler, "A", 5, 5)
-    assert step(scheduler) == {"A": 5}
+    assert [step(scheduler), step(scheduler)] == [{"A": 4}, {"A": 1}]  # the state at 4 can be shared
     with pytest.raises((ConfigError, SchedulerError), match="state"):
         scheduler.update_draft_token_ids("A", [1])
     assert step(scheduler) == {"A": 1}

@@ -119,6 +119,11 @@ class TellsOnlyOnce(Scheduler):
         super().abandon_step()
 
 
+class EndsStepsAnywhere(Scheduler):
+    def _aligned_split(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        return num_new_tokens
+
+
 class KeepsAbandonedPromises(KVCacheManager):
     def withdraw_all_promises(self) -> None:
         self.confirm_promises()
@@ -144,7 +149,7 @@ class WritesToSharedBlocks(KVCacheManager):
 
 WRONG = (
     KeepsProgress, ForgetsToFree, PreemptsTheOldest, CountsWrongDrafts, ForgetsWhoWasPreempted, TellsOnlyOnce,
-    KeepsAbandonedPromises, IgnoresSalts, WritesToSharedBlocks,
+    EndsStepsAnywhere, KeepsAbandonedPromises, IgnoresSalts, WritesToSharedBlocks,
 )  # fmt: skip
 
 
@@ -156,7 +161,7 @@ def run_all(*configs: Config, **parts: Any) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_driver_finds_what_is_wrong(wrong: type) -> None:
-    """Progress, blocks, wrong drafts, promises or ids kept; the oldest preempted; tenants mixed; a copy left out."""
+    """Progress, blocks, wrong drafts, promises or ids kept; the oldest preempted; no state left; tenants mixed."""
     parts = {"scheduler_class": wrong} if issubclass(wrong, Scheduler) else {"manager_class": wrong}
     with pytest.raises(SchedulerFailure):
         run_all(Config(abort_rate=0.0), Config(abandon_rate=0.2), *CONFIGS, **parts)

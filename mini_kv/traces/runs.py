@@ -3,8 +3,8 @@
     prompts         one request at a time, in steps of at most `step` tokens; answers take no blocks
     served          up to C requests at once, with their answers, through `Scheduler`: requests wait and are preempted
 
-A layer with states keeps one where a step ends. So steps end at boundaries of blocks where there are such layers, and
-one ends at the prompt's last boundary, as vLLM's mode "align" does.
+A layer with states keeps one where a step ends. Both kinds of runs end their steps where it can be shared: see
+`mamba_block_aligned_split`.
 """
 
 from collections import deque
@@ -17,6 +17,7 @@ from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.mamba_manager import mamba_block_aligned_split
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
 from mini_kv.core.sched.output import SchedulerOutput
@@ -64,11 +65,13 @@ def run_prompts(prompts: Sequence[Prompt], setup: Setup) -> list[int | None]:
         request = Request(str(number), num_tokens=prompt.num_tokens, block_hashes=prompt.block_hashes)
         hit, num_hit = kv.get_computed_blocks(request)
         request.num_computed_tokens = num_hit
-        for end in _step_ends(kv, num_hit, prompt.num_tokens, setup.step):
-            if kv.allocate_slots(request, end - request.num_computed_tokens, new_computed_blocks=hit) is None:
+        request.shared_prefix_boundary = kv.coordinator.shared_prefix_boundary(request, num_hit)
+        while request.num_computed_tokens < request.num_tokens:
+            num_new_tokens = _num_in_step(kv, request, setup.step)
+            if kv.allocate_slots(request, num_new_tokens, new_computed_blocks=hit) is None:
                 raise ConfigError(f"a prompt of {prompt.num_tokens:,} tokens cannot grow in {setup.num_blocks} blocks")
             hit = kv.empty_kv_cache_blocks
-            request.num_computed_tokens = end
+            request.num_computed_tokens += num_new_tokens
         kv.free(request)
         hits.append(num_hit)
     return hits
@@ -83,16 +86,12 @@ def _manager(prompts: Sequence[Prompt], setup: Setup) -> KVCacheManager:
     return KVCacheManager(config, max_in_flight_tokens=setup.step)
 
 
-def _step_ends(kv: KVCacheManager, start: int, num_tokens: int, step: int) -> Iterator[int]:
-    """Yield where each step of a prompt ends."""
-    size = kv.block_size
-    last_boundary = num_tokens // size * size
-    while start < num_tokens:
-        end = min(start + step, num_tokens)
-        if kv.coordinator.has_states and start < last_boundary:
-            end = min(max(end // size * size, start + size), last_boundary)
-        yield end
-        start = end
+def _num_in_step(kv: KVCacheManager, request: Request, step: int) -> int:
+    """Return how many tokens of the prompt the next step computes."""
+    num_new_tokens = min(step, request.num_tokens - request.num_computed_tokens)
+    if not kv.coordinator.has_states:
+        return num_new_tokens
+    return mamba_block_aligned_split(request, request.num_computed_tokens, num_new_tokens, kv.block_size, step)
 
 
 def run_served(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, concurrency: int) -> ServedRun:

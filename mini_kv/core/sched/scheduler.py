@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.mamba_manager import mamba_block_aligned_split
 from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched import checks
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
@@ -55,6 +56,10 @@ class Scheduler(TransactionalScheduler):
         check_limits(kv_cache_manager, self.config)
         super().__init__(kv_cache_manager, create_request_queue(self.config.policy))
         self.admission = admission or Greedy()
+        self.need_mamba_block_aligned_split = (
+            kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
+        )
+        """Whether steps of a prompt end where a state can be shared."""
 
     # Requests come and go.
 
@@ -236,6 +241,10 @@ class Scheduler(TransactionalScheduler):
             if request.status is not running:
                 continue  # it gave way to one before it
             num_new_tokens = min(self._num_wanted(request, request.num_computed_tokens, step), step.token_budget)
+            if self.need_mamba_block_aligned_split:
+                num_new_tokens = self._aligned_split(request, request.num_computed_tokens, num_new_tokens)
+                if num_new_tokens == 0:
+                    continue  # what is left of the budget does not reach the next block's end
             new_blocks = self._allocate_or_preempt(request, num_new_tokens)
             if new_blocks is None:
                 continue  # it gave way itself
@@ -316,6 +325,12 @@ class Scheduler(TransactionalScheduler):
         if not self.config.enable_chunked_prefill and num_new_tokens < num_wanted:
             return False
         self._remember(request)
+        if self.need_mamba_block_aligned_split:
+            coordinator = self.kv_cache_manager.coordinator
+            request.shared_prefix_boundary = coordinator.shared_prefix_boundary(request, num_hit_tokens)
+            num_new_tokens = self._aligned_split(request, num_hit_tokens, num_new_tokens)
+            if num_new_tokens == 0:
+                return False
         new_blocks = self.kv_cache_manager.allocate_slots(
             request,
             num_new_tokens,
@@ -348,6 +363,13 @@ class Scheduler(TransactionalScheduler):
         if 0 < step.long_prefill_token_threshold < num_wanted:
             num_wanted = step.long_prefill_token_threshold
         return min(num_wanted, request.max_slots - num_computed_tokens)
+
+    def _aligned_split(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Return how many of these tokens to compute in a model with states; 0: none in this step."""
+        limits = (self.config.max_num_batched_tokens, self.config.long_prefill_token_threshold)
+        longest_step = min(limit for limit in limits if limit > 0)
+        block_size = self.kv_cache_manager.block_size
+        return mamba_block_aligned_split(request, num_computed_tokens, num_new_tokens, block_size, longest_step)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
         """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""

@@ -5,7 +5,9 @@
 Prompts share a few beginnings and pools are small, but every request fits into its pool alone. What mini_kv does
 otherwise on purpose is kept out, since from there on all would differ: with drafts a request ends at a stop token or
 at the model's length, and no pool is so small that one is sent back; with priorities a small pool has no keys. Where a
-pool with windows is small, the seed is one with which no window slides in the midst of a refusal (`refusal-slides`).
+pool with windows or states is small, the seed is one with which no window slides in the midst of a refusal
+(`refusal-slides`) and no newcomer fits but for its second state (`state-gate`). With states it is one with which no
+newcomer goes on from a state that the same step computes once more (`promised-states`).
 """
 
 import json
@@ -20,6 +22,9 @@ SMALL_STEPS = {"max_num_batched_tokens": 12}
 CHUNKING_OFF = {"enable_chunked_prefill": False, "max_model_len": 28, "max_num_batched_tokens": 28}
 HYBRID = {"groups": "full:4 window:4:6", "num_blocks": 18, "max_model_len": 32}
 DRAFTS = {"num_speculative_tokens": 3, "num_drafts": 3, "num_blocks": 50, "max_num_seqs": 4, "max_model_len": 40}
+STATES = {"groups": "full:4 state:4", "num_blocks": 40, "max_model_len": 40}
+STATES_TIGHT = STATES | {"num_blocks": 16, "max_model_len": 32}
+LONG_BLOCKS = {"groups": "full:8 state:8", "num_blocks": 40, "max_model_len": 60}
 PRIORITY = {"policy": "priority", "max_model_len": 40}
 
 SCENARIOS: tuple[tuple[str, int, dict[str, Any]], ...] = (
@@ -58,6 +63,22 @@ SCENARIOS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("random, a window alone", 33, {"groups": "window:4:9", "num_blocks": 12, "max_model_len": 32} | SMALL_STEPS),
     ("random, hybrid, keys at the end", 34, HYBRID | {"retention_interval": 0}),
     ("random, hybrid, keys at the end, one text", 37, HYBRID | SMALL_STEPS | {"retention_interval": 0}),
+    ("random, states", 38, STATES),
+    ("random, states, one text", 39, STATES),
+    ("random, states, small steps", 40, STATES | SMALL_STEPS),
+    ("random, states, threshold", 41, STATES | {"long_prefill_token_threshold": 6}),
+    ("random, states, threshold below the block", 42, STATES | {"long_prefill_token_threshold": 3}),
+    ("random, states, tight", 57, STATES_TIGHT),
+    ("random, states, tight, small steps", 61, STATES_TIGHT | SMALL_STEPS),
+    ("random, states, keys at the end", 45, STATES | {"retention_interval": 0}),
+    ("random, states, keys at the end, one text", 46, STATES | SMALL_STEPS | {"retention_interval": 0}),
+    ("random, states, every eighth token", 59, STATES | {"retention_interval": 8}),
+    ("random, states and a window", 48, STATES | {"groups": "full:4 window:4:6 state:4", "num_blocks": 64}),
+    ("random, states, chunking off", 62, STATES | CHUNKING_OFF),
+    ("random, states, priorities", 63, STATES | PRIORITY | SMALL_STEPS | {"num_blocks": 60, "max_num_seqs": 4}),
+    ("random, a state alone", 49, STATES | SMALL_STEPS | {"groups": "state:4", "num_blocks": 20}),
+    ("random, states, blocks longer than a step", 50, LONG_BLOCKS | {"max_num_batched_tokens": 6, "max_num_seqs": 4}),
+    ("random, states, blocks of 8, small steps", 51, LONG_BLOCKS | SMALL_STEPS),
 )
 NUM_LINES = 60
 

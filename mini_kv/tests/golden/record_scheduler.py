@@ -35,14 +35,14 @@ from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[im
 
 from mini_kv.tests.golden.common import Call
 from mini_kv.tests.golden.play_scheduler import DEFAULTS, LIMITS, RECORDING, Loop, Part, Step, load_scenarios, perform
-from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, record, write
+from mini_kv.tests.golden.record import block_sizes_of, cache_config_of, groups_of, record, write
 
 COMMAND = "python -m mini_kv.tests.golden.record_scheduler"
 
 
 def vllm_config_of(settings: dict[str, Any]) -> Any:
     """Return vLLM's configuration; the model's is a stand-in."""
-    num_drafts = settings["num_speculative_tokens"]
+    num_drafts, groups = settings["num_speculative_tokens"], groups_of(settings)
     config = VllmConfig(
         device_config=DeviceConfig("cpu"),
         scheduler_config=SchedulerConfig(
@@ -51,7 +51,8 @@ def vllm_config_of(settings: dict[str, Any]) -> Any:
             async_scheduling=False,
         ),
         cache_config=CacheConfig(
-            block_size=settings["block_size"],
+            block_size=min(group.block_size for group in groups),  # as vLLM's engine sets it
+            mamba_cache_mode="align" if any(group.kind == "state" for group in groups) else "none",
             enable_prefix_caching=settings["enable_caching"],
             prefix_cache_retention_interval=settings["retention_interval"],
         ),
