@@ -1,4 +1,4 @@
-"""A folder that several tests share is filled once, and a fill that failed is not tried again. No browser takes part."""
+"""A folder that several tests share is filled once. A fill that failed is not tried again. No browser takes part."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_fill_that_failed_is_remembered_with_its_error(tmp_path):
         calls.append(folder)
         raise AssertionError("WARNING - a link leads nowhere")
 
-    with pytest.raises(AssertionError, match="^WARNING - a link leads nowhere$"):
+    with pytest.raises(AssertionError, match=r"^WARNING - a link leads nowhere$"):
         fill_once(tmp_path, "book", fill)
     for _ in range(2):
         with pytest.raises(AssertionError) as caught:
