@@ -15,6 +15,7 @@ from mini_kv.traces.prompts import token_requests
 from mini_kv.traces.token_request import TokenRequest
 
 ASK = {"role": "user", "content": "hi"}
+NO_CALLS: list[dict[str, Any]] = [{"tool_calls": None}, {"tool_calls": []}]
 
 
 class Letters:
@@ -78,7 +79,7 @@ def test_a_chat_reaches_the_template_as_vllm_would_pass_it_on(write: Write) -> N
     path = write(
         {"messages": [{"role": "user", "content": parts, "name": "a", "prefix": True}, {"role": "user", "name": None}]},
         {"messages": [{"role": "assistant", "content": None, "tool_calls": [call, *broken]}]},
-        {"messages": [{"role": "assistant", "content": "a", "tool_calls": calls} for calls in (None, [])]},
+        {"messages": [{"role": "assistant", "content": "a"} | calls for calls in NO_CALLS]},
         {"messages": [{"role": "tool", "content": "7", "tool_call_id": "1"}, {"role": "tool", "tool_call_id": None}]},
         {"messages": [{"role": "assistant", "content": None, "reasoning_content": "so"}]},
         {"custom_id": "7", "method": "POST", "body": {"messages": [ASK], "cache_salt": "s"}},
@@ -134,7 +135,7 @@ def test_the_line_that_bills_a_coding_assistant_is_not_in_the_prompt(write: Writ
         ({"prompt": [1, 2]}, "prompt is [1, 2]: it must be a text, or else there are messages"),
         ({"text": "a"}, "prompt is null: it must be a text, or else there are messages"),
         ({"prompt": "", "add_special_tokens": False}, "the prompt has no tokens"),
-        ({"prompt": "a", "timestamp": "1"}, 'timestamp is "1": it must be an integer'),
+        ({"prompt": "a", "timestamp": "1"}, 'timestamp is "1": it must be a number of milliseconds'),
         ({"messages": []}, "messages is []: it must be a list of at least one message"),
         ({"messages": "hi"}, 'messages is "hi": it must be a list of at least one message'),
         ({"messages": [{"content": "hi"}]}, 'messages[0] is {"content": "hi"}: it must be an object with a role'),
