@@ -217,7 +217,8 @@ def milliseconds(fields: Mapping[str, Any]) -> int:
     if not 0 <= value <= _MAX_NUMBER:
         limit = "at least 0" if value < 0 else f"at most {_MAX_NUMBER:,}"
         raise ValueError(f"timestamp is {quote(value)}: it must be {limit}")
-    return round(value)
+    rounded: int = round(value)
+    return rounded
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
