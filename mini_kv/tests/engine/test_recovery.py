@@ -6,7 +6,7 @@ MINI_KV_FAIL_EVERY=1 python -m pytest mini_kv/tests/engine/test_recovery.py -s  
 import itertools
 import os
 import sys
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any, cast
 
 import pytest
@@ -72,7 +72,7 @@ def test_an_exception_at_any_call_costs_no_other_request_a_word(seed):
 class AtLine:
     """Interrupts a function when it comes to a line, counted from its first one on."""
 
-    def __init__(self, function: FunctionType, at: int) -> None:
+    def __init__(self, function: Any, at: int) -> None:
         self._code, self._left = function.__code__, at
 
     def __enter__(self) -> None:
