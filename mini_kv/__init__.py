@@ -1,10 +1,13 @@
 """mini_kv: a small, real KV-cache engine, and the workbook built on it.
 
 The names below are its front door, each loaded when it is first used: what keeps the books needs the standard library
-alone, what computes (`LLM`, `LLMEngine`, `EngineConfig`, `SamplingParams`, `RequestOutput`) needs torch.
+alone, what computes (`LLM`, `LLMEngine`, `SamplingParams`, `RequestOutput`) needs torch. Without torch those names are
+absent: `hasattr` is false, `from mini_kv import *` leaves them out, and asking for one says how to get torch.
 """
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 TYPE_CHECKING = False  # as typing's, which would be most of the time that this import takes
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "LLM",
     "BlockPool",
     "ConfigError",
     "DebugKVCacheManager",
@@ -50,11 +52,8 @@ __all__ = [
     "KVCacheError",
     "KVCacheGroupSpec",
     "KVCacheManager",
-    "LLMEngine",
     "MambaSpec",
     "Request",
-    "RequestOutput",
-    "SamplingParams",
     "Scheduler",
     "SchedulerConfig",
     "SchedulerOutput",
@@ -63,6 +62,8 @@ __all__ = [
     "check_invariants",
     "hash_block_tokens",
 ]
+if find_spec("torch") is not None:
+    __all__ += ["LLM", "LLMEngine", "RequestOutput", "SamplingParams"]
 
 _HOMES = {
     "core.block": ("KVCacheBlock",),
@@ -95,10 +96,24 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load the module in which a public name lives, the first time that it is asked for."""
+    """Load the module in which a public name lives, the first time that it is asked for.
+
+    Raises `AttributeError` for an unknown name, and for one that needs torch where torch is missing. The statement
+    `from mini_kv import LLM` gets a `ModuleNotFoundError` there: of an `AttributeError` Python would drop the text.
+    """
     for home, names in _HOMES.items():
         if name in names:
-            value = getattr(import_module(f"mini_kv.{home}"), name)
+            try:
+                value = getattr(import_module(f"mini_kv.{home}"), name)
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
+                from mini_kv.core.errors import HOW_TO_GET_TORCH
+
+                problem = f"mini_kv.{name} needs torch: {HOW_TO_GET_TORCH}"
+                if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+                    raise ModuleNotFoundError(problem, name="torch") from error
+                raise AttributeError(problem, name=name) from error
             globals()[name] = value
             return value
     raise AttributeError(f"module 'mini_kv' has no attribute {name!r}")

@@ -18,11 +18,9 @@ a CPU), `triton_kernels`, `triton_plan` and `triton_backend` (fast on a GPU), `f
 Nothing here knows requests, hashes or reference counts: block ids come in, and never go back.
 """
 
+from mini_kv.core.errors import HOW_TO_GET_TORCH
+
 try:
     import torch as torch
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "mini_kv.attention needs torch: in a checkout, pip install -e '.[attention]'. On Linux without a GPU first: "
-        "pip install torch --index-url https://download.pytorch.org/whl/cpu",
-        name="torch",
-    ) from error
+    raise ModuleNotFoundError(f"mini_kv.attention needs torch: {HOW_TO_GET_TORCH}", name="torch") from error

@@ -10,6 +10,11 @@ would pass on code that is not written yet.
 
 from collections.abc import Sequence
 
+HOW_TO_GET_TORCH = (
+    "in a checkout, pip install -e '.[attention]'. On Linux without a GPU first: "
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+)
+
 
 class KVCacheError(Exception):
     """Base of every error that mini_kv raises on misuse."""

@@ -165,10 +165,10 @@ class LLMEngine:
         try:
             self._enter(name=request_id, request=request, token_ids=token_ids, max_tokens=params.max_tokens)
             self._samples |= zip(names, samples, strict=True)
+            self._num_requests += 1
         except BaseException:
-            self._finish_unknown()
+            self._abort([request_id])
             raise
-        self._num_requests += 1
 
     def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
         """Return the tokens that end a text: those that were asked for, and the model's own."""
@@ -225,15 +225,17 @@ class LLMEngine:
             self._give_up()  # a call was interrupted, and then its clean-up, too
         if not self.has_unfinished_requests:
             return []
+        in_step: set[str] = set()
         try:
             with one_thread(self._has_small_model):
-                self._in_step = set()
+                self._in_step = in_step
                 output = self.scheduler.schedule()
-                self._in_step = {self._samples[name].request.request_id for name in output.num_scheduled_tokens}
+                in_step |= {self._samples[name].request.request_id for name in output.num_scheduled_tokens}
                 deltas = self._run_step(output)
             self._in_step = None
             return deltas
         except BaseException:
+            self._in_step = in_step  # the step may have been done, but not yet returned: its tokens are lost
             self._give_up()
             raise
 

@@ -109,9 +109,9 @@ class LabUnderTest:
         self.kvs: list[WatchedKVCacheManager] = []
         """The caches of this test; a failure shows the calls of the last one."""
         self.notes: list[Note] = []
+        """What this test said and compared, in this order: with the calls of its cache, its story."""
         self.charged = ""
         """The function that a failure is charged to; "": the one that the test is about."""
-        """What this test said and compared, in this order: with the calls of its cache, its story."""
         self.drawing: Callable[[], Frame] | None = None
         """Gives the state that a failure shows."""
         self.cards: Sequence[Card] = ()

@@ -260,14 +260,15 @@ def _prompts(value: Any) -> list[Prompt]:
 
 
 def _message(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message whose content is a text: parts of a text are put together."""
+    """Return a message whose content is a text: parts are joined by lines, and an empty `tool_calls` is left out."""
     content, name = message.get("content"), f"messages[{index}]"
     if not isinstance(message.get("role"), str):
         raise RequestError(f"{name} has no role", f"{name}.role")
     if isinstance(content, Sequence) and not isinstance(content, str):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
             raise RequestError(f"{name} has a part that is no text", f"{name}.content")
-        content = "".join(part["text"] for part in content)
+        content = "\n".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise RequestError(f"the content of {name} is {shown(content)}, it must be text", f"{name}.content")
-    return {**message, "content": content}
+    asked = {key: value for key, value in message.items() if key != "tool_calls" or value}
+    return {**asked, "content": content}

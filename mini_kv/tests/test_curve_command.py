@@ -67,7 +67,7 @@ def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--num-blocks", "1"], "num_blocks is 1: the null block takes one, so it must be at least 2"),
         (["--memory", "3"], "--memory needs --model, which says how large a block is"),
         (["--memory", "nan", "--model", "llama-3-8b"], "--memory is nan, it must be above 0"),
-        (["--block-size", "16"], "a trace of hashes has blocks of 512 tokens: it cannot be cut into 16"),
+        (["--block-size", "0"], "block_size is 0, it must be at least 1"),
         (["--model", "jamba"], "state layers beside others need groups: they cannot be treated as full attention"),
         (["--model", "nothing.json"], "nothing.json: No such file or directory"),
     ],

@@ -27,6 +27,8 @@ BAILIAN = {
     "hash_ids": [1089, 1090, 6326],
 }
 
+WAY_OUT = "--block-size says how many tokens an id stands for"
+
 Write = Callable[[str | bytes], Path]
 
 
@@ -59,12 +61,12 @@ def test_a_line_of_qwen_bailian_has_blocks_of_16_and_seconds(write: Write) -> No
     [
         ({"timestamp": "61"}, '2: timestamp is "61": it must be a number of seconds'),
         ({"timestamp": True}, "2: timestamp is true: it must be a number of seconds"),
-        ({"timestamp": None}, "2: timestamp is null: it must be an integer"),
+        ({"timestamp": None}, "2: timestamp is null: it must be a number of seconds"),
         ({"timestamp": -1.5}, "2: timestamp is -1500: it must be at least 0"),
         ({"timestamp": 1e308}, "2: timestamp is 1000000000000000000: it must be at most 1,000,000,000,000,000"),
         ({"timestamp": 61.1}, "2: timestamp is 61100, before the 61114 of the line above"),
         ({"input_length": 48.0}, "2: input_length is 48.0: it must be an integer"),
-        ({"input_length": 49}, "2: hash_ids has 3 ids, but a prompt of 49 tokens has 4 blocks of 16"),
+        ({"input_length": 49}, f"2: hash_ids has 3 ids, but a prompt of 49 tokens has 4 blocks of 16: {WAY_OUT}"),
         ({"hash_ids": 7}, "2: hash_ids is 7: it must be a list"),
     ],
 )
@@ -84,7 +86,7 @@ def test_the_first_line_says_which_format(write: Write) -> None:
             assert (request.block_size if isinstance(request, TraceRequest) else 0) == kind
     assert refusal(write(mooncake_line), "tokens") == "1: token_ids is null: it must be a list of at least one token"
     assert refusal(write(mooncake_line + b"\n" + json.dumps(BAILIAN).encode())) == (
-        "2: timestamp is 61.114: it must be an integer"
+        f"2: hash_ids has 3 ids, but a prompt of 40 tokens has 1 blocks of 512: {WAY_OUT}"
     )
 
 
@@ -104,6 +106,64 @@ def test_the_first_line_says_which_format(write: Write) -> None:
 def test_what_is_in_no_format_is_refused(write: Write, content: str, problem: str) -> None:
     """With the number of the line that was looked at."""
     assert refusal(write(content)) == problem
+
+
+READ = (
+    "which is not read; read are one JSON object per line (with hash_ids as Mooncake's and Qwen-Bailian's, token_ids,"
+    " prompt, or messages), and logs of vLLM and SGLang"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "looks_like"),
+    [
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n", "a table (CSV)"),
+        ("2023-11-16 18:15:46.68,374,44\n", "a table (CSV)"),
+        ('"arrival time";"prompt"\n7;"a: b"\n', "a table (CSV)"),
+        ("arrival\tprompt\n", "a table (CSV)"),
+        (b"PAR1\x15\x04", "Parquet"),
+        (b"\x28\xb5\x2f\xfd\x04", "a file packed by zstd"),
+        (b"PK\x03\x04", "a zip file"),
+        ('{"prompt": "a"}'.encode("utf-16"), "text in UTF-16"),
+    ],
+)
+def test_what_is_in_another_format_is_told_which_it_looks_like(
+    write: Write, content: str | bytes, looks_like: str
+) -> None:
+    """And which formats are read."""
+    assert refusal(write(content)) == f"1: the file looks like {looks_like}, {READ}"
+
+
+@pytest.mark.parametrize(
+    "content", ['[{"prompt": "a"}, {"prompt": "b"}]', '[\n  {"prompt": "a"}\n]', " [ ]", "[[1, 2]]"]
+)
+def test_a_json_array_is_told_how_to_become_lines(write: Write, content: str) -> None:
+    """Whether it is on one line or on many."""
+    way_out = "jq -c '.[]' FILE writes one request per line"
+    assert refusal(write(content)) == f"1: the file looks like a JSON array, {READ}; {way_out}"
+
+
+def test_a_log_may_begin_with_any_line(write: Write) -> None:
+    """Its first line is no format's mark: only a file in which no request is found is a table."""
+    lines = ["starting, please wait", "[2026-11-24 03:45:12] Receive: obj=GenerateReqInput(rid='7', input_ids=[3, 17])"]
+    assert read_requests(write("\n".join(lines))) == [TokenRequest(0, (3, 17), 1)]
+
+
+def test_a_trace_of_hashes_may_have_blocks_of_another_size(write: Write) -> None:
+    """As declared: 40 tokens are 3 blocks of 16, and 2 of 20. Without a word they are the format's."""
+    line = {"timestamp": 7, "input_length": 40, "output_length": 1}
+    path = write(json.dumps(line | {"hash_ids": [1, 2, 3]}))
+    assert read_requests(path, block_size=16) == [TraceRequest(7, 40, 1, (1, 2, 3), 16)]
+    assert refusal(path) == f"1: hash_ids has 3 ids, but a prompt of 40 tokens has 1 blocks of 512: {WAY_OUT}"
+    path = write(json.dumps(BAILIAN | {"hash_ids": [1, 2]}))
+    assert read_requests(path, block_size=20) == [TraceRequest(61_114, 40, 132, (1, 2), 20)]
+
+
+def test_times_may_have_fractions_of_a_millisecond(write: Write) -> None:
+    """They are rounded to whole milliseconds, in each format."""
+    hashes = {"timestamp": 7.6, "input_length": 40, "output_length": 1, "hash_ids": [1]}
+    assert read_requests(write(json.dumps(hashes))) == [TraceRequest(8, 40, 1, (1,))]
+    assert read_requests(write('{"timestamp": 7.4, "token_ids": [1]}')) == [TokenRequest(7, (1,), 1)]
 
 
 def test_tokens_become_hashes_that_find_the_same() -> None:
@@ -128,13 +188,15 @@ def test_two_prompts_with_one_block_in_common() -> None:
 
 @pytest.mark.parametrize("command", ["replay", "curve", "explain", "league"])
 def test_every_command_takes_every_kind(command: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of hashes in blocks of 16, and of tokens in blocks as asked; and refuses what cannot be cut."""
+    """Of hashes in blocks of 16 or as declared, and of tokens in blocks as asked."""
     lines = [json.dumps(BAILIAN | {"timestamp": second, "hash_ids": [1089, 1090, second]}) for second in (0, 1, 2)]
     path = str(write("\n".join(lines)))
     assert main([command, path, "--num-blocks", "8"]) == 0
     assert "16" in capsys.readouterr().out
     assert main([command, path, "--num-blocks", "8", "--block-size", "32"]) == 2
-    assert "a trace of hashes has blocks of 16 tokens: it cannot be cut into 32" in capsys.readouterr().err
+    assert f"hash_ids has 3 ids, but a prompt of 40 tokens has 2 blocks of 32: {WAY_OUT}" in capsys.readouterr().err
+    assert main([command, path, "--num-blocks", "8", "--block-size", "15", "--json"]) == 0
+    assert '"block_size": 15' in capsys.readouterr().out
     path = str(write("\n".join(json.dumps({"token_ids": [1, 2, 3, 4, 5, n]}) for n in range(3))))
     assert main([command, path, "--num-blocks", "8", "--block-size", "2", "--json"]) == 0
     assert '"hit_tokens": 8' in capsys.readouterr().out or command == "explain"

@@ -5,6 +5,7 @@ And what a package says of its modules names all of them.
 
 import ast
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -16,10 +17,12 @@ from pathlib import Path
 import pytest
 
 import mini_kv
+from mini_kv.core.errors import HOW_TO_GET_TORCH
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "triton", "xxhash", "matplotlib", "transformers"}
 LIMIT_S = 0.1
+NEEDS_TORCH = {"LLM", "LLMEngine", "RequestOutput", "SamplingParams"}
 QUOTING = (".github/CONTRIBUTING.md", "mini_kv/README.md")
 
 
@@ -71,9 +74,16 @@ def test_importing_is_quick() -> None:
 def test_the_front_door_has_every_name_and_no_other() -> None:
     """Each name is the one of its home, and type checkers see the same ones."""
     source = ast.parse((ROOT / "mini_kv/__init__.py").read_text("utf-8"))
-    imported = [alias.name for node in ast.walk(source) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    imported = [
+        alias.name
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mini_kv.")
+        for alias in node.names
+    ]
     homes = [name for names in mini_kv._HOMES.values() for name in names]
-    assert sorted(homes) == sorted(mini_kv.__all__) == sorted({*imported} - {"import_module"})
+    assert sorted(homes) == sorted({*imported} - {"HOW_TO_GET_TORCH"})
+    assert set(homes) - set(mini_kv.__all__) == (set() if importlib.util.find_spec("torch") else NEEDS_TORCH)
+    assert set(mini_kv.__all__) <= set(homes)
     assert set(mini_kv.__all__) <= set(dir(mini_kv))
     for home, names in mini_kv._HOMES.items():
         if home.startswith("core"):
@@ -82,6 +92,44 @@ def test_the_front_door_has_every_name_and_no_other() -> None:
             ]
     with pytest.raises(AttributeError, match="has no attribute 'KVCache'"):
         _ = mini_kv.KVCache
+
+
+def without_torch(*statements: str) -> list[str]:
+    """Return what statements print, or the error of each, in a new process where torch cannot be imported."""
+    script = f"""
+import sys
+sys.modules["torch"] = None
+import inspect, mini_kv
+homes = {{name for names in mini_kv._HOMES.values() for name in names}}
+for statement in {statements!r}:
+    try:
+        exec(statement)
+    except Exception as error:
+        print(f"{{type(error).__name__}}: {{error}}")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
+    return done.stdout.splitlines()
+
+
+def test_the_front_door_stands_open_without_torch() -> None:
+    """Code that looks around finds the names that need no torch. For the others the error says how to get torch."""
+    names = sorted({name for names in mini_kv._HOMES.values() for name in names} - NEEDS_TORCH)
+    assert (
+        without_torch(
+            "from mini_kv import *",
+            "print(*sorted(homes & globals().keys()))",
+            "print(*sorted(homes & dict(inspect.getmembers(mini_kv)).keys()))",
+            "print(*sorted(name for name in homes if hasattr(mini_kv, name)))",
+        )
+        == [" ".join(names)] * 3
+    )
+    for name in sorted(NEEDS_TORCH):
+        problem = f"mini_kv.{name} needs torch: {HOW_TO_GET_TORCH}"
+        assert without_torch(f"mini_kv.{name}", f"from mini_kv import {name}") == [
+            f"AttributeError: {problem}",
+            f"ModuleNotFoundError: {problem}",
+        ]
 
 
 def test_the_front_door_is_lazy() -> None:

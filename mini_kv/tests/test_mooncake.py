@@ -11,6 +11,7 @@ import pytest
 from mini_kv.traces import mooncake
 from mini_kv.traces.mooncake import MAX_LINE_BYTES, TraceError, TraceRequest, format_request, name_blocks, read_trace
 
+WAY_OUT = "--block-size says how many tokens an id stands for"
 GOOD = '{"timestamp": 5, "input_length": 1300, "output_length": 52, "hash_ids": [46, 47, 2353]}'
 
 
@@ -85,8 +86,10 @@ def test_a_formatted_request_is_read_back(write):
         (changed(input_length=None), "input_length is missing"),
         (changed(output_length=None), "output_length is missing"),
         (changed(hash_ids=None), "hash_ids is missing"),
-        (changed(timestamp="5"), 'timestamp is "5": it must be an integer'),
-        (changed(timestamp=5.0), "timestamp is 5.0: it must be an integer"),
+        (changed(timestamp="5"), 'timestamp is "5": it must be a number of milliseconds'),
+        (changed(timestamp=True), "timestamp is true: it must be a number of milliseconds"),
+        (changed(timestamp=-0.5), "timestamp is -0.5: it must be at least 0"),
+        (changed(timestamp=1e16), "timestamp is 1e+16: it must be at most 1,000,000,000,000,000"),
         (GOOD.replace("52", "NaN"), "not JSON that can be read: NaN is no number of JSON"),
         (GOOD.replace("52", "null"), "output_length is null: it must be an integer"),
         (changed(output_length=True), "output_length is true: it must be an integer"),
@@ -97,16 +100,19 @@ def test_a_formatted_request_is_read_back(write):
         (changed(hash_ids=[46, 47.5, 3]), "hash_ids[1] is 47.5: it must be an integer"),
         (changed(hash_ids=[46, 47, False]), "hash_ids[2] is false: it must be an integer"),
         (changed(hash_ids=[-46, 47, 3]), "hash_ids[0] is -46: it must be at least 0"),
-        (changed(hash_ids=[46, 47]), "hash_ids has 2 ids, but a prompt of 1300 tokens has 3 blocks of 512"),
-        (changed(input_length=1024), "hash_ids has 3 ids, but a prompt of 1024 tokens has 2 blocks of 512"),
+        (changed(hash_ids=[46, 47]), f"hash_ids has 2 ids, but a prompt of 1300 tokens has 3 blocks of 512: {WAY_OUT}"),
+        (changed(input_length=1024), f"hash_ids has 3 ids, but a prompt of 1024 tokens has 2 blocks of 512: {WAY_OUT}"),
         (GOOD[:-1] + ', "timestamp": 6}', "not JSON that can be read: an object has the key 'timestamp' twice"),
         (
             changed(timestamp=1e308).replace("1e+308", "1e400"),
             "not JSON that can be read: the number 1e400 is too large",
         ),
         (changed(output_length=10**16), "output_length is 10000000000000000: it must be at most 1,000,000,000,000,000"),
-        (changed(timestamp=[[5]] * 40), "timestamp is [[5], [5], [5], [5], [5], [5], [5], [...: it must be an integer"),
-        ("x" * (MAX_LINE_BYTES + 1), "the line is longer than 1,048,576 bytes"),
+        (
+            changed(timestamp=[[5]] * 40),
+            "timestamp is [[5], [5], [5], [5], [5], [5], [5], [...: it must be a number of milliseconds",
+        ),
+        ("x" * (MAX_LINE_BYTES + 1), "the line is longer than 1,048,576 bytes: a trace has one request per line"),
         (changed(timestamp=4), "timestamp is 4, before the 5 of the line above"),
     ],
 )
@@ -127,7 +133,7 @@ def test_a_file_that_is_one_endless_line_is_not_read_to_its_end(tmp_path):
     path = tmp_path / "trace.jsonl"
     with path.open("wb") as file:
         file.truncate(10 << 30)
-    with pytest.raises(TraceError, match=r"trace\.jsonl:1: the line is longer than 1,048,576 bytes$"):
+    with pytest.raises(TraceError, match=r"trace\.jsonl:1: the line is longer than 1,048,576 bytes: a trace has one"):
         read_trace(path)
 
 

@@ -10,6 +10,7 @@ import pytest
 from mini_kv import engine
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
+from mini_kv.traces.chats import Chat, read_chat
 from mini_kv.traces.prompt_tokenizer import PromptTokenizer, library
 
 pytest.importorskip(
@@ -67,7 +68,7 @@ def test_a_chat_has_the_tokens_that_transformers_makes_of_it(folder: Path) -> No
     mine = PromptTokenizer(folder)
     for messages, tools in ((CHAT, TOOLS), (CHAT, None), (CHAT[1:2], None)):
         theirs = peer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
-        assert mine.encode_chat(messages, tools) == theirs
+        assert mine.encode_chat(Chat(messages, {"tools": tools, "add_generation_prompt": True})) == theirs
     assert mine.encode("the cache, ü") == peer.encode("the cache, ü")
 
 
@@ -76,16 +77,110 @@ def test_where_a_template_may_lie(folder: Path) -> None:
     letters = PromptTokenizer(folder / "tokenizer.json").encode
     named = [{"name": "tool_use", "template": "A"}, {"name": "default", "template": "B"}]
     configure(folder, chat_template=named)
-    assert PromptTokenizer(folder).encode_chat(CHAT, None) == letters("B")
+    assert PromptTokenizer(folder).encode_chat(Chat(CHAT, {})) == letters("B")
+    assert PromptTokenizer(folder).encode_chat(Chat(CHAT, {"tools": TOOLS})) == letters("A")
     (folder / "chat_template.jinja").write_text("C")
-    assert PromptTokenizer(folder).encode_chat(CHAT, None) == letters("C")
+    assert PromptTokenizer(folder).encode_chat(Chat(CHAT, {})) == letters("C")
+
+
+EVERY_INPUT = """
+{%- for document in documents or [] %}{{ "doc " + document.text + "; " }}{% endfor %}
+{{- "effort " ~ reasoning_effort ~ ", thinking " ~ enable_thinking ~ ", style " ~ style ~ "; " }}
+{%- for message in messages %}{{ message.role + ": " + message.content + "<|end|>" }}{% endfor %}
+{%- if add_generation_prompt %}{{ "assistant: " }}{% endif %}
+"""
+ASK = {"role": "user", "content": "hi"}
+BEGUN = {"role": "assistant", "content": "It is "}
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({}, "effort , thinking , style ; user: hi<|end|>assistant: "),
+        ({"reasoning_effort": "low"}, "effort low, thinking True, style ; user: hi<|end|>assistant: "),
+        ({"reasoning_effort": "none"}, "effort none, thinking False, style ; user: hi<|end|>assistant: "),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"reasoning_effort": "high", "enable_thinking": True}},
+            "effort none, thinking True, style ; user: hi<|end|>assistant: ",
+        ),
+        (
+            {"chat_template_kwargs": {"style": "short", "add_generation_prompt": False}},
+            "effort , thinking , style short; user: hi<|end|>assistant: ",
+        ),
+        ({"add_generation_prompt": False}, "effort , thinking , style ; user: hi<|end|>"),
+        ({"documents": [{"text": "one"}]}, "doc one; effort , thinking , style ; user: hi<|end|>assistant: "),
+        (
+            {"chat_template_kwargs": {"documents": [{"text": "two"}]}},
+            "doc two; effort , thinking , style ; user: hi<|end|>assistant: ",
+        ),
+        (
+            {"messages": [ASK, BEGUN], "continue_final_message": True, "add_generation_prompt": False},
+            "effort , thinking , style ; user: hi<|end|>assistant: It is ",
+        ),
+    ],
+)
+def test_every_field_that_decides_a_prompt_reaches_the_template(
+    folder: Path, fields: dict[str, Any], prompt: str
+) -> None:
+    """As vLLM passes them on. The request's own fields go before those of `chat_template_kwargs`."""
+    configure(folder, chat_template=EVERY_INPUT)
+    tokenizer = PromptTokenizer(folder)
+    chat = read_chat({"messages": [ASK]} | fields)
+    assert tokenizer.encode_chat(chat) == tokenizer.encode(prompt, add_special_tokens=False)
+
+
+def test_a_message_that_goes_on_ends_as_transformers_ends_it(folder: Path) -> None:
+    """The space at its end is kept, unless the template strips messages."""
+    transformers = pytest.importorskip("transformers", reason="the peer of chat templates is transformers: make test")
+    for template in (EVERY_INPUT, EVERY_INPUT.replace("message.content", "message.content.strip()")):
+        configure(folder, chat_template=template)
+        mine = PromptTokenizer(folder)
+        peer = transformers.AutoTokenizer.from_pretrained(folder)
+        for content in ("It is ", "It is", " ", ""):
+            messages = [ASK, BEGUN | {"content": content}]
+            theirs = peer.apply_chat_template(messages, continue_final_message=True, return_dict=False)
+            assert mine.encode_chat(Chat(messages, {}, continue_final_message=True)) == theirs
+
+
+def test_a_message_that_goes_on_must_be_in_the_prompt(folder: Path) -> None:
+    """A template may leave the last message out."""
+    configure(folder, chat_template="{{ messages[0].content }}")
+    with pytest.raises(ValueError, match="continue_final_message is true, and the last message is not in the prompt"):
+        PromptTokenizer(folder).encode_chat(Chat([ASK, BEGUN], {}, continue_final_message=True))
+
+
+def test_a_template_without_the_role_developer_gets_one_system_message(folder: Path) -> None:
+    """As in vLLM: the developer's words become the system's, merged at the front."""
+    developer = {"role": "developer", "content": "Be short."}
+    chat = Chat([{"role": "system", "content": "Be kind."}, ASK, developer], {})
+    configure(folder, chat_template="{% for m in messages %}{{ m.role + ': ' + m.content + '; ' }}{% endfor %}")
+    tokenizer = PromptTokenizer(folder)
+    assert tokenizer.encode_chat(chat) == tokenizer.encode("system: Be kind.\n\nBe short.; user: hi; ")
+    assert tokenizer.encode_chat(Chat([developer, ASK], {})) == tokenizer.encode("system: Be short.; user: hi; ")
+    knows = "{% for m in messages %}{{ ('D' if m.role == 'developer' else m.role) + '; ' }}{% endfor %}"
+    configure(folder, chat_template=knows)
+    assert PromptTokenizer(folder).encode_chat(chat) == tokenizer.encode("system; user; D; ")
+
+
+def test_two_chats_that_differ_at_the_head_of_the_prompt_share_no_more(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The effort stands in the first words of the prompt; blocks are of one token."""
+    configure(folder, chat_template="{{ 'a ' + reasoning_effort + ' cache of blocks' }}")
+    trace = folder / "chats.jsonl"
+    lines = [{"messages": [ASK], "chat_template_kwargs": {"reasoning_effort": word}} for word in ("low", "high")]
+    trace.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert main(["replay", str(trace), "--tokenizer", str(folder), "--block-size", "1", "--json"]) == 0
+    low, high = (PromptTokenizer(folder).encode(f"a {word} cache of blocks") for word in ("low", "high"))
+    shared = next(n for n, (one, other) in enumerate(zip(low, high, strict=False)) if one != other)
+    assert json.loads(capsys.readouterr().out)["hit_tokens"] == shared == 1
 
 
 def test_a_template_that_asks_for_the_date_is_told_the_same_day_always(folder: Path) -> None:
     """Or else a trace would have other tokens tomorrow."""
     configure(folder, chat_template="{{ strftime_now('%d %b %Y') }}")
     tokenizer = PromptTokenizer(folder)
-    assert tokenizer.encode_chat(CHAT, None) == tokenizer.encode("01 Jan 2026")
+    assert tokenizer.encode_chat(Chat(CHAT, {})) == tokenizer.encode("01 Jan 2026")
 
 
 def test_half_a_character_is_a_question_mark(folder: Path) -> None:
@@ -97,7 +192,7 @@ def test_half_a_character_is_a_question_mark(folder: Path) -> None:
 def said(folder: Path) -> str:
     """Return the refusal of a tokenizer or of its template, the folder's name left out."""
     with pytest.raises(ValueError) as caught:
-        PromptTokenizer(folder / "tokenizer.json").encode_chat(CHAT, None)
+        PromptTokenizer(folder / "tokenizer.json").encode_chat(Chat(CHAT, {}))
     assert "\n" not in str(caught.value)
     return str(caught.value).replace(f"{folder}/", "")
 

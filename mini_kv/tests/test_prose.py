@@ -1,5 +1,6 @@
 """The book's prose: chapters have titles and an order of reading, no numbers; sources are shown in a column."""
 
+import ast
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -103,3 +104,33 @@ NARROW = '''def f(first: int, second: int) -> int:
 
 def test_source_is_shown_in_lines_that_its_column_holds():
     assert narrow(WIDE) == NARROW
+
+
+def test_no_docstring_stands_below_another() -> None:
+    """Of two in a row the second belongs to something else: it was left behind when a line was put in between."""
+    twice = []
+    for path in sorted(
+        path for folder in ("mini_kv", "book", "labs", "solutions") for path in ROOT.glob(f"{folder}/**/*.py")
+    ):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            body = getattr(node, "body", None)
+            for one, after in pairwise(body if isinstance(body, list) else []):
+                if is_string(one) and is_string(after):
+                    twice.append(f"{path.relative_to(ROOT)}:{after.lineno}")
+    assert twice == []
+
+
+def is_string(statement: ast.stmt) -> bool:
+    """Return whether a statement is a string and nothing else."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def test_the_comparison_names_the_tree_and_the_second_home_that_are_here() -> None:
+    """It said for a while after they had come that there is neither."""
+    section = (DOCS / "reference/comparison.md").read_text(encoding="utf-8").partition("## And this engine")[2]
+    links = re.findall(r"\]\(\.\./chapters/([^)]+)\)", section)
+    assert links == ["09-hits-evictions-policies.md#the-same-problem-with-a-tree", "19-a-second-home.md"]

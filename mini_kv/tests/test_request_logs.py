@@ -3,14 +3,15 @@
 import gzip
 import json
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.traces.formats import read_requests
+from mini_kv.traces.chats import Chat
+from mini_kv.traces.formats import READ, read_requests
 from mini_kv.traces.mooncake import TraceError
 from mini_kv.traces.token_request import TokenRequest
 
@@ -24,7 +25,7 @@ class Letters:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [1] * add_special_tokens + [ord(character) for character in text]
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
+    def encode_chat(self, chat: Chat) -> list[int]:
         raise AssertionError("logs hold prompts")
 
 
@@ -228,7 +229,7 @@ def test_every_command_takes_a_log(write: Write, command: str, capsys: pytest.Ca
     write("INFO 11-24 03:44:00 [api_server.py:1] vLLM API server version 0.33.0\n")
     assert main([command, str(path)]) == 2
     no_request = "the file ends, and no line of it is a request"
-    assert capsys.readouterr().err == f"mini-kv {command}: {path}:1: {no_request}; {how}\n"
+    assert capsys.readouterr().err == f"mini-kv {command}: {path}:1: {no_request}; {how}; {READ}\n"
     write(pickle.dumps({"requests": []}))
     assert main([command, str(path)]) == 2
     pickled = "a pickle, as SGLang dumps requests, may run any code, so it is not read"

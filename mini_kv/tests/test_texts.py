@@ -1,32 +1,35 @@
 """Traces of texts and chats: what a line may hold, what reaches the tokenizer, what is refused."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.traces.chats import Chat
 from mini_kv.traces.formats import read_requests
 from mini_kv.traces.mooncake import TraceError
+from mini_kv.traces.prompts import token_requests
 from mini_kv.traces.token_request import TokenRequest
 
 ASK = {"role": "user", "content": "hi"}
+NO_CALLS: list[dict[str, Any]] = [{"tool_calls": None}, {"tool_calls": []}]
 
 
 class Letters:
-    """A token per character; of a chat, the characters of its JSON. It keeps what it was given."""
+    """A token per character, and 0 at the front; of a chat, the characters of its JSON. It keeps what it was given."""
 
     def __init__(self) -> None:
-        self.chats: list[tuple[Any, Any]] = []
+        self.chats: list[Chat] = []
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return [ord(character) for character in text]
+        return [0] * add_special_tokens + [ord(character) for character in text]
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
-        self.chats.append((messages, tools))
-        return self.encode(json.dumps(messages))
+    def encode_chat(self, chat: Chat) -> list[int]:
+        self.chats.append(chat)
+        return self.encode(json.dumps(chat.messages), add_special_tokens=chat.add_special_tokens)
 
 
 Write = Callable[..., Path]
@@ -51,33 +54,79 @@ def test_a_line_holds_a_prompt_and_what_a_line_of_tokens_may_hold(write: Write) 
         {"prompt": "abc", "timestamp": 7, "output_length": 3, "cache_salt": "s", "lora_name": "chat"},
     )
     assert read_requests(path, encoder=Letters()) == [
-        TokenRequest(0, (97, 98), 1),
-        TokenRequest(7, (97, 98, 99), 3, "s", "chat"),
+        TokenRequest(0, (0, 97, 98), 1),
+        TokenRequest(7, (0, 97, 98, 99), 3, "s", "chat"),
     ]
 
 
-def test_a_chat_reaches_the_tokenizer_as_a_server_would_pass_it_on(write: Write) -> None:
-    """Parts of text are joined by lines; the arguments of a tool call are an object; no tools are none."""
-    letters = Letters()
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    call = {"id": "1", "function": {"name": "look", "arguments": '{"at": 3}'}}
-    broken = {"id": "2", "function": {"name": "look", "arguments": "{at"}}
-    tool = {"type": "function", "function": {"name": "look"}}
+def test_a_request_may_ask_for_special_tokens_or_for_none(write: Write) -> None:
+    """By default a text gets them and a chat does not: its template writes its own."""
     path = write(
-        {"messages": [{"role": "user", "content": parts}], "tools": []},
-        {"messages": [{"role": "assistant", "content": None, "tool_calls": [call, broken]}], "tools": [tool]},
-        {"messages": [{"role": "assistant", "tool_calls": "none", "name": "a"}]},
+        {"prompt": "ab", "add_special_tokens": False},
+        {"messages": [ASK], "add_special_tokens": True},
+        {"messages": [ASK]},
+    )
+    firsts = [request.token_ids[0] for request in token_requests(read_requests(path, encoder=Letters()))]
+    assert firsts == [97, 0, ord("[")]
+
+
+def test_a_chat_reaches_the_template_as_vllm_would_pass_it_on(write: Write) -> None:
+    """Parts of text are joined by lines. What is null, empty or unknown is left out, and never the word "None"."""
+    letters = Letters()
+    parts = [{"type": "text", "text": "one"}, "two", "", {"type": "refusal", "refusal": "three"}]
+    call = {"id": "1", "function": {"name": "look", "arguments": '{"at": 3}'}}
+    broken = [{"id": "2", "function": {"name": "look", "arguments": text}} for text in ("{at", "[]", None)]
+    path = write(
+        {"messages": [{"role": "user", "content": parts, "name": "a", "prefix": True}, {"role": "user", "name": None}]},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [call, *broken]}]},
+        {"messages": [{"role": "assistant", "content": "a"} | calls for calls in NO_CALLS]},
+        {"messages": [{"role": "tool", "content": "7", "tool_call_id": "1"}, {"role": "tool", "tool_call_id": None}]},
+        {"messages": [{"role": "assistant", "content": None, "reasoning_content": "so"}]},
         {"custom_id": "7", "method": "POST", "body": {"messages": [ASK], "cache_salt": "s"}},
     )
-    requests = read_requests(path, encoder=letters)
+    requests = token_requests(read_requests(path, encoder=letters))
     parsed = {"id": "1", "function": {"name": "look", "arguments": {"at": 3}}}
-    assert letters.chats == [
-        ([{"role": "user", "content": "one\ntwo"}], None),
-        ([{"role": "assistant", "content": None, "tool_calls": [parsed, broken]}], [tool]),
-        ([{"role": "assistant", "tool_calls": "none", "name": "a"}], None),
-        ([ASK], None),
+    empty = {"id": "2", "function": {"name": "look", "arguments": {}}}
+    reasoning = {"reasoning": "so", "reasoning_content": "so", "thinking": "so"}
+    assert [chat.messages for chat in letters.chats] == [
+        [{"role": "user", "content": "one\ntwo\nthree", "name": "a"}, {"role": "user", "content": ""}],
+        [{"role": "assistant", "content": "", "tool_calls": [parsed, empty, empty, empty]}],
+        [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "a"}],
+        [{"role": "tool", "content": "7", "tool_call_id": "1"}, {"role": "tool", "content": ""}],
+        [{"role": "assistant", "content": "", **reasoning}],
+        [ASK],
     ]
-    assert [request.cache_salt for request in requests if isinstance(request, TokenRequest)] == [None, None, None, "s"]
+    assert [request.cache_salt for request in requests] == [None] * 5 + ["s"]
+
+
+def test_a_call_of_a_tool_has_the_fields_that_vllm_knows_in_its_order(write: Write) -> None:
+    """So two spellings of one call are one prompt."""
+    letters = Letters()
+    call = {"type": "function", "function": {"name": "look", "arguments": {"at": 3}}, "index": 0, "id": "1"}
+    read_requests(write({"messages": [{"role": "assistant", "tool_calls": [call]}]}), encoder=letters)
+    known = {"id": "1", "function": {"arguments": {"at": 3}, "name": "look"}, "type": "function"}
+    assert json.dumps(letters.chats[0].messages[0]["tool_calls"]) == json.dumps([known])
+
+
+def test_a_tool_has_the_fields_that_vllm_knows_in_its_order(write: Write) -> None:
+    """So two spellings of one tool are one prompt; no tools are none."""
+    letters = Letters()
+    tool = {"function": {"parameters": {"b": 1}, "strict": True, "name": "look", "extra": 1}, "comment": "mine"}
+    read_requests(write(*({"messages": [ASK], "tools": tools} for tools in ([tool], [], None))), encoder=letters)
+    known = {"name": "look", "description": None, "parameters": {"b": 1}, "strict": True}
+    assert json.dumps([chat.inputs["tools"] for chat in letters.chats]) == json.dumps(
+        [[{"type": "function", "function": known}], None, None]
+    )
+
+
+def test_the_line_that_bills_a_coding_assistant_is_not_in_the_prompt(write: Write) -> None:
+    """It differs in every request, and vLLM removes it from system messages."""
+    letters = Letters()
+    header = "x-anthropic-billing-header: cch=7"
+    contents: list[Any] = [f"{header}\nBe short.", [{"type": "text", "text": header}, "Be kind."], header]
+    lines = ({"messages": [{"role": "system", "content": content}]} for content in contents)
+    read_requests(write(*lines), encoder=letters)
+    assert [chat.messages[0]["content"] for chat in letters.chats] == ["Be short.", "Be kind.", ""]
 
 
 @pytest.mark.parametrize(
@@ -85,12 +134,58 @@ def test_a_chat_reaches_the_tokenizer_as_a_server_would_pass_it_on(write: Write)
     [
         ({"prompt": [1, 2]}, "prompt is [1, 2]: it must be a text, or else there are messages"),
         ({"text": "a"}, "prompt is null: it must be a text, or else there are messages"),
-        ({"prompt": ""}, "the prompt has no tokens"),
-        ({"prompt": "a", "timestamp": "1"}, 'timestamp is "1": it must be an integer'),
+        ({"prompt": "", "add_special_tokens": False}, "the prompt has no tokens"),
+        ({"prompt": "a", "timestamp": "1"}, 'timestamp is "1": it must be a number of milliseconds'),
         ({"messages": []}, "messages is []: it must be a list of at least one message"),
         ({"messages": "hi"}, 'messages is "hi": it must be a list of at least one message'),
         ({"messages": [{"content": "hi"}]}, 'messages[0] is {"content": "hi"}: it must be an object with a role'),
         ({"messages": [ASK], "tools": {}}, "tools is {}: it must be a list"),
+        ({"messages": [ASK], "tools": [7]}, "tools[0] is 7: it must be an object"),
+        ({"messages": [ASK], "tools": [{"name": "a"}]}, 'tools[0] is {"name": "a"}: it must be a function with a name'),
+        ({"messages": [ASK], "documents": ["a"]}, 'documents[0] is "a": it must be an object'),
+        (
+            {"messages": [ASK], "reasoning_effort": "most"},
+            'reasoning_effort is "most": it must be one of none, minimal, low, medium, high, xhigh, max',
+        ),
+        ({"messages": [ASK], "chat_template_kwargs": [1]}, "chat_template_kwargs is [1]: it must be an object"),
+        (
+            {"messages": [ASK], "chat_template_kwargs": {"tools": []}},
+            "chat_template_kwargs.tools is not read: it is not a variable of the template",
+        ),
+        (
+            {"messages": [ASK], "add_generation_prompt": None},
+            "add_generation_prompt is null: it must be true or false",
+        ),
+        (
+            {"messages": [ASK], "continue_final_message": True},
+            "continue_final_message is true: then add_generation_prompt must be false",
+        ),
+        (
+            {"messages": [ASK], "chat_template": "A"},
+            'chat_template is "A": it is not read, a template is read from the files beside the tokenizer',
+        ),
+        (
+            {"messages": [ASK], "system": "A"},
+            'system is "A": it is not read, a system prompt is the first of the messages',
+        ),
+        (
+            {"prompt": "a", "truncate_prompt_tokens": 8},
+            "truncate_prompt_tokens is 8: it is not read, prompts are read whole",
+        ),
+        ({"prompt": "a", "suffix": "b"}, 'suffix is "b": it is not read, only what stands before the answer is read'),
+        ({"prompt_embeds": "AA"}, 'prompt_embeds is "AA": it is not read, embeddings have no tokens'),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": "none"}]},
+            'messages[0].tool_calls is "none": it must be a list',
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [7]}]},
+            "messages[0].tool_calls[0] is 7: it must be a call of a function",
+        ),
+        (
+            {"messages": [{"role": "assistant", "reasoning": 7}]},
+            "messages[0].reasoning is 7: it must be a text",
+        ),
         (
             {"messages": [ASK, {"role": "user", "content": 7}]},
             "messages[1].content is 7: it must be a text, or a list of parts",

@@ -8,7 +8,7 @@ Then where the hits went: `prompts` (what the cache sees of a request of either 
 (`mini-kv curve`: every pool size at once), `plot` (their drawings), `seen` (what came before, and behind which
 difference), `runs` (prompts through the manager and the scheduler), `waterfall` (one loss per row), `causes` (their
 names), `pair` (two prompts), `explain_command` (`mini-kv explain`).
-More traffic: `formats` (which format a file is in), `token_trace` (lines that hold the tokens), `texts` and
+More traffic: `formats` (which format a file is in), `token_trace` (lines that hold the tokens), `texts`, `chats` and
 `prompt_tokenizer` (prompts and chats, with a tokenizer.json), `request_logs` (vLLM's and SGLang's), `qwen_bailian`,
 `published` (traces of others, fetched), `generators` (five kinds, from a seed), `faults` (two of them planted),
 `trace_command` (`mini-kv trace`), `watch` (a trace through the scheduler with every call recorded).

@@ -46,7 +46,6 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-blocks", type=int, metavar="N", help="size of your pool, the null block included")
     parser.add_argument("--memory", type=float, metavar="GIB", help="size of your pool in GiB; needs --model")
     parser.add_argument("--model", metavar="NAME", help="a model of `mini-kv plan`, or the path of a config.json")
-    parser.add_argument("--block-size", type=int, metavar="N", help="tokens per block, for a trace of tokens")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ from mini_kv.traces.replay_command import ProgressBar
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_trace_arguments(parser)
-    parser.add_argument("--block-size", type=int, metavar="N", help="tokens per block, for a trace of tokens")
     parser.add_argument(
         "--num-blocks",
         type=int,

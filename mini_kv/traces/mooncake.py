@@ -9,6 +9,8 @@ A request is one line of JSON:
     output_length   tokens of the answer
     hash_ids        a number for each block of 512 tokens of the prompt; equal numbers mean equal content
 
+Times may have fractions. Traces of others have this format with blocks of another size: `parse_request` is told it.
+
     prompt          | 0 ......... 511 | 512 ...... 1023 | 1024 .. 1299 |
     hash_ids              46                47               2353        the last block may be partial
 
@@ -116,7 +118,7 @@ def read_lines(
     for line, raw in enumerate(_lines_of(path, max_line_bytes), start=1):
         try:
             if len(raw) > max_line_bytes:
-                raise ValueError(f"the line is longer than {max_line_bytes:,} bytes")
+                raise ValueError(f"the line is longer than {max_line_bytes:,} bytes: a trace has one request per line")
             raw = (raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw).rstrip(b"\r\n")
             request = parse(raw) if raw.strip() else None
             if request is None:
@@ -184,24 +186,39 @@ def name_blocks(trace: Sequence[TraceRequest]) -> list[list[BlockHash]]:
     return names
 
 
-def parse_request(raw: bytes) -> TraceRequest:
+def parse_request(raw: bytes, block_size: int = BLOCK_SIZE) -> TraceRequest:
     """Return the request in one line; raises `ValueError`, saying what is wrong."""
-    return request_in(json_object(raw), BLOCK_SIZE)
+    return request_in(json_object(raw), block_size)
 
 
 def request_in(fields: dict[str, Any], block_size: int) -> TraceRequest:
     """Return the request that these fields describe; raises `ValueError`, saying what is wrong."""
-    timestamp = integer(fields, "timestamp", minimum=0)
+    timestamp = milliseconds(fields)
     input_length = integer(fields, "input_length", minimum=1)
     output_length = integer(fields, "output_length", minimum=0)
-    for name in ("timestamp", "input_length", "output_length"):
+    for name in ("input_length", "output_length"):
         if fields[name] > _MAX_NUMBER:
             raise ValueError(f"{name} is {quote(fields[name])}: it must be at most {_MAX_NUMBER:,}")
     request = TraceRequest(timestamp, input_length, output_length, _hash_ids(fields), block_size)
     if len(request.hash_ids) != request.num_blocks:
         message = f"hash_ids has {len(request.hash_ids)} ids, but a prompt of {input_length} tokens has "
-        raise ValueError(message + f"{request.num_blocks} blocks of {block_size}")
+        way_out = "--block-size says how many tokens an id stands for"
+        raise ValueError(message + f"{request.num_blocks} blocks of {block_size}: {way_out}")
     return request
+
+
+def milliseconds(fields: Mapping[str, Any]) -> int:
+    """Return the timestamp, rounded to whole ms. Raises `ValueError` if it is missing, no number or out of range."""
+    if "timestamp" not in fields:
+        raise ValueError("timestamp is missing")
+    value = fields["timestamp"]
+    if type(value) not in (int, float):
+        raise ValueError(f"timestamp is {quote(value)}: it must be a number of milliseconds")
+    if not 0 <= value <= _MAX_NUMBER:
+        limit = "at least 0" if value < 0 else f"at most {_MAX_NUMBER:,}"
+        raise ValueError(f"timestamp is {quote(value)}: it must be {limit}")
+    rounded: int = round(value)
+    return rounded
 
 
 def json_object(raw: bytes) -> dict[str, Any]:

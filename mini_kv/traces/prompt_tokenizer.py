@@ -12,7 +12,7 @@ Source: transformers `apply_chat_template` (version 5.23), vLLM `CompletionReque
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -20,10 +20,13 @@ from typing import Any
 
 from mini_kv import strict_json
 from mini_kv.core.errors import ConfigError
+from mini_kv.traces.chats import Chat, developer_as_system
 
 TODAY = datetime(2026, 1, 1)
 """What a template is told that asks for the date."""
 _MAX_CONFIG_BYTES = 1 << 24
+_END = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Marks where a message ends that the answer continues; transformers' own."""
 
 
 class PromptTokenizer:
@@ -50,7 +53,8 @@ class PromptTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._path = path
-        self._render: Callable[..., str] | None = None
+        self._templates: dict[bool, Callable[..., str]] = {}
+        """By whether a chat has tools."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a prompt of text, by default with those that the model expects around it."""
@@ -58,24 +62,41 @@ class PromptTokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
+    def encode_chat(self, chat: Chat) -> list[int]:
         """Return the tokens of a chat up to where the answer begins.
 
-        Raises `ConfigError` if there is no template, `ValueError` if the template refuses these messages.
+        Raises `ConfigError` if there is no template, `ValueError` if the template refuses this chat.
         """
-        if self._render is None:
-            self._render = load_template(self._path)
+        has_tools = chat.inputs.get("tools") is not None
+        if has_tools not in self._templates:
+            self._templates[has_tools] = load_template(self._path, has_tools=has_tools)
+        render = self._templates[has_tools]
         try:
-            text = self._render(messages=messages, tools=tools)
+            text = _continued(render, chat) if chat.continue_final_message else render(chat.messages, **chat.inputs)
         except Exception as error:  # a template raises whatever its program stumbles over
             raise ValueError(f"the chat template refuses the messages: {in_a_line(error)}") from None
-        return self.encode(text, add_special_tokens=False)
+        return self.encode(text, add_special_tokens=chat.add_special_tokens)
 
 
-def load_template(tokenizer: Path) -> Callable[..., str]:
-    """Return what makes a text of `messages` and `tools`. Raises `ConfigError` if there is no template that works."""
+def _continued(render: Callable[..., str], chat: Chat) -> str:
+    """Return the prompt of a chat that ends inside its last message: all of the text up to where that message ends."""
+    *before, last = chat.messages
+    text = render([*before, {**last, "content": last["content"] + _END}], **chat.inputs)
+    end = text.rfind(_END.strip())
+    if end < 0 or last["content"].strip() not in text:
+        raise ValueError("continue_final_message is true, and the last message is not in the prompt")
+    # A template that strips messages has stripped the space behind the mark: then those before it go, too.
+    return text[:end] if text.startswith(_END, end) else text[:end].rstrip()
+
+
+def load_template(tokenizer: Path, *, has_tools: bool) -> Callable[..., str]:
+    """Return what makes a text of messages, and of what else the template uses, by name.
+
+    Of several templates `has_tools` picks the one for requests with tools. Raises `ConfigError` if there is no template
+    that works.
+    """
     config = _read_config(tokenizer.with_name("tokenizer_config.json"))
-    source = _template_source(tokenizer, config)
+    source = _template_source(tokenizer, config, has_tools=has_tools)
     environment = library("jinja2.sandbox").ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -86,22 +107,24 @@ def load_template(tokenizer: Path) -> Callable[..., str]:
     except Exception as error:
         raise ConfigError(f"the chat template beside {tokenizer} is broken: {in_a_line(error)}") from None
     special = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
+    knows_developer = "'developer'" in source or '"developer"' in source
 
-    def render(**inputs: Any) -> str:
-        text: str = template.render(add_generation_prompt=True, **special, **inputs)
+    def render(messages: list[dict[str, Any]], **inputs: Any) -> str:
+        messages = messages if knows_developer else developer_as_system(messages)
+        text: str = template.render(messages=messages, **{**special, **inputs})
         return text
 
     return render
 
 
-def _template_source(tokenizer: Path, config: Mapping[str, Any]) -> str:
+def _template_source(tokenizer: Path, config: Mapping[str, Any], *, has_tools: bool) -> str:
     file = tokenizer.with_name("chat_template.jinja")
     if file.is_file():
         return _read_text(file)
     found = config.get("chat_template")
     if isinstance(found, list):  # several, by name
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get("default")
+        found = named.get("tool_use" if has_tools and "tool_use" in named else "default")
     if not isinstance(found, str):
         raise ConfigError(
             f"there is no chat template beside {tokenizer}, neither chat_template.jinja nor one in"

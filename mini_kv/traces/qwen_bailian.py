@@ -14,12 +14,12 @@ BLOCK_SIZE = 16
 """Tokens per block, fixed by the format."""
 
 
-def parse_bailian(raw: bytes) -> TraceRequest:
+def parse_bailian(raw: bytes, block_size: int = BLOCK_SIZE) -> TraceRequest:
     """Return the request in one line; raises `ValueError`, saying what is wrong."""
     fields = json_object(raw)
-    seconds = fields.get("timestamp")
-    if seconds is not None:
+    if "timestamp" in fields:
+        seconds = fields["timestamp"]
         if type(seconds) not in (int, float):
             raise ValueError(f"timestamp is {quote(seconds)}: it must be a number of seconds")
         fields["timestamp"] = round(1000 * min(seconds, 10**15))  # what is too large is said below
-    return request_in(fields, BLOCK_SIZE)
+    return request_in(fields, block_size)

@@ -9,7 +9,7 @@ Only `token_ids` must be there. `images`: first token, number of tokens, and a d
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_kv.traces.mooncake import checked_integer, integer, json_object, quote
+from mini_kv.traces.mooncake import checked_integer, integer, json_object, milliseconds, quote
 from mini_kv.traces.token_request import TokenRequest
 
 MAX_TOKEN = 2**32 - 1
@@ -37,7 +37,7 @@ def request_of(fields: Mapping[str, Any], token_ids: Sequence[int]) -> TokenRequ
     if not token_ids:
         raise ValueError("the prompt has no tokens")
     return TokenRequest(
-        integer(fields, "timestamp", minimum=0) if "timestamp" in fields else 0,
+        milliseconds(fields) if "timestamp" in fields else 0,
         tuple(token_ids),
         integer(fields, "output_length", minimum=0) if "output_length" in fields else 1,
         _text(fields, "cache_salt"),

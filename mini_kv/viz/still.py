@@ -174,7 +174,7 @@ class _Still:
     def _sizes(self, width: int) -> Sizes:
         narrow = width < 480
         words = any(any(state.words) for state in self.states)
-        under = not words and len(str(self.data["num_blocks"] - 1)) > (1 if narrow else 2)
+        under = not words and (narrow or self.data["num_blocks"] > 10)
         w, low, gap = ((72, 68, 3) if narrow else (92, 68, 5)) if words else ((36, 44, 3) if narrow else (50, 46, 5))
         longest = max((len(name) for state in self.states for name in state.order), default=1)
         longest = min(10, longest + (2 if self.num_groups > 1 else 0))

@@ -209,7 +209,9 @@ class KvLab extends HTMLElement {
 
   #askForecast() {
     const question = this.#nextQuestion();
-    if (!question || !this.forecast.hidden) return; // a question that is still open stays
+    if (!question || this.#editor.text === this.#about.starter) return; // an untouched starter leaves nothing to foresee
+    this.#clear(); // what is there is about another run, and this one's result may wait for an answer
+    if (!this.forecast.hidden) return; // a question that is still open stays
     const before = this.#root.activeElement;
     const input = make("input", { type: "text", id: "forecast", autocomplete: "off" });
     const form = make("form", { class: "question" });
@@ -296,10 +298,17 @@ class KvLab extends HTMLElement {
     this.held = null;
     if (this.forecast.contains(this.#root.activeElement)) this.run.focus();
     this.forecast.hidden = true; // it is asked again by the next run
+    this.#clear();
+    this.look.hidden = !more;
+    if (more) this.result.append(make("pre", { tabindex: "0" }, more.slice(-2000)));
+  }
+
+  /** Take away the result that is shown, and what leads to it. */
+  #clear() {
     this.#stale = false;
     this.result.classList.remove("stale");
-    this.look.hidden = !more;
-    this.result.replaceChildren(...(more ? [make("pre", { tabindex: "0" }, more.slice(-2000))] : []));
+    this.look.hidden = true;
+    this.result.replaceChildren();
     this.figure.replaceChildren();
   }
 
@@ -310,7 +319,7 @@ class KvLab extends HTMLElement {
     this.held = answer;
     if (!answer.lines.length) this.#alone(this.#t("pytest could not run the tests. It said:"), answer.report);
     else if (this.forecast.hidden) this.#show(answer);
-    else this.#say(this.#t("The tests have run. What do you expect?"));
+    else this.#say(`${this.#summary(answer)} ${this.#t("Answer the question or skip it: the result follows.")}`);
   }
 
   #show(answer) {

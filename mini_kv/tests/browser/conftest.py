@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from mini_kv.tests.browser.fill_once import fill_once
+
 HERE = Path(__file__).parent
 AXE = HERE / "node_modules" / "axe-core" / "axe.min.js"
 ARGS = ["--no-sandbox", "--disable-background-networking"]
@@ -103,21 +105,11 @@ def serve() -> Iterator[Callable[[Path], str]]:
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """A function that lets the first process of a run fill a folder, and returns it. Other processes wait for that."""
+    """A function that lets the first process of a run fill a folder, and returns it. Others wait for that."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
-    def filled(name: str, fill: Callable[[Path], None]) -> Path:
-        from filelock import FileLock
-
-        folder, done = shared / "once" / name, shared / f"{name}.done"
-        with FileLock(shared / f"{name}.lock"):
-            if not done.exists():
-                fill(folder)
-                done.touch()
-        return folder
-
-    return filled
+    return partial(fill_once, shared)
 
 
 @pytest.fixture(scope="session")

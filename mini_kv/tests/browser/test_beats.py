@@ -140,11 +140,11 @@ def test_a_lookup_is_walked_before_blocks_are_shared(play):
               misses: [...root.querySelectorAll('.miss')].filter(visible).length};
     """
     _, told = play(STORY, 1, watch)
-    walk = [one["hits"] for one in told["seen"] if one["height"] == 46]
+    walk = [one["hits"] for one in told["seen"] if one["height"] == 56]
     assert sorted(walk[: walk.index(7)]) == walk[: walk.index(7)]  # one after the other
     assert max(walk) == 7
-    assert max(one["misses"] for one in told["seen"] if one["height"] == 46) == 1
-    assert told["seen"][-1] == {"height": 97, "hits": 0, "misses": 0}
+    assert max(one["misses"] for one in told["seen"] if one["height"] == 56) == 1
+    assert told["seen"][-1] == {"height": 117, "hits": 0, "misses": 0}
 
 
 def test_a_revived_card_keeps_its_name_and_fills_with_nothing(play):
@@ -339,6 +339,18 @@ def test_a_film_waits_under_the_pointer_and_ends_when_it_is_taken(open_page, tmp
     assert shown.locator(".count").inner_text() == "step 1 of 7"
     shown.get_by_role("button", name="Step forward", exact=True).click()
     assert shown.locator(".ask").is_visible()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_taking_a_film_does_not_scroll_its_picture_away(open_page, tmp_path, size):
+    """The focus goes to a button below the picture. The reader has looked at the picture, and goes on looking."""
+    above = '<div style="height: 30vh"></div>'
+    markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", f"{above}<kv-story film ", 1)
+    (tmp_path / "film.html").write_text(markup, encoding="utf-8")
+    shown = open_page((tmp_path / "film.html").as_uri(), width=size[0], height=size[1])
+    shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('.roll .take').click()")
+    assert shown.evaluate("scrollY") == 0
+    assert shown.evaluate("document.querySelector('kv-story').shadowRoot.activeElement.title") == "Step forward"
 
 
 def test_a_film_stands_still_for_those_who_ask(open_page, tmp_path):

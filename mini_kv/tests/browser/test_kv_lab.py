@@ -521,6 +521,7 @@ FORECASTS = toml("labs/lab-05/predict.toml")["question"]
 def test_a_run_asks_for_a_number_before_it_shows_one(show):
     """Right, wrong with what would have to be true, and skipped for good; then no number is asked for any more."""
     page = show()
+    write(page, f"{(ROOT / 'labs/lab-05/starter.py').read_text(encoding='utf-8')}# mine\n")
     right, wrong, skipped, last = FORECASTS
     for question, answer, told, foreseen in (
         (right, right["answer"], f"Yes: {right['answer']}. {right['why']}", "foreseen 1/1"),
@@ -529,8 +530,9 @@ def test_a_run_asks_for_a_number_before_it_shows_one(show):
         (last, last["answer"], f"Yes: {last['answer']}. {last['why']}", "foreseen 2/3"),
     ):
         button(page, "Run").click()
-        wait_for_result(page)
-        assert said(page) == "The tests have run. What do you expect?"
+        summary = wait_for_result(page)
+        assert summary.startswith("Not passed yet: 0 of 50 points.")
+        assert summary.endswith(" Answer the question or skip it: the result follows.")
         field = page.get_by_label(f"Before you look: {question['ask']}")
         field.fill(answer)
         field.press("Enter")
@@ -539,6 +541,30 @@ def test_a_run_asks_for_a_number_before_it_shows_one(show):
     run(page, solution())
     assert brief(page)[-1] == "code 50/50, foreseen 2/3"
     assert page.locator(".brief .verdict").count() == 0
+
+
+def test_an_untouched_starter_is_asked_nothing(show):
+    """The first thing that a reader runs shows its result. All of it is to do, so there is nothing to foresee."""
+    page = show()
+    button(page, "Run").click()
+    assert wait_for_result(page).startswith("Not passed yet: 0 of 50 points.")
+    assert not page.locator(".forecast").is_visible()
+    assert page.locator(".brief").is_visible() and button(page, "Show the result").is_visible()
+
+
+def test_while_a_question_is_open_no_other_runs_result_is_there(show):
+    """Right code after a starter: its points are told at once, and the old board is gone with the way to it."""
+    page = show()
+    run(page)
+    write(page, solution())
+    button(page, "Run").click()
+    assert wait_for_result(page).startswith("Passed: 50 of 50 points.")
+    assert page.locator(".forecast").is_visible()
+    assert page.locator(".brief, .row, kv-story").count() == 0
+    assert not button(page, "Show the result").is_visible()
+    button(page, "Skip").click()
+    assert "PASSED" in "\n".join(brief(page))
+    assert button(page, "Show the result").is_visible()
 
 
 def test_a_forecast_about_a_test_that_has_passed_is_not_asked(show):

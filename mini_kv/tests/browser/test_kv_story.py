@@ -312,7 +312,7 @@ def test_a_block_is_one_card_that_moves(show):
         heights.append(
             shown.evaluate("document.querySelector('kv-story').shadowRoot.querySelector('#b1 .base').style.height")
         )
-    assert heights == ["46px", "46px", "97px", "46px", "46px", "46px", "46px", "46px", "46px"]
+    assert heights == ["56px", "56px", "117px", "56px", "56px", "56px", "56px", "56px", "56px"]
 
 
 @pytest.mark.parametrize(("motion", "moving"), [("no-preference", True), ("reduce", False)])
@@ -445,6 +445,28 @@ def test_a_live_figure_that_has_grown_plays_what_is_new(show):
 
 
 # How it looks -------------------------------------------------------------------------------------------------------
+
+
+CROWDED = """() => [...document.querySelector('kv-story').shadowRoot.querySelectorAll('.card')].filter((card) => {
+  const [number, count] = ['.id', '.ref'].map((one) => card.querySelector(one));
+  const [left, right] = [number.getBBox(), count.getBBox()];
+  const below = count.getAttribute('y') - number.getAttribute('y');
+  return count.textContent && below < 12 && right.x - (left.x + left.width) < 3;
+}).map((card) => card.getAttribute('aria-label'))"""
+
+
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize(
+    "data",
+    [STORY, EVERYTHING, story_data(load_scenario("one-question-twice")), crowded_run(64), crowded_run(120)],
+    ids=["11 blocks", "everything", "17 blocks", "64 blocks", "120 blocks"],
+)
+def test_a_number_of_a_block_never_runs_into_its_count(show, data, options):
+    """The count of block 10 is 3 px beside its number, or a line below it."""
+    shown = show(data, **options)
+    for step in range(len(data["steps"]) + 1):
+        go(shown, step)
+        assert shown.evaluate(CROWDED) == []
 
 
 @pytest.mark.parametrize("data", [STORY, EVERYTHING, crowded_run(64)], ids=["story", "everything", "64 blocks"])

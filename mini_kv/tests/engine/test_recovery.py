@@ -3,8 +3,11 @@
 MINI_KV_FAIL_EVERY=1 python -m pytest mini_kv/tests/engine/test_recovery.py -s     at every call; minutes
 """
 
+import itertools
 import os
-from typing import cast
+import sys
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 import torch
@@ -64,6 +67,68 @@ def test_an_exception_at_any_call_costs_no_other_request_a_word(seed):
             given = said[name, index]
             assert given == (words if name not in play.may_be_cut else words[: len(given)]), (at, gap, fuse.blown)
     print(f"story {seed}: {counted.num_calls} calls, {num_injected} exceptions")
+
+
+class AtLine:
+    """Interrupts a function when it comes to a line, counted from its first one on."""
+
+    def __init__(self, function: Any, at: int) -> None:
+        self._code, self._left = function.__code__, at
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._on_event)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _on_event(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not self._code:
+            return None
+        if event == "line":
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+        return self._on_event
+
+
+def test_an_interrupt_at_any_line_of_a_step_leaves_no_hole_in_a_text():
+    """Whoever lost a token is aborted. The last lines count, too: the step is done there and not yet returned."""
+    ends = []
+    for at in itertools.count(1):
+        llm = engine()
+        for i in range(2):
+            llm.add_request(f"r{i}", PROMPTS[i], GREEDY)
+        said = {delta.request_id: list(delta.new_token_ids) for delta in llm.step()}
+        try:
+            with AtLine(LLMEngine.step, at):
+                llm.step()
+        except KeyboardInterrupt:
+            for name, more in words(llm).items():
+                said[name] += more
+            ends.append(said)
+        else:
+            break
+    nothing_lost, aborted = ({f"r{i}": SAID[i][:length] for i in range(2)} for length in (6, 1))
+    assert [end for end in ends if end not in (nothing_lost, aborted)] == []
+    assert ends[0] == nothing_lost and ends[-1] == aborted
+    assert llm.kv_cache_manager.usage > 0.0  # the last step was not interrupted
+
+
+def test_an_interrupt_at_any_line_of_add_request_adds_nothing():
+    """Its last line counts the request, which is in the engine by then."""
+    for at in itertools.count(1):
+        llm = engine()
+        try:
+            with AtLine(LLMEngine.add_request, at):
+                llm.add_request("a", PROMPTS[0], GREEDY)
+        except KeyboardInterrupt:
+            assert not llm.has_unfinished_requests and not llm.scheduler.has_unfinished_requests
+            llm.add_request("a", PROMPTS[1], GREEDY)
+            assert words(llm) == {"a": SAID[1]}
+        else:
+            break
+    assert at > 10
 
 
 # The same as stories, one reason at a time.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mini_kv.serve.engine_loop import Mailbox
+from mini_kv.serve.protocol import Fields, read_chat
 from mini_kv.tests.serve.endpoint import TEXT, offline
 
 PROMPTS = [f"{text} {number}" for number in range(6) for text in ("The cache", "A block is free when", "Two requests")]
@@ -34,6 +35,16 @@ def test_the_second_to_ask_the_same_is_told_what_was_in_the_cache(serve):
     assert [(usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) for usage in usages] == [
         (17, 16, 33)
     ] * 2
+
+
+def test_a_message_reaches_the_template_as_vllm_would_pass_it_on():
+    """Parts are joined by lines, as in a trace of chats: see test_texts."""
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "a", "tool_calls": []}]
+    assert read_chat(Fields({"messages": messages})).messages == [
+        {"role": "user", "content": "one\ntwo"},
+        {"role": "assistant", "content": "a"},
+    ]
 
 
 def test_eighteen_clients_at_once_get_the_offline_answers(shared):

@@ -177,8 +177,8 @@ function metrics(story, width) {
   const dense = story.numBlocks > 150,
     narrow = width < 480;
   const words = !dense && story.states.some((state) => state.words.some((list) => list.length));
-  // A count that has no room beside the number goes under it.
-  const under = !dense && !words && String(story.numBlocks - 1).length > (narrow ? 1 : 2);
+  // Beside a number of two digits, and on a narrow card, the count has no room, so it goes under the number.
+  const under = !dense && !words && (narrow || story.numBlocks > 10);
   const [w, low, gap] = dense ? [14, 14, 2] : words ? (narrow ? [72, 68, 3] : [92, 68, 5]) : narrow ? [36, 44, 3] : [50, 46, 5];
   const h = low + (under ? 10 : 0);
   const names = story.states.flatMap((state) => state.order);

@@ -509,12 +509,12 @@ class KvStory extends HTMLElement {
     if (right) {
       const inside = ask.contains(this.#root.activeElement);
       this.#go(this.#at + 1, false, true);
-      if (inside) buttons.forward.focus();
+      if (inside) buttons.forward.focus({ preventScroll: true });
     } else if (right === false) {
       this.#showAsk();
       /** @type {NodeListOf<HTMLElement>} */
       const choices = ask.querySelectorAll(".choices button");
-      choices[i].focus();
+      choices[i].focus({ preventScroll: true });
     }
   }
 
@@ -587,7 +587,7 @@ class KvStory extends HTMLElement {
     this.#setSpeed(SPEEDS[0]);
     this.#layout();
     this.#go(1);
-    buttons.forward.focus();
+    buttons.forward.focus({ preventScroll: true });
   }
 
   // -- Moving through the story --
@@ -604,7 +604,7 @@ class KvStory extends HTMLElement {
     const inside = this.#questions.asking && this.#parts.ask.contains(this.#root.activeElement);
     this.#questions.skip(next.number);
     this.#go(next.number, true, true);
-    if (inside) this.#parts.buttons.forward.focus();
+    if (inside) this.#parts.buttons.forward.focus({ preventScroll: true });
   }
 
   /** @param {number} number */
@@ -725,7 +725,7 @@ class KvStory extends HTMLElement {
 
   #leave() {
     this.#select(null);
-    this.#parts.picture.element.focus();
+    this.#parts.picture.element.focus({ preventScroll: true });
   }
 }
 
