@@ -71,6 +71,9 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 source_of(fence.body)
             case "kv-story" | "kv-film":
                 return wrong_story(fence.body, "zh" if fence.where.startswith("book/docs/zh/") else "en")
+            case "kv-still":
+                name, step = fence.body.split()
+                return "" if 0 < int(step) <= len(load_scenario(name).steps) else "no such step"
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"
             case "kv-puzzle":

@@ -18,6 +18,8 @@ class State:
     free: list[int]
     used: list[bool]
     words: list[list[str]]
+    writer: list[str]
+    """The request whose step computed what the block holds; empty for none."""
     hue: list[int]
     """Which beginning a block's content goes back to, from 1; 0: none is known."""
     tables: Tables = field(default_factory=dict)
@@ -33,7 +35,9 @@ class State:
 def states(data: Data) -> list[State]:
     """Return the state before the first step, and the one after each. Only what steps say of events is told of them."""
     size = data["num_blocks"]
-    empty = State([0] * size, [""] * size, [*range(1, size)], [False] * size, [[] for _ in range(size)], [0] * size)
+    empty = State(
+        [0] * size, [""] * size, [*range(1, size)], [False] * size, [[] for _ in range(size)], [""] * size, [0] * size
+    )
     beginnings: dict[str, int] = {}
     found = [_after(empty, data.get("start", {}), beginnings)]
     for step in data["steps"]:
@@ -68,6 +72,7 @@ def _after(before: State, step: Data, beginnings: dict[str, int]) -> State:
         name=[*before.name],
         used=[*before.used],
         words=[*before.words],
+        writer=[*before.writer],
         hue=[*before.hue],
         free=ids(step["free"]) if "free" in step else before.free,
         tables=tables,
@@ -96,6 +101,9 @@ def _fold(state: State, step: Data, events: Sequence[tuple[str, int]]) -> None:
             state.words[block_id] = []
         if kind in ("evicted", "allocated"):
             state.hue[block_id] = 0
+        if kind == "allocated":
+            held = (name for name in state.order if any(block_id in table for table in state.tables[name]))
+            state.writer[block_id] = next(held, "")
     for count, run in step.get("ref", {}).items():
         for block_id in ids(run):
             state.ref[block_id] = int(count)

@@ -353,7 +353,7 @@ class KvStory extends HTMLElement {
     indexBox.hidden = !states.some((one) => one.name.some(Boolean));
     index.replaceChildren(indexList(t, state, before));
     prompts.hidden = !states.some((one) => one.asked.length);
-    prompts.replaceChildren(...bubbles(t, state));
+    prompts.replaceChildren(...bubbles(t, this.#opened, state, before));
     wait.hidden = !states.some((one) => one.waiting.length);
     if (!wait.hidden) wait.replaceChildren(...waitingList(t, state));
     panel.hidden = id === null || id >= numBlocks;
@@ -520,9 +520,14 @@ class KvStory extends HTMLElement {
 
   // -- A film: the story plays by itself, over and over, until the reader takes it --
 
-  /** How long a film of the whole story is, in milliseconds, and how long its steps are looked at when they are over. */
-  static FILM = 10_000;
-  static LOOK = 450;
+  /** How long a scene of a film is, in milliseconds, and how long one is in which a block gets a second holder. */
+  static SCENE = 3400;
+  static SHARING = 5200;
+
+  get #scene() {
+    const { state } = this.#ends;
+    return state.events.some(({ kind }) => kind === "shared") ? KvStory.SHARING : KvStory.SCENE;
+  }
 
   #startFilm() {
     const { fig, film, picture } = this.#parts,
@@ -532,14 +537,10 @@ class KvStory extends HTMLElement {
     fig.classList.add("film");
     film.take.addEventListener("click", () => this.#takeOver());
     film.pause.addEventListener("click", () => this.#pauseFilm(!this.#paused));
-    const beats = states.slice(1).map((state, i) => times(beatsOf(states[i], state)).reduce((sum, ms) => sum + ms, 0));
-    const looks = KvStory.LOOK * states.length;
-    this.#speed = beats.reduce((sum, ms) => sum + ms, 0) / Math.max(1000, KvStory.FILM - looks);
     this.#at = Math.min(1, states.length - 1);
     this.#pauseFilm(picture.still);
     this.#layout();
-    this.#show(false);
-    this.#roll();
+    this.#roll(false);
   }
 
   #paused = false;
@@ -551,16 +552,20 @@ class KvStory extends HTMLElement {
     film.pause.textContent = paused ? t.play : t.pause;
   }
 
-  /** The next step of the film, or the same question a little later. */
-  #roll() {
-    const { states } = this.#opened,
-      { film } = this.#parts;
-    const say = states[this.#at].step.say ?? "";
-    film.line.textContent = say.slice(0, say.search(/[.:] |$/)).replace(/\.?$/, ".");
-    const beats = this.#times.reduce((sum, ms) => sum + ms, 0) / this.#speed;
-    const last = this.#at === states.length - 1;
+  /**
+   * A scene of the film: its beats take two thirds of it, and then it is looked at.
+   * @param {boolean} performing
+   */
+  #roll(performing) {
+    const { film } = this.#parts,
+      { state, before } = this.#ends;
+    const beats = times(beatsOf(before, state)).reduce((sum, ms) => sum + ms, 0);
+    this.#speed = Math.max(1, beats / (0.66 * this.#scene));
+    this.#show(performing, performing);
+    const say = state.step.say ?? "";
+    film.line.textContent = say.slice(0, say.search(/\. |$/)).replace(/\.?$/, ".");
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#rollOn(), beats + KvStory.LOOK * (last ? 4 : 1));
+    this.#timer = setTimeout(() => this.#rollOn(), this.#scene);
   }
 
   #rollOn() {
@@ -571,10 +576,8 @@ class KvStory extends HTMLElement {
       this.#timer = setTimeout(() => this.#rollOn(), 250);
       return;
     }
-    const next = this.#at === states.length - 1 ? 0 : this.#at + 1;
-    this.#at = next;
-    this.#show(true, next > 0);
-    this.#roll();
+    this.#at = this.#at === states.length - 1 ? 1 : this.#at + 1;
+    this.#roll(true);
   }
 
   #takeOver() {
@@ -586,7 +589,7 @@ class KvStory extends HTMLElement {
     this.removeAttribute("film");
     this.#setSpeed(SPEEDS[0]);
     this.#layout();
-    this.#go(1);
+    this.#go(this.#at);
     buttons.forward.focus({ preventScroll: true });
   }
 

@@ -55,7 +55,10 @@ rect.card.filling{fill:var(--card)}
 rect.card.sel{stroke:currentColor;stroke-width:3}
 .through{pointer-events:none}
 .dense .ring{stroke-width:2}
-.lvl{fill:var(--held)}
+.lvl{fill:var(--tint,var(--held))}
+svg .by{display:none;font:600 11px system-ui,sans-serif;text-anchor:middle;fill:#111}
+.film .card:not(:hover) .by{display:inline}
+.film .card:not(:hover) .tagtext{display:none}
 .tag{fill:var(--tag)}
 svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;
  fill:#111;transition:transform .3s ease-in-out}
@@ -86,6 +89,22 @@ svg .cell.held text{fill:var(--ink)}
  line-height:1.4;background:var(--card);color:var(--ink)}
 .bubble:nth-child(2){border-radius:12px 12px 2px 12px}
 .bubble.gone{color:var(--soft);border-style:dashed}
+.person0{--who:#0072b2;--tint:#cde4f6}
+.person1{--who:#7b5bb5;--tint:#e6daf3}
+.person2{--who:#00694c;--tint:#d0eadc}
+.person3{--who:#8c6239;--tint:#f0e0c2}
+.dark .person0{--who:#6cc1f2;--tint:#0d4f7c}
+.dark .person1{--who:#bda4ea;--tint:#4a3673}
+.dark .person2{--who:#3fd6a8;--tint:#0e5541}
+.dark .person3{--who:#e0b483;--tint:#5f4523}
+.bubble{border-color:var(--who)}
+.bubble b{color:var(--who)}
+.paid{display:flex;align-items:center;gap:8px}
+.meter{flex:1 1 80px;display:flex;gap:1px;min-width:60px}
+.meter i{flex:1 1 0;height:9px;border:1px solid var(--who);opacity:.55}
+.meter i.done{background:var(--who);opacity:1}
+.meter.new i.done{animation:paid .1s calc(min(60ms*var(--i),1.9s)) both}
+@keyframes paid{from{background:none;opacity:.55}}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
 .bubbles[hidden],.film .bar,.film .within,.film .cap,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
