@@ -75,8 +75,8 @@ class TieredCache:
         self.secret = secret
         self.max_backlog_bytes = max_backlog_bytes
         self.counts: Counter[str] = Counter()
-        """What happened, by name: "stored", "pushed out", "fetched", "damaged", "dropped", "no room", "shared", "failed"
-        (a job raised), "dead worker" (nothing is done there any more)."""
+        """What happened, by name: "stored", "pushed out", "fetched", "damaged", "dropped", "no room", "shared",
+        "failed" (a job raised), "dead worker" (nothing is done there any more)."""
         self._disk_worker = make_worker() if disk is not None else None
         self._remote_worker = make_worker() if remote is not None else None
         self._going_down: dict[bytes, object] = {}
