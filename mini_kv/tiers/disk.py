@@ -60,13 +60,13 @@ class DiskTier:
         """Bytes of each file by key, the least recently used first: the index, as it is in memory."""
         self._num_uses = 0
         try:
-            self._lock = _lock(folder)
-            try:
+            with contextlib.ExitStack() as opened:
+                self._lock = _lock(folder)
+                opened.callback(self._lock.close)
                 self._index = self._open_index()
+                opened.callback(self._index.close)
                 self._reconcile()
-            except BaseException:
-                self._lock.close()
-                raise
+                opened.pop_all()  # it is open, and stays so
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"{folder} cannot hold a cache: {getattr(error, 'strerror', None) or error}") from None
 

@@ -15,6 +15,7 @@ from mini_kv.tiers.background import Inline, Thread, Worker
 from mini_kv.tiers.connector import TieredPool
 from mini_kv.tiers.disk import DiskTier
 from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.remote import RemoteTier
 from mini_kv.tiers.tiered_cache import TieredCache
 
 SMALL = 2 * (20 + 1 + 7 + 32)
@@ -114,6 +115,22 @@ def test_what_waits_to_be_written_has_a_bound(tmp_path: Path) -> None:
     assert tiers.counts["pushed out"] == 2 and tiers._backlog_bytes == 0
     house.send("D", "xyz")
     assert len(worker.jobs) > 0 and tiers._backlog_bytes == 2 * ENVELOPE_BYTES
+
+
+def test_what_waits_to_be_shared_has_a_bound_too() -> None:
+    """Copies for a server that is slower than the engine; each that was sent makes room for another one."""
+    worker, server = Held(), FakeServer(random.Random(0))
+    size = SMALL // 2
+    remote = RemoteTier(server)
+    tiers = TieredCache(MemoryTier(SMALL), remote=remote, make_worker=lambda: worker, max_backlog_bytes=2 * size)
+    for key in (b"a", b"b", b"c"):
+        tiers.share(key, b"payload")
+    assert (len(worker.jobs), tiers.counts["dropped"]) == (2, 1)
+    worker.run()
+    tiers.poll()
+    for key in (b"d", b"e", b"f"):
+        tiers.share(key, b"payload")
+    assert (len(worker.jobs), tiers.counts["dropped"], tiers.counts["shared"]) == (2, 2, 2)
 
 
 def test_what_arrives_late_and_was_computed_meanwhile_is_not_taken_in() -> None:
