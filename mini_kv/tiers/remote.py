@@ -22,6 +22,8 @@ from typing import Any, Protocol
 from mini_kv.core.errors import ConfigError
 
 PREFIX = b"mini_kv:"
+SECONDS_TO_FIND_A_CLUSTER = 5.0
+"""To ask the first member for the others, and for the map of who has which key."""
 
 
 class Client(Protocol):
@@ -123,19 +125,18 @@ class RemoteTier:
 class Deadline:
     """When the call under way has to be over. Each call starts it anew."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.start()
+    def __init__(self) -> None:
+        self._ends_at = 0.0
 
-    def start(self) -> None:
-        """Begin a call."""
-        self._ends_at = time.monotonic() + self._seconds
+    def start(self, seconds: float) -> None:
+        """Begin a call that may take so many seconds."""
+        self._ends_at = time.monotonic() + seconds
 
     def seconds_left(self) -> float:
         """Return how long the call may still take. Raises `TimeoutError` if it has to be over."""
         left = self._ends_at - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"the call took longer than {self._seconds} s")
+            raise TimeoutError("the call has reached its deadline")
         return left
 
 
@@ -175,17 +176,17 @@ class TimedSocket:
 class TimedClient:
     """A client whose calls end at their deadline. A pipeline's begins when it is made."""
 
-    def __init__(self, client: Client, deadline: Deadline) -> None:
-        self._client, self._deadline = client, deadline
+    def __init__(self, client: Client, deadline: Deadline, seconds: float) -> None:
+        self._client, self._deadline, self._seconds = client, deadline, seconds
 
     def pipeline(self, transaction: bool = True) -> Any:
         """As the client's."""
-        self._deadline.start()
+        self._deadline.start(self._seconds)
         return self._client.pipeline(transaction=transaction)
 
     def set(self, name: bytes, value: bytes, *, ex: int | None = None) -> Any:
         """As the client's."""
-        self._deadline.start()
+        self._deadline.start(self._seconds)
         return self._client.set(name, value, ex=ex)
 
     def close(self) -> None:
@@ -201,13 +202,15 @@ def connect(address: str, *, seconds: float = 0.25, is_cluster: bool = False) ->
         seconds: after which a call is given up, however far it has come.
         is_cluster: whether to follow the cluster's own map of who has which key.
 
-    Raises `ConfigError` for an address that is none, or without the package. Does not connect yet.
+    Raises `ConfigError` for an address that is none, for a cluster that cannot be reached, or without the package. Does
+    not connect to a single server yet.
     """
     try:
         valkey = import_module("valkey")
     except ModuleNotFoundError:
         raise ConfigError("a remote tier needs the package valkey: pip install -e '.[remote]'") from None
-    deadline = Deadline(seconds)
+    deadline = Deadline()
+    deadline.start(SECONDS_TO_FIND_A_CLUSTER)
     try:
         base: Any = valkey.connection.parse_url(address).get("connection_class", valkey.Connection)
 
@@ -220,6 +223,6 @@ def connect(address: str, *, seconds: float = 0.25, is_cluster: bool = False) ->
         client: Client = make_client(
             address, connection_class=TimedConnection, socket_timeout=seconds, socket_connect_timeout=seconds
         )
-    except (ValueError, valkey.ValkeyError) as error:
+    except (ValueError, OSError, valkey.ValkeyError, valkey.exceptions.ValkeyClusterException) as error:
         raise ConfigError(f"the remote tier's address {address!r} cannot be used: {error}") from None
-    return TimedClient(client, deadline)
+    return TimedClient(client, deadline, seconds)

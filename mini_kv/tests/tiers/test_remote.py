@@ -9,15 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from mini_kv.core.errors import ConfigError
 from mini_kv.tests.tiers.tiers_driver import FakeServer
 from mini_kv.tiers.background import Thread
 from mini_kv.tiers.memory import MemoryTier
-from mini_kv.tiers.remote import Breaker, RemoteTier, connect
+from mini_kv.tiers.remote import SECONDS_TO_FIND_A_CLUSTER, Breaker, RemoteTier, connect
 from mini_kv.tiers.tiered_cache import TieredCache
 
 needs_valkey = pytest.mark.skipif(importlib.util.find_spec("valkey") is None, reason="missing: the package valkey")
 SECONDS = 0.05
-SLACK = 0.2
+SLACK = 5.0
 """For a busy machine. A call that is not ended lasts forever, so it need not be small."""
 
 
@@ -90,6 +91,29 @@ def test_tiers_over_a_trickling_server_close_in_time(trickling: TricklingServer)
     tiers.close()
     assert time.monotonic() - began < 3 * SECONDS + SLACK
     assert fetch.is_done and tiers.counts["dropped"] == 20
+
+
+@needs_valkey
+@pytest.mark.slow
+def test_a_cluster_whose_map_trickles_in_is_given_up(trickling: TricklingServer) -> None:
+    """The map is asked for when the tier is opened, which may take longer than a call."""
+    began = time.monotonic()
+    with pytest.raises(
+        ConfigError, match=r"the remote tier's address .* cannot be used: .* at least one reachable node"
+    ):
+        connect(trickling.address, seconds=SECONDS, is_cluster=True)
+    assert time.monotonic() - began < SECONDS_TO_FIND_A_CLUSTER + SLACK
+
+
+@needs_valkey
+def test_a_cluster_that_is_not_there_is_a_plain_error() -> None:
+    """At once: nothing listens on the port."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"redis://127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(
+        ConfigError, match=r"the remote tier's address .* cannot be used: .* at least one reachable node"
+    ):
+        connect(address, is_cluster=True)
 
 
 def test_a_breaker_opens_half_opens_and_closes_again() -> None:
