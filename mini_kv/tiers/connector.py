@@ -448,7 +448,7 @@ class TieringConnector:
         self.pool.evicted, self.pool.published = [], []
         self.pool.loading.clear()
         self._loads, self._preparations = {}, {}
-        self.tiers.keep_leases([lease for _, lease in self._in_flight if lease is not None])
+        self.tiers.recover([lease for _, lease in self._in_flight if lease is not None])
 
     def abandon(self) -> None:
         """Forget the step under way as well: it will not run. Memory keeps what it had."""

@@ -143,9 +143,10 @@ class TieredCache:
         if self._is_on_disk(key):
             self._discard_on_disk(key)
 
-    def keep_leases(self, leases: Iterable[Lease]) -> None:
-        """End all leases but these, wherever the call was interrupted that had others."""
+    def recover(self, leases: Iterable[Lease]) -> None:
+        """End all leases but these, and count anew what was counted, wherever a call was interrupted."""
         self.memory.keep_leases(leases)
+        self._backlog_bytes = sum(self._in_line.values())
 
     def clear(self) -> None:
         """Forget all blocks in memory and on disk, and those on their way. The server's are not this engine's alone."""

@@ -1,6 +1,6 @@
-"""An exception at any call of an engine over tiers: nothing is pinned, nothing is waited for in vain, words stay.
+"""An exception anywhere in an engine over tiers: nothing is pinned, nothing is waited for in vain, words stay.
 
-MINI_KV_FAIL_EVERY=1 python -m pytest mini_kv/tests/engine/test_tiered_recovery.py -m slow -s     at every call; minutes
+MINI_KV_FAIL_EVERY=1 python -m pytest mini_kv/tests/engine/test_tiered_recovery.py -m slow -s     at every call and line; half an hour
 """
 
 import os
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -25,8 +27,8 @@ from mini_kv.tiers.memory import MemoryTier
 from mini_kv.tiers.remote import RemoteTier
 from mini_kv.tiers.tiered_cache import TieredCache
 
-FAIL_EVERY = int(os.environ.get("MINI_KV_FAIL_EVERY", "211"))
-"""From one call that fails to the next."""
+FAIL_EVERY = int(os.environ.get("MINI_KV_FAIL_EVERY", "499"))
+"""From one call, or line, that fails to the next."""
 GAPS = (None, 1, 5, 25)
 """Calls from an exception to a second one, while the engine is cleaning up."""
 CONFIG = EngineConfig(
@@ -37,6 +39,23 @@ CONFIG = EngineConfig(
 )
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15], [1, 2, 3, 4, 9], [1, 2, 3, 4, 5, 6, 7, 8]]
 GREEDY = SamplingParams(max_tokens=2, temperature=0)
+
+
+class LineFuse(Fuse):
+    """Raises at chosen lines of the tiers and of the engine over them, not only at calls."""
+
+    FILES = ("tiers", "tiered_engine.py", "kv_transfer.py")
+
+    def _on_event(self, frame: FrameType, event: str, argument: object) -> Any:
+        path = Path(frame.f_code.co_filename)
+        if path.parent.parent.name == "tests" or not {path.parent.name, path.name} & {*self.FILES}:
+            return None
+        if event == "line":
+            self.num_calls += 1
+            if self.num_calls in self.at:
+                self.blown.append(f"{path.name}:{frame.f_lineno}")
+                raise KINDS[self.num_calls % len(KINDS)](f"at {self.blown[-1]}")
+        return self._on_event
 
 
 class RelitEngine(TieredEngine):
@@ -123,25 +142,26 @@ def play(model: OnlyAttention, folder: Path, fuse: Fuse) -> Play:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("make_fuse", [Fuse, LineFuse])
 @pytest.mark.parametrize(
     ("number", "fail_every"),
     [
-        (0, 20 * FAIL_EVERY),
+        (0, 4 * FAIL_EVERY),
         *(pytest.param(number, FAIL_EVERY, marks=pytest.mark.slow) for number in range(len(MODELS))),
     ],
 )
-def test_an_exception_at_any_call_pins_nothing_and_costs_no_other_request_a_word(
-    number: int, fail_every: int, tmp_path: Path
+def test_an_exception_at_any_call_or_line_pins_nothing_and_costs_no_other_request_a_word(
+    number: int, fail_every: int, make_fuse: type[Fuse], tmp_path: Path
 ) -> None:
     """Blocks go down and come up from memory, disk and server meanwhile; the last questions find all as it was."""
-    model, counted = MODELS[number], Fuse()
+    model, counted = MODELS[number], make_fuse()
     wanted = play(model, tmp_path / "0", counted)
     assert wanted.tiers.counts["fetched"] > 0 < wanted.tiers.counts["pushed out"]
     assert wanted.llm.connector.counts["promoted"] > 3
     num_blown = 0
     for at in range(1 + number, counted.num_calls + 1, fail_every):
         gap = GAPS[at % len(GAPS)]
-        fuse = Fuse([at] if gap is None else [at, at + gap])
+        fuse = make_fuse([at] if gap is None else [at, at + gap])
         played = play(model, tmp_path / str(at), fuse)
         num_blown += len(fuse.blown)
         for name, words in wanted.said.items():
