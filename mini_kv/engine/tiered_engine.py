@@ -64,6 +64,9 @@ class TieredEngine(LLMEngine):
     engines, and this one does not find them any more. `tiers.memory`, `tiers.disk` can be cleared one by one.
     """
 
+    connector: TieringConnector
+    """The scheduler's half of what moves blocks; its `counts` say how many came up."""
+
     def __init__(
         self,
         model: CausalLM,

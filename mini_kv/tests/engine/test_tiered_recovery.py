@@ -1,6 +1,6 @@
 """An exception anywhere in an engine over tiers: nothing is pinned, nothing is waited for in vain, words stay.
 
-MINI_KV_FAIL_EVERY=1 python -m pytest mini_kv/tests/engine/test_tiered_recovery.py -m slow -s     at every call and line; half an hour
+MINI_KV_FAIL_EVERY=1 python -m pytest mini_kv/tests/engine/test_tiered_recovery.py -m slow -s     at each; an hour
 """
 
 import os
@@ -146,7 +146,7 @@ def play(model: OnlyAttention, folder: Path, fuse: Fuse) -> Play:
 @pytest.mark.parametrize(
     ("number", "fail_every"),
     [
-        (0, 4 * FAIL_EVERY),
+        (0, 8 * FAIL_EVERY),
         *(pytest.param(number, FAIL_EVERY, marks=pytest.mark.slow) for number in range(len(MODELS))),
     ],
 )
