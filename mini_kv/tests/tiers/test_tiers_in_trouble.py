@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.core.block import KVCacheBlock
+from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.errors import ConfigError, RepeatedRequestError
 from mini_kv.tests.tiers.test_connector import Held, House
 from mini_kv.tests.tiers.tiers_driver import ENVELOPE_BYTES, FakeServer
@@ -216,31 +216,41 @@ def test_what_was_on_its_way_when_the_cache_was_reset_does_not_arrive(tmp_path: 
 
 
 class InterruptedPool(TieredPool):
-    """Fails at the next call for blocks, if it is told to."""
+    """Fails once in a call for blocks, or when a block has just got the hash of what will be loaded into it."""
 
-    num_failures = 0
+    fails_at: str | None = None
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        if self.num_failures:
-            self.num_failures -= 1
-            raise KeyboardInterrupt
+        self._maybe_fail("get_new_blocks")
         return super().get_new_blocks(num_blocks)
 
+    def adopt(self, block: KVCacheBlock, key: BlockHashWithGroupId) -> None:
+        super().adopt(block, key)
+        self._maybe_fail("adopt")
 
-def test_an_interrupt_while_a_promotion_allocates_pins_nothing() -> None:
-    """Memory may push out every entry afterwards, and the request is served as if nothing had been."""
-    house = House(num_blocks=5)
+    def _maybe_fail(self, place: str) -> None:
+        if self.fails_at == place:
+            self.fails_at = None
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", ["get_new_blocks", "adopt"])
+def test_an_interrupt_while_a_promotion_allocates_pins_nothing(place: str) -> None:
+    """Memory may push out every entry afterwards, no hash stays without its bytes, and the request is served."""
+    house = House(num_blocks=5, make_pool=InterruptedPool)
     house.send("A", "abc")
     house.send("B", "xyz")
     house.add("A again", "abc")
     pool = house.kv.block_pool
-    pool.__class__ = InterruptedPool
     assert isinstance(pool, InterruptedPool)
-    pool.num_failures = 1
+    pool.fails_at = place
+    before = house.tiers.memory.in_order()
     with pytest.raises(KeyboardInterrupt):
         house.scheduler.schedule()
     memory = house.tiers.memory
     assert (memory._leases, memory._num_leases, memory._lent) == (set(), {}, set())
+    assert sorted(memory.in_order()) == sorted(before)
+    assert not any(map(house.connector._is_in_pool, before))
     assert house.step().num_scheduled_tokens == {"A again": 1}
     assert memory._leases == set()
 
@@ -251,11 +261,11 @@ def test_an_interrupt_while_news_is_read_leaves_no_key_that_never_comes(tmp_path
     class Interrupted(TieredCache):
         num_failures = 1
 
-        def _to_memory(self, key: bytes, envelope: bytes, count: str) -> bool:
-            if count == "fetched" and self.num_failures:
+        def _has_arrived(self, key: bytes, envelope: bytes | None) -> None:
+            if self.num_failures:
                 self.num_failures -= 1
                 raise KeyboardInterrupt
-            return super()._to_memory(key, envelope, count)
+            super()._has_arrived(key, envelope)
 
     tiers = Interrupted(MemoryTier(SMALL), DiskTier(tmp_path, 1 << 20))
     fill(tiers, b"abc")
@@ -298,8 +308,7 @@ def test_a_request_that_cannot_set_out_is_not_added() -> None:
                 raise KeyboardInterrupt
             return super().is_near(key)
 
-    house = House(num_blocks=9)
-    house.tiers.__class__ = Interrupted
+    house = House(num_blocks=9, make_tiers=Interrupted)
     with pytest.raises(KeyboardInterrupt):
         house.add("A", "ab")
     assert not house.scheduler.requests and len(house.scheduler.waiting) == 0
