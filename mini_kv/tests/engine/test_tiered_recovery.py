@@ -142,6 +142,7 @@ def play(model: OnlyAttention, folder: Path, fuse: Fuse) -> Play:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted where a `with` begins to close its file
 @pytest.mark.parametrize("make_fuse", [Fuse, LineFuse])
 @pytest.mark.parametrize(
     ("number", "fail_every"),
