@@ -267,7 +267,11 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
         speculative_config=_speculative_config(args.drafts),
     )
     if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
+        if args.reload != "always":
+            raise ConfigError(f"--reload {args.reload} needs a tier to reload from: --memory-tier, for instance")
         return LLMEngine(model, tokenizer, config, **parts)
+    if parts:
+        raise ConfigError(f"the engine over tiers has its own parts, and cannot take {', '.join(sorted(parts))}")
     return _over_tiers(model, tokenizer, config, args)
 
 
@@ -299,9 +303,12 @@ def _over_tiers(
         raise ConfigError(f"--memory-tier is {memory_tier}, it must be 1 to {LARGEST:,} MiB")
     tier_config = TierConfig(memory_tier << 20, disk_folder=args.disk_tier, server=args.server_tier)
     cost = LearnedCost() if args.reload == "cheaper" else None
-    engine = TieredEngine(model, tokenizer, config, tiers=open_tiers(tier_config), cost=cost)
-    atexit.register(engine.close)
-    return engine
+    tiers = open_tiers(tier_config)
+    atexit.register(tiers.close)
+    if tiers.disk is not None and tiers.disk.failures["damaged index"]:
+        advice = "it was set aside (index.sqlite3.damaged), and this tier starts empty"
+        print(f"mini-kv generate: the index in {printable(str(args.disk_tier))} is damaged: {advice}", file=sys.stderr)
+    return TieredEngine(model, tokenizer, config, tiers=tiers, cost=cost)
 
 
 def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:

@@ -58,7 +58,14 @@ def open_tiers(config: TierConfig, make_worker: Callable[[], Worker] = Thread) -
 
 
 class TieredEngine(LLMEngine):
-    """`LLMEngine` over tiers: the same words, fewer tokens computed. Use it in a `with`, or call `close`."""
+    """`LLMEngine` over tiers: the same words, fewer tokens computed. Use it in a `with`, or call `close`.
+
+    `kv_cache_manager.reset_prefix_cache()` empties memory and disk, too. Copies on a server stay there for the other
+    engines, and this one does not find them any more. `tiers.memory`, `tiers.disk` can be cleared one by one.
+    """
+
+    connector: TieringConnector
+    """The scheduler's half of what moves blocks; its `counts` say how many came up."""
 
     def __init__(
         self,
@@ -80,6 +87,8 @@ class TieredEngine(LLMEngine):
             seconds_to_wait: how long a request waits for what is on its way.
             cost: learns what steps and copies cost, and decides whether a hit is reloaded or computed; after a
                 preemption, too. `None`: it is always reloaded, so that what happens does not depend on a clock.
+
+        Raises what `LLMEngine` raises, and `ConfigError` if memory or disk is too small for one block.
         """
         self.tiers, self.cost = tiers, cost
 

@@ -11,6 +11,11 @@ Job = Callable[[], None]
 class Worker(Protocol):
     """Does jobs one after the other."""
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether jobs are still done."""
+        return True
+
     def submit(self, job: Job) -> None:
         """Do this job after those before it. A job must not raise."""
 
@@ -20,6 +25,8 @@ class Worker(Protocol):
 
 class Inline:
     """Does each job at once, before `submit` returns."""
+
+    is_alive = True
 
     def submit(self, job: Job) -> None:
         """Do the job."""
@@ -36,6 +43,11 @@ class Thread:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mini_kv tier", daemon=True)
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs: not after `close`, nor in a process that was forked from its own."""
+        return self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
         """Put the job in line."""

@@ -26,17 +26,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from secrets import token_bytes
 from typing import Any
 
 from mini_kv.core.block import BlockHash, BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import frame
 from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
+from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.tiers.memory import Lease
+from mini_kv.tiers.sealed import OVERHEAD_BYTES
 from mini_kv.tiers.tiered_cache import Fetch, Search, TieredCache
+
+NAMESPACE_BYTES = 16
+GROUP_ID_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,8 @@ class TieredPool(BlockPool):
         """What got its hash since the last plan."""
         self.loading: set[KVCacheBlock] = set()
         """Blocks whose bytes are still to be loaded: if one is reused before that, it holds nothing yet."""
+        self.on_reset: Callable[[], None] = lambda: None
+        """What forgets the blocks below the pool, too."""
         self._is_reusing = False
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
@@ -133,9 +141,16 @@ class TieredPool(BlockPool):
 
     def adopt(self, block: KVCacheBlock, key: BlockHashWithGroupId) -> None:
         """Give a new block the hash of the content that will be loaded into it."""
+        self.loading.add(block)
         block.block_hash = key
         self.cached_block_hash_to_block.insert(key, block)
-        self.loading.add(block)
+
+    def reset_prefix_cache(self) -> bool:
+        """As in `BlockPool`; the tiers below forget what they have, too."""
+        is_done = super().reset_prefix_cache()
+        if is_done:
+            self.on_reset()
+        return is_done
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         if block in self.loading:
@@ -190,9 +205,12 @@ class TieringConnector:
             seconds_to_wait: how long a request waits for what is on its way, at most.
             is_worth_it: whether to bring up blocks, by the tokens and the bytes that they hold; see `cost`.
             clock: in seconds.
+
+        Raises `ConfigError` if memory or disk has no room for a block: nothing could ever come back from there.
         """
         pool = kv_cache_manager.block_pool
         assert isinstance(pool, TieredPool)
+        _check_room(tiers, max(payload_bytes))
         self.kv = kv_cache_manager
         self.pool = pool
         self.tiers = tiers
@@ -209,6 +227,7 @@ class TieringConnector:
         self._in_flight: list[tuple[BlockHashWithGroupId, Lease | None]] = []
         """What the step under way brings into the pool: loaded under a lease, or computed."""
         tiers.is_above = self._is_in_pool
+        pool.on_reset = self._reset
 
     # Before a request's turn.
 
@@ -283,7 +302,7 @@ class TieringConnector:
     def _tier_keys(self, request: Request) -> list[bytes]:
         """Return the keys of all blocks of a request, in all groups."""
         return [
-            self._namespace + block_hash + group_id.to_bytes(4, "big")
+            self._namespace + block_hash + group_id.to_bytes(GROUP_ID_BYTES, "big")
             for group_id, manager in enumerate(self.kv.coordinator.single_type_managers)
             for block_hash in manager.hashes_per_block(request.block_hashes)
         ]
@@ -338,10 +357,10 @@ class TieringConnector:
         new_blocks = dict(zip(missing, self.pool.get_new_blocks(len(missing)), strict=True))
         for stand_in, new in new_blocks.items():
             key = key_of(stand_in)
+            self._promise(new)
             self.pool.adopt(new, key)
             self._cancel_load(new)
             self._loads[new] = (key, *payloads[key])
-            self._promise(new)
         blocks[:] = [new_blocks.get(block, block) for block in blocks]
 
     def _should_promote(self, request: Request, groups: list[list[KVCacheBlock]], num_tokens: int) -> bool:
@@ -421,18 +440,31 @@ class TieringConnector:
         self._in_flight = []
 
     def drop_plan(self) -> None:
-        """Forget what was noted while a step was planned: it was not planned to its end. Memory keeps what it had."""
+        """Forget what was noted while a step was planned: it was not planned to its end. Memory keeps what it had.
+
+        May come after any call of the connector was interrupted, and may itself be interrupted and called again. What
+        was being brought up for waiting requests is asked for anew at the next step.
+        """
         self.pool.evicted, self.pool.published = [], []
         self.pool.loading.clear()
-        for block in list(self._loads):
-            self._cancel_load(block)
+        self._loads, self._preparations = {}, {}
+        self.tiers.recover([lease for _, lease in self._in_flight if lease is not None])
 
     def abandon(self) -> None:
-        """Forget the step under way: it will not run. Memory keeps what it had."""
-        for _, lease in self._in_flight:
-            if lease is not None:
-                self.tiers.release(lease)
+        """Forget the step under way as well: it will not run. Memory keeps what it had."""
         self._in_flight = []
+        self.drop_plan()
+
+    def _reset(self) -> None:
+        """Forget what the tiers have; the pool has forgotten its own.
+
+        Copies on a server are other engines', too, and stay. This engine does not find them any more: from now on it
+        shares under another namespace.
+        """
+        self.abandon()
+        self.tiers.clear()
+        if self.tiers.remote is not None:
+            self._namespace = token_bytes(NAMESPACE_BYTES)
 
     def _cancel_load(self, block: KVCacheBlock) -> None:
         load = self._loads.pop(block, None)
@@ -450,7 +482,19 @@ class TieringConnector:
 
 
 def _namespace(config: KVCacheConfig, payload_bytes: Sequence[int], layout: str) -> bytes:
-    """Return 16 bytes that two engines share only if one's bytes mean the same to the other."""
+    """Return a namespace that two engines share only if one's bytes mean the same to the other."""
     shapes = [f"{len(group.layer_names)} x {group.kv_cache_spec!r}" for group in config.kv_cache_groups]
     fields = [layout, *shapes, *map(str, payload_bytes)]
-    return sha256(frame(b"mini_kv tiers 1", *(field.encode() for field in fields))).digest()[:16]
+    return sha256(frame(b"mini_kv tiers 1", *(field.encode() for field in fields))).digest()[:NAMESPACE_BYTES]
+
+
+def _check_room(tiers: TieredCache, payload_bytes: int) -> None:
+    """Raise `ConfigError` if a tier of this process is too small for the largest block and its envelope."""
+    key_bytes = NAMESPACE_BYTES + sha256().digest_size + GROUP_ID_BYTES
+    num_bytes = OVERHEAD_BYTES + key_bytes + payload_bytes
+    for name, tier in (("memory", tiers.memory), ("disk", tiers.disk)):
+        if tier is not None and tier.capacity_bytes < num_bytes:
+            raise ConfigError(
+                f"the {name} tier has {tier.capacity_bytes:,} bytes, and one block takes {num_bytes:,}: nothing could"
+                " come back from it; give it more, or leave it out"
+            )

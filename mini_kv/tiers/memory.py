@@ -11,6 +11,7 @@ happen to it, not even when room is made for others by the one who asked:
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
@@ -105,6 +106,18 @@ class MemoryTier:
         self._entries[key] = envelope
         self.num_bytes += len(envelope)
         return pushed_out
+
+    def keep_leases(self, leases: Iterable[Lease]) -> None:
+        """End all leases but these, also after a call that was interrupted in its middle. Costs O(entries)."""
+        self._leases = set(leases)
+        self._num_leases = Counter(lease.key for lease in self._leases)
+        self._lent &= self._num_leases.keys() & self._entries.keys()
+        self.num_bytes = sum(len(envelope) for key, envelope in self._entries.items() if key not in self._lent)
+
+    def clear(self) -> None:
+        """Forget all entries, leased or not."""
+        self._entries.clear()
+        self.keep_leases(())
 
     def discard(self, key: bytes) -> None:
         """Forget an entry, leased or not, if it is here."""

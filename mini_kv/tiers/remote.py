@@ -1,15 +1,18 @@
 """The tier that several engines share: a Valkey or Redis server, one or a cluster of them.
 
-Every call has a deadline. After three failures in a row the breaker opens, and for a while the server is not asked:
+Every call has one deadline, for connecting, asking and all of the answer. After three failures in a row the breaker
+opens, and for a while the server is not asked:
 
     closed      calls go through        three failures in a row  ->  open
     open        every answer is "not here", at once              ->  after `seconds_open`, half open
     half open   one call goes through   it works -> closed,  it fails -> open
 
 The server sees opaque keys (a hash of the model, the weights, the tenant's salt and the tokens) and sealed bytes. This
-tier has no verb that lists keys.
+tier has no verb that lists keys, and none that deletes them: they are other engines' as well. Who owns the server can
+clear it: `valkey-cli --scan --pattern 'mini_kv:*' | xargs valkey-cli unlink`.
 """
 
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +22,8 @@ from typing import Any, Protocol
 from mini_kv.core.errors import ConfigError
 
 PREFIX = b"mini_kv:"
+SECONDS_TO_FIND_A_CLUSTER = 5.0
+"""To ask the first member for the others, and for the map of who has which key."""
 
 
 class Client(Protocol):
@@ -60,7 +65,7 @@ class RemoteTier:
     """Envelopes by key on a server. Whatever goes wrong there is a miss here, and counted. For one thread."""
 
     def __init__(self, client: Client, *, breaker: Breaker | None = None, seconds_to_live: int | None = None) -> None:
-        """Take a connected client, whose own timeouts are the deadline of a call; see `connect`.
+        """Take a client, which gives up a call at its deadline; see `connect`.
 
         Args:
             client: bytes in, bytes out (`decode_responses=False`).
@@ -117,23 +122,107 @@ class RemoteTier:
         return result
 
 
+class Deadline:
+    """When the call under way has to be over. Each call starts it anew."""
+
+    def __init__(self) -> None:
+        self._ends_at = 0.0
+
+    def start(self, seconds: float) -> None:
+        """Begin a call that may take so many seconds."""
+        self._ends_at = time.monotonic() + seconds
+
+    def seconds_left(self) -> float:
+        """Return how long the call may still take. Raises `TimeoutError` if it has to be over."""
+        left = self._ends_at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the call has reached its deadline")
+        return left
+
+
+class TimedSocket:
+    """A socket that waits until a call's deadline, however many reads the call takes.
+
+    A socket's own timeout begins anew at each read, so a server that sends a byte now and then is waited for forever.
+    """
+
+    def __init__(self, inner: socket.socket, deadline: Deadline) -> None:
+        self._inner, self._deadline = inner, deadline
+
+    def __getattr__(self, name: str) -> Any:
+        """Do all else as the socket does."""
+        return getattr(self._inner, name)
+
+    def recv(self, *args: Any) -> bytes:
+        """Read what is there, or wait for it."""
+        self._set_timeout()
+        return self._inner.recv(*args)
+
+    def recv_into(self, *args: Any) -> int:
+        """Read what is there, or wait for it."""
+        self._set_timeout()
+        return self._inner.recv_into(*args)
+
+    def sendall(self, data: Any) -> None:
+        """Write all of it."""
+        self._set_timeout()
+        self._inner.sendall(data)
+
+    def _set_timeout(self) -> None:
+        if self._inner.gettimeout() != 0:  # 0: the client only looks whether there is something
+            self._inner.settimeout(self._deadline.seconds_left())
+
+
+class TimedClient:
+    """A client whose calls end at their deadline. A pipeline's begins when it is made."""
+
+    def __init__(self, client: Client, deadline: Deadline, seconds: float) -> None:
+        self._client, self._deadline, self._seconds = client, deadline, seconds
+
+    def pipeline(self, transaction: bool = True) -> Any:
+        """As the client's."""
+        self._deadline.start(self._seconds)
+        return self._client.pipeline(transaction=transaction)
+
+    def set(self, name: bytes, value: bytes, *, ex: int | None = None) -> Any:
+        """As the client's."""
+        self._deadline.start(self._seconds)
+        return self._client.set(name, value, ex=ex)
+
+    def close(self) -> None:
+        """As the client's."""
+        self._client.close()
+
+
 def connect(address: str, *, seconds: float = 0.25, is_cluster: bool = False) -> Client:
     """Return a client of the server at `redis://[:password@]host:port/db` (`rediss://`: over TLS).
 
     Args:
         address: of the server, or of any one in the cluster.
-        seconds: after which a call is given up.
+        seconds: after which a call is given up, however far it has come.
         is_cluster: whether to follow the cluster's own map of who has which key.
 
-    Raises `ConfigError` for an address that is none, or without the package. Does not connect yet.
+    Raises `ConfigError` for an address that is none, for a cluster that cannot be reached, or without the package. Does
+    not connect to a single server yet.
     """
     try:
         valkey = import_module("valkey")
     except ModuleNotFoundError:
         raise ConfigError("a remote tier needs the package valkey: pip install -e '.[remote]'") from None
-    make_client = valkey.ValkeyCluster.from_url if is_cluster else valkey.Valkey.from_url
+    deadline = Deadline()
+    deadline.start(SECONDS_TO_FIND_A_CLUSTER)
     try:
-        client: Client = make_client(address, socket_timeout=seconds, socket_connect_timeout=seconds)
-    except (ValueError, valkey.ValkeyError) as error:
+        base: Any = valkey.connection.parse_url(address).get("connection_class", valkey.Connection)
+
+        class TimedConnection(base):  # type: ignore[misc]
+            def _connect(self) -> TimedSocket:
+                self.socket_connect_timeout = deadline.seconds_left()
+                return TimedSocket(super()._connect(), deadline)
+
+        make_client = valkey.ValkeyCluster.from_url if is_cluster else valkey.Valkey.from_url
+        client: Client = make_client(
+            address, connection_class=TimedConnection, socket_timeout=seconds, socket_connect_timeout=seconds
+        )
+    except (ValueError, OSError, valkey.ValkeyError, valkey.exceptions.ValkeyClusterException) as error:
         raise ConfigError(f"the remote tier's address {address!r} cannot be used: {error}") from None
-    return client
+    return TimedClient(client, deadline, seconds)

@@ -25,7 +25,11 @@ class TieredScheduler(Scheduler):
     def add_request(self, request: Request, **options: Any) -> None:
         """As in `Scheduler`; what the request may hit sets out at once."""
         super().add_request(request, **options)
-        self.connector.begin(request)
+        try:
+            self.connector.begin(request)
+        except BaseException:
+            self.finish_requests([request.request_id])
+            raise
 
     def schedule(self) -> SchedulerOutput:
         """As in `Scheduler`; the plan says what the worker has to move."""
@@ -40,7 +44,7 @@ class TieredScheduler(Scheduler):
         return outputs
 
     def abandon_step(self) -> None:
-        """As in `Scheduler`; what was to be loaded stays where it was."""
+        """As in `Scheduler`; what was to be loaded stays where it was. So it does if no step is under way."""
         super().abandon_step()
         self.connector.abandon()
 
@@ -75,5 +79,5 @@ class TieredScheduler(Scheduler):
         return is_in
 
     def _roll_back(self) -> None:
+        self.connector.drop_plan()  # first: if it is interrupted, the next call begins with all of this again
         super()._roll_back()
-        self.connector.drop_plan()

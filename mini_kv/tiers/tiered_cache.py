@@ -8,12 +8,15 @@ A block has one owner at a time, from the engine down to the disk; the server ho
 
 What is in memory is there at once. What lies further off has to be fetched, in the background: ask with `find` and
 `fetch`, go on with other things, and call `poll` now and then, which takes in what has arrived. Bytes are opened before
-they go up (`sealed`); whatever does not open is dropped, counted, and computed anew.
+they go up (`sealed`); whatever does not open is dropped, counted, and computed anew. So is whatever a tier fails at.
+
+An exception may interrupt any call. A job is put in line before it is noted here, and news is taken out of its line
+after it was read: so nothing is waited for that nobody does.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -72,19 +75,21 @@ class TieredCache:
         self.secret = secret
         self.max_backlog_bytes = max_backlog_bytes
         self.counts: Counter[str] = Counter()
-        """What happened, by name: "stored", "pushed out", "fetched", "damaged", "dropped", "no room", "shared"."""
+        """What happened, by name: "stored", "pushed out", "fetched", "damaged", "dropped", "no room", "shared",
+        "failed" (a job raised), "dead worker" (nothing is done there any more)."""
         self._disk_worker = make_worker() if disk is not None else None
         self._remote_worker = make_worker() if remote is not None else None
-        self._sizes: dict[bytes, int] = {}
-        """Payload bytes that are expected of each key that is on its way."""
-        self._going_down: dict[bytes, int] = {}
-        """Keys that were given to the disk's worker and are not written yet, and how many bytes they are."""
+        self._going_down: dict[bytes, object] = {}
+        """Keys that were given to the disk's worker and are not written yet, each with the job that writes it last."""
         self._fetches: dict[bytes, list[Fetch]] = {}
         """Who waits for each key on its way: a key is fetched once, however many ask for it."""
         self._news: list[Callable[[], None]] = []
         """What the workers have to say; read by `poll`."""
         self._bell = threading.Condition()
+        self._in_line: dict[object, int] = {}
+        """Bytes of each job that waits to be written."""
         self._backlog_bytes = 0
+        """The sum of these."""
         self._is_closed = False
         self.is_above: Callable[[bytes], bool] = lambda key: False
         """Whether the engine has this block itself; what then arrives late is not taken in."""
@@ -138,37 +143,50 @@ class TieredCache:
         if self._is_on_disk(key):
             self._discard_on_disk(key)
 
+    def recover(self, leases: Iterable[Lease]) -> None:
+        """End all leases but these, and count anew what was counted, wherever a call was interrupted."""
+        self.memory.keep_leases(leases)
+        self._backlog_bytes = sum(self._in_line.values())
+
+    def clear(self) -> None:
+        """Forget all blocks in memory and on disk, and those on their way. The server's are not this engine's alone."""
+        self._finish(self._disk_worker)
+        self._end_fetches()
+        self.memory.clear()
+        if self.disk is not None:
+            self.disk.clear()  # its worker has nothing to do
+
     # In the background: disk and server.
 
     def share(self, key: bytes, payload: bytes) -> None:
         """Send a copy of a computed block to the server, if there is one."""
-        if self.remote is None or self._remote_worker is None:
+        remote, worker = self.remote, self._remote_worker
+        if remote is None or worker is None:
             return
         envelope = seal(key, payload, self.secret)
         if not self._has_room_in_line(envelope):
             return
-        remote = self.remote
+        job = object()
 
-        def send() -> None:
-            is_stored = remote.store(key, envelope)
-            self._say(lambda: self._was_written(len(envelope), "shared" if is_stored else "dropped"))
+        def send() -> Callable[[], None]:
+            return partial(self._was_written, job, "shared" if remote.store(key, envelope) else "dropped")
 
-        self._remote_worker.submit(send)
+        self._submit(worker, send, partial(self._was_written, job, "dropped"))
+        self._put_in_line(job, envelope)
 
     def find(self, keys: Iterable[bytes]) -> Search:
         """Ask the server which of the keys it has. Without a server, the answer is there at once: none."""
         search = Search()
         wanted = [key for key in keys if not self.is_near(key)]
-        if self.remote is None or self._remote_worker is None or not wanted:
+        remote, worker = self.remote, self._remote_worker
+        if remote is None or worker is None or not wanted:
             search.is_done = True
             return search
-        remote = self.remote
 
-        def ask() -> None:
-            found = remote.find(wanted)
-            self._say(lambda: self._was_found(search, found))
+        def ask() -> Callable[[], None]:
+            return partial(self._was_found, search, remote.find(wanted))
 
-        self._remote_worker.submit(ask)
+        self._submit(worker, ask, partial(self._was_found, search, set()))
         return search
 
     def fetch(self, sizes: dict[bytes, int]) -> Fetch:
@@ -176,23 +194,27 @@ class TieredCache:
 
         Those in memory already, or on their way for another request, are not fetched again.
         """
-        fetch = Fetch({key for key in sizes if key not in self.memory})
-        wanted = [key for key in fetch.keys if key not in self._fetches]
+        missing = [key for key in sizes if key not in self.memory]
+        wanted = [key for key in missing if key not in self._fetches]
+        near = [key for key in wanted if self.is_near(key)]
+        far = [key for key in wanted if key not in near]
+        for key in near:
+            self._fetch_from_disk(key, sizes[key])
+        if far and self.remote is not None:
+            self._fetch_from_server({key: sizes[key] for key in far})
+        fetch = Fetch(set(missing) if self.remote is not None else set(missing).difference(far))
         for key in fetch.keys:
             self._fetches.setdefault(key, []).append(fetch)
-            self._sizes[key] = sizes[key]
-        near = [key for key in wanted if self.is_near(key)]
-        for key in near:
-            self._fetch_from_disk(key)
-        far = [key for key in wanted if key not in near]
-        if far:
-            self._fetch_from_server(far)
         return fetch
 
     def poll(self) -> None:
         """Take in what the workers have brought since the last call. Costs nothing if that is nothing."""
         while self._news:
-            self._news.pop(0)()
+            self._news[0]()
+            self._news.pop(0)
+        if self._fetches and not all(worker.is_alive for worker in self._workers):
+            self.counts["dead worker"] += 1
+            self._end_fetches()
 
     def wait(self, seconds: float) -> None:
         """Return when a worker has something to say, or after `seconds`."""
@@ -202,25 +224,20 @@ class TieredCache:
 
     def flush(self) -> None:
         """Wait until all that was put in line is done."""
-        for worker in (self._disk_worker, self._remote_worker):
-            if worker is not None and not isinstance(worker, Inline):
-                done = threading.Event()
-                worker.submit(done.set)
-                done.wait()
-        self.poll()
+        for worker in self._workers:
+            self._finish(worker)
 
     def close(self) -> None:
-        """Finish what is in line, and let go of disk and server."""
+        """Finish what is in line, and let go of disk and server. Called again, it finishes what was interrupted."""
         if self._is_closed:
             return
-        self._is_closed = True
-        for worker in (self._disk_worker, self._remote_worker):
-            if worker is not None:
-                worker.close()
+        for worker in self._workers:
+            worker.close()
         self.poll()
         for tier in (self.disk, self.remote):
             if tier is not None:
                 tier.close()
+        self._is_closed = True
 
     # On the engine's thread.
 
@@ -238,30 +255,73 @@ class TieredCache:
 
     def _to_disk(self, key: bytes, envelope: bytes) -> None:
         """Write what memory has pushed out, or let it go."""
-        if self.disk is None or self._disk_worker is None or not self._has_room_in_line(envelope):
+        disk, worker = self.disk, self._disk_worker
+        if disk is None or worker is None or not self._has_room_in_line(envelope):
             return
-        disk = self.disk
-        self._going_down[key] = len(envelope)
+        job = object()
 
-        def write() -> None:
-            is_stored = disk.store(key, envelope)
-            self._say(lambda: self._went_down(key, len(envelope), is_stored))
+        def write() -> Callable[[], None]:
+            return partial(self._went_down, key, job, disk.store(key, envelope))
 
-        self._disk_worker.submit(write)
+        self._submit(worker, write, partial(self._went_down, key, job, False))
+        self._going_down[key] = job
+        self._put_in_line(job, envelope)
+
+    @property
+    def _workers(self) -> list[Worker]:
+        return [worker for worker in (self._disk_worker, self._remote_worker) if worker is not None]
+
+    def _submit(self, worker: Worker, work: Callable[[], Callable[[], None]], failed: Callable[[], None]) -> None:
+        """Let a worker do its work, which returns its news; if it raises, or there is no worker any more, `failed`."""
+
+        def job() -> None:
+            news = failed
+            try:
+                news = work()
+            except Exception:  # a tier's own guards have not caught it; it is a miss all the same
+                self._say(partial(self._count, "failed"))
+            finally:
+                self._say(news)
+
+        if worker.is_alive:
+            worker.submit(job)
+        else:
+            self.counts["dead worker"] += 1
+            self._say(failed)
+
+    def _finish(self, worker: Worker | None) -> None:
+        """Wait until a worker has done all that is in line, and take in its news."""
+        if worker is not None and not isinstance(worker, Inline):
+            done = threading.Event()
+            worker.submit(done.set)
+            while worker.is_alive and not done.wait(0.1):
+                pass
+        self.poll()
+
+    def _end_fetches(self) -> None:
+        """Let nothing be waited for. What arrives all the same is not taken in."""
+        for fetches in self._fetches.values():
+            for fetch in fetches:
+                fetch.keys.clear()
+        self._fetches.clear()
 
     def _has_room_in_line(self, envelope: bytes) -> bool:
         if self._backlog_bytes + len(envelope) > self.max_backlog_bytes:
             self.counts["dropped"] += 1
             return False
-        self._backlog_bytes += len(envelope)
         return True
 
-    def _went_down(self, key: bytes, num_bytes: int, is_stored: bool) -> None:
-        self._going_down.pop(key, None)
-        self._was_written(num_bytes, "pushed out" if is_stored else "dropped")
+    def _put_in_line(self, job: object, envelope: bytes) -> None:
+        self._in_line[job] = len(envelope)
+        self._backlog_bytes += len(envelope)
 
-    def _was_written(self, num_bytes: int, count: str) -> None:
-        self._backlog_bytes -= num_bytes
+    def _went_down(self, key: bytes, job: object, is_stored: bool) -> None:
+        if self._going_down.get(key) is job:
+            del self._going_down[key]
+        self._was_written(job, "pushed out" if is_stored else "dropped")
+
+    def _was_written(self, job: object, count: str) -> None:
+        self._backlog_bytes -= self._in_line.pop(job, 0)
         self.counts[count] += 1
 
     def _was_found(self, search: Search, found: set[bytes]) -> None:
@@ -270,11 +330,10 @@ class TieredCache:
 
     def _has_arrived(self, key: bytes, envelope: bytes | None) -> None:
         """End the wait for a key, with its envelope or without."""
-        del self._sizes[key]
+        if envelope is not None and key in self._fetches and not self.is_above(key):
+            self._to_memory(key, envelope, "fetched")
         for fetch in self._fetches.pop(key, ()):
             fetch.keys.discard(key)
-        if envelope is not None and not self.is_above(key):
-            self._to_memory(key, envelope, "fetched")
 
     def _is_on_disk(self, key: bytes) -> bool:
         """Return whether the disk has the key, or will have it when its worker is done."""
@@ -282,35 +341,44 @@ class TieredCache:
 
     def _discard_on_disk(self, key: bytes) -> None:
         disk, worker = self.disk, self._disk_worker
-        if disk is not None and worker is not None:
-            worker.submit(lambda: disk.discard(key))
+        if disk is None or worker is None:
+            return
 
-    def _fetch_from_disk(self, key: bytes) -> None:
-        disk, worker, num_bytes = self.disk, self._disk_worker, self._sizes[key]
+        def discard() -> Callable[[], None]:
+            disk.discard(key)
+            return _nothing
+
+        self._submit(worker, discard, _nothing)
+
+    def _fetch_from_disk(self, key: bytes, num_bytes: int) -> None:
+        disk, worker = self.disk, self._disk_worker
         assert disk is not None and worker is not None
 
-        def read() -> None:
+        def read() -> Callable[[], None]:
             envelope = self._opened(key, disk.load(key), num_bytes)
             if envelope is None:
                 disk.discard(key)  # gone, or damaged
-            self._say(lambda: self._has_arrived(key, envelope))
+            return partial(self._has_arrived, key, envelope)
 
-        worker.submit(read)
+        self._submit(worker, read, partial(self._has_arrived, key, None))
 
-    def _fetch_from_server(self, keys: list[bytes]) -> None:
-        remote, worker, sizes = self.remote, self._remote_worker, {key: self._sizes[key] for key in keys}
-        if remote is None or worker is None:
-            for key in keys:
-                self._has_arrived(key, None)
-            return
+    def _fetch_from_server(self, sizes: dict[bytes, int]) -> None:
+        remote, worker = self.remote, self._remote_worker
+        assert remote is not None and worker is not None
 
-        def read() -> None:
-            found = remote.load(keys)
-            envelopes = {key: self._opened(key, found.get(key), sizes[key]) for key in keys}
-            for key, envelope in envelopes.items():
-                self._say(partial(self._has_arrived, key, envelope))
+        def read() -> Callable[[], None]:
+            found = remote.load(list(sizes))
+            envelopes = {key: self._opened(key, found.get(key), num_bytes) for key, num_bytes in sizes.items()}
+            return partial(self._have_arrived, envelopes)
 
-        worker.submit(read)
+        self._submit(worker, read, partial(self._have_arrived, dict.fromkeys(sizes)))
+
+    def _have_arrived(self, envelopes: Mapping[bytes, bytes | None]) -> None:
+        for key, envelope in envelopes.items():
+            self._has_arrived(key, envelope)
+
+    def _count(self, name: str) -> None:
+        self.counts[name] += 1
 
     # On a worker's thread.
 
@@ -321,15 +389,16 @@ class TieredCache:
         try:
             unseal(key, envelope, num_bytes, self.secret)
         except DamagedError:
-            self._say(self._count_damaged)
+            self._say(partial(self._count, "damaged"))
             return None
         return envelope
-
-    def _count_damaged(self) -> None:
-        self.counts["damaged"] += 1
 
     def _say(self, news: Callable[[], None]) -> None:
         """Leave word for the engine's thread."""
         with self._bell:
             self._news.append(news)
             self._bell.notify()
+
+
+def _nothing() -> None:
+    """Be no news."""

@@ -70,6 +70,10 @@ def _problem(args: argparse.Namespace) -> str:
         return f"--drafts is {args.drafts}, and the schedulers of --labs plan no drafts: leave it out"
     if args.windows:
         return "--windows: each layer is a group, and the slots and attention of --labs are for one group: leave it out"
+    tiers = {"--memory-tier": args.memory_tier, "--disk-tier": args.disk_tier, "--server-tier": args.server_tier}
+    for option, value in tiers.items():
+        if value is not None:
+            return f"{option}: the parts of --labs run without a second home: leave out one of the two"
     return ""
 
 

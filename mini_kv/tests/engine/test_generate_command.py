@@ -10,9 +10,11 @@ import pytest
 from mini_kv.cli import build_parser, main
 from mini_kv.core.block import BlockHash
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.engine.generate_command import make_engine, show_live, start, write_plain
+from mini_kv.engine.generate_command import make_engine, run_generate, show_live, start, write_plain
+from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.output_processor import DeltaOutput
 from mini_kv.engine.terminal import Screen, pool_lines, printable, text_lines
+from mini_kv.engine.tiered_engine import TierConfig, open_tiers
 
 GREEDY = ["--temperature", "0", "--max-tokens", "12"]
 
@@ -92,11 +94,32 @@ def test_over_tiers_the_words_are_the_same(reload, tmp_path, capsys):
     assert list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+def test_a_disk_tier_with_a_damaged_index_starts_empty_and_says_so(tmp_path, capsys):
+    small = ["generate", "A block is", *GREEDY, "--disk-tier", str(tmp_path)]
+    open_tiers(TierConfig(disk_folder=tmp_path)).close()
+    (tmp_path / "index.sqlite3").write_bytes(b"no database")
+    assert main(small) == 0
+    assert capsys.readouterr().err == (
+        f"mini-kv generate: the index in {tmp_path} is damaged: it was set aside (index.sqlite3.damaged), and this tier"
+        " starts empty\n"
+    )
+
+
+@pytest.mark.slow
+def test_parts_are_not_dropped_for_tiers(capsys):
+    args = build_parser("generate").parse_args(["generate", "A block is", "--memory-tier", "1"])
+    assert run_generate(args, make_runner=ModelRunner) == 2
+    message = "the engine over tiers has its own parts, and cannot take make_runner"
+    assert capsys.readouterr().err == f"mini-kv generate: {message}\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["", "good"], "the prompt of request '0' is empty: there is nothing to go on from"),
         (["good", "--max-tokens", "0"], "max_tokens is 0, it must be at least 1"),
+        (["good", "--reload", "cheaper"], "--reload cheaper needs a tier to reload from: --memory-tier, for instance"),
         (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
         (["good", "--logprobs", "-2"], "logprobs is -2, it must be at least 0, or -1 for all tokens"),

@@ -318,6 +318,13 @@ def test_a_cache_that_finds_nothing_says_the_same_words_and_is_told_so(capsys, t
             ["good", "--labs", "solution", "--n", "2"],
             "--n is 2, and with --labs one answer to each prompt is compared: leave it out",
         ),
+        *(
+            (
+                ["good", "--labs", "solution", option, value],
+                f"{option}: the parts of --labs run without a second home: leave out one of the two",
+            )
+            for option, value in [("--memory-tier", "64"), ("--disk-tier", "blocks"), ("--server-tier", "redis://x")]
+        ),
         (["", "--labs", "starter"], "the prompt of request '0' is empty: there is nothing to go on from"),
     ],
 )

@@ -13,6 +13,7 @@ from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
@@ -51,7 +52,7 @@ def engine(
     return TieredEngine(model, config=config, tiers=tiers, seconds_to_wait=seconds)
 
 
-def texts(llm: TieredEngine, prompts: list[list[int]]) -> list[list[int]]:
+def texts(llm: LLMEngine, prompts: list[list[int]]) -> list[list[int]]:
     """Return what the engine says."""
     return [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
 
@@ -116,13 +117,22 @@ def test_fewer_tokens_are_computed(tmp_path: Path) -> None:
     """Two rounds of prompts that do not fit into the pool together; the second one costs little."""
     prompts = prompts_with_shared_prefixes(14)
     computed = []
-    for memory_bytes in (1, 1 << 20):
-        with engine(TieredCache(MemoryTier(memory_bytes))) as llm:
-            texts(llm, prompts)
-            before = llm.stats.num_scheduled_tokens
-            texts(llm, prompts)
-            computed.append(llm.stats.num_scheduled_tokens - before)
+    for llm in (LLMEngine(MODELS["full"], config=SMALL_POOL), engine(TieredCache(MemoryTier(1 << 20)))):
+        texts(llm, prompts)
+        before = llm.stats.num_scheduled_tokens
+        texts(llm, prompts)
+        computed.append(llm.stats.num_scheduled_tokens - before)
     assert computed[1] < 0.8 * computed[0]
+
+
+def test_a_memory_that_holds_no_block_is_refused() -> None:
+    """Said before anything runs, with what a block takes."""
+    for memory_bytes in (1, 500):
+        message = (
+            f"the memory tier has {memory_bytes} bytes, and one block takes 2,152: nothing could come back from it"
+        )
+        with pytest.raises(ConfigError, match=message):
+            engine(open_tiers(TierConfig(memory_bytes=memory_bytes)))
 
 
 def test_the_next_engine_finds_it_on_the_disk(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.tests.tiers.tiers_driver import BLOCK_SIZE, ENVELOPE_BYTES, PAYLOAD_BYTES, ContentWorker, FakeServer
 from mini_kv.tiers.background import Inline, Worker
-from mini_kv.tiers.connector import KVConnectorMetadata, TieringConnector, tiered_parts
+from mini_kv.tiers.connector import KVConnectorMetadata, TieredPool, TieringConnector, tiered_parts
 from mini_kv.tiers.disk import DiskTier
 from mini_kv.tiers.memory import MemoryTier
 from mini_kv.tiers.remote import RemoteTier
@@ -51,16 +52,18 @@ class House:
         server: FakeServer | None = None,
         worker: Worker | None = None,
         namespace: str = "",
+        make_pool: type[TieredPool] = TieredPool,
+        make_tiers: type[TieredCache] = TieredCache,
     ) -> None:
         self.now = 0.0
-        self.tiers = TieredCache(
+        self.tiers = make_tiers(
             MemoryTier(memory_blocks * ENVELOPE_BYTES),
             disk,
             RemoteTier(server) if server is not None else None,
             make_worker=lambda: worker or Inline(),
         )
         config = KVCacheConfig(num_blocks, (KVCacheGroupSpec(("layer",), FullAttentionSpec(BLOCK_SIZE)),))
-        self.kv = KVCacheManager(config, parts=tiered_parts())
+        self.kv = KVCacheManager(config, parts=replace(tiered_parts(), make_pool=make_pool))
         self.connector = TieringConnector(
             self.kv, self.tiers, [PAYLOAD_BYTES], layout=namespace, seconds_to_wait=1.0, clock=lambda: self.now
         )

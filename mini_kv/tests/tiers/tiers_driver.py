@@ -204,7 +204,6 @@ class TieredDrive:
         self.now = 0.0
         self.server = FakeServer(self.rng, {} if entries is None else entries)
         remote = RemoteTier(self.server, breaker=Breaker(seconds_open=3.0, clock=lambda: self.now))
-        self.folder = folder
         self.tiers = make_tiers(
             MemoryTier(self.rng.choice([3, 8]) * ENVELOPE_BYTES),
             DiskTier(folder, 20 * ENVELOPE_BYTES),
@@ -241,7 +240,7 @@ class TieredDrive:
             self._damage_the_disk()
         elif chance < 0.97:
             self.server.trouble = self.rng.choice(TROUBLES)
-        elif chance < 0.98:
+        elif chance < 0.972:
             self.kv.reset_prefix_cache()
         else:
             self.now += self.rng.random() * 2
@@ -276,7 +275,9 @@ class TieredDrive:
         self.scheduler.update_from_output(output, sampled)
 
     def _damage_the_disk(self) -> None:
-        paths = sorted(path for path in self.folder.glob("??/*.kv") if path.stat().st_size)  # some are cut to nothing
+        disk = self.tiers.disk
+        assert disk is not None
+        paths = [path for key in disk.in_order() if (path := disk._path(key)).stat().st_size]  # some are cut to nothing
         if paths:
             path = self.rng.choice(paths)
             image = bytearray(path.read_bytes())
