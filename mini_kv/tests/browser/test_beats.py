@@ -296,6 +296,40 @@ def test_a_pool_that_is_too_large_has_no_still():
         svg(crowded_run(1000), 1)
 
 
+# Nothing moves under the reader ---------------------------------------------------------------------------------------
+
+
+HEIGHTS = """async () => {
+  const story = document.querySelector('kv-story'), root = story.shadowRoot, seen = new Set();
+  const button = (title) => [...root.querySelectorAll('button')].find((one) => one.title === title);
+  const look = () => seen.add(root.querySelector('.fig').offsetHeight);
+  story.step = 0;
+  look();
+  for (let end = 0; end < 200 && button('Step forward').getAttribute('aria-disabled') === 'false'; end++) {
+    button('Step forward').click();
+    look();
+    const count = root.querySelectorAll('.ask:not([hidden]) .choices button').length;
+    for (let i = 0; i < count; i++) {  // every choice, the wrong ones too, until the right one goes on
+      root.querySelectorAll('.ask:not([hidden]) .choices button')[i]?.click();
+      look();
+    }
+  }
+  for (let step = story.step; step >= 0; step--) {
+    story.step = step;
+    look();
+  }
+  return [...seen];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1000])
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_figure_has_one_height_whatever_is_stepped_to_or_answered(open_page, tmp_path, name, width):
+    (tmp_path / "story.html").write_text(page(story_data(load_scenario(name))), encoding="utf-8")
+    shown = open_page((tmp_path / "story.html").as_uri(), width=width, height=700)
+    assert len(shown.evaluate(HEIGHTS)) == 1
+
+
 # A film ---------------------------------------------------------------------------------------------------------------
 
 

@@ -91,9 +91,10 @@ function makeParts(t, story) {
   const within = make("div", { class: "within" }, speed, beats, beat);
   const cap = make("div", { class: "cap", "aria-live": "polite" });
   const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
+  const said = make("div", { class: "said" }, cap, ask);
   const panel = make("div", { class: "panel" });
   const wait = make("div", { class: "wait" });
-  const index = make("div");
+  const index = make("div", { class: "hashes" });
   const indexBox = make("details", { class: "index", open: "" }, make("summary", {}, t.index), index);
   const how = make("details", { class: "how" }, make("summary", {}, t.how), legend(t));
   const pre = make("pre", { tabindex: 0 });
@@ -101,9 +102,32 @@ function makeParts(t, story) {
   const title = make("div", { class: "title" }, story.title);
   const prompts = make("div", { class: "bubbles" });
   const film = makeFilm(t);
-  fig.append(title, prompts, film.roll, wait, picture.element, bar, within, cap, ask, panel, indexBox, how, textBox);
+  fig.append(title, prompts, film.roll, wait, picture.element, bar, within, said, panel, indexBox, how, textBox);
   const inStep = { within, beats, beat, speed };
-  return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
+}
+
+/**
+ * All that a step's words can be: its caption after each answer, its question before any, and after each wrong one.
+ * @param {Words} t
+ * @param {Story} story
+ * @param {State} state
+ * @returns {Node[][]}
+ */
+function toldOf(t, story, state) {
+  const { predict } = state.step;
+  /** @type {(words: Node[]) => HTMLElement} */
+  const cap = (words) => make("div", { class: "cap" }, ...words);
+  if (!predict) return [[cap(caption(t, story, state, undefined))]];
+  const after = predict.choices.map(({ text }, i) => caption(t, story, state, { text, right: i === predict.answer }));
+  const asked = [-1, ...predict.choices.keys()].map((i) => {
+    const questions = new Questions(),
+      ask = make("div", { class: "ask" });
+    questions.answer(state.number, predict, i);
+    questions.show(ask, predict, t, () => {}, () => {});
+    return [make("div", { class: "asking" }, cap([make("p", {}, predict.ask)]), ask)];
+  });
+  return [...after.map((words) => [cap(words)]), ...asked];
 }
 
 class KvStory extends HTMLElement {
@@ -112,6 +136,8 @@ class KvStory extends HTMLElement {
   #story = null;
   /** @type {Parts | null} */
   #made = null;
+  /** Of longer stories no height is reserved: measuring all steps would take too long. */
+  static RESERVED = 100;
   #at = 0;
   #questions = new Questions();
   /** @type {number | null} */
@@ -287,6 +313,34 @@ class KvStory extends HTMLElement {
   #layout() {
     this.#width = Math.round(this.clientWidth) || 720;
     this.#parts.picture.layout(this.#width);
+    this.#reserve();
+  }
+
+  /** Give everything that changes from step to step the height of its highest step: nothing moves under the reader. */
+  #reserve() {
+    const { t, fig, said, prompts, wait, index } = this.#parts,
+      story = this.#opened,
+      { states } = story;
+    if (states.length > KvStory.RESERVED) return;
+    const probe = make("div", { class: "probe" });
+    fig.append(probe);
+    /** @type {(box: HTMLElement, contents: Node[][]) => void} */
+    const keep = (box, contents) => {
+      const copy = make("div", { class: box.className });
+      probe.replaceChildren(copy);
+      const heights = contents.map((nodes) => {
+        copy.replaceChildren(...nodes);
+        return copy.offsetHeight;
+      });
+      box.style.minHeight = `${Math.max(0, ...heights)}px`;
+    };
+    /** @type {(look: (state: State, before: State) => Node[]) => Node[][]} */
+    const steps = (look) => states.map((state, i) => look(state, states[Math.max(0, i - 1)]));
+    keep(prompts, steps((state, before) => bubbles(t, story, state, before)));
+    keep(wait, steps((state) => waitingList(t, state)));
+    keep(index, steps((state, before) => [indexList(t, state, before)]));
+    keep(said, states.flatMap((state) => toldOf(t, story, state)));
+    probe.remove();
   }
 
   // -- The parts: made once for a story --
