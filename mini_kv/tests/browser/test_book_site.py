@@ -468,3 +468,30 @@ def test_on_paper_there_is_the_text_alone(book_url, open_page):
     around = page.locator(".md-header, .md-tabs, .md-sidebar, .md-footer, .headerlink")
     assert not any(element.is_visible() for element in around.all())
     assert page.locator("h1").is_visible()
+
+
+# The first screen ----------------------------------------------------------------------------------------------------
+
+SHIFT = """() => new Promise((done) => {
+  let sum = 0;
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value;
+  }).observe({ type: 'layout-shift', buffered: true });
+  setTimeout(() => done(sum), 4500);  // the first scene, and the change to the second
+})"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1280, 720)])
+def test_the_first_screen_does_not_move(width, height, book_url, open_page):
+    """Neither while the page is loaded nor when the film goes on to its next scene."""
+    page = open_page(book_url, width=width, height=height)
+    assert page.evaluate(SHIFT) < 0.02
+
+
+def test_the_whole_film_is_on_the_first_screen(book_url, open_page):
+    """The claim, two people, what is happening, the tables, the queue."""
+    page = open_page(book_url, width=1280, height=720)
+    page.wait_for_selector("kv-story .pic")
+    assert page.locator("h1").inner_text() == "The second person pays for 4 words, not 32"
+    assert page.evaluate("document.querySelector('kv-story').getBoundingClientRect().bottom") <= 720
+    assert page.locator("kv-story .bubble .cost").all_inner_texts()[0] == "computed 32 of 32"

@@ -100,9 +100,10 @@ function makeParts(t, story) {
   const pre = make("pre", { tabindex: 0 });
   const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
   const title = make("div", { class: "title" }, story.title);
+  const key = make("p", { class: "key" }, t.key);
   const prompts = make("div", { class: "bubbles" });
   const film = makeFilm(t);
-  fig.append(title, prompts, film.roll, wait, picture.element, bar, within, said, panel, indexBox, how, textBox);
+  fig.append(title, key, prompts, film.roll, wait, picture.element, bar, within, said, panel, indexBox, how, textBox);
   const inStep = { within, beats, beat, speed };
   return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
 }

@@ -8,7 +8,8 @@ export const STYLE = `
 .fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
  --new:#ffa25c;--ok:#3fd6a8;
  --btn:#333}
-.title{font-weight:650;margin:0 0 .4em}
+.title{font-weight:650;margin:0 0 .2em}
+.key{margin:0 0 .6em;font-size:13px;opacity:.85}
 .pic{touch-action:pan-y;outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
 .pic:focus-visible,button:focus-visible,input:focus-visible,summary:focus-visible{outline:3px solid var(--line)}
 svg{display:block;width:100%;overflow:visible}
@@ -107,7 +108,7 @@ svg .cell.held text{fill:var(--ink)}
 @keyframes paid{from{background:none;opacity:.55}}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
-.bubbles[hidden],.film .bar,.film .within,.film .cap,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
+.bubbles[hidden],.film .bar,.film .within,.film .said,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .key,.film .memory,
  .roll[hidden]{display:none}
 .roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.4em 0;min-height:56px}
 .line{flex:1 1 24em;min-height:3em;display:flex;align-items:center;margin:0;font-size:17px;font-weight:600}
