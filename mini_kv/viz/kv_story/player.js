@@ -6,7 +6,8 @@
 //     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
 //
 // While a step is played it fires "kv-beat" with {step, beat, beats, kind, ids, request}. The attribute film lets it play
-// by itself until the reader takes it.
+// by itself until the reader takes it. On a page of the book each step has an address: #step=4, or #figure=2&step=4 for
+// another figure than the first.
 
 import { beatsOf } from "./beats.js";
 import { draw, make, Picture } from "./draw.js";
@@ -32,6 +33,7 @@ const ICONS = {
   pause: "M6 5h4v14H6zM14 5h4v14h-4z",
   forward: "M7 5v14l10-7z",
   last: "M16 5h2v14h-2zM4 5v14l10-7z",
+  link: "M4 12a4 4 0 0 1 4-4h3v2H8a2 2 0 0 0 0 4h3v2H8a4 4 0 0 1-4-4zm5 1v-2h6v2zm4-5h3a4 4 0 0 1 0 8h-3v-2h3a2 2 0 0 0 0-4h-3z",
 };
 
 /** Milliseconds of a beat, by kind. @type {Record<string, number>} */
@@ -81,10 +83,12 @@ function makeParts(t, story) {
     play: button("play"),
     forward: button("forward"),
     last: button("last"),
+    link: button("link"),
   };
+  const { link, ...steps } = buttons;
   const range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
   const count = make("span", { class: "count" });
-  const bar = make("div", { class: "bar" }, ...Object.values(buttons), range, count);
+  const bar = make("div", { class: "bar" }, ...Object.values(steps), range, count, link);
   const beats = make("input", { type: "range", min: 0, step: 1, "aria-label": t.within });
   const beat = make("output");
   const speed = make("button", { type: "button", title: t.speed });
@@ -191,6 +195,9 @@ class KvStory extends HTMLElement {
     paper.addEventListener("change", printed);
     this.#cleanup.push(() => dark.removeEventListener("change", themed));
     this.#cleanup.push(() => paper.removeEventListener("change", printed));
+    const addressed = () => this.#openAddressed();
+    addEventListener("hashchange", addressed);
+    this.#cleanup.push(() => removeEventListener("hashchange", addressed));
     for (const observer of [resized, child, theme]) this.#cleanup.push(() => observer.disconnect());
     if (this.#story) this.#open();
     else this.#readChild();
@@ -354,7 +361,35 @@ class KvStory extends HTMLElement {
     this.#layout();
     this.#show(keep, performing);
     this.#announce();
-    if (!keep) this.#startFilm();
+    if (keep) return;
+    this.#startFilm();
+    this.#openAddressed();
+  }
+
+  /** The figure's number on a page of the book, from 1; 0 elsewhere, where steps have no addresses. */
+  get #number() {
+    return [...document.querySelectorAll(".kv-figure kv-story")].indexOf(this) + 1;
+  }
+
+  /** Show the step that the page's address names, if it is one of this figure's. */
+  #openAddressed() {
+    const asked = new URLSearchParams(location.hash.slice(1)),
+      step = asked.get("step");
+    if (!step || !this.#made || this.#number !== Number(asked.get("figure") ?? 1)) return;
+    if (this.hasAttribute("film")) this.#takeOver();
+    this.#go(Number(step) || 0);
+    this.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Put the step's address where it can be pasted from, and into the page's own address. */
+  #copyLink() {
+    const { link } = this.#parts.buttons,
+      { t } = this.#parts,
+      figure = this.#number > 1 ? `figure=${this.#number}&` : "";
+    history.replaceState(null, "", `#${figure}step=${this.#at}`);
+    navigator.clipboard?.writeText(location.href);
+    link.title = t.linked;
+    link.setAttribute("aria-label", t.linked);
   }
 
   #build() {
@@ -371,6 +406,8 @@ class KvStory extends HTMLElement {
       const button = p.buttons[name];
       button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
     }
+    p.buttons.link.hidden = this.#number === 0;
+    p.buttons.link.addEventListener("click", () => this.#copyLink());
     p.range.addEventListener("input", () => this.#go(+p.range.value));
     p.beats.addEventListener("input", () => this.#scrub(+p.beats.value));
     p.speed.addEventListener("click", () => this.#setSpeed(SPEEDS[(SPEEDS.indexOf(this.#speed) + 1) % SPEEDS.length]));
@@ -508,6 +545,8 @@ class KvStory extends HTMLElement {
       story = this.#opened,
       end = story.states.length - 1;
     count.textContent = fill(t.at, this.#at, end);
+    buttons.link.title = t.link;
+    buttons.link.setAttribute("aria-label", t.link);
     range.value = String(this.#at);
     range.setAttribute("aria-valuetext", count.textContent);
     for (const button of [buttons.first, buttons.back]) button.setAttribute("aria-disabled", String(this.#at === 0));

@@ -126,6 +126,7 @@ button{font:inherit;color:inherit;background:var(--btn);border:1px solid var(--s
 button:hover{border-color:var(--line)}
 button[aria-disabled=true]{opacity:.45;cursor:default}
 .bar button svg{width:22px;height:22px;fill:currentColor;margin:auto}
+.bar button[hidden]{display:none}
 .bar input{flex:1 1 110px;min-width:90px;height:32px;accent-color:var(--line);margin:0 4px}
 .count{font-variant-numeric:tabular-nums;min-width:6.5em}
 .asking .cap{font-weight:600}
