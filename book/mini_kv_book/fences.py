@@ -67,14 +67,13 @@ def code(text: str, language: str) -> str:
 
 @fence
 def kv_story(body: str, md: Any) -> str:
-    """Draw the scenario of that name, in the language of the page. It opens after the first step, when there is a block."""
+    """Draw the scenario of that name, in the language of the page."""
     name, _, player = body.strip().partition(" by ")
     if name == "data":
-        data = pkgutil.resolve_name(player)()
-    else:
-        scenario = load_scenario(name, language_of(md))
-        data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
-    return f'<div class="kv-figure">{fragment({**data, "at": 1})}</div>'
+        return f'<div class="kv-figure">{fragment(pkgutil.resolve_name(player)())}</div>'
+    scenario = load_scenario(name, language_of(md))
+    data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
+    return f'<div class="kv-figure">{fragment(data)}</div>'
 
 
 @fence
