@@ -55,7 +55,7 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
 
 
 def _opened(data: Data) -> Data:
-    """Return the story with the step that it opens at: the first that gives a request blocks, but before any question."""
+    """Return the story with the step that it opens at: the first that has blocks, but before any question."""
     for number, step in enumerate(data["steps"], start=1):
         if "predict" in step:
             return data | {"at": number - 1} if number > 1 else data

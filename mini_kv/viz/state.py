@@ -83,6 +83,9 @@ def _after(before: State, step: Data, beginnings: dict[str, int]) -> State:
         tiers=before.tiers | {tier: names.split() for tier, names in step.get("tiers", {}).items()},
     )
     _fold(after, step, events)
+    for kind, block_id in events:
+        if kind == "allocated":
+            after.writer[block_id] = _holder(after, block_id)
     _colour(after, beginnings)
     return after
 
@@ -101,9 +104,6 @@ def _fold(state: State, step: Data, events: Sequence[tuple[str, int]]) -> None:
             state.words[block_id] = []
         if kind in ("evicted", "allocated"):
             state.hue[block_id] = 0
-        if kind == "allocated":
-            held = (name for name in state.order if any(block_id in table for table in state.tables[name]))
-            state.writer[block_id] = next(held, "")
     for count, run in step.get("ref", {}).items():
         for block_id in ids(run):
             state.ref[block_id] = int(count)
@@ -111,6 +111,11 @@ def _fold(state: State, step: Data, events: Sequence[tuple[str, int]]) -> None:
         state.name[int(block_id)] = name
     for block_id, words in step.get("words", {}).items():
         state.words[int(block_id)] = words
+
+
+def _holder(state: State, block_id: int) -> str:
+    """Return the first request that has the block in a table; empty for none."""
+    return next((name for name in state.order if any(block_id in table for table in state.tables[name])), "")
 
 
 def _colour(state: State, beginnings: dict[str, int]) -> None:

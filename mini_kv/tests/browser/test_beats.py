@@ -4,7 +4,6 @@ import itertools
 from typing import Any
 from xml.etree import ElementTree
 
-
 import pytest
 
 from mini_kv.lessons import second_home
@@ -254,7 +253,7 @@ def same_in_both(open_page, folder, data, width):
 @pytest.mark.parametrize("width", [360, 720])
 @pytest.mark.parametrize("name", scenario_names())
 def test_a_still_is_what_the_browser_draws(open_page, tmp_path, name, width):
-    """Every card of every step: place, height, colours, hash, count, filling, whose words, beginning, frame; every row."""
+    """Every card of every step: place, height, colours, hash, filling, whose words, beginning, frame; every row."""
     data = story_data(load_scenario(name))
     assert len([*same_in_both(open_page, tmp_path, data, width)]) == len(data["steps"]) + 1
 
@@ -334,7 +333,7 @@ def test_a_figure_has_one_height_whatever_is_stepped_to_or_answered(open_page, t
 
 
 def test_a_film_plays_by_itself_in_scenes(open_page, tmp_path):
-    """A question, the same again, both gone, two overwritten, four revived, and all again. Sharing is looked at longest."""
+    """A question, the same again, both gone, two overwritten, four revived, and again. Sharing is looked at longest."""
     markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
     (tmp_path / "film.html").write_text(markup, encoding="utf-8")
     shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
