@@ -182,7 +182,7 @@ class _Still:
         )
         longest = max((len(name) for state in self.states for name in state.order), default=1)
         longest = min(10, longest + (2 if self.num_groups > 1 else 0))
-        label = max(38 if narrow else 46, 9 * longest + 8)
+        label = max(38 if narrow else 46, 9 * longest + 14)
         tables = (table for state in self.states for groups in state.tables.values() for table in groups)
         longest_line = max(1, *(len(state.free) for state in self.states), *map(len, tables))
         room = (width - label) // longest_line - gap

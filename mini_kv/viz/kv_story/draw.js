@@ -188,7 +188,7 @@ function metrics(story, width) {
   const names = story.states.flatMap((state) => state.order);
   const suffix = story.numGroups > 1 ? 2 : 0;
   const longest = Math.min(10, suffix + Math.max(1, ...names.map((name) => name.length)));
-  const label = Math.max(narrow ? 38 : 46, 9 * longest + 8);
+  const label = Math.max(narrow ? 38 : 46, 9 * longest + 14);
   // Words have all the width that one line of cards leaves them.
   const longestLine = Math.max(1, ...story.states.flatMap((state) => [state.free.length, ...tableLengths(state)]));
   const room = Math.floor((width - label) / longestLine) - gap;
