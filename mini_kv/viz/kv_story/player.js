@@ -338,7 +338,7 @@ class KvStory extends HTMLElement {
       probe.replaceChildren(copy);
       const heights = contents.map((nodes) => {
         copy.replaceChildren(...nodes);
-        return copy.offsetHeight;
+        return Math.ceil(copy.getBoundingClientRect().height);
       });
       box.style.minHeight = `${Math.max(0, ...heights)}px`;
     };
