@@ -350,8 +350,8 @@ def test_a_film_plays_by_itself_in_scenes(open_page, tmp_path):
     lines = shown.evaluate("lines")
     scenes = [
         "The first person asks 32 words, and all 32 are computed.",
-        "The second person asks the same: 28 words are found, 4 are computed again, since the answer is guessed from the "
-        "last one.",
+        "The second person asks the same: 28 words are found, 4 are computed again, since the answer is guessed from"
+        " the last one.",
         "The first person leaves, and seven blocks are still held by the second.",
         "The second person leaves too, and nothing is erased.",
         "A guest with another question needs three blocks, and the end of the old question is overwritten.",
