@@ -614,8 +614,9 @@ export class Picture {
       if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9, this.#beat?.ids.includes(id) === false));
       const words = state.words[id],
         writer = words.length ? state.writer[id] : "",
-        hue = state.hue[id];
-      const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected, hue, words, writer].join();
+        hue = state.hue[id],
+        tag = writer && this.fig.classList.contains("film") ? writer : name.slice(0, 4); // what is read on the tag
+      const look = [tag, place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected, hue, words, writer].join();
       if (look === card.look) continue;
       card.look = look;
       const filling = tokens < story.blockSize ? "filling" : "";
@@ -630,7 +631,7 @@ export class Picture {
         ].join(" "),
       );
       // The label begins with what is seen, so that a voice can say it.
-      const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4), ...inLines(words, m)].filter(Boolean).join(" ");
+      const seen = [id, ref ? `\u00d7${ref}` : "", name && tag, ...inLines(words, m)].filter(Boolean).join(" ");
       const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(t.comma);
       card.g.setAttribute("aria-label", fill(t.block, seen) + t.colon + what);
       card.g.setAttribute("aria-selected", String(id === this.#selected));

@@ -100,7 +100,7 @@ svg .cell.held text{fill:var(--ink)}
 .dark .person3{--who:#e0b483;--tint:#5f4523}
 .bubble{border-color:var(--who)}
 .bubble b{color:var(--who)}
-.paid{display:flex;align-items:center;gap:8px}
+.paid{display:flex;flex-wrap:wrap;align-items:center;gap:0 8px}
 .meter{flex:1 1 80px;display:flex;gap:1px;min-width:60px}
 .meter i{flex:1 1 0;height:9px;border:1px solid var(--who);opacity:.55}
 .meter i.done{background:var(--who);opacity:1}
