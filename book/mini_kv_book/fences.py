@@ -3,6 +3,7 @@
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
 kv-film     a scenario's name: the figure, playing by itself until the reader takes it
+kv-still    a scenario's name and a step: a small picture of it, for a link
 kv-source   a dotted symbol: its source text, in lines that the column holds
 kv-python   Python: the code, and what it printed. The fences of a page share their names, as a notebook's cells do.
             With a line `# predict first` the output is folded, so that the question before it is not answered by it
@@ -27,6 +28,7 @@ from pymdownx.superfences import SuperFencesException
 from mini_kv.lessons.instrument import STYLE
 from mini_kv.trace.scenario import ScenarioError, load_scenario
 from mini_kv.viz.figure import fragment, played_data, story_data
+from mini_kv.viz.still import svg
 from mini_kv_book.kept import Cells, kept
 from mini_kv_book.links import link_to
 from mini_kv_book.narrow import narrow
@@ -80,6 +82,14 @@ def kv_film(body: str, md: Any) -> str:
     return (
         f'<div class="kv-figure">{fragment(story_data(load_scenario(body.strip(), language_of(md))), film=True)}</div>'
     )
+
+
+@fence
+def kv_still(body: str, md: Any) -> str:
+    """Draw a step of the scenario, without its memory, as small as a picture in a link is."""
+    name, step = body.split()
+    data = story_data(load_scenario(name, language_of(md)))
+    return f'<div class="kv-thumb">{svg(data, int(step), width=260, memory=False)}</div>'
 
 
 @fence

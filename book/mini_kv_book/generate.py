@@ -23,10 +23,10 @@ CONFIG = ROOT / "book" / "mkdocs.yml"
 PARTS = {
     "Why": ("01", "02"),
     "Blocks": ("03", "04", "05"),
-    "Names and sharing": ("06", "07", "08", "09", "18"),
-    "The engine": ("13", "14"),
-    "Tensors": ("10", "11", "12", "15", "16", "17", "19"),
-    "In service": ("22",),
+    "Sharing": ("06", "07", "08", "09", "18"),
+    "Scheduling": ("13", "14"),
+    "Attention": ("10", "11", "12", "15", "16"),
+    "Serving": ("17", "19", "22"),
     "Reading vLLM": ("20",),
 }
 """The parts of the book, in the order of reading. A chapter's file and address keep the number it was written with."""

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import pkgutil
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -55,22 +56,32 @@ def wrong_story(body: str, lang: str) -> str:
     return ""
 
 
+def wrong_still(name: str, step: str) -> str:
+    """Return what is wrong with a scenario's name and a step of it, or nothing."""
+    return "" if 0 < int(step) <= len(load_scenario(name).steps) else "no such step"
+
+
+RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
+    "kv-python": run_python,
+    "kv-chart": run_chart,
+    "kv-instrument": run_instrument,
+}
+
+
 def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
     """Show the fence as the build would; return what is wrong with it, or nothing."""
     try:
         match fence.kind:
-            case "kv-python":
-                run_python(fence.body, namespace)
-            case "kv-chart":
-                run_chart(fence.body, namespace)
-            case "kv-instrument":
-                run_instrument(fence.body, namespace)
+            case "kv-python" | "kv-chart" | "kv-instrument":
+                RUNNERS[fence.kind](fence.body, namespace)
             case "kv-output":
                 run_command(fence.body)
             case "kv-source":
                 source_of(fence.body)
             case "kv-story" | "kv-film":
                 return wrong_story(fence.body, "zh" if fence.where.startswith("book/docs/zh/") else "en")
+            case "kv-still":
+                return wrong_still(*fence.body.split())
             case "kv-lab":
                 return "" if fence.body.strip() in generate.labs() else "no such lab"
             case "kv-puzzle":

@@ -62,13 +62,21 @@ def mutants_of(lab_id: str) -> int:
     return len(load_mutants(load_lab(ROOT / "labs" / lab_id)))
 
 
+def labs_in_page() -> list[str]:
+    """Return the labs that the page's Python can run: those that need neither PyTorch nor Triton."""
+    return [path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml") if 'needs = "C"' in path.read_text("utf-8")]
+
+
 COUNTED: list[tuple[str, str, Callable[[], int]]] = [
     ("README.md", f"`make notebooks`: {NUMBER} notebooks", lambda: len([*ROOT.glob("notebooks/*.ipynb")])),
     ("README.md", f"mini-kv puzzle +# {NUMBER} small ones", lambda: len(puzzle_names())),
     ("README.md", rf"engine.md\): {NUMBER} files", lambda: len(spine()["files"])),
     ("README.md", rf"`KVCacheManager` \| {NUMBER} \|", lambda: len(PARTS["KVCacheManager"]())),
     ("README.md", rf"`Scheduler` \| {NUMBER} \|", lambda: len(PARTS["Scheduler"]())),
-    ("book/docs/index.md", rf"{NUMBER} \[puzzles\]", lambda: len(puzzle_names())),
+    ("book/docs/index.md", f"{NUMBER} puzzles", lambda: len(puzzle_names())),
+    ("book/docs/index.md", f"{NUMBER} chapters with", lambda: len([*DOCS.glob("chapters/*.md")])),
+    ("book/docs/index.md", f"{NUMBER} graded labs", lambda: len([*ROOT.glob("labs/lab-*")])),
+    ("book/docs/index.md", rf"{NUMBER}\s+run in the page", lambda: len(labs_in_page())),
     ("book/docs/engine.md", f"hash; {NUMBER} files on", lambda: len(spine()["files"])),
     ("book/docs/reference/errata.md", f"Of {NUMBER} figures and", lambda: len(claims()) + len(TRUE_AS_WRITTEN)),
     ("book/docs/reference/errata.md", f"could be checked, {NUMBER} stood", lambda: len(TRUE_AS_WRITTEN)),

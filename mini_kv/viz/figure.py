@@ -36,8 +36,6 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
         writer.head["lang"] = scenario.lang
     if len(scenario.groups) > 1:
         writer.head["groups"] = list(scenario.groups)
-    if scenario.steps and scenario.steps[0].predict is None:
-        writer.head["at"] = 1  # no reader begins at an empty pool, unless the first step is asked about
     if scenario.ending:
         writer.head["ending"] = " ".join(scenario.ending.split())
     for played in steps:
@@ -53,7 +51,17 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
             waiting=_waiting(played),
             words=played.words,
         )
-    return writer.data()
+    return _opened(writer.data())
+
+
+def _opened(data: Data) -> Data:
+    """Return the story with the step that it opens at: the first that has blocks, but before any question."""
+    for number, step in enumerate(data["steps"], start=1):
+        if "predict" in step:
+            return data | {"at": number - 1} if number > 1 else data
+        if step.get("events"):
+            return data | {"at": number}
+    return data
 
 
 def puzzle_data(player: PuzzlePlayer) -> Data:

@@ -18,6 +18,8 @@ class State:
     free: list[int]
     used: list[bool]
     words: list[list[str]]
+    writer: list[str]
+    """The request whose step computed what the block holds; empty for none."""
     hue: list[int]
     """Which beginning a block's content goes back to, from 1; 0: none is known."""
     tables: Tables = field(default_factory=dict)
@@ -33,7 +35,9 @@ class State:
 def states(data: Data) -> list[State]:
     """Return the state before the first step, and the one after each. Only what steps say of events is told of them."""
     size = data["num_blocks"]
-    empty = State([0] * size, [""] * size, [*range(1, size)], [False] * size, [[] for _ in range(size)], [0] * size)
+    empty = State(
+        [0] * size, [""] * size, [*range(1, size)], [False] * size, [[] for _ in range(size)], [""] * size, [0] * size
+    )
     beginnings: dict[str, int] = {}
     found = [_after(empty, data.get("start", {}), beginnings)]
     for step in data["steps"]:
@@ -68,6 +72,7 @@ def _after(before: State, step: Data, beginnings: dict[str, int]) -> State:
         name=[*before.name],
         used=[*before.used],
         words=[*before.words],
+        writer=[*before.writer],
         hue=[*before.hue],
         free=ids(step["free"]) if "free" in step else before.free,
         tables=tables,
@@ -78,6 +83,9 @@ def _after(before: State, step: Data, beginnings: dict[str, int]) -> State:
         tiers=before.tiers | {tier: names.split() for tier, names in step.get("tiers", {}).items()},
     )
     _fold(after, step, events)
+    for kind, block_id in events:
+        if kind == "allocated":
+            after.writer[block_id] = _holder(after, block_id)
     _colour(after, beginnings)
     return after
 
@@ -103,6 +111,11 @@ def _fold(state: State, step: Data, events: Sequence[tuple[str, int]]) -> None:
         state.name[int(block_id)] = name
     for block_id, words in step.get("words", {}).items():
         state.words[int(block_id)] = words
+
+
+def _holder(state: State, block_id: int) -> str:
+    """Return the first request that has the block in a table; empty for none."""
+    return next((name for name in state.order if any(block_id in table for table in state.tables[name])), "")
 
 
 def _colour(state: State, beginnings: dict[str, int]) -> None:

@@ -25,6 +25,8 @@ HELD, LINE, CARD, INK, SOFT, RULE, TAG, NEW = (
     "#e69f00",
     "#b64500",
 )
+TINTS = (HELD, "#e6daf3", "#d0eadc", "#f0e0c2")
+"""The colour of held words, by the request that computed them."""
 HUES = (
     ("#009e73", ""),
     ("#cc79a7", "7 3"),
@@ -162,11 +164,11 @@ class _Still:
         self.data = data
         self.t = words(data.get("lang", "en"))
         self.states = states(data)
+        self.requests = [*dict.fromkeys(name for state in self.states for name in state.order)]
         self.num_groups = max((len(groups) for state in self.states for groups in state.tables.values()), default=1)
         self.m = self._sizes(min(width, 960))
         self.free_y = HEAD + HEAD + max(self.m.py, *map(self._table_height, range(len(self.states))))
-        lines = max(_lines(len(state.free) + 1, self.m) for state in self.states)
-        self.shelves_y = self.free_y + HEAD + lines + HEAD
+        self.shelves_y = self.free_y + HEAD + max(map(self._queue_height, self.states)) + HEAD
         self.memory_y = self.shelves_y + sum(HEAD + self._shelf_lines(tier) * SHELF for tier in data.get("tiers", ()))
         self.per_line = max(1, self.m.width // (CELL + 2))
         self.height = self.memory_y + -(-data["num_blocks"] // self.per_line) * (CELL + 2) + 4
@@ -175,12 +177,23 @@ class _Still:
         narrow = width < 480
         words = any(any(state.words) for state in self.states)
         under = not words and (narrow or self.data["num_blocks"] > 10)
-        w, low, gap = ((72, 68, 3) if narrow else (92, 68, 5)) if words else ((36, 44, 3) if narrow else (50, 46, 5))
+        usual, low, gap = (
+            ((72, 68, 3) if narrow else (92, 68, 5)) if words else ((36, 44, 3) if narrow else (50, 46, 5))
+        )
         longest = max((len(name) for state in self.states for name in state.order), default=1)
         longest = min(10, longest + (2 if self.num_groups > 1 else 0))
-        label = max(38 if narrow else 46, 9 * longest + 8)
+        label = max(38 if narrow else 46, 9 * longest + 14)
+        tables = (table for state in self.states for groups in state.tables.values() for table in groups)
+        longest_line = max(1, *(len(state.free) for state in self.states), *map(len, tables))
+        room = (width - label) // longest_line - gap
+        w = min(room, 120) if words and not narrow and room >= 76 else usual
         columns = max(1, (width - label) // (w + gap))
         return Sizes(w, low + (10 if under else 0), gap, label, columns, width, under, words)
+
+    def _queue_height(self, state: State) -> int:
+        """Return what the queue takes: its cards, and a line for the word at its end where no place is left beside."""
+        full = len(state.free) > 0 and len(state.free) % self.m.columns == 0
+        return _lines(len(state.free), self.m) + (16 if full else 0)
 
     def _bands(self, state: State, order: Sequence[str]) -> list[Band]:
         found = []
@@ -286,7 +299,9 @@ class _Still:
         parts = [_rect(0, 0, m.w, at.h, 5, fill=CARD, stroke=line, stroke_width=thick, stroke_dasharray=dashes)]
         share = self._share(state, block_id)
         if ref and share:
-            parts.append(_rect(1.5, 1.5, round((m.w - 3) * share, 3), at.h - 3, 3, fill=HELD))
+            writer = state.writer[block_id] if state.words[block_id] else ""
+            tint = TINTS[self.requests.index(writer) % len(TINTS)] if writer else HELD
+            parts.append(_rect(1.5, 1.5, round((m.w - 3) * share, 3), at.h - 3, 3, fill=tint))
         if state.hue[block_id]:
             colour, dash = HUES[(state.hue[block_id] - 1) % len(HUES)]
             dash = f' stroke-dasharray="{dash}"' if dash else ""

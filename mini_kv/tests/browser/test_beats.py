@@ -1,5 +1,6 @@
 """A step is played as its events in order: seen by sampling the picture in every frame that the browser draws."""
 
+import itertools
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,7 +12,7 @@ from mini_kv.tests.story_examples import crowded_run
 from mini_kv.trace.scenario import load_scenario, parse_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.state import ids
-from mini_kv.viz.still import MOST_BLOCKS, svg
+from mini_kv.viz.still import MOST_BLOCKS, TINTS, svg
 
 pytestmark = pytest.mark.browser
 
@@ -204,6 +205,7 @@ CARDS = """() => {
             base.strokeDasharray === 'none' ? '' : base.strokeDasharray.replaceAll(/px|,/g, ''),
             part('.tagtext').textContent, part('.ref').textContent,
             held ? Math.round(100 * parseFloat(part('.lvl').style.width)) : 0,
+            held && parseFloat(part('.lvl').style.width) ? hex(getComputedStyle(part('.lvl')).fill) : '',
             part('.hue').classList.contains('none') ? '' : hex(getComputedStyle(part('.hue')).stroke),
             part('.words').textContent, card.querySelectorAll('.ring').length];
   }).sort((a, b) => a[0] - b[0])];
@@ -225,13 +227,14 @@ def card_of(group):
     """Return one card of a still: a list of what can be seen of it."""
     rects, texts = group.findall(f"{SPACE}rect"), group.findall(f"{SPACE}text")
     x, y = map(float, group.get("transform")[len("translate(") : -1].split())
-    base, level = rects[0], [rect for rect in rects if rect.get("fill") == "#cde4f6"]
+    base, level = rects[0], [rect for rect in rects if rect.get("fill") in TINTS]
     hue = [path.get("stroke") for path in group.findall(f"{SPACE}path")]
     by_class = {text.get("class"): text.text for text in texts}
     words = " ".join(text.text for text in texts if text.get("class") is None)
     width = round(100 * float(level[0].get("width"))) if level else 0
     card = [group.get("data-id"), x, y, float(base.get("height")), base.get("stroke"), base.get("fill")]
     card += [base.get("stroke-dasharray", ""), by_class.get("tagtext", ""), by_class.get("ref", ""), width]
+    card += [level[0].get("fill") if width else ""]
     return [*card, hue[0] if hue else "", words, len([1 for rect in rects if rect.get("stroke") == "#b64500"])]
 
 
@@ -250,7 +253,7 @@ def same_in_both(open_page, folder, data, width):
 @pytest.mark.parametrize("width", [360, 720])
 @pytest.mark.parametrize("name", scenario_names())
 def test_a_still_is_what_the_browser_draws(open_page, tmp_path, name, width):
-    """Every card of every step: place, height, colours, name, count, filling, beginning, words, frame; every row."""
+    """Every card of every step: place, height, colours, hash, filling, whose words, beginning, frame; every row."""
     data = story_data(load_scenario(name))
     assert len([*same_in_both(open_page, tmp_path, data, width)]) == len(data["steps"]) + 1
 
@@ -292,11 +295,45 @@ def test_a_pool_that_is_too_large_has_no_still():
         svg(crowded_run(1000), 1)
 
 
+# Nothing moves under the reader ---------------------------------------------------------------------------------------
+
+
+HEIGHTS = """async () => {
+  const story = document.querySelector('kv-story'), root = story.shadowRoot, seen = new Set();
+  const button = (title) => [...root.querySelectorAll('button')].find((one) => one.title === title);
+  const look = () => seen.add(root.querySelector('.fig').offsetHeight);
+  story.step = 0;
+  look();
+  for (let end = 0; end < 200 && button('Step forward').getAttribute('aria-disabled') === 'false'; end++) {
+    button('Step forward').click();
+    look();
+    const count = root.querySelectorAll('.ask:not([hidden]) .choices button').length;
+    for (let i = 0; i < count; i++) {  // every choice, the wrong ones too, until the right one goes on
+      root.querySelectorAll('.ask:not([hidden]) .choices button')[i]?.click();
+      look();
+    }
+  }
+  for (let step = story.step; step >= 0; step--) {
+    story.step = step;
+    look();
+  }
+  return [...seen];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1000])
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_figure_has_one_height_whatever_is_stepped_to_or_answered(open_page, tmp_path, name, width):
+    (tmp_path / "story.html").write_text(page(story_data(load_scenario(name))), encoding="utf-8")
+    shown = open_page((tmp_path / "story.html").as_uri(), width=width, height=700)
+    assert len(shown.evaluate(HEIGHTS)) == 1
+
+
 # A film ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_film_plays_by_itself_in_ten_seconds(open_page, tmp_path):
-    """Without a touch: a question, the same again, both gone, two overwritten, four revived; then all again."""
+def test_a_film_plays_by_itself_in_scenes(open_page, tmp_path):
+    """A question, the same again, both gone, two overwritten, four revived, and again. Sharing is looked at longest."""
     markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
     (tmp_path / "film.html").write_text(markup, encoding="utf-8")
     shown = open_page((tmp_path / "film.html").as_uri(), width=1000)
@@ -309,24 +346,26 @@ def test_a_film_plays_by_itself_in_ten_seconds(open_page, tmp_path):
       note();
       new MutationObserver(note).observe(line, {childList: true, characterData: true, subtree: true});
     }""")
-    shown.clock.run_for(12_000)
+    shown.clock.run_for(27_000)
     lines = shown.evaluate("lines")
-    assert [line for line, _ in lines[:8]] == [
-        "A asks a question of 32 words, and all 32 are computed.",
-        "B asks the same and shares seven of A's blocks.",
-        "A leaves.",
-        "B leaves as well.",
-        "A stranger comes, and two of the old blocks are overwritten.",
-        "The stranger leaves.",
-        "D comes back with the same beginning, and four blocks are revived.",
-        ".",
+    scenes = [
+        "The first person asks 32 words, and all 32 are computed.",
+        "The second person asks the same: 28 words are found, 4 are computed again, since the answer is guessed from"
+        " the last one.",
+        "The first person leaves, and seven blocks are still held by the second.",
+        "The second person leaves too, and nothing is erased.",
+        "A guest with another question needs three blocks, and the end of the old question is overwritten.",
+        "The guest leaves, and the beginning of the old question is still there.",
+        "A third person begins like the first two: 16 of 20 words are found.",
     ]
-    assert 7_000 < lines[7][1] < 12_000
+    assert [line for line, _ in lines] == [*scenes, scenes[0]]
+    lengths = [after - before for (_, before), (_, after) in itertools.pairwise(lines)]
+    assert [round(length / 100) for length in lengths[1:]] == [52, 34, 34, 34, 34, 34]
     assert shown.locator(".ask").is_hidden()
 
 
 def test_a_film_waits_under_the_pointer_and_ends_when_it_is_taken(open_page, tmp_path):
-    """The pointer stops it, so does its button; taken, it is at the first step, with controls and questions."""
+    """The pointer stops it, so does its button; taken, it is at the step that was seen, with controls and questions."""
     markup = page(story_data(load_scenario("asked-twice"))).replace("<kv-story ", "<kv-story film ", 1)
     (tmp_path / "film.html").write_text(markup, encoding="utf-8")
     shown = open_page((tmp_path / "film.html").as_uri(), width=1000)

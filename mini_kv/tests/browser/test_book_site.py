@@ -468,3 +468,50 @@ def test_on_paper_there_is_the_text_alone(book_url, open_page):
     around = page.locator(".md-header, .md-tabs, .md-sidebar, .md-footer, .headerlink")
     assert not any(element.is_visible() for element in around.all())
     assert page.locator("h1").is_visible()
+
+
+# The first screen ----------------------------------------------------------------------------------------------------
+
+SHIFT = """() => new Promise((done) => {
+  let sum = 0;
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value;
+  }).observe({ type: 'layout-shift', buffered: true });
+  setTimeout(() => done(sum), 4500);  // the first scene, and the change to the second
+})"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1280, 720)])
+def test_the_first_screen_does_not_move(width, height, book_url, open_page):
+    """Neither while the page is loaded nor when the film goes on to its next scene."""
+    page = open_page(book_url, width=width, height=height)
+    assert page.evaluate(SHIFT) < 0.02
+
+
+def test_the_whole_film_is_on_the_first_screen(book_url, open_page):
+    """The claim, two people, what is happening, the tables, the queue."""
+    page = open_page(book_url, width=1280, height=720)
+    page.wait_for_selector("kv-story .pic")
+    assert page.locator("h1").inner_text().startswith("The second person pays for 4 words, not 32")
+    assert page.evaluate("document.querySelector('kv-story').getBoundingClientRect().bottom") <= 720
+    assert page.locator("kv-story .bubble .cost").all_inner_texts()[0] == "computed 32 of 32"
+
+
+def test_a_step_has_an_address_and_a_link_opens_there(book_url, open_page):
+    """A chapter's first figure is meant where the address names none; the button puts the step into the address."""
+    url = f"{book_url}chapters/07-share-free-revive-evict/"
+    page = open_page(f"{url}#step=4")
+    counts = page.locator("kv-story .count")
+    assert counts.first.inner_text().startswith("step 4 of")
+    assert page.evaluate("document.querySelector('kv-story').getBoundingClientRect().top") < 800
+    page.locator("kv-story").first.get_by_role("button", name="Step back").click()
+    page.locator("kv-story").first.get_by_role("button", name="Copy a link to this step").click()
+    assert page.evaluate("location.hash") == "#step=3"
+    page.goto(f"{book_url}#step=2")  # the film of the first page is handed over
+    assert page.locator("kv-story .count").inner_text() == "step 2 of 7"
+
+
+def test_the_second_figure_of_a_page_is_addressed_by_its_number(book_url, open_page):
+    page = open_page(f"{book_url}chapters/18-who-should-go/#figure=2&step=3")
+    counts = page.locator("kv-story .count").all_inner_texts()
+    assert [count.partition(" of")[0] for count in counts[:2]] == ["step 1", "step 3"]

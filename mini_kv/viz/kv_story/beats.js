@@ -92,6 +92,7 @@ class Scene {
       name: before.name.slice(),
       used: before.used.slice(),
       words: after.words.map((words, id) => (changed.has(id) ? before.words[id] : words)),
+      writer: after.writer.map((writer, id) => (changed.has(id) ? before.writer[id] : writer)),
       hue: after.hue.map((hue, id) => (changed.has(id) ? before.hue[id] : hue)),
       free: before.free.slice(),
       tables: new Map(),
@@ -137,6 +138,7 @@ class Scene {
     this.#done++;
     if (kind === "evicted") [now.words[id], now.hue[id]] = [[], 0];
     else [now.words[id], now.hue[id]] = [this.#after.words[id], this.#after.hue[id]];
+    if (kind === "allocated") now.writer[id] = this.#after.writer[id];
     if (["allocated", "revived", "shared"].includes(kind)) {
       const cell = take(this.#toFill, (one) => one.id === id);
       if (!cell) return [];
@@ -185,6 +187,7 @@ class Scene {
       name: now.name.slice(),
       used: now.used.slice(),
       words: now.words.slice(),
+      writer: now.writer.slice(),
       hue: now.hue.slice(),
       free: now.free.slice(),
       events: this.#after.events.slice(0, this.#done),

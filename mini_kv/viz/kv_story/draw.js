@@ -24,7 +24,7 @@ import { asText, fill } from "./words.js";
  * @typedef {ReturnType<typeof places>} Places
  * @typedef {{g: SVGElement, look: string, x?: number, y?: number, inside?: Inside}} Card
  * @typedef {{base: SVGElement, level: SVGElement, tag: SVGElement, ref: SVGElement, tagText: SVGElement,
- *   text: SVGElement, hue: SVGElement, ring: SVGElement | null, name: string}} Inside
+ *   by: SVGElement, text: SVGElement, hue: SVGElement, ring: SVGElement | null, name: string}} Inside
  * @typedef {Record<string, string | number>} Attributes
  */
 
@@ -179,12 +179,20 @@ function metrics(story, width) {
   const words = !dense && story.states.some((state) => state.words.some((list) => list.length));
   // Beside a number of two digits, and on a narrow card, the count has no room, so it goes under the number.
   const under = !dense && !words && (narrow || story.numBlocks > 10);
-  const [w, low, gap] = dense ? [14, 14, 2] : words ? (narrow ? [72, 68, 3] : [92, 68, 5]) : narrow ? [36, 44, 3] : [50, 46, 5];
+  const [usual, low, gap] = dense
+    ? [14, 14, 2]
+    : words
+      ? (narrow ? [72, 68, 3] : [92, 68, 5])
+      : narrow ? [36, 44, 3] : [50, 46, 5];
   const h = low + (under ? 10 : 0);
   const names = story.states.flatMap((state) => state.order);
   const suffix = story.numGroups > 1 ? 2 : 0;
   const longest = Math.min(10, suffix + Math.max(1, ...names.map((name) => name.length)));
-  const label = Math.max(narrow ? 38 : 46, 9 * longest + 8);
+  const label = Math.max(narrow ? 38 : 46, 9 * longest + 14);
+  // Words have all the width that one line of cards leaves them.
+  const longestLine = Math.max(1, ...story.states.flatMap((state) => [state.free.length, ...tableLengths(state)]));
+  const room = Math.floor((width - label) / longestLine) - gap;
+  const w = words && !narrow && room >= 76 ? Math.min(room, 120) : usual;
   return {
     dense,
     under,
@@ -199,6 +207,9 @@ function metrics(story, width) {
     columns: Math.max(1, Math.floor((width - label) / (w + gap))),
   };
 }
+
+/** @type {(state: State) => number[]} */
+const tableLengths = (state) => [...state.tables.values()].flatMap((groups) => groups.map((table) => table.length));
 
 /**
  * The lines of the tables: per group and band of columns, the rows that reach there.
@@ -223,6 +234,9 @@ const HEAD = 28,
   SHELF = 24;
 /** @type {(band: Band, m: Metrics) => number} */
 const bandHeight = (band, m) => (band.head ? 18 : 0) + band.rows.length * m.py + 4;
+/** What the queue takes: its cards, and a line for the word at its end where no place is left beside them.
+ * @type {(state: State, m: Metrics) => number} */
+const queueHeight = ({ free }, m) => lines(free.length, m) + (free.length && free.length % m.columns === 0 ? 16 : 0);
 /** @type {(count: number, m: Metrics) => number} */
 const lines = (count, m) => Math.max(1, Math.ceil(count / m.columns)) * m.py;
 
@@ -263,7 +277,7 @@ function zones(story, m, states = story.states) {
   };
   const inTables = most((state) => bands(story, inside(state), m).reduce((sum, band) => sum + bandHeight(band, m), 0));
   const free = tables + HEAD + Math.max(m.py, inTables);
-  let y = free + HEAD + most((state) => lines(state.free.length + 1, m));
+  let y = free + HEAD + most((state) => queueHeight(state, m));
   const numStrays = most((state) => strays(state).length);
   const stray = numStrays ? y + HEAD : undefined;
   if (numStrays) y += HEAD + lines(numStrays, m);
@@ -570,10 +584,11 @@ export class Picture {
     const tag = draw("rect", { class: "tag", x: 3, width: w - 6, height: 15, rx: 4 });
     const ref = draw("text", { class: "ref", x: w - 5, y: m.under ? 29 : 16 });
     const tagText = draw("text", { class: "tagtext", x: w / 2 });
+    const by = draw("text", { class: "by", x: w / 2, "aria-hidden": "true" });
     const number = draw("text", { class: "id", x: 9, y: 17 }, `${id}`);
-    const g = draw("g", names, base, level, hue, tag, number, " ", ref, " ", tagText, " ", text);
+    const g = draw("g", names, base, level, hue, tag, number, " ", ref, " ", tagText, by, " ", text);
     cardsLayer.append(g);
-    return { g, look: "", inside: { base, level, tag, ref, tagText, text, hue, ring: null, name: "" } };
+    return { g, look: "", inside: { base, level, tag, ref, tagText, by, text, hue, ring: null, name: "" } };
   }
 
   /** @param {Places} at */
@@ -598,8 +613,10 @@ export class Picture {
       this.#put(card, place, kinds);
       if (!m.dense) above.push(...signsAbove(kinds, place.x + m.w / 2, place.y - 9, this.#beat?.ids.includes(id) === false));
       const words = state.words[id],
-        hue = state.hue[id];
-      const look = [place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected, hue, words].join();
+        writer = words.length ? state.writer[id] : "",
+        hue = state.hue[id],
+        tag = writer && this.fig.classList.contains("film") ? writer : name.slice(0, 4); // what is read on the tag
+      const look = [tag, place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected, hue, words, writer].join();
       if (look === card.look) continue;
       card.look = look;
       const filling = tokens < story.blockSize ? "filling" : "";
@@ -610,14 +627,15 @@ export class Picture {
           ref > 0 ? `held ${filling}` : "",
           state.used[id] ? "" : "never",
           id === this.#selected ? "sel" : "",
+          writer ? `person${story.requests.indexOf(writer) % 4}` : "",
         ].join(" "),
       );
       // The label begins with what is seen, so that a voice can say it.
-      const seen = [id, ref ? `\u00d7${ref}` : "", name.slice(0, 4), ...inLines(words, m)].filter(Boolean).join(" ");
+      const seen = [id, ref ? `\u00d7${ref}` : "", name && tag, ...inLines(words, m)].filter(Boolean).join(" ");
       const what = [stateWords(t, story, state, id), ...kinds.map((kind) => t.kinds[kind])].join(t.comma);
       card.g.setAttribute("aria-label", fill(t.block, seen) + t.colon + what);
       card.g.setAttribute("aria-selected", String(id === this.#selected));
-      if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens, words, hue });
+      if (card.inside) this.#showInside(card, card.inside, place, { ref, name, kinds, tokens, words, hue, writer });
       else card.g.setAttribute("height", String(place.h));
     }
     signsLayer.replaceChildren(...(m.dense ? this.#shapes(at) : above)); // above all cards
@@ -654,9 +672,9 @@ export class Picture {
    * @param {Card} card
    * @param {Inside} inside
    * @param {Place} place
-   * @param {{ref: number, name: string, kinds: string[], tokens: number, words: string[], hue: number}} shown
+   * @param {{ref: number, name: string, kinds: string[], tokens: number, words: string[], hue: number, writer: string}} shown
    */
-  #showInside(card, inside, place, { ref, name, kinds, tokens, words, hue }) {
+  #showInside(card, inside, place, { ref, name, kinds, tokens, words, hue, writer }) {
     const { m, story } = this,
       out = 1.5;
     inside.base.style.height = `${place.h}px`;
@@ -668,7 +686,8 @@ export class Picture {
     inside.tag.style.display = name ? "" : "none";
     inside.ref.textContent = ref ? `\u00d7${ref}` : "";
     inside.tagText.textContent = name.slice(0, 4);
-    move(inside.tagText, 0, place.h - 6);
+    inside.by.textContent = name && writer;
+    for (const text of [inside.tagText, inside.by]) move(text, 0, place.h - 6);
     inside.hue.setAttribute("class", hue ? `hue hue${(hue - 1) % 6}` : "hue none");
     inside.hue.setAttribute("d", `M4.5 4V${place.h - 4}`);
     if (m.words) this.#write(inside.text, words);

@@ -57,6 +57,7 @@ import { fill } from "./words.js";
  * @property {number[]} ref by block id
  * @property {string[]} name the block's hash, by block id; "" for a block that is not cached
  * @property {string[][]} words those of the block's tokens, by block id, where the story tells them
+ * @property {string[]} writer by block id: the request whose step computed what the block holds; "" for none
  * @property {number[]} hue by block id: which beginning its content goes back to, from 1; 0: none is known
  * @property {boolean[]} used whether anything has happened to the block, by block id
  * @property {Map<string, number[][]>} tables by request: block ids per group; -1 where a block is yet to come
@@ -78,6 +79,7 @@ import { fill } from "./words.js";
  * @property {number} blockSize
  * @property {number} numBlocks
  * @property {number} numGroups
+ * @property {string[]} requests in the order of their first appearance
  */
 
 /** Something in the data that no figure can be drawn of: a key of the words, and what to fill in. */
@@ -297,6 +299,7 @@ function apply(before, step, number, beginnings) {
     name: before.name.slice(),
     used: before.used.slice(),
     words: before.words.slice(),
+    writer: before.writer.slice(),
     hue: before.hue.slice(),
     tables: new Map(before.tables),
     tok: { ...before.tok, ...step.tok },
@@ -338,6 +341,8 @@ function apply(before, step, number, beginnings) {
   for (const { id } of next.events) next.used[id] = true;
   next.order = rowOrder(before.order, next.tables);
   next.holders = holdersIn(next.order, next.tables);
+  for (const { kind, id } of next.events)
+    if (kind === "allocated") next.writer[id] = next.holders.get(id)?.[0].request ?? "";
   beginnings.colour(next);
   next.asked = [...before.asked, ...newPrompts(before, next)].slice(-2);
   return next;
@@ -383,6 +388,7 @@ export function decode(anything) {
     ref: Array(n).fill(0),
     name: Array(n).fill(""),
     words: Array(n).fill([]),
+    writer: Array(n).fill(""),
     hue: Array(n).fill(0),
     used: Array(n).fill(false),
     tables: new Map(),
@@ -401,6 +407,7 @@ export function decode(anything) {
   return {
     data,
     states,
+    requests: [...new Set(states.flatMap((state) => state.order))],
     title: String(data.title ?? ""),
     blockSize: data.block_size,
     numBlocks: n,

@@ -21,22 +21,31 @@ export function legend(t) {
 }
 
 /**
- * The last two prompts as bubbles: what was found is underlined, what was computed is not.
+ * The last two prompts as bubbles, each with a meter of a place per word: filled for a word that was computed, hollow for
+ * one that was found. What was found is underlined in the text.
  * @param {Words} t
+ * @param {Story} story
  * @param {State} state
+ * @param {State} before
  */
-export function bubbles(t, state) {
+export function bubbles(t, story, state, before) {
   return state.asked.map(({ request, words, found }) => {
     const [old, fresh] = [words.slice(0, found), words.slice(found)].map(asText);
+    const isNew = !before.asked.some((one) => one.request === request);
+    const places = words.map((_, i) => make("i", { class: i < found ? "" : "done", style: `--i:${i - found}` }));
     const here = state.tables.has(request) ? "" : "gone";
     return make(
       "p",
-      { class: `bubble ${here}` },
-      make("b", {}, request),
-      " ",
+      { class: `bubble person${story.requests.indexOf(request) % 4} ${here}` },
+      make(
+        "span",
+        { class: "paid" },
+        make("b", {}, request),
+        make("span", { class: `meter ${isNew ? "new" : ""}`, "aria-hidden": "true" }, ...places),
+        make("span", { class: "cost" }, fill(t.cost, words.length - found, words.length)),
+      ),
       make("span", { class: "found" }, old),
-      ` ${fresh} `,
-      make("span", { class: "cost" }, fill(t.cost, words.length - found, words.length)),
+      ` ${fresh}`,
     );
   });
 }

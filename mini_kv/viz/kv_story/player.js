@@ -6,7 +6,8 @@
 //     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
 //
 // While a step is played it fires "kv-beat" with {step, beat, beats, kind, ids, request}. The attribute film lets it play
-// by itself until the reader takes it.
+// by itself until the reader takes it. On a page of the book each step has an address: #step=4, or #figure=2&step=4 for
+// another figure than the first.
 
 import { beatsOf } from "./beats.js";
 import { draw, make, Picture } from "./draw.js";
@@ -32,6 +33,7 @@ const ICONS = {
   pause: "M6 5h4v14H6zM14 5h4v14h-4z",
   forward: "M7 5v14l10-7z",
   last: "M16 5h2v14h-2zM4 5v14l10-7z",
+  link: "M4 12a4 4 0 0 1 4-4h3v2H8a2 2 0 0 0 0 4h3v2H8a4 4 0 0 1-4-4zm5 1v-2h6v2zm4-5h3a4 4 0 0 1 0 8h-3v-2h3a2 2 0 0 0 0-4h-3z",
 };
 
 /** Milliseconds of a beat, by kind. @type {Record<string, number>} */
@@ -81,29 +83,56 @@ function makeParts(t, story) {
     play: button("play"),
     forward: button("forward"),
     last: button("last"),
+    link: button("link"),
   };
+  const { link, ...steps } = buttons;
   const range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
   const count = make("span", { class: "count" });
-  const bar = make("div", { class: "bar" }, ...Object.values(buttons), range, count);
+  const bar = make("div", { class: "bar" }, ...Object.values(steps), range, count, link);
   const beats = make("input", { type: "range", min: 0, step: 1, "aria-label": t.within });
   const beat = make("output");
   const speed = make("button", { type: "button", title: t.speed });
   const within = make("div", { class: "within" }, speed, beats, beat);
   const cap = make("div", { class: "cap", "aria-live": "polite" });
   const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
+  const said = make("div", { class: "said" }, cap, ask);
   const panel = make("div", { class: "panel" });
   const wait = make("div", { class: "wait" });
-  const index = make("div");
+  const index = make("div", { class: "hashes" });
   const indexBox = make("details", { class: "index", open: "" }, make("summary", {}, t.index), index);
   const how = make("details", { class: "how" }, make("summary", {}, t.how), legend(t));
   const pre = make("pre", { tabindex: 0 });
   const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
   const title = make("div", { class: "title" }, story.title);
+  const key = make("p", { class: "key" }, t.key);
   const prompts = make("div", { class: "bubbles" });
   const film = makeFilm(t);
-  fig.append(title, prompts, film.roll, wait, picture.element, bar, within, cap, ask, panel, indexBox, how, textBox);
+  fig.append(title, key, prompts, film.roll, wait, picture.element, bar, within, said, panel, indexBox, how, textBox);
   const inStep = { within, beats, beat, speed };
-  return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
+}
+
+/**
+ * All that a step's words can be: its caption after each answer, its question before any, and after each wrong one.
+ * @param {Words} t
+ * @param {Story} story
+ * @param {State} state
+ * @returns {Node[][]}
+ */
+function toldOf(t, story, state) {
+  const { predict } = state.step;
+  /** @type {(words: Node[]) => HTMLElement} */
+  const cap = (words) => make("div", { class: "cap" }, ...words);
+  if (!predict) return [[cap(caption(t, story, state, undefined))]];
+  const after = predict.choices.map(({ text }, i) => caption(t, story, state, { text, right: i === predict.answer }));
+  const asked = [-1, ...predict.choices.keys()].map((i) => {
+    const questions = new Questions(),
+      ask = make("div", { class: "ask" });
+    questions.answer(state.number, predict, i);
+    questions.show(ask, predict, t, () => {}, () => {});
+    return [make("div", { class: "asking" }, cap([make("p", {}, predict.ask)]), ask)];
+  });
+  return [...after.map((words) => [cap(words)]), ...asked];
 }
 
 class KvStory extends HTMLElement {
@@ -112,6 +141,8 @@ class KvStory extends HTMLElement {
   #story = null;
   /** @type {Parts | null} */
   #made = null;
+  /** Of longer stories no height is reserved: measuring all steps would take too long. */
+  static RESERVED = 100;
   #at = 0;
   #questions = new Questions();
   /** @type {number | null} */
@@ -164,6 +195,9 @@ class KvStory extends HTMLElement {
     paper.addEventListener("change", printed);
     this.#cleanup.push(() => dark.removeEventListener("change", themed));
     this.#cleanup.push(() => paper.removeEventListener("change", printed));
+    const addressed = () => this.#openAddressed();
+    addEventListener("hashchange", addressed);
+    this.#cleanup.push(() => removeEventListener("hashchange", addressed));
     for (const observer of [resized, child, theme]) this.#cleanup.push(() => observer.disconnect());
     if (this.#story) this.#open();
     else this.#readChild();
@@ -287,6 +321,34 @@ class KvStory extends HTMLElement {
   #layout() {
     this.#width = Math.round(this.clientWidth) || 720;
     this.#parts.picture.layout(this.#width);
+    this.#reserve();
+  }
+
+  /** Give everything that changes from step to step the height of its highest step: nothing moves under the reader. */
+  #reserve() {
+    const { t, fig, said, prompts, wait, index } = this.#parts,
+      story = this.#opened,
+      { states } = story;
+    if (states.length > KvStory.RESERVED) return;
+    const probe = make("div", { class: "probe" });
+    fig.append(probe);
+    /** @type {(box: HTMLElement, contents: Node[][]) => void} */
+    const keep = (box, contents) => {
+      const copy = make("div", { class: box.className });
+      probe.replaceChildren(copy);
+      const heights = contents.map((nodes) => {
+        copy.replaceChildren(...nodes);
+        return Math.ceil(copy.getBoundingClientRect().height);
+      });
+      box.style.minHeight = `${Math.max(0, ...heights)}px`;
+    };
+    /** @type {(look: (state: State, before: State) => Node[]) => Node[][]} */
+    const steps = (look) => states.map((state, i) => look(state, states[Math.max(0, i - 1)]));
+    keep(prompts, steps((state, before) => bubbles(t, story, state, before)));
+    keep(wait, steps((state) => waitingList(t, state)));
+    keep(index, steps((state, before) => [indexList(t, state, before)]));
+    keep(said, states.flatMap((state) => toldOf(t, story, state)));
+    probe.remove();
   }
 
   // -- The parts: made once for a story --
@@ -299,7 +361,35 @@ class KvStory extends HTMLElement {
     this.#layout();
     this.#show(keep, performing);
     this.#announce();
-    if (!keep) this.#startFilm();
+    if (keep) return;
+    this.#startFilm();
+    this.#openAddressed();
+  }
+
+  /** The figure's number on a page of the book, from 1; 0 elsewhere, where steps have no addresses. */
+  get #number() {
+    return [...document.querySelectorAll(".kv-figure kv-story")].indexOf(this) + 1;
+  }
+
+  /** Show the step that the page's address names, if it is one of this figure's. */
+  #openAddressed() {
+    const asked = new URLSearchParams(location.hash.slice(1)),
+      step = asked.get("step");
+    if (!step || !this.#made || this.#number !== Number(asked.get("figure") ?? 1)) return;
+    if (this.hasAttribute("film")) this.#takeOver();
+    this.#go(Number(step) || 0);
+    this.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Put the step's address where it can be pasted from, and into the page's own address. */
+  #copyLink() {
+    const { link } = this.#parts.buttons,
+      { t } = this.#parts,
+      figure = this.#number > 1 ? `figure=${this.#number}&` : "";
+    history.replaceState(null, "", `#${figure}step=${this.#at}`);
+    navigator.clipboard?.writeText(location.href);
+    link.title = t.linked;
+    link.setAttribute("aria-label", t.linked);
   }
 
   #build() {
@@ -316,6 +406,8 @@ class KvStory extends HTMLElement {
       const button = p.buttons[name];
       button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
     }
+    p.buttons.link.hidden = this.#number === 0;
+    p.buttons.link.addEventListener("click", () => this.#copyLink());
     p.range.addEventListener("input", () => this.#go(+p.range.value));
     p.beats.addEventListener("input", () => this.#scrub(+p.beats.value));
     p.speed.addEventListener("click", () => this.#setSpeed(SPEEDS[(SPEEDS.indexOf(this.#speed) + 1) % SPEEDS.length]));
@@ -353,7 +445,7 @@ class KvStory extends HTMLElement {
     indexBox.hidden = !states.some((one) => one.name.some(Boolean));
     index.replaceChildren(indexList(t, state, before));
     prompts.hidden = !states.some((one) => one.asked.length);
-    prompts.replaceChildren(...bubbles(t, state));
+    prompts.replaceChildren(...bubbles(t, this.#opened, state, before));
     wait.hidden = !states.some((one) => one.waiting.length);
     if (!wait.hidden) wait.replaceChildren(...waitingList(t, state));
     panel.hidden = id === null || id >= numBlocks;
@@ -453,6 +545,8 @@ class KvStory extends HTMLElement {
       story = this.#opened,
       end = story.states.length - 1;
     count.textContent = fill(t.at, this.#at, end);
+    buttons.link.title = t.link;
+    buttons.link.setAttribute("aria-label", t.link);
     range.value = String(this.#at);
     range.setAttribute("aria-valuetext", count.textContent);
     for (const button of [buttons.first, buttons.back]) button.setAttribute("aria-disabled", String(this.#at === 0));
@@ -520,9 +614,14 @@ class KvStory extends HTMLElement {
 
   // -- A film: the story plays by itself, over and over, until the reader takes it --
 
-  /** How long a film of the whole story is, in milliseconds, and how long its steps are looked at when they are over. */
-  static FILM = 10_000;
-  static LOOK = 450;
+  /** How long a scene of a film is, in milliseconds, and how long one is in which a block gets a second holder. */
+  static SCENE = 3400;
+  static SHARING = 5200;
+
+  get #scene() {
+    const { state } = this.#ends;
+    return state.events.some(({ kind }) => kind === "shared") ? KvStory.SHARING : KvStory.SCENE;
+  }
 
   #startFilm() {
     const { fig, film, picture } = this.#parts,
@@ -532,14 +631,10 @@ class KvStory extends HTMLElement {
     fig.classList.add("film");
     film.take.addEventListener("click", () => this.#takeOver());
     film.pause.addEventListener("click", () => this.#pauseFilm(!this.#paused));
-    const beats = states.slice(1).map((state, i) => times(beatsOf(states[i], state)).reduce((sum, ms) => sum + ms, 0));
-    const looks = KvStory.LOOK * states.length;
-    this.#speed = beats.reduce((sum, ms) => sum + ms, 0) / Math.max(1000, KvStory.FILM - looks);
     this.#at = Math.min(1, states.length - 1);
     this.#pauseFilm(picture.still);
     this.#layout();
-    this.#show(false);
-    this.#roll();
+    this.#roll(false);
   }
 
   #paused = false;
@@ -551,16 +646,20 @@ class KvStory extends HTMLElement {
     film.pause.textContent = paused ? t.play : t.pause;
   }
 
-  /** The next step of the film, or the same question a little later. */
-  #roll() {
-    const { states } = this.#opened,
-      { film } = this.#parts;
-    const say = states[this.#at].step.say ?? "";
-    film.line.textContent = say.slice(0, say.search(/[.:] |$/)).replace(/\.?$/, ".");
-    const beats = this.#times.reduce((sum, ms) => sum + ms, 0) / this.#speed;
-    const last = this.#at === states.length - 1;
+  /**
+   * A scene of the film: its beats take two thirds of it, and then it is looked at.
+   * @param {boolean} performing
+   */
+  #roll(performing) {
+    const { film } = this.#parts,
+      { state, before } = this.#ends;
+    const beats = times(beatsOf(before, state)).reduce((sum, ms) => sum + ms, 0);
+    this.#speed = Math.max(1, beats / (0.66 * this.#scene));
+    this.#show(performing, performing);
+    const say = state.step.say ?? "";
+    film.line.textContent = say.slice(0, say.search(/\. |$/)).replace(/\.?$/, ".");
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#rollOn(), beats + KvStory.LOOK * (last ? 4 : 1));
+    this.#timer = setTimeout(() => this.#rollOn(), this.#scene);
   }
 
   #rollOn() {
@@ -571,10 +670,8 @@ class KvStory extends HTMLElement {
       this.#timer = setTimeout(() => this.#rollOn(), 250);
       return;
     }
-    const next = this.#at === states.length - 1 ? 0 : this.#at + 1;
-    this.#at = next;
-    this.#show(true, next > 0);
-    this.#roll();
+    this.#at = this.#at === states.length - 1 ? 1 : this.#at + 1;
+    this.#roll(true);
   }
 
   #takeOver() {
@@ -586,7 +683,7 @@ class KvStory extends HTMLElement {
     this.removeAttribute("film");
     this.#setSpeed(SPEEDS[0]);
     this.#layout();
-    this.#go(1);
+    this.#go(this.#at);
     buttons.forward.focus({ preventScroll: true });
   }
 

@@ -4,11 +4,12 @@ export const STYLE = `
 *{box-sizing:border-box}
 .fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#e69f00;--new:#b64500;
  --ok:#00694c;--btn:#f2f2f2;
- font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:960px}
+ font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:960px;position:relative}
 .fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
  --new:#ffa25c;--ok:#3fd6a8;
  --btn:#333}
-.title{font-weight:650;margin:0 0 .4em}
+.title{font-weight:650;margin:0 0 .2em}
+.key{margin:0 0 .6em;font-size:13px;opacity:.85}
 .pic{touch-action:pan-y;outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
 .pic:focus-visible,button:focus-visible,input:focus-visible,summary:focus-visible{outline:3px solid var(--line)}
 svg{display:block;width:100%;overflow:visible}
@@ -55,7 +56,10 @@ rect.card.filling{fill:var(--card)}
 rect.card.sel{stroke:currentColor;stroke-width:3}
 .through{pointer-events:none}
 .dense .ring{stroke-width:2}
-.lvl{fill:var(--held)}
+.lvl{fill:var(--tint,var(--held))}
+svg .by{display:none;font:600 11px system-ui,sans-serif;text-anchor:middle;fill:#111}
+.film .card:not(:hover) .by{display:inline}
+.film .card:not(:hover) .tagtext{display:none}
 .tag{fill:var(--tag)}
 svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;
  fill:#111;transition:transform .3s ease-in-out}
@@ -81,32 +85,51 @@ svg .cell.held text{fill:var(--ink)}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
 .shelf rect,.flying rect{fill:var(--tag)}
 .place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
-.bubbles{display:flex;gap:8px;flex-wrap:wrap;min-height:4.4em}
+.bubbles{display:flex;gap:8px;flex-wrap:wrap}
 .bubble{flex:1 1 240px;margin:0;padding:.4em .7em;border:1px solid var(--soft);border-radius:12px 12px 12px 2px;font-size:14px;
  line-height:1.4;background:var(--card);color:var(--ink)}
 .bubble:nth-child(2){border-radius:12px 12px 2px 12px}
 .bubble.gone{color:var(--soft);border-style:dashed}
+.person0{--who:#0072b2;--tint:#cde4f6}
+.person1{--who:#7b5bb5;--tint:#e6daf3}
+.person2{--who:#00694c;--tint:#d0eadc}
+.person3{--who:#8c6239;--tint:#f0e0c2}
+.dark .person0{--who:#6cc1f2;--tint:#0d4f7c}
+.dark .person1{--who:#bda4ea;--tint:#4a3673}
+.dark .person2{--who:#3fd6a8;--tint:#0e5541}
+.dark .person3{--who:#e0b483;--tint:#5f4523}
+.bubble{border-color:var(--who)}
+.bubble b{color:var(--who)}
+.paid{display:flex;flex-wrap:wrap;align-items:center;gap:0 8px}
+.meter{flex:1 1 80px;display:flex;gap:1px;min-width:60px}
+.meter i{flex:1 1 0;height:9px;border:1px solid var(--who);opacity:.55}
+.meter i.done{background:var(--who);opacity:1}
+.meter.new i.done{animation:paid .1s calc(min(60ms*var(--i),1.9s)) both}
+@keyframes paid{from{background:none;opacity:.55}}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
-.bubbles[hidden],.film .bar,.film .within,.film .cap,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
+.bubbles[hidden],.film .bar,.film .within,.film .said,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .key,.film .memory,
  .roll[hidden]{display:none}
-.roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.6em 0;min-height:52px}
-.line{flex:1 1 24em;min-height:1.5em;margin:0;font-size:17px;font-weight:600}
+.roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.4em 0;min-height:56px}
+.line{flex:1 1 24em;min-height:3em;display:flex;align-items:center;margin:0;font-size:17px;font-weight:600}
 .take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
-.within{display:flex;align-items:center;gap:8px;font-size:14px;min-height:40px;margin:-.2em 0 .2em}
+.within{display:flex;align-items:center;gap:8px;font-size:14px;line-height:1.4;height:42px;margin:-.2em 0 .2em}
 .within input{flex:0 1 180px;min-width:80px;accent-color:var(--new)}
 .within output{flex:1;min-width:0}
-.within[hidden]{display:none}
+.within[hidden]{visibility:hidden}
+.dense .within{display:none}
+.probe{position:absolute;inset-inline:0;visibility:hidden;pointer-events:none}
+.said,.hashes,.wait{display:flow-root}
 .bar{display:flex;flex-wrap:wrap;align-items:center;gap:4px;margin:.6em 0}
 button{font:inherit;color:inherit;background:var(--btn);border:1px solid var(--soft);border-radius:6px;cursor:pointer;
  min-height:40px;min-width:40px;padding:4px 8px}
 button:hover{border-color:var(--line)}
 button[aria-disabled=true]{opacity:.45;cursor:default}
 .bar button svg{width:22px;height:22px;fill:currentColor;margin:auto}
+.bar button[hidden]{display:none}
 .bar input{flex:1 1 110px;min-width:90px;height:32px;accent-color:var(--line);margin:0 4px}
 .count{font-variant-numeric:tabular-nums;min-width:6.5em}
-.cap{min-height:6em}
-.asking .cap{min-height:0;font-weight:600}
+.asking .cap{font-weight:600}
 .cap p,.ask p{margin:.2em 0 .5em}
 .do{font-weight:650}
 .lines{margin:.2em 0 .5em;padding:0;list-style:none;
@@ -122,14 +145,14 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .panel{border:1px solid var(--soft);border-radius:8px;padding:.5em .8em;margin:.5em 0;position:relative}
 .panel ul,.how ul{margin:.2em 0;padding-inline-start:1.2em}
 .panel button{position:absolute;top:4px;inset-inline-end:4px}
-.index ul,.wait ul{display:flex;flex-wrap:wrap;gap:4px 6px;list-style:none;margin:.3em 0;padding:0}
-.index li,.wait li{border:1px solid var(--soft);border-radius:5px;padding:0 6px;font-size:13px;
+.hashes ul,.wait ul{display:flex;flex-wrap:wrap;gap:4px 6px;list-style:none;margin:.3em 0;padding:0}
+.hashes li,.wait li{border:1px solid var(--soft);border-radius:5px;padding:0 6px;font-size:13px;
  font-variant-numeric:tabular-nums}
-.index code{font:600 12px ui-monospace,Menlo,Consolas,monospace;background:var(--tag);color:#111;
+.hashes code{font:600 12px ui-monospace,Menlo,Consolas,monospace;background:var(--tag);color:#111;
  border-radius:3px;padding:1px 4px}
-.index li.chg{border:2px solid var(--new);padding:0 5px}
-.index li.gone{border:2px dashed var(--new);text-decoration:line-through}
-.wait li.preempted{border:2px dashed var(--new)}
+.hashes li.chg{border-color:var(--new);box-shadow:inset 0 0 0 1px var(--new)}
+.hashes li.gone{border:1px dashed var(--new);text-decoration:line-through}
+.wait li.preempted{border:1px dashed var(--new)}
 summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
