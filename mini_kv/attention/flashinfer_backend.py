@@ -16,7 +16,7 @@ from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
 
-_WORKSPACE_BYTES = 128 * 2**20
+WORKSPACE_BYTES = 128 * 2**20
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
@@ -39,9 +39,9 @@ def plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, opt
     import flashinfer
 
     layout = "NHD" if kv_cache.data.is_contiguous() else "HND"
-    workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=query.device)
+    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=query.device)
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, layout)
-    indptr, indices, last_page_len = _page_lists(metadata, kv_cache.block_size)
+    indptr, indices, last_page_len = page_lists(metadata, kv_cache.block_size)
     window = -1 if options.sliding_window is None else options.sliding_window - 1
     wrapper.plan(
         metadata.query_start_loc,
@@ -62,7 +62,7 @@ def plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, opt
     return wrapper
 
 
-def _page_lists(metadata: AttentionMetadata, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
+def page_lists(metadata: AttentionMetadata, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the block tables as FlashInfer takes them, int32: where a request's ids begin, the ids, last lengths."""
     seq_lens = metadata.seq_lens
     num_blocks = (seq_lens + block_size - 1) // block_size

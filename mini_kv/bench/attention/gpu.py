@@ -150,11 +150,14 @@ def _quantized_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _measure_limits(device: torch.device, clock: Clock, num_bytes: int) -> Limits:
-    """Time a copy, a sum and a product."""
+    """Time a copy, a sum and a product.
+
+    The copy is a kernel's. In a captured graph torch's own is done by the copy engine: 2.75 TB/s on an H200, not 4.2.
+    """
     source, target = (torch.ones(num_bytes // 4, dtype=torch.float32, device=device) for _ in range(2))
     side = max(64, round((num_bytes // 8) ** 0.5) // 64 * 64)
     a, b = (torch.randn(side, side, device=device).to(torch.bfloat16) for _ in range(2))
-    calls = (partial(target.copy_, source), source.sum, partial(torch.mm, a, b))
+    calls = (partial(torch.mul, source, 1.0, out=target), source.sum, partial(torch.mm, a, b))
     copied, read, multiplied = (clock([call]) for call in calls)
     return Limits(2 * num_bytes / copied, num_bytes / read, 2 * side**3 / multiplied)
 

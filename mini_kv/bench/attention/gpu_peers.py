@@ -54,16 +54,41 @@ def _compiled_flex() -> Callable[..., Any]:
 
 
 def flashinfer(inputs: Inputs) -> Call:
-    """FlashInfer over our blocks; planned once, as a model does for all its layers."""
+    """FlashInfer over our blocks; planned once, as a model does for all its layers. Decode by its kernel for decode."""
     from mini_kv.attention.flashinfer_backend import obstacle, plan
     from mini_kv.attention.options import AttentionOptions
 
     why = obstacle(inputs.query, inputs.kv_cache, AttentionOptions())
     if why is not None:
         raise ValueError(why)
-    wrapper = plan(inputs.query, inputs.kv_cache, inputs.metadata, AttentionOptions())
+    if inputs.shape.is_decode:
+        wrapper = _planned_decode(inputs)
+    else:
+        wrapper = plan(inputs.query, inputs.kv_cache, inputs.metadata, AttentionOptions())
     data = inputs.kv_cache.data
     return partial(wrapper.run, inputs.query, data if data.is_contiguous() else data.transpose(2, 3))
+
+
+def _planned_decode(inputs: Inputs) -> Any:
+    """FlashInfer's wrapper for decode, with the tensor cores that it advises for heads that share keys."""
+    import flashinfer
+
+    from mini_kv.attention.flashinfer_backend import WORKSPACE_BYTES, page_lists
+
+    shape, cache = inputs.shape, inputs.kv_cache
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=inputs.query.device)
+    layout = "NHD" if cache.data.is_contiguous() else "HND"
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, layout, use_tensor_cores=True)
+    wrapper.plan(
+        *page_lists(inputs.metadata, cache.block_size),
+        shape.num_heads,
+        shape.num_kv_heads,
+        shape.head_size,
+        shape.block_size,
+        q_data_type=shape.dtype,
+        kv_data_type=cache.data.dtype,
+    )
+    return wrapper
 
 
 def vllm(inputs: Inputs) -> Call:
