@@ -46,6 +46,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "drafts": drafts.as_markdown,
     "front-door": generate.front_door,
     "kernels": kernels.as_markdown,
+    "kernels-measured": kernels.measured_as_markdown,
     "kills": kill_matrix.as_markdown,
     "league": league.as_markdown,
     "licences": licences.as_markdown,

@@ -35,12 +35,6 @@ class AttentionOptions:
         if self.logits_soft_cap is not None and self.logits_soft_cap <= 0:
             raise ConfigError(f"logits_soft_cap is {self.logits_soft_cap}, it must be positive")
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is causal and full, and scores are left as they are."""
-        options = (self.sliding_window, self.chunk_size, self.logits_soft_cap, self.sinks)
-        return all(option is None for option in options)
-
     def first_visible(self, position: int) -> int:
         """Return the first position that the token at `position` sees; the last one is its own.
 

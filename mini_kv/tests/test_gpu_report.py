@@ -56,7 +56,7 @@ def test_one_file_has_the_card_and_what_every_part_printed(card, capsys, monkeyp
     assert text.startswith("card      A card, compute capability 9.0\nversions  Python ")
     for part in parts("9.0"):
         assert f"\n== {part.title}\n{part.arguments[-1]} ran\n" in text
-    assert f"written: {out}. Send it as it is" in capsys.readouterr().out
+    assert f"written: {out}. It contains the GPU's name" in capsys.readouterr().out
 
 
 def test_each_part_gets_the_time_that_is_left(card):

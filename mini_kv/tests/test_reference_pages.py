@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from mini_kv_book import coverage, homes, kill_matrix, names, options, serving
+from mini_kv_book import coverage, homes, kernels, kill_matrix, names, options, serving
 from mini_kv_book.deviations import DEVIATIONS
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.record_vllm import CONFIGS, record
@@ -352,3 +352,27 @@ def test_the_glossary_is_in_order_and_every_term_has_its_chinese_word():
     assert len(terms) > 50
     assert terms == sorted(terms, key=str.lower)
     assert [term for term in terms if not re.search(r"\([^)]*[一-鿿][^)]*\)$", term)] == []
+
+
+# Measured on a GPU --------------------------------------------------------------------------------------------------
+
+
+def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
+    text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
+    record = kernels.measured("h200")
+    rows = {row["row"]: row for row in record["rows"]}
+    batches = {
+        "1 request, 131,072 tokens": "decode B1 128k",
+        "32 requests, 4,096 tokens each": "decode B32 4k",
+        "64 requests, 8,192 tokens each": "decode B64 8k",
+        "256 requests, 1,024 tokens each": "decode B256 1k",
+    }
+    for batch, name in batches.items():
+        cells = f"{1e6 * rows[name]['seconds']:.1f} us | {rows[name]['share_of_copy']:.2f}"
+        assert re.search(rf"^\| {batch} \| [\d.]+ us \| {re.escape(cells)} \|$", text, re.MULTILINE), (batch, cells)
+    decode, prompt = rows["decode B32 4k"], rows["prefill 8k"]
+    others = " ".join(f"{decode['times_as_fast_as'][name]:.2f}" for name in ("cudnn", "flashinfer", "flash", "vllm"))
+    assert others == "0.92 0.93 1.50 1.65" and set(others.split()) <= set(re.findall(r"\d\.\d\d", text))
+    assert f"{prompt['flops_per_second'] / 1e12:.0f} of {record['multiply'] / 1e12:.0f} TFLOP/s" in text
+    assert f"to **{rows['decode B32 4k, int8']['seconds'] / decode['seconds']:.2f}**" in text
+    assert f"[All {len(rows)} rows]" in text

@@ -21,9 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mini_kv.bench.attention: torch sees no GPU here", file=sys.stderr)
         return 2
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    print("\n".join(header_lines(device, args.seed)), flush=True)
+    about = header_lines(device, args.seed)
+    print("\n".join(about), flush=True)
     if device == "cuda":
-        report: object = gpu.run(args.seed, quick=args.quick, only=args.rows)
+        report: object = {"about": about, **gpu.run(args.seed, quick=args.quick, only=args.rows)}
     else:
         torch.set_num_threads(1)
         results = []

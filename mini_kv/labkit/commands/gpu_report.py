@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, run_one: Run | None = None) -> int:
     args.out.touch()  # a folder that is not there is said now, and not after ten minutes
     text = report(root, SECONDS, run_one or run_part)
     args.out.write_text(text, encoding="utf-8")
-    print(f"written: {args.out}. Send it as it is: it has the card's name, versions and figures, and nothing of you.")
+    print(f"written: {args.out}. It contains the GPU's name, versions and measurements, no personal data.")
     return 0
 
 

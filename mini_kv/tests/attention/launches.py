@@ -82,7 +82,7 @@ def _attend(
     with_options: bool = False,
 ) -> Iterator[Launch]:
     """Yield one launch of `attend_kernel`; none if the plan has no tiles for it."""
-    call = Call(BYTES[query], BYTES[cache], head_size, GROUP, query_len, with_options)
+    call = Call(BYTES[query], BYTES[cache], head_size, GROUP, query_len)
     if max_rows(call, capability) < GROUP:
         return
     tiles = pick_tiles(call, capability)

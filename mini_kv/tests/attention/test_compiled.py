@@ -88,9 +88,26 @@ def test_all_tiles_that_the_plan_can_choose_are_compiled(capability):
             assert largest.get((query, cache, pick_tiles(call, capability)), 0) >= head_size, call
 
 
-def test_no_register_is_spilled_to_memory(compiled):
-    _, _, found = compiled
-    assert {name for name, facts in found.items() if facts["spills"]} == set()
+SPILLED = {
+    "3.7.1": {"decode bf16, int8 cache, every option": 6},
+    "3.6.0": {"decode bf16, int8 cache": 4, "decode bf16, int8 cache, every option": 8, "decode bf16, fp8 cache": 8},
+}
+"""On compute capability 9.0, by Triton's version: 8-bit keys in tiles of 128 positions.
+
+Measured on an H200 with 3.6.0: 0.79 of the time of 16 bits. Tiles of 64 positions spill nothing and take 1.07.
+"""
+
+
+def spilled(found):
+    """Return the launches that put registers off to memory, with how many loads and stores that takes."""
+    return {name: facts["spills"] for name, facts in found.items() if facts["spills"]}
+
+
+def test_no_register_is_spilled_to_memory_but_where_the_clock_said_so(recording):
+    for version, tables in recording["triton"].items():
+        assert {capability: spilled(found) for capability, found in tables.items() if spilled(found)} == {
+            "9.0": SPILLED[version]
+        }
 
 
 def test_every_program_fits_in_shared_memory(compiled):
@@ -153,7 +170,7 @@ def test_some_launches_are_compiled_as_they_were_recorded(recording):
     found = recompiled("9.0", *SAMPLE)
     recorded = recording["triton"].get(triton.__version__, {}).get("9.0", found)
     assert found == {name: recorded[name] for name in found}
-    assert not any(facts["spills"] for facts in found.values())
+    assert spilled(found) == {}
 
 
 @pytest.mark.audit
@@ -162,4 +179,4 @@ def test_some_launches_are_compiled_as_they_were_recorded(recording):
 def test_all_launches_are_compiled_as_they_were_recorded(capability, recording):
     found = recompiled(capability)
     assert found == recording["triton"].get(triton.__version__, {}).get(capability, found)
-    assert not any(facts["spills"] for facts in found.values())
+    assert spilled(found) == (SPILLED.get(triton.__version__, {}) if capability == "9.0" else {})
