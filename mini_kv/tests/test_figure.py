@@ -7,7 +7,6 @@ from importlib import resources
 import pytest
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
-from mini_kv.core.invariants import LEDGER
 from mini_kv.tests.traced_run import traced_kv
 from mini_kv.trace.edge import Edge, EdgeKind
 from mini_kv.trace.frame import BlockView, Frame
@@ -27,7 +26,6 @@ call = "prefill"
 request = "A"
 tokens = "1..3"
 say = "a"
-invariant = "I7"
 [step.predict]
 ask = "How many?"
 measure = "new_blocks"
@@ -50,12 +48,10 @@ def test_a_story_as_json():
         "num_blocks": 4,
         "block_size": 2,
         "ending": "the end",
-        "invariants": {"I7": LEDGER["I7"]},
         "steps": [
             {
                 "do": "prefill A",
                 "say": "a",
-                "invariant": "I7",
                 "predict": {
                     "ask": "How many?",
                     "choices": [{"text": "1", "if_true": "so"}, {"text": "2"}],

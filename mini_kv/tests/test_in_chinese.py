@@ -10,12 +10,11 @@ import pytest
 from mini_kv_book import generate
 from mini_kv_book.places import DOCS, ROOT, chinese_edition
 
-from mini_kv.core.invariants import LEDGER
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.trace.scenario import ScenarioError, load_scenario, parse_scenario, scenario_names, translated
 from mini_kv.trace.story import NOTHING_CHANGED, VERBS
 from mini_kv.viz.figure import fragment, story_data
-from mini_kv.viz.language import ledger, line_in, words
+from mini_kv.viz.language import line_in, words
 from mini_kv.viz.still import svg
 
 TOLD = sorted(path.stem for path in (ROOT / "mini_kv/trace/scenarios/zh").glob("*.toml"))
@@ -60,11 +59,6 @@ def test_the_figure_has_the_same_words_in_both_languages():
     assert {line: found for line in strings(zh) if (found := english(line) - {"JSON"})} == {}
 
 
-def test_each_invariant_is_told_in_chinese():
-    assert list(ledger("zh")) == list(LEDGER)
-    assert {number: found for number, text in ledger("zh").items() if (found := english(text))} == {}
-
-
 def test_lines_of_a_story_are_told_word_by_word():
     """Calls and kinds of events; the names of requests and the ids stay."""
     assert line_in("zh", "allocate B: shared 1..7, allocated 9") == "分配 B\uff1a共享 1..7\uff0c分配 9"
@@ -77,10 +71,10 @@ def test_lines_of_a_story_are_told_word_by_word():
 
 @pytest.mark.parametrize("name", TOLD)
 def test_no_english_word_is_left_in_a_figure(name):
-    """Title, steps, questions, answers, invariants, the story in words, and every still with what it is called."""
+    """Title, steps, questions, answers, the story in words, and every still with what it is called."""
     data = story_data(load_scenario(name, "zh"))
     assert data["lang"] == "zh"
-    told = [data["title"], data["ending"], data["drawing"], *data.get("invariants", {}).values()]
+    told = [data["title"], data["ending"], data["drawing"]]
     for step in data["steps"]:
         told += [step["do"], step["say"], *step["lines"], *strings(step.get("predict", {}))]
     shown = re.sub(r"<script.*?</script>|<style>.*?</style>", "", fragment(data))

@@ -12,7 +12,6 @@ A scenario is a TOML file in `mini_kv/trace/scenarios`:
     tokens = "0..31"              # runs and single tokens: "0..15 100..103 7"
     say = "..."                   # told with the step
     expect = ["lookup A: hit 0", "allocate A: allocated 1..8, cached 1..8"]
-    invariant = "I7"              # optional: which line of the ledger is at stake (core/invariants.py)
 
     [step.predict]                # optional: what the reader is asked before the step; see trace/predict.py
 
@@ -54,7 +53,6 @@ from itertools import takewhile
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
-from mini_kv.core.invariants import LEDGER
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -99,8 +97,6 @@ class Step:
     """Output tokens after which a request that arrives will end."""
     priority: int = 0
     """The smaller goes first, if the scheduler looks at it."""
-    invariant: str = ""
-    """Number of the invariant at stake, as in `LEDGER`; empty if none is named."""
     predict: Prediction | None = None
     """What the reader is asked before the step is shown."""
 
@@ -289,8 +285,6 @@ def _parse_step(where: str, values: dict[str, Any]) -> Step:
         raise ScenarioError(f"{where}: unknown {', '.join(sorted(unknown))}")
     if not values.get("say"):
         raise ScenarioError(f"{where}: nothing to say")
-    if values.get("invariant", "I1") not in LEDGER:
-        raise ScenarioError(f"{where}: invariant is {values['invariant']!r}; there are: {', '.join(LEDGER)}")
     try:
         tokens = parse_tokens(values.get("tokens", ""))
     except ValueError as error:
@@ -308,12 +302,11 @@ def _parse_step(where: str, values: dict[str, Any]) -> Step:
         salt=values.get("salt"),
         max_tokens=values.get("max_tokens", 16),
         priority=values.get("priority", 0),
-        invariant=values.get("invariant", ""),
         predict=predict,
     )
 
 
-_STEP_KEYS = {"call", "say", "expect", "request", "tokens", "salt", "max_tokens", "priority", "invariant", "predict"}
+_STEP_KEYS = {"call", "say", "expect", "request", "tokens", "salt", "max_tokens", "priority", "predict"}
 
 
 def parse_tokens(text: str) -> tuple[int, ...]:

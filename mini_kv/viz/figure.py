@@ -45,7 +45,6 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
             played.spans,
             do=f"{step.call} {step.request}".strip(),
             say=step.say,
-            invariant=step.invariant,
             predict=_prediction(step.predict, played),
             lines=played.lines,
             waiting=_waiting(played),

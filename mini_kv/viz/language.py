@@ -1,7 +1,7 @@
 """The figure's words by language, and stories told in another language than English.
 
 `languages/en.json` and `languages/zh.json` hold what figure and still say; the script has the same files inside. Beside
-them `zh_story.json` holds what the engine says by itself: the calls, what they did to blocks, the invariants.
+them `zh_story.json` holds what the engine says by itself: the calls, and what they did to blocks.
 
     words("zh")["free"]             # '空闲队列'
     line_in("zh", "prefill B")      # '预填充 B'
@@ -13,7 +13,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from mini_kv.core.invariants import LEDGER
 
 
 @cache
@@ -34,14 +33,6 @@ def line_in(lang: str, line: str) -> str:
     known: dict[str, str] = _read(f"{lang}_story")["line"] | words(lang)["kinds"]
     pattern = "|".join(sorted(known, key=len, reverse=True))  # the longer first: "nothing changed"
     return re.sub(rf"[:,] |\b(?:{pattern})\b", lambda found: known[found[0]], line)
-
-
-def ledger(lang: str) -> dict[str, str]:
-    """Return each invariant in one sentence, by its number."""
-    if lang == "en":
-        return LEDGER
-    told: dict[str, str] = _read(f"{lang}_story")["invariants"]
-    return told
 
 
 @cache

@@ -3,7 +3,6 @@
     {"version": 1, "title": "...", "num_blocks": 11, "block_size": 4, "steps": [...],
      "lang": "en",                            optional: the language of the interface; else the page's
      "ending": "...",                         optional: told after the last step
-     "invariants": {"I7": "cap: ..."},        the lines of the ledger that steps name
      "groups": ["full", "window"],            optional: a heading per group
      "tiers": [{"id": "cpu", "name": "CPU", "capacity": 4}],      optional: shelves below the free queue
      "at": -1,                                optional: the step to open at; negative counts from the end
@@ -12,7 +11,7 @@
 
 A step says what is different after it. Ids are runs, "1..7 9 8", or arrays.
 
-    "do": "prefill B", "say": "...", "lines": ["lookup B: hit 28", ...], "invariant": "I7"       what is told
+    "do": "prefill B", "say": "...", "lines": ["lookup B: hit 28", ...]     what is told
     "events": "shared 1..7, allocated 9, cached 9"     what happened to blocks, in that order: the figure plays it so
     "probes": [[0, "B", "1..7"]]              lookups: after how many of the events, whose, and the blocks that it found
     "names": "ab12"                           hashes, shortened, of the blocks that were cached, in the events' order
@@ -37,7 +36,7 @@ from mini_kv.trace.edge import Edge, EdgeKind
 from mini_kv.trace.frame import BlockView, Frame
 from mini_kv.trace.story import id_runs, story
 from mini_kv.trace.traced_manager import Span, edges_of
-from mini_kv.viz.language import ledger, line_in
+from mini_kv.viz.language import line_in
 from mini_kv.viz.text import draw_state
 
 VERSION = 1
@@ -120,11 +119,9 @@ class StoryWriter:
         begun = [] if self.start is None else [self.start]
         short = _short_names({key for step in (*begun, *self.steps) for key in _keys(step)})
         steps = [_told_in(lang, _shortened(step, short)) for step in self.steps]
-        named = {step["invariant"]: ledger(lang)[step["invariant"]] for step in steps if "invariant" in step}
-        invariants = {"invariants": named} if named else {}
         start = {"start": _shortened(begun[0], short)} if begun else {}
         drawing = "\n".join(draw_state(self.frame, lang=lang))
-        return {**self.head, **invariants, **start, "steps": steps, "drawing": drawing}
+        return {**self.head, **start, "steps": steps, "drawing": drawing}
 
 
 def _told_in(lang: str, step: Data) -> Data:

@@ -33,7 +33,7 @@ PERFORM = """async (step) => {
   const story = document.querySelector('kv-story'), root = story.shadowRoot;
   const named = (title) => [...root.querySelectorAll('button')].find((one) => one.title === title);
   story.step = step;
-  const speed = root.querySelector('.within button');
+  const speed = named('Speed');
   speed.click();
   speed.click(); // 4 times as fast
   await new Promise((done) => setTimeout(done, 450));
@@ -45,7 +45,7 @@ PERFORM = """async (step) => {
   requestAnimationFrame(sample);
   named('Step forward').click();
   [...root.querySelectorAll('.ask > button')].forEach((one) => one.click());
-  const settled = () => +root.querySelector('.within input').value === +root.querySelector('.within input').max;
+  const settled = () => +root.querySelector('.bar input').value === story.step;
   for (let quiet = 0; quiet < 3; ) {
     await new Promise((done) => setTimeout(done, 150));
     quiet = settled() && !root.getAnimations().some((one) => one.playState === 'running') ? quiet + 1 : 0;
@@ -96,18 +96,14 @@ def test_the_beats_of_a_step_are_its_events_in_order(open_page, tmp_path, name):
     played = shown.evaluate(
         """async () => {
       const story = document.querySelector('kv-story'), root = story.shadowRoot, all = [];
-      const range = root.querySelector('.within input');
+      const range = root.querySelector('.bar input');
+      const up = () => range.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp', bubbles: true, composed: true}));
       story.addEventListener('kv-beat', ({detail}) => all[all.length - 1].push([detail.kind, detail.ids.join(' ')]));
       for (let step = 1; step <= story.data.steps.length; step++) {
-        story.step = step;
+        story.step = step - 1;
         all.push([]);
-        for (let beat = 1; beat <= +range.max; beat++) {
-          range.value = beat;
-          range.dispatchEvent(new Event('input'));
-          if (beat === +range.max) {  // the last one is the step's end, and is played, not scrubbed
-            range.value = beat - 1;
-          }
-        }
+        do up();
+        while (+range.value < step);  // the last beat is the step's end, and is not told
       }
       return all;
     }"""
@@ -187,9 +183,36 @@ def test_no_beats_for_those_who_ask_for_no_motion(play):
     """The step's end is there at once, and the beats can still be looked at one by one."""
     shown, told = play(STORY, 4, WATCH_8, reduced_motion="reduce")
     assert told["beats"] == []
-    assert shown.locator(".within output").inner_text() == "cached 10 8 9"
-    shown.get_by_role("slider", name="Beat").fill("3")
-    assert shown.locator(".within output").inner_text() == "evicted 8"
+    assert shown.locator(".at output").inner_text() == "cached 10 8 9"
+    slider = shown.get_by_role("slider", name="Step")
+    for _ in range(4):
+        slider.press("ArrowDown")
+    assert shown.locator(".at output").inner_text() == "evicted 8"
+    assert slider.get_attribute("aria-valuetext") == "step 5 of 8: evicted 8"
+
+
+def test_one_slider_has_a_tick_for_each_step_and_a_dot_for_each_beat(play):
+    """Where it is let go between two beats it shows the nearer one, and the picture says which."""
+    shown, _ = play(STORY, 4, reduced_motion="reduce")
+    look = """() => {
+      const root = document.querySelector('kv-story').shadowRoot;
+      const places = (look) => [...root.querySelectorAll(look)].map((one) => parseFloat(one.style.insetInlineStart));
+      return {ticks: places('.ticks i:not(.dot)'), dots: places('.ticks .dot')};
+    }"""
+    marks = shown.evaluate(look)
+    assert marks["ticks"] == [12.5 * step for step in range(9)]
+    beats = [len([dot for dot in marks["dots"] if 12.5 * step < dot < 12.5 * (step + 1)]) for step in range(8)]
+    assert sum(beats) == len(marks["dots"]) and max(beats) > 1
+    slide = """at => {
+      const slider = document.querySelector('kv-story').shadowRoot.querySelector('.bar input');
+      slider.value = at;
+      slider.dispatchEvent(new Event('input'));
+      return slider.getAttribute('aria-valuetext');
+    }"""
+    number = beats[4] + 1
+    said = [shown.evaluate(slide, 4 + (beat + 0.3) / number) for beat in range(number + 1)]
+    assert said[0].startswith("step 4 of 8") and len(set(said)) == number + 1
+    assert all(one.startswith("step 5 of 8: ") for one in said[1:])
 
 
 # The still: the same picture without a browser ----------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_buttons_and_slider(show):
     shown.keyboard.press("ArrowRight")
     shown.keyboard.press("ArrowRight")
     assert step_of(shown) == 2
-    assert slider.get_attribute("aria-valuetext") == "step 2 of 12"
+    assert slider.get_attribute("aria-valuetext").startswith("step 2 of 12")
 
 
 def test_play_stops_at_the_question_and_at_the_end(show):

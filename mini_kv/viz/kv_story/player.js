@@ -42,6 +42,8 @@ const OTHER_BEAT = 450;
 /** A step's beats take no longer, in milliseconds. */
 const STEP = 6500;
 const SPEEDS = [1, 0.25, 4];
+/** From this width on the words and the controls stand beside the picture, in CSS pixels. */
+const WIDE = 880;
 
 /**
  * How long the beats of a step take at the usual speed, in milliseconds.
@@ -86,13 +88,14 @@ function makeParts(t, story) {
     link: button("link"),
   };
   const { link, ...steps } = buttons;
-  const range = make("input", { type: "range", min: 0, step: 1, "aria-label": t.steps });
+  const range = make("input", { type: "range", min: 0, step: "any", "aria-label": t.steps, title: t.slider });
+  const ticks = make("div", { class: "ticks", "aria-hidden": "true" });
   const count = make("span", { class: "count" });
-  const bar = make("div", { class: "bar" }, ...Object.values(steps), range, count, link);
-  const beats = make("input", { type: "range", min: 0, step: 1, "aria-label": t.within });
   const beat = make("output");
   const speed = make("button", { type: "button", title: t.speed });
-  const within = make("div", { class: "within" }, speed, beats, beat);
+  const track = make("div", { class: "track" }, range, ticks);
+  const told = make("div", { class: "at" }, count, beat);
+  const bar = make("div", { class: "bar" }, ...Object.values(steps), speed, link, track, told);
   const cap = make("div", { class: "cap", "aria-live": "polite" });
   const ask = make("div", { class: "ask", role: "group", "aria-label": t.predict });
   const said = make("div", { class: "said" }, cap, ask);
@@ -107,9 +110,12 @@ function makeParts(t, story) {
   const key = make("p", { class: "key" }, t.key);
   const prompts = make("div", { class: "bubbles" });
   const film = makeFilm(t);
-  fig.append(title, key, prompts, film.roll, wait, picture.element, bar, within, said, panel, indexBox, how, textBox);
-  const inStep = { within, beats, beat, speed };
-  return { t, fig, picture, buttons, range, count, prompts, film, ...inStep, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  const seen = make("div", { class: "seen" }, prompts, film.roll, wait, picture.element);
+  const hands = make("div", { class: "hands" }, bar, said);
+  const stage = make("div", { class: "stage" }, seen, hands);
+  fig.append(title, key, stage, panel, indexBox, how, textBox);
+  const slider = { range, ticks, count, beat, speed };
+  return { t, fig, picture, seen, buttons, ...slider, prompts, film, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
 }
 
 /**
@@ -150,6 +156,10 @@ class KvStory extends HTMLElement {
   #timer = 0;
   /** The beats of the step that is shown. @type {Beat[]} */
   #beats = [];
+  /** How many of them are over. */
+  #beat = 0;
+  /** How many each step has, as far as the slider shows them. @type {number[]} */
+  #numBeats = [];
   #beatTimer = 0;
   #speed = SPEEDS[0];
   /** Whether the reader has gone to a step. */
@@ -319,9 +329,29 @@ class KvStory extends HTMLElement {
   }
 
   #layout() {
+    const { fig, seen, picture } = this.#parts;
     this.#width = Math.round(this.clientWidth) || 720;
-    this.#parts.picture.layout(this.#width);
+    fig.classList.toggle("wide", this.#width >= WIDE && !this.hasAttribute("film"));
+    picture.layout(seen.clientWidth || this.#width);
     this.#reserve();
+    this.#showTicks();
+  }
+
+  /** A tick where a step ends, and a dot where a beat does, as long as there is room between them. */
+  #showTicks() {
+    const { ticks, range } = this.#parts,
+      { states } = this.#opened,
+      last = states.length - 1,
+      room = range.clientWidth / Math.max(1, last);
+    this.#numBeats =
+      last > KvStory.RESERVED ? [] : states.map((state, i) => this.#beatsBetween(states[Math.max(0, i - 1)], state).length);
+    /** @type {(at: number, look: string) => HTMLElement} */
+    const mark = (at, look) => make("i", { class: look, style: `inset-inline-start:${(100 * at) / Math.max(1, last)}%` });
+    const steps = room < 5 ? [] : states.map((_, i) => mark(i, ""));
+    const dots = this.#numBeats.flatMap((number, i) =>
+      room < 5 * number ? [] : Array.from({ length: Math.max(0, number - 1) }, (_, j) => mark(i - 1 + (j + 1) / number, "dot")),
+    );
+    ticks.replaceChildren(...steps, ...dots);
   }
 
   /** Give everything that changes from step to step the height of its highest step: nothing moves under the reader. */
@@ -331,10 +361,10 @@ class KvStory extends HTMLElement {
       { states } = story;
     if (states.length > KvStory.RESERVED) return;
     const probe = make("div", { class: "probe" });
-    fig.append(probe);
     /** @type {(box: HTMLElement, contents: Node[][]) => void} */
     const keep = (box, contents) => {
       const copy = make("div", { class: box.className });
+      (box.closest(".seen, .hands") ?? fig).append(probe); // a box that is hidden or folded has no width of its own
       probe.replaceChildren(copy);
       const heights = contents.map((nodes) => {
         copy.replaceChildren(...nodes);
@@ -408,8 +438,7 @@ class KvStory extends HTMLElement {
     }
     p.buttons.link.hidden = this.#number === 0;
     p.buttons.link.addEventListener("click", () => this.#copyLink());
-    p.range.addEventListener("input", () => this.#go(+p.range.value));
-    p.beats.addEventListener("input", () => this.#scrub(+p.beats.value));
+    p.range.addEventListener("input", () => this.#slide(+p.range.value));
     p.speed.addEventListener("click", () => this.#setSpeed(SPEEDS[(SPEEDS.indexOf(this.#speed) + 1) % SPEEDS.length]));
     this.#setSpeed(this.#speed);
     p.textBox.addEventListener("toggle", () => this.#showText());
@@ -437,7 +466,7 @@ class KvStory extends HTMLElement {
       before = states[Math.max(0, this.#at - 1)],
       id = this.#selected;
     clearTimeout(this.#beatTimer);
-    this.#beats = picture.m.dense || state === before ? [] : beatsOf(before, state);
+    this.#beats = this.#beatsBetween(before, state);
     if (performing && this.#beats.length && !picture.still) this.#perform(0);
     else this.#settle(animate);
     this.#showWords(state);
@@ -451,6 +480,15 @@ class KvStory extends HTMLElement {
     panel.hidden = id === null || id >= numBlocks;
     if (id !== null && !panel.hidden) panel.replaceChildren(...blockPanel(t, this.#opened, state, id, () => this.#leave()));
     this.#showText();
+  }
+
+  /**
+   * The beats of a step; none where blocks are too small for them.
+   * @param {State} before
+   * @param {State} state
+   */
+  #beatsBetween(before, state) {
+    return this.#parts.picture.m.dense || state === before ? [] : beatsOf(before, state);
   }
 
   // -- Within a step --
@@ -502,27 +540,52 @@ class KvStory extends HTMLElement {
 
   /** @param {number} number beats that are over */
   #showBeat(number) {
-    const { t, within, beats, beat } = this.#parts,
-      now = this.#beats[number - 1];
-    within.hidden = this.#beats.length === 0;
-    beats.max = String(this.#beats.length);
-    beats.value = String(number);
-    const { kind = "", ids = [], request = "" } = now ?? {};
+    const { t, range, count, beat } = this.#parts,
+      length = this.#beats.length,
+      { kind = "", ids = [], request = "" } = this.#beats[number - 1] ?? {};
+    this.#beat = number;
     const said = kind === "lookup" ? fill(t.looks, request, ids.length) : `${t.kinds[kind] ?? ""} ${idRuns(ids)}`;
-    beat.textContent = now ? said : "";
-    beats.setAttribute("aria-valuetext", beat.textContent || "0");
+    count.textContent = fill(t.at, this.#at, this.#opened.states.length - 1);
+    beat.textContent = kind && said;
+    range.value = String(length ? this.#at - 1 + number / length : this.#at);
+    range.setAttribute("aria-valuetext", beat.textContent ? `${count.textContent}: ${beat.textContent}` : count.textContent);
   }
 
-  /** @param {number} number */
-  #scrub(number) {
-    this.pause();
+  /**
+   * Show a moment of the story without playing it: a step's beat, or its end.
+   * @param {number} step
+   * @param {number} beat
+   */
+  #moment(step, beat) {
+    if (step === this.#at) this.pause();
+    else this.#go(step);
     clearTimeout(this.#beatTimer);
-    if (number === this.#beats.length) this.#settle(true);
-    else if (number > 0) this.#showOne(number - 1);
-    else {
-      this.#parts.picture.show(this.#ends.before, this.#ends.before, this.#selected, true);
-      this.#showBeat(0);
-    }
+    if (beat === 0 && step > 0 && this.#beats.length) this.#go(step - 1);
+    else if (beat > 0 && beat < this.#beats.length) this.#showOne(beat - 1);
+    else this.#settle(true);
+  }
+
+  /**
+   * Show where the slider stands: at the nearest beat, or where there is none at the nearest step.
+   * @param {number} at steps, and parts of one
+   */
+  #slide(at) {
+    const step = Math.max(1, Math.ceil(at)),
+      number = this.#numBeats[step] ?? 0,
+      beat = Math.round((at - step + 1) * number);
+    if (number === 0) this.#moment(Math.round(at), 0);
+    else if (step !== this.#at || beat !== this.#beat) this.#moment(step, beat);
+  }
+
+  /**
+   * One beat on or back, over the end of a step into the next.
+   * @param {1 | -1} by
+   */
+  #nudge(by) {
+    const beat = this.#beat + by;
+    if (beat >= 0 && beat <= this.#beats.length && this.#beats.length) this.#moment(this.#at, beat);
+    else if (by < 0) this.#go(this.#at - 1);
+    else this.#moment(Math.min(this.#at + 1, this.#opened.states.length - 1), 1);
   }
 
   /** @param {number} speed */
@@ -540,15 +603,12 @@ class KvStory extends HTMLElement {
 
   /** @param {State} state */
   #showWords(state) {
-    const { t, count, range, buttons, cap } = this.#parts,
+    const { t, buttons, cap } = this.#parts,
       { asking, answers } = this.#questions,
       story = this.#opened,
       end = story.states.length - 1;
-    count.textContent = fill(t.at, this.#at, end);
     buttons.link.title = t.link;
     buttons.link.setAttribute("aria-label", t.link);
-    range.value = String(this.#at);
-    range.setAttribute("aria-valuetext", count.textContent);
     for (const button of [buttons.first, buttons.back]) button.setAttribute("aria-disabled", String(this.#at === 0));
     for (const button of [buttons.forward, buttons.last]) button.setAttribute("aria-disabled", String(this.#at === end));
     this.#showPlaying();
@@ -759,14 +819,14 @@ class KvStory extends HTMLElement {
      * @type {Record<string, [boolean, () => void]>}
      */
     const keys = {
-      ArrowRight: [!range, () => this.#forward()],
-      ArrowLeft: [!range, () => this.#go(this.#at - 1)],
-      Home: [!range, () => this.#go(0)],
-      End: [!range, () => this.#go(Infinity)],
+      ArrowRight: [true, () => this.#forward()],
+      ArrowLeft: [true, () => this.#go(this.#at - 1)],
+      Home: [true, () => this.#go(0)],
+      End: [true, () => this.#go(Infinity)],
       " ": [!pressable, () => this.#toggle()],
       Escape: [this.#selected !== null, () => this.#select(null)],
-      ArrowUp: [pic, () => this.#choose(-1)],
-      ArrowDown: [pic, () => this.#choose(1)],
+      ArrowUp: [pic || range, () => (range ? this.#nudge(1) : this.#choose(-1))],
+      ArrowDown: [pic || range, () => (range ? this.#nudge(-1) : this.#choose(1))],
     };
     if (this.#questions.asking && /^[1-9]$/.test(event.key))
       keys[event.key] = [true, () => this.#answer(+event.key - 1)];

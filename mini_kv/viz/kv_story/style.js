@@ -4,7 +4,9 @@ export const STYLE = `
 *{box-sizing:border-box}
 .fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#e69f00;--new:#b64500;
  --ok:#00694c;--btn:#f2f2f2;
- font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:960px;position:relative}
+ font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:1200px;position:relative}
+.seen,.hands{position:relative;min-width:0}
+.wide .stage{display:grid;grid-template-columns:minmax(0,1fr) 340px;gap:24px}
 .fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
  --new:#ffa25c;--ok:#3fd6a8;
  --btn:#333}
@@ -108,16 +110,18 @@ svg .cell.held text{fill:var(--ink)}
 @keyframes paid{from{background:none;opacity:.55}}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
-.bubbles[hidden],.film .bar,.film .within,.film .said,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .key,.film .memory,
+.bubbles[hidden],.film .hands,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .key,.film .memory,
  .roll[hidden]{display:none}
 .roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.4em 0;min-height:56px}
 .line{flex:1 1 24em;min-height:3em;display:flex;align-items:center;margin:0;font-size:17px;font-weight:600}
 .take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
-.within{display:flex;align-items:center;gap:8px;font-size:14px;line-height:1.4;height:42px;margin:-.2em 0 .2em}
-.within input{flex:0 1 180px;min-width:80px;accent-color:var(--new)}
-.within output{flex:1;min-width:0}
-.within[hidden]{visibility:hidden}
-.dense .within{display:none}
+.track{position:relative;flex:1 1 180px;min-width:90px}
+.track input{display:block;width:100%;height:32px;margin:0;accent-color:var(--line)}
+.ticks{position:absolute;inset:26px 8px 0;height:8px;pointer-events:none}
+.ticks i{position:absolute;width:2px;height:7px;margin-inline-start:-1px;background:var(--soft)}
+.ticks .dot{top:1px;width:4px;height:4px;margin-inline-start:-2px;border-radius:2px;background:var(--new)}
+.at{flex:1 1 100%;font-size:14px;line-height:1.4;height:2.8em;overflow:hidden}
+.at output{margin-inline-start:.8em}
 .probe{position:absolute;inset-inline:0;visibility:hidden;pointer-events:none}
 .said,.hashes,.wait{display:flow-root}
 .bar{display:flex;flex-wrap:wrap;align-items:center;gap:4px;margin:.6em 0}
@@ -127,14 +131,12 @@ button:hover{border-color:var(--line)}
 button[aria-disabled=true]{opacity:.45;cursor:default}
 .bar button svg{width:22px;height:22px;fill:currentColor;margin:auto}
 .bar button[hidden]{display:none}
-.bar input{flex:1 1 110px;min-width:90px;height:32px;accent-color:var(--line);margin:0 4px}
-.count{font-variant-numeric:tabular-nums;min-width:6.5em}
+.count{font-variant-numeric:tabular-nums;font-weight:600}
 .asking .cap{font-weight:600}
 .cap p,.ask p{margin:.2em 0 .5em}
 .do{font-weight:650}
-.lines{margin:.2em 0 .5em;padding:0;list-style:none;
- font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
-.inv{border-inline-start:3px solid var(--line);padding-inline-start:.6em;font-size:14px}
+.lines{margin:.2em 0 .5em;padding:0;list-style:none;opacity:.85;
+ font:12.5px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 .note{font-weight:600}
 .end{white-space:pre-wrap}
 .note.right{color:var(--ok)}
@@ -157,5 +159,8 @@ summary{cursor:pointer;font-size:14px;padding:.25em 0}
 pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
 slot{display:none}
-@media print{.bar,.within,.ask,.roll,details:not([open]){display:none}slot{display:block}}
-.narrow .bar input{flex-basis:100%;order:1}`;
+@media print{.bar,.ask,.roll,details:not([open]){display:none}slot{display:block}}
+.narrow .track{flex-basis:100%;order:1}
+.narrow .at{order:2;height:1.5em}
+.narrow .hands{display:flex;flex-direction:column-reverse}
+.narrow .bar{position:sticky;bottom:0;z-index:1;margin:0;padding:4px 0;background:var(--md-default-bg-color,var(--jp-layout-color1,Canvas))}`;
