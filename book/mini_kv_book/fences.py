@@ -17,6 +17,7 @@ import functools
 import html
 import pkgutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mkdocs.exceptions import BuildError
@@ -67,11 +68,18 @@ def code(text: str, language: str) -> str:
 
 @fence
 def kv_story(body: str, md: Any) -> str:
-    """Draw the scenario of that name, in the language of the page."""
-    name, _, player = body.strip().partition(" by ")
+    """Draw the scenario of that name, in the language of the page.
+
+        passers-by by mini_kv.lessons.policies:play_seen_twice, used once goes first
+
+    draws it as another player plays it; what stands after the comma is put to the title, to tell the two figures apart.
+    """
+    name, _, rest = body.strip().partition(" by ")
+    player, _, how = rest.partition(", ")
     if name == "data":
         return f'<div class="kv-figure">{fragment(pkgutil.resolve_name(player)())}</div>'
     scenario = load_scenario(name, language_of(md))
+    scenario = replace(scenario, title=f"{scenario.title}: {how}") if how else scenario
     data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
     return f'<div class="kv-figure">{fragment(data)}</div>'
 

@@ -67,8 +67,9 @@ export function caption(t, story, state, answer) {
   if (number === 0) parts.push(make("p", {}, story.data.start?.say ?? t.start));
   else {
     if (step.say) parts.push(make("p", { class: "say" }, step.say));
-    const calls = [...(step.do ? [make("li", { class: "do" }, step.do)] : []), ...(step.lines ?? []).map((line) => make("li", {}, line))];
-    parts.push(make("ul", { class: "lines" }, ...calls));
+    if (step.do) parts.push(make("p", { class: "call" }, step.do));
+    if (step.lines?.length)
+      parts.push(make("ul", { class: "lines" }, ...step.lines.map((line) => make("li", {}, line))));
   }
   const isLast = number === story.states.length - 1;
   if (isLast && story.data.ending) parts.push(make("p", { class: "end" }, story.data.ending));

@@ -135,7 +135,8 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .asking .cap{font-weight:600}
 .cap p,.ask p{margin:.2em 0 .5em}
 .do{font-weight:650}
-.lines{margin:.2em 0 .5em;padding:0;list-style:none;opacity:.85;
+.cap .call{margin:.6em 0 0;font:650 12.5px/1.5 ui-monospace,Menlo,Consolas,monospace}
+.lines{margin:0 0 .5em;padding:0;list-style:none;opacity:.85;
  font:12.5px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 .note{font-weight:600}
 .end{white-space:pre-wrap}
