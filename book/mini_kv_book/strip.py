@@ -52,7 +52,7 @@ class Strip(Treeprocessor):
         if words in BADGES:
             item.append(badge(words))
             return item
-        item.text = f"{words} " if links else words
+        item.text = f"{words} " if words and links else words
         for number, (text, target) in enumerate(links):
             link = ElementTree.SubElement(item, "a", {"href": self.address(target)})
             link.text = text
