@@ -9,6 +9,7 @@ branches of a function and those inside its expressions: `and`, `or`, and each `
 
 import argparse
 import ast
+import gzip
 import io
 import json
 import re
@@ -226,6 +227,8 @@ def weigh(site: Path) -> list[Table]:
             pages[path.relative_to(site).as_posix()] = size + sum(files.get(each, 0) for each in loaded)
     parts = ("**/*", "search/*.json", "assets/stylesheets/*.css", "assets/kv-lab/*", "*.pdf")
     sums = {part: sum(files.get(path, 0) for path in site.glob(part)) for part in parts}
+    index = [gzip.compress(path.read_bytes()) for path in site.glob("search/*.json")]
+    sums["search/*.json, compressed"] = sum(map(len, index))
     return [
         Table("bytes of the built site", sums),
         Table("bytes of the heaviest pages, with the files that they name", pages, top=10),

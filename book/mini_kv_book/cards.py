@@ -36,10 +36,10 @@ def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
 def name_of(source: str) -> str:
     """Return the name of a page's picture; pages of the engine share one.
 
-    >>> name_of("chapters/04-the-free-queue.md"), name_of("api/mini_kv.core.block.md")
-    ('04-the-free-queue', 'api')
+    >>> name_of("chapters/04-the-free-queue.md"), name_of("labs/index.md"), name_of("api/mini_kv.core.block.md")
+    ('04-the-free-queue', 'labs', 'api')
     """
-    return "api" if source.startswith("api/") else Path(source).stem
+    return "api" if source.startswith("api/") else Path(source.removesuffix("/index.md")).stem
 
 
 def on_post_build(*, config: Any) -> None:

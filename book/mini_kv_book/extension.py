@@ -1,9 +1,8 @@
-"""The Markdown extension of the book: includes, badges, links, formulas, and the figure's script."""
+"""The Markdown extension of the book: includes, badges, strips, links, formulas, and the figure's script."""
 
 import os
 import posixpath
 import re
-import tomllib
 from functools import cache
 from typing import Any
 from xml.etree import ElementTree
@@ -23,15 +22,8 @@ from mini_kv_book.lab import ASSETS, SCRIPTS
 from mini_kv_book.links import RepositoryLinks
 from mini_kv_book.maths import MathML
 from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, page_of, said, where
+from mini_kv_book.strip import BADGES, Strip, badge
 
-BADGES = {
-    "CPU-OK": "runs without a GPU, though you might expect that it needs one",
-    "PyTorch": "needs PyTorch; its build for CPUs is enough",
-    "Triton": "needs Triton, on Linux",
-    "GPU": "needs a GPU",
-}
-"""What a page may need. A badge that stood on every page would say nothing: most pages and labs need Python alone."""
-NEEDS = {"C": "", "T": "[PyTorch]", "K": "[CPU-OK] [PyTorch] [Triton]"}  # a lab.toml's word for it
 DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
 
 
@@ -57,7 +49,7 @@ class Directives(Preprocessor):
         return out
 
     def included(self, name: str, line: str) -> list[str]:
-        """Return the lines of a lab's README as the lab's page has them, with what the lab needs after its heading."""
+        """Return the lines of a lab's README as the lab's page has them."""
         path = ROOT / name
         if not path.is_file():
             raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
@@ -65,8 +57,7 @@ class Directives(Preprocessor):
         heading, *rest = path.read_text(encoding="utf-8").splitlines()
         if closed := closed_sentence(path.parent.name):
             return [heading, "", closed]
-        needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
-        return arranged([heading, "", f"{NEEDS[needs]} · [to the editor](#run-it-here)", *rest], path.parent.name)
+        return arranged([heading, *rest], path.parent.name)
 
 
 def for_instructors(lab: str) -> list[str]:
@@ -91,9 +82,7 @@ class Badge(InlineProcessor):
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:
         """Return the badge, and the part of the text that it replaces."""
-        badge = ElementTree.Element("span", {"class": "kv-badge", "title": BADGES[m[1]]})
-        badge.text = m[1]
-        return badge, m.start(0), m.end(0)
+        return badge(m[1]), m.start(0), m.end(0)
 
 
 class SectionLinks(Treeprocessor):
@@ -146,10 +135,11 @@ class BookExtension(Extension):
         for name in SCRIPTS:
             publish((ASSETS / name).read_text(encoding="utf-8"), DOCS / "assets" / name)
         md.preprocessors.register(Directives(md), "kv_directives", 29)  # before fences, 25
-        badge = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
-        md.inlinePatterns.register(Badge(badge, md), "kv_badge", 195)  # before code, 190
+        written = rf"`?\[({'|'.join(BADGES)})\]`?(?![\[(:])"
+        md.inlinePatterns.register(Badge(written, md), "kv_badge", 195)  # before code, 190
         md.treeprocessors.register(MathML(md), "kv_mathml", 15)  # after inline, 20
         md.treeprocessors.register(SectionLinks(md), "kv_section_links", 4)  # after toc, 5
+        md.treeprocessors.register(Strip(md), "kv_strip", 3.5)  # before the next, whose link stands above it
         md.treeprocessors.register(InChinese(md), "kv_in_chinese", 3)
         md.treeprocessors.register(RepositoryLinks(md), "kv_links", 10)  # before MkDocs' own, 0
 

@@ -83,11 +83,27 @@ def front_door() -> str:
     return "\n".join(rows)
 
 
+LABS = """---
+search:
+  exclude: true
+hide: [navigation, toc]
+---
+
+# The labs
+
+In a lab you write what its chapter explains. The tests name the belief behind a mistake. A lab that needs Python alone
+runs in its page, and no lab needs the solution of another one.
+
+<!-- table labs -->
+"""
+"""The first page of the labs."""
+
+
 def pages() -> dict[str, str]:
     """Return every page that follows from the code, by its path below docs."""
     boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
     api = {f"api/{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()}
-    return api | {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
+    return api | {"labs/index.md": LABS} | {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
 
 
 def navigation() -> dict[str, list[str]]:

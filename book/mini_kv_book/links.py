@@ -24,6 +24,8 @@ def _page_about(path: str) -> str | None:
         return path.removeprefix(_DOCS_PREFIX)
     if notebook := re.fullmatch(r"notebooks/([\w-]+)\.ipynb", path):
         candidate = f"notebooks/{notebook[1]}.html"  # its live export, where this book has it: make book-whole
+    elif path in ("labs", "labs/README.md"):
+        candidate = "labs/index.md"
     elif lab := re.fullmatch(r"labs/(lab-\d\d(?:-\w+)?)(/README\.md)?", path):
         candidate = f"labs/{lab[1]}.md"
     else:

@@ -27,6 +27,7 @@ from mini_kv_book import (
     licences,
     names,
     options,
+    overview,
     puzzles,
     recorded,
     second_home,
@@ -36,6 +37,7 @@ from mini_kv_book import (
 from mini_kv_book.places import where
 
 TABLES: dict[str, Callable[..., str]] = {
+    "chapters": overview.chapters_as_markdown,
     "conformance": conformance.as_markdown,
     "course": course.dates,
     "coverage": coverage.as_markdown,
@@ -48,6 +50,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "kernels": kernels.as_markdown,
     "kernels-measured": kernels.measured_as_markdown,
     "kills": kill_matrix.as_markdown,
+    "labs": overview.labs_as_markdown,
     "league": league.as_markdown,
     "licences": licences.as_markdown,
     "names": names.as_markdown,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from mini_kv_book import generate, kept, leaks, places, stills
+from mini_kv_book import generate, kept, leaks, places, stills, taught
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
@@ -98,7 +98,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
 
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 PAGES |= generate.pages()  # which a fresh clone does not have
-NEEDS = {"`[PyTorch]`": "torch", "softmax_in_tiles": "torch", "```kv-chart": "matplotlib"}
+NEEDS = {"mini_kv.lessons.generation": "torch", "softmax_in_tiles": "torch", "```kv-chart": "matplotlib"}
 """What a page says that runs a package which not every machine has."""
 
 
@@ -112,6 +112,14 @@ def test_every_fence_of_a_page_can_be_shown(page):
             pytest.skip(f"pages of the book that run {package}: pip install {package}, or make test")
     namespace: dict[str, Any] = {"__name__": "__main__"}  # the fences of a page share it, as in the build
     assert [f"{fence.where}: {said}" for fence in fences(page, text) if (said := wrong(fence, namespace))] == []
+
+
+def test_every_picture_in_the_lists_of_chapters_and_labs_can_be_drawn():
+    chapters = [file.removesuffix(".md") for part in generate.chapters().values() for file in part]
+    of_chapters = {taught.chapter(name).picture for name in chapters}
+    of_labs = {taught.lab(name).picture for name in generate.labs()}
+    assert [picture for picture in of_chapters | of_labs if wrong_still(*picture.split())] == []
+    assert len(of_chapters) == len(chapters)
 
 
 def test_no_module_no_lab_and_no_chapter_is_forgotten():
@@ -275,7 +283,7 @@ def test_a_page_lets_run_the_scripts_that_it_holds_and_no_other():
     ("content", "words"),
     [
         ("<p>CPU-OK</p><p>After this <em>chapter</em> you can say who pays for a block.</p>", "After this chapter you"),
-        ("<p>45 minutes, difficulty 2 of 5. Needs Python and pytest.</p>", ""),
+        ('<p class="kv-needs">Needs Python and pytest, no GPU, no PyTorch. No earlier lab is required.</p>', ""),
         (f"<p>{'word ' * 60}</p>", "word word word"),
     ],
 )

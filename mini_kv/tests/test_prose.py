@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from mini_kv_book import generate
+from mini_kv_book import generate, taught
 from mini_kv_book.narrow import narrow
 from mini_kv_book.places import DOCS, ROOT
 
@@ -34,12 +34,6 @@ def chapter(name: str) -> str:
     return (DOCS / "chapters" / name).read_text(encoding="utf-8")
 
 
-def needs(text: str) -> list[str]:
-    """Return the chapters that a chapter says it comes after."""
-    (found,) = re.findall(r"^.*\bminutes\b[^\n]* · (?:comes\s+after|You know)(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
-    return re.findall(r"\]\((\d\d-[\w-]+\.md)\)", found)
-
-
 def test_no_page_no_notebook_and_no_docstring_calls_a_chapter_by_a_number():
     """The number in a chapter's file and address is no place in the book."""
     paths = {path for place in PLACES for path in ROOT.glob(place)} - {Path(__file__)}
@@ -56,12 +50,17 @@ def test_the_navigation_has_every_chapter_once_and_no_number():
 
 @pytest.mark.slow
 def test_a_chapter_comes_after_those_that_stand_before_it():
-    names = order()
-    late = {
-        name: [other for other in needs(chapter(name)) if names.index(other) >= names.index(name)] for name in names
-    }
+    names = [name.removesuffix(".md") for name in order()]
+    needs = {name: taught.chapter(name).after for name in names}
+    late = {name: [other for other in needs[name] if names.index(other) >= names.index(name)] for name in names}
     assert {name: others for name, others in late.items() if others} == {}
-    assert [name for name in names[1:] if not needs(chapter(name))] == []
+    assert [name for name in names if not needs[name]] == ["01-why-a-cache"]
+
+
+def test_each_chapter_and_lab_is_told_in_one_short_sentence():
+    says = {name: taught.chapter(name.removesuffix(".md")).says for name in order()}
+    says |= {name: taught.lab(name).says for name in generate.labs()}
+    assert {name: said for name, said in says.items() if not re.fullmatch(r"[A-Zv][^.]{20,80}\.", said)} == {}
 
 
 def test_where_a_chapter_speaks_of_the_next_and_the_last_one_they_stand_beside_it():
@@ -76,7 +75,12 @@ def test_where_a_chapter_speaks_of_the_next_and_the_last_one_they_stand_beside_i
 
 def test_a_badge_stands_only_where_it_distinguishes():
     """Every chapter runs on a CPU; the one on the kernel says so, since a reader might expect otherwise."""
-    assert [name for name in order() if "[CPU-OK]" in chapter(name)] == ["12-the-kernel.md"]
+    needs = {name: taught.chapter(name.removesuffix(".md")).needs for name in order()}
+    assert {name: badges for name, badges in needs.items() if badges} == {
+        "12-the-kernel.md": ("CPU-OK",),
+        "15-from-prompt-to-text.md": ("PyTorch",),
+        "16-what-a-cache-buys.md": ("PyTorch",),
+    }
 
 
 WIDE = '''def f(first: int, second: int) -> int:

@@ -7,7 +7,7 @@ if (typeof customElements !== "undefined" && !customElements.get("kv-story"))
 *{box-sizing:border-box}
 .fig{--held:#cde4f6;--line:#0072b2;--card:#fff;--ink:#111;--soft:#6a6a6a;--rule:#0000000f;--tag:#e69f00;--new:#b64500;
  --ok:#00694c;--btn:#f2f2f2;
- font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;text-align:start;max-width:1200px;position:relative}
+ font:15px/1.5 var(--kv-sans,system-ui,-apple-system,"Segoe UI",sans-serif);text-align:start;max-width:1200px;position:relative}
 .seen,.hands{position:relative;min-width:0}
 .wide .stage{display:grid;grid-template-columns:minmax(0,1fr) 340px;gap:24px}
 .fig.dark{--held:#0d4f7c;--line:#6cc1f2;--card:#1f1f1f;--ink:#f4f4f4;--soft:#a9a9a9;--rule:#ffffff14;
@@ -62,11 +62,11 @@ rect.card.sel{stroke:currentColor;stroke-width:3}
 .through{pointer-events:none}
 .dense .ring{stroke-width:2}
 .lvl{fill:var(--tint,var(--held))}
-svg .by{display:none;font:600 11px system-ui,sans-serif;text-anchor:middle;fill:#111}
+svg .by{display:none;font:600 11px var(--kv-sans,system-ui,sans-serif);text-anchor:middle;fill:#111}
 .film .card:not(:hover) .by{display:inline}
 .film .card:not(:hover) .tagtext{display:none}
 .tag{fill:var(--tag)}
-svg .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle;
+svg .tagtext{font:600 11px var(--kv-mono,ui-monospace,Menlo,Consolas,monospace);text-anchor:middle;
  fill:#111;transition:transform .3s ease-in-out}
 svg .id{font-size:14px;font-weight:700}
 svg .ref{font-size:12px;text-anchor:end}
@@ -138,9 +138,9 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .asking .cap{font-weight:600}
 .cap p,.ask p{margin:.2em 0 .5em}
 .do{font-weight:650}
-.cap .call{margin:.6em 0 0;font:650 12.5px/1.5 ui-monospace,Menlo,Consolas,monospace}
+.cap .call{margin:.6em 0 0;font:650 12.5px/1.5 var(--kv-mono,ui-monospace,Menlo,Consolas,monospace)}
 .lines{margin:0 0 .5em;padding:0;list-style:none;opacity:.85;
- font:12.5px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}
+ font:12.5px/1.5 var(--kv-mono,ui-monospace,Menlo,Consolas,monospace);overflow-wrap:anywhere}
 .note{font-weight:600}
 .end{white-space:pre-wrap}
 .note.right{color:var(--ok)}
@@ -154,13 +154,13 @@ button[aria-disabled=true]{opacity:.45;cursor:default}
 .hashes ul,.wait ul{display:flex;flex-wrap:wrap;gap:4px 6px;list-style:none;margin:.3em 0;padding:0}
 .hashes li,.wait li{border:1px solid var(--soft);border-radius:5px;padding:0 6px;font-size:13px;
  font-variant-numeric:tabular-nums}
-.hashes code{font:600 12px ui-monospace,Menlo,Consolas,monospace;background:var(--tag);color:#111;
+.hashes code{font:600 12px var(--kv-mono,ui-monospace,Menlo,Consolas,monospace);background:var(--tag);color:#111;
  border-radius:3px;padding:1px 4px}
 .hashes li.chg{border-color:var(--new);box-shadow:inset 0 0 0 1px var(--new)}
 .hashes li.gone{border:1px dashed var(--new);text-decoration:line-through}
 .wait li.preempted{border:1px dashed var(--new)}
 summary{cursor:pointer;font-size:14px;padding:.25em 0}
-pre{overflow-x:auto;font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;margin:.3em 0}
+pre{overflow-x:auto;font:13px/1.4 var(--kv-mono,ui-monospace,Menlo,Consolas,monospace);margin:.3em 0}
 .error{border:2px solid var(--new);border-radius:6px;padding:.6em .8em}
 slot{display:none}
 @media print{.bar,.ask,.roll,details:not([open]){display:none}slot{display:block}}

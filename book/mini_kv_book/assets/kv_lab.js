@@ -662,8 +662,8 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 [data-state=fail] .state { color: var(--fail); border-color: var(--fail) }
 [data-state=wait] .state { color: var(--wait); border-color: var(--wait) }
 .row > :not(summary) { margin: .2em 0 .6em 1em }
-.row > button { font-family: system-ui, sans-serif }
-.row p { font: 15px/1.5 system-ui, sans-serif }
+.row > button { font-family: var(--kv-sans, system-ui, sans-serif) }
+.row p { font: 15px/1.5 var(--kv-sans, system-ui, sans-serif) }
 pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overflow-x: auto; margin: .4em 0 }
 .brief { background: var(--soft); padding: .6em .5em; margin-bottom: .5em }
 .brief .verdict { margin: 0 0 .8em }

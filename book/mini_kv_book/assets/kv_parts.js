@@ -40,11 +40,11 @@ export const LOOK = `
   --kv-code-keyword: light-dark(#7a2a8a, #d9a6e8); --kv-code-string: light-dark(#0b6152, #8ed8c0);
   --kv-code-comment: light-dark(#5b6270, #a7aebb); --kv-code-number: light-dark(#9a3b00, #f5b58a);
   --kv-code-function: light-dark(#1c4f9c, #9cc2ff); --bg: light-dark(#fff, #1b1f28); --fg: light-dark(#1d2129, #e4e7ed);
-  --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace }
+  --mono: var(--kv-mono, ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace) }
 [hidden] { display: none !important }
 * { box-sizing: border-box }
 .all { color: var(--fg); background: var(--bg); border: 1px solid var(--line); border-radius: 6px; padding: .7em;
-  font: 16px/1.5 system-ui, sans-serif }
+  font: 16px/1.5 var(--kv-sans, system-ui, sans-serif) }
 .bar { display: flex; flex-wrap: wrap; gap: .4em; margin-bottom: .6em }
 button, select, input { font: inherit; font-size: .9em; color: inherit; background: var(--soft); padding: .3em .7em;
   min-height: 2.2em; border: 1px solid var(--line); border-radius: 4px }

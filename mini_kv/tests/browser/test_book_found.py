@@ -76,13 +76,76 @@ def test_what_the_search_loads_has_no_listing(site):
 
 def test_every_chapter_and_every_word_of_the_glossary_is_led_to():
     """A new chapter, or a new word, is missing in `book/data/taught.toml`; what stands there is a chapter."""
-    assert sorted(words()) == sorted(path.stem for path in (DOCS / "chapters").glob("*.md"))
+    assert sorted(words()) == sorted(path.stem for path in (DOCS / "chapters").glob("[0-9]*.md"))
     assert sorted(set(glossary()) - {word for those in words().values() for word in those}) == []
 
 
 def test_the_glossary_leads_to_the_chapters(site: Path):
     text = (site / "reference/glossary/index.html").read_text(encoding="utf-8")
     assert text.count('href="../../chapters/') >= len(glossary())
+
+
+# The lists of chapters and labs, and the strip below a title -------------------------------------------------------
+
+
+CARD = re.compile(r'<h3[^>]*><a href="([^"]+)">')
+STRIP = re.compile(r'<ul class="kv-strip"[^>]*>(.*?)</ul>', re.DOTALL)
+ITEM = re.compile(r"<li>(.*?)</li>", re.DOTALL)
+LINK = re.compile(r'<a href="([^"]+)">')
+
+
+@pytest.mark.parametrize("folder", ["chapters", "labs"])
+def test_a_tab_begins_with_a_list_of_all_its_pages_each_with_a_picture(folder, site):
+    html = (site / folder / "index.html").read_text(encoding="utf-8")
+    pages = [name for name in page_names(site) if re.fullmatch(rf"{folder}/[^/]+/", name)]
+    assert sorted(f"{folder}/{link}" for link in CARD.findall(html)) == pages
+    assert len(re.findall('class="kv-still"', html)) == len(pages)
+    assert f'href="{folder}/" class="md-tabs__link"' in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_card_leads_to_its_page_wherever_it_is_clicked_and_a_labs_also_to_its_chapter(book_url, open_page):
+    page = open_page(book_url + "labs/")
+    card = page.locator(".kv-cards > div", has_text="Policy arena")
+    card.get_by_role("img").click()
+    page.wait_for_url("**/labs/lab-13/")
+    page.go_back()
+    card.get_by_role("link", name="Who should go").click()
+    page.wait_for_url("**/chapters/18-who-should-go/")
+
+
+def strip(page: Path) -> list[tuple[str, list[str]]]:
+    """Return the words of each item of a page's strip, and where its links lead."""
+    found = STRIP.search(page.read_text(encoding="utf-8"))
+    assert found, page
+    return [(html.unescape(re.sub("<[^>]+>", "", item)), LINK.findall(item)) for item in ITEM.findall(found[1])]
+
+
+def test_below_a_title_stands_how_long_it_takes_and_what_goes_with_it(site):
+    chapter = strip(site / "chapters/06-a-name-for-a-prefix/index.html")
+    (_, (notebook,)) = chapter.pop(2)
+    assert "05-the-hash-chain" in notebook  # on the site where it has been exported, else in the repository
+    assert chapter == [
+        ("25 minutes", []),
+        ("lab-04", ["../../labs/lab-04/"]),
+        ("Where vLLM does it", ["#where-vllm-does-it"]),
+        ("After Reference counts", ["../05-reference-counts/"]),
+    ]
+    lab = strip(site / "labs/lab-09/index.html")
+    lab.pop(5)
+    assert lab == [
+        ("60 minutes", []),
+        ("Difficulty 3 of 5", []),
+        ("PyTorch", []),
+        ("To the editor", ["#run-it-here"]),
+        ("Chapter Attention over blocks", ["../../chapters/11-attention-over-blocks/"]),
+        ("Where vLLM does it", ["../../chapters/11-attention-over-blocks/#where-vllm-does-it"]),
+    ]
+
+
+def test_every_chapter_and_lab_has_a_strip_and_says_nothing_of_it_twice(site):
+    pages = [site / name / "index.html" for name in page_names(site) if re.fullmatch("(chapters|labs)/.+/", name)]
+    assert [page for page in pages if not strip(page)[0][0].endswith(" minutes")] == []
+    assert [page for page in pages if re.search(r"\d minutes, difficulty", page.read_text(encoding="utf-8"))] == []
 
 
 # A link to a page ---------------------------------------------------------------------------------------------------

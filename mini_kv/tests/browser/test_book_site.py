@@ -453,12 +453,18 @@ def test_the_search_index_holds_what_a_chinese_page_says(site):
     assert "驱逐" in texts["zh/chapters/block-manager/#life"]
 
 
-def test_formulas_are_drawn_with_the_font_that_the_book_brings(book_url, open_page):
+FONTS = "[...document.fonts].map(font => `${font.family} ${font.style} ${font.status}`)"
+
+
+def test_text_code_and_formulas_are_drawn_with_the_fonts_that_the_book_brings(book_url, open_page):
     page = open_page(book_url + "chapters/01-why-a-cache/")
     assert page.locator("math").count() > 0
     page.evaluate("document.fonts.ready")
-    assert page.evaluate("[...document.fonts].map(font => font.family + ' ' + font.status)") == [
-        "STIX Two Math subset loaded"
+    assert [font for font in page.evaluate(FONTS) if "fallback" not in font] == [
+        "kv text normal loaded",
+        "kv text italic loaded",
+        "kv code normal loaded",
+        "STIX Two Math subset normal loaded",
     ]
 
 
