@@ -6,6 +6,7 @@ lab's first run.
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from mini_kv.labkit.commands.puzzle import call_count
 from mini_kv.trace.puzzle import PuzzlePlayer, load_puzzle
@@ -29,8 +30,10 @@ def look(name: str, calls: Sequence[str]) -> str:
         {
             "calls": player.calls,
             "said": refused or _said(player),
+            "why": "" if refused else _why(player),
             "solved": player.is_solved,
             "ending": " ".join(player.puzzle.scenario.ending.split()) if player.is_solved else "",
+            "strips": [asdict(strip) for strip in player.strips()],
             "story": puzzle_data(player),
         }
     )
@@ -44,3 +47,11 @@ def _said(player: PuzzlePlayer) -> str:
     if made == most:
         return f"Not reached, and {call_count(made)} made. Take one back, or start again."
     return f"{made} of {call_count(most)} made." if made else ""
+
+
+def _why(player: PuzzlePlayer) -> str:
+    """Return why the last call did what it did; if it was the last that may be made, also what the goal still needs."""
+    if not player.made:
+        return ""
+    is_missed = len(player.calls) == player.puzzle.most_calls and not player.is_solved
+    return " ".join([player.reason(), *(player.unmet() if is_missed else ())])
