@@ -154,8 +154,8 @@ def test_one_can_go_back_and_start_again(show):
     assert said(puzzle) == "Not reached, and 2 calls made. Take one back, or start again."
     assert why(puzzle) == (
         "B found 0 of its 8 words: block 1 of its prompt is not cached. Rule I5, prefix: a hit is a chain from the "
-        "first block; the index holds full blocks only, computed or promised. B took blocks 5 6 from the front of the free "
-        "queue. Blocks that were evicted: none. The goal needs 3."
+        "first block; the index holds full blocks only, computed or promised. B took blocks 5 6 from the front of the "
+        "free queue. Blocks that were evicted: none. The goal needs 3."
     )
     assert lines(puzzle)[0].startswith("lookup B")
     call(page, puzzle, "Back")
@@ -205,7 +205,7 @@ def test_a_window_without_storage_plays_and_says_what_was_solved(show):
 
 
 def test_the_grid_opens_one_puzzle_at_its_address(show):
-    """Its heading has the focus. The ways on lead to the next puzzle and to the grid, the browser's Back to the last."""
+    """Its heading has the focus. The ways on lead to the next puzzle and to the grid, Back to the last one."""
     page, _ = show()
     assert shown_levels(page) == ["2. Make room"]
     go_to(page, "too-good")
