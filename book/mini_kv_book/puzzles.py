@@ -33,19 +33,14 @@ def fence(body: str, _md: Any) -> str:
 
 
 def level(puzzle: Puzzle, size: int | None) -> str:
-    """Return a puzzle under its heading, with the ways on: `#make-room` is its address.
+    """Return a puzzle under its heading: `#make-room` is its address.
 
     The heading is not in the page's contents: the grid leads to it.
     """
-    names = puzzle_names()
-    number = names.index(puzzle.name) + 1
-    ways = '<a href="#puzzles">All puzzles</a>'
-    if number < len(names):
-        following = load_puzzle(names[number])
-        ways += f' <a href="#{following.name}">Next: {escape(following.scenario.title)}</a>'
+    number = puzzle_names().index(puzzle.name) + 1
     return (
         f'<section class="kv-level"><h2 id="{puzzle.name}" tabindex="-1">{number}. {escape(puzzle.scenario.title)}</h2>'
-        f'{element(puzzle, size)}<p class="kv-ways">{ways}</p></section>'
+        f"{element(puzzle, size)}</section>"
     )
 
 
@@ -72,8 +67,16 @@ def element(puzzle: Puzzle, size: int | None) -> str:
         f'<p slot="goal"><strong>Goal, in at most {call_count(puzzle.most_calls)}:</strong> {escape(puzzle.goal)}</p>'
         f"<p>{story['title']}. {escape(said)}</p>{code(picture, 'text')}"
         f"<p>The calls: {calls}. Play it in a terminal:</p>"
-        f"{code(f'mini-kv puzzle {puzzle.name}', 'text')}</kv-puzzle></div>"
+        f"{code(f'mini-kv puzzle {puzzle.name}', 'text')}"
+        f'<p class="kv-ways" slot="ways">{ways_on(puzzle.name)}</p></kv-puzzle></div>'
     )
+
+
+def ways_on(name: str) -> str:
+    """Return links to the next puzzle, if there is one, and to the grid."""
+    next_names = puzzle_names()[puzzle_names().index(name) + 1 :][:1]
+    following = [f'<a href="#{one}">Next: {escape(load_puzzle(one).scenario.title)}</a>' for one in next_names]
+    return " ".join([*following, '<a href="#puzzles">All puzzles</a>'])
 
 
 def as_markdown() -> str:

@@ -52,8 +52,8 @@ class KvPuzzle extends HTMLElement {
     const answer = make("div", { class: "answer", role: "status" }, this.status, this.why);
     this.ending = make("p", { class: "ending", hidden: true });
     this.figure = make("kv-story");
-    const goal = make("slot", { name: "goal" });
-    const all = make("div", { class: "all" }, goal, ...this.rows, key, more, this.told, answer, this.ending, this.figure);
+    const [goal, ways] = ["goal", "ways"].map((name) => make("slot", { name }));
+    const all = make("div", { class: "all" }, goal, ...this.rows, key, more, this.told, answer, this.ending, ways, this.figure);
     all.addEventListener("keydown", (event) => this.#key(event));
     this.#root.append(style, all);
     this.#draw(this.#about);
@@ -190,7 +190,7 @@ const STYLE = `${LOOK}
 .head { display: flex; flex-wrap: wrap; align-items: center; gap: .4em; margin-bottom: .35em }
 .head b { min-width: 1.4em; font-size: 1.15em }
 .head button { font-family: var(--mono); font-size: .85em; min-height: 2.6em }
-.strip { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5em, 1fr)); gap: 4px; margin: 0; padding: 0;
+.strip { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5em, 1fr)); gap: 4px; margin: 0; padding: 0;
   list-style: none; font-size: .9em }
 .cell { display: flex; flex-direction: column; justify-content: space-between; min-height: 3.6em; padding: .25em .5em;
   border: 1.5px solid var(--todo); border-radius: 5px }

@@ -30,7 +30,7 @@ def look(name: str, calls: Sequence[str]) -> str:
         {
             "calls": player.calls,
             "said": refused or _said(player),
-            "why": "" if refused else _why(player),
+            "why": player.reason() if player.made and not refused else "",
             "solved": player.is_solved,
             "ending": " ".join(player.puzzle.scenario.ending.split()) if player.is_solved else "",
             "strips": [asdict(strip) for strip in player.strips()],
@@ -40,18 +40,10 @@ def look(name: str, calls: Sequence[str]) -> str:
 
 
 def _said(player: PuzzlePlayer) -> str:
-    """Return where the player stands, in the terminal's words."""
+    """Return where the player stands; if no call is left, also what the goal still needs."""
     made, most = len(player.calls), player.puzzle.most_calls
     if player.is_solved:
         return f"Solved in {call_count(made)}."
     if made == most:
-        return f"Not reached, and {call_count(made)} made. Take one back, or start again."
+        return f"Not reached, and {call_count(made)} made. {' '.join(player.unmet())} Take one back, or start again."
     return f"{made} of {call_count(most)} made." if made else ""
-
-
-def _why(player: PuzzlePlayer) -> str:
-    """Return why the last call did what it did; if it was the last that may be made, also what the goal still needs."""
-    if not player.made:
-        return ""
-    is_missed = len(player.calls) == player.puzzle.most_calls and not player.is_solved
-    return " ".join([player.reason(), *(player.unmet() if is_missed else ())])
