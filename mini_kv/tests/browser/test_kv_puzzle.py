@@ -207,6 +207,18 @@ def test_a_window_without_storage_plays_and_says_what_was_solved(show):
     assert marks(page) == ["\u2192 next", "\u2713 solved in 2 calls", *[""] * 8]
 
 
+def test_the_grid_has_a_picture_of_each_puzzle_and_what_it_takes(show):
+    page, _ = show()
+    cards = page.locator(".kv-grid li").all()
+    assert cards[0].inner_text().split("\n")[:2] == ["1. Twelve of sixteen", "2 minutes, 1 call"]
+    assert cards[9].inner_text().split("\n")[:2] == ["10. Save the head", "5 minutes, 5 calls"]
+    drawn = {
+        card.locator("svg").evaluate("svg => [...svg.querySelectorAll('g')].map(g => g.outerHTML).join()")
+        for card in cards
+    }
+    assert len(drawn) == len(cards) == 10
+
+
 def test_the_grid_opens_one_puzzle_at_its_address(show):
     """Its heading has the focus. The ways on lead to the next puzzle and to the grid, Back to the last one."""
     page, _ = show()
@@ -273,6 +285,7 @@ def test_without_scripts_there_is_the_picture_and_the_terminals_command(site, se
         page = open_page(f"{address}/{file}.html", java_script_enabled=scripts)
         puzzle = page.locator("kv-puzzle[name=make-room]")
         shown = puzzle.inner_text()
+        assert "A  Tell me a story | about two foxes who | learn to fly kites." in shown
         assert "free  next-> 4 5 6 3# 2# 1# <-last" in shown
         assert "Goal, in at most 2 calls: Evict block 3, and no other." in shown
         assert "mini-kv puzzle make-room" in shown
