@@ -67,7 +67,7 @@ def run_chart(body: str, namespace: dict[str, Any]) -> str:
     Raises:
         FenceError: The code raised, or does not end with something that can be shown as HTML.
     """
-    return str(_shown(body, namespace, "_repr_html_", "chart")())
+    return str(last_value(body, namespace, "_repr_html_", "chart")._repr_html_())
 
 
 def run_instrument(body: str, namespace: dict[str, Any]) -> str:
@@ -76,11 +76,11 @@ def run_instrument(body: str, namespace: dict[str, Any]) -> str:
     Raises:
         FenceError: The code raised, or does not end with an instrument.
     """
-    return str(_shown(body, namespace, "fragment", "instrument")())
+    return str(last_value(body, namespace, "fragment", "instrument").fragment())
 
 
-def _shown(body: str, namespace: dict[str, Any], method: str, kind: str) -> Any:
-    """Run the body; return the method of its last expression that shows it. Raises `FenceError` if it has none."""
+def last_value(body: str, namespace: dict[str, Any], method: str, kind: str) -> Any:
+    """Run the body; return the value of its last expression. Raises `FenceError` if that lacks the method."""
     try:
         *before, last = ast.parse(body).body
         exec(compile(ast.Module(before, []), "<fence>", "exec"), namespace)
@@ -91,7 +91,7 @@ def _shown(body: str, namespace: dict[str, Any], method: str, kind: str) -> Any:
         raise FenceError(f"{type(error).__name__}: {error}", _guilty_line(error)) from error
     if not hasattr(shown, method):
         raise FenceError(f"what stands last is no {kind}", last.lineno - 1)
-    return getattr(shown, method)
+    return shown
 
 
 def _guilty_line(error: BaseException) -> int:

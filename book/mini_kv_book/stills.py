@@ -1,45 +1,161 @@
 """The pictures that notebooks are stored with: GitHub, and whatever else runs no code, shows them below their cells.
 
-A cell that ends with a scenario's `Story` keeps the still of its key step. Every other output is made by who reads.
+A cell that ends with a story keeps the still of its key step, and one that compares two prompts the still of their
+blocks. The engine draws these anew whenever pages are generated. A notebook without either keeps its key chart, which
+takes matplotlib, some also PyTorch:
+
+    python -m mini_kv_book.stills        draws these charts anew
+
+Every other output is made by who reads.
 """
 
+import ast
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mini_kv.trace.scenario import load_scenario
-from mini_kv.viz.figure import key_step, story_data
+from mini_kv.lessons.second_home import story
+from mini_kv.trace.scenario import Scenario, ScenarioPlayer, load_scenario, scenario_from
+from mini_kv.viz.figure import key_step, played_data, story_data
 from mini_kv.viz.still import svg
+from mini_kv.viz.story_json import Data
 from mini_kv_book.places import ROOT
+from mini_kv_book.runs import last_value, run_python
 
 STORY = re.compile(r'\bStory\("([\w-]+)"\)')
+SECOND_HOME = re.compile(r"\bStory\(story\((\[.+\]), memory_blocks=(\d+)\)\)")
+CHAIN = re.compile(r'^chain\("(.+)", "(.+)", block_size=(\d+)\)$', re.MULTILINE)
+PATH = re.compile(r' d="[^"]+"')
+"""A line of a chart, whose places need one digit after the point."""
+KEY_CHARTS = {
+    "06-memory-over-time": "Where 399 blocks are",
+    "07-hit-rate": "What a pool of 80 blocks finds, by overlap",
+    "11-online-softmax": "What each block is worth, after each block",
+    "12-quantisation-error": "Error of the attention's result",
+    "14-what-a-cache-buys": "Six questions about one document",
+    "15-why-batches-matter": "Llama 3 8B on an H200, at the most",
+    "18-when-the-cache-misbehaves": "storm_lever()",
+}
+"""What the cell with a notebook's key chart says: the chart's title, or the lever that starts with it."""
+
+Output = dict[str, Any]
+NOTEBOOKS = ROOT / "notebooks"
 
 
 def notebooks() -> dict[Path, str]:
     """Return every notebook with the text that it should have."""
-    return {
-        path: with_stills(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
-    }
+    return {path: with_stills(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
 
 
-def with_stills(text: str) -> str:
-    """Return a notebook's file with a still below each cell that ends with a story, and no other output."""
-    notebook = json.loads(text)
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            found = STORY.findall("".join(cell["source"]))
-            cell["outputs"] = [still_of(found[-1])] if found else []
+def with_stills(path: Path) -> str:
+    """Return a notebook's file with a still below each cell that plays a story, its key chart, and no other output."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in code_cells(notebook):
+        source = "".join(cell["source"])
+        if not has_key_chart(path, source):
+            cell["outputs"] = [still_of(data) for data in stories_of(source)[-1:]]
+    return as_file(notebook)
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the cells that hold code."""
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def has_key_chart(path: Path, source: str) -> bool:
+    """Return whether this is the cell whose chart the notebook is stored with."""
+    return path.stem in KEY_CHARTS and KEY_CHARTS[path.stem] in source
+
+
+def as_file(notebook: dict[str, Any]) -> str:
+    """Return a notebook's text."""
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def still_of(name: str) -> dict[str, Any]:
-    """Return the output that shows a scenario's key step, as a notebook stores it."""
-    data = story_data(load_scenario(name))
+def stories_of(source: str) -> list[Data]:
+    """Return the stories that a cell plays, in the order of their kinds."""
+    named = [story_data(load_scenario(name)) for name in STORY.findall(source)]
+    tiered = [
+        story(ast.literal_eval(prompts), memory_blocks=int(blocks)) for prompts, blocks in SECOND_HOME.findall(source)
+    ]
+    chained = [chain_data(first, second, int(size)) for first, second, size in CHAIN.findall(source)]
+    return named + tiered + chained
+
+
+def still_of(data: Data) -> Output:
+    """Return the output that shows a story's key step, as a notebook stores it."""
     step = key_step(data)
     label = f"{data['title']}: step {step} of {len(data['steps'])}. Run the cell to step through it."
+    return output(svg(data, step), label)
+
+
+def output(picture: str, label: str) -> Output:
+    """Return a picture as a notebook stores it."""
     return {
-        "data": {"image/svg+xml": [svg(data, step)], "text/plain": [label]},
+        "data": {"image/svg+xml": [picture], "text/plain": [label]},
         "metadata": {},
         "output_type": "display_data",
     }
+
+
+def chain_data(first: str, second: str, block_size: int) -> Data:
+    """Return the story of two prompts, a token per character; each card shows the characters of its block."""
+    numbers = {character: number for number, character in enumerate(dict.fromkeys(first + second))}
+    steps = [
+        {
+            "call": "prefill",
+            "request": name,
+            "tokens": " ".join(str(numbers[character]) for character in text),
+            "say": text,
+        }
+        for name, text in (("first", first), ("second", second))
+    ]
+    title = f"\u201c{first}\u201d and \u201c{second}\u201d, in blocks of {block_size} characters"
+    num_blocks = 2 + len(first + second) // block_size
+    values = {"title": title, "num_blocks": num_blocks + 1, "block_size": block_size, "step": steps}
+    return played_data(scenario := scenario_from("chain", values, numbers), in_whole_blocks(scenario))
+
+
+def in_whole_blocks(scenario: Scenario) -> Iterator[Any]:
+    """Yield the scenario's steps with each block's characters as one word."""
+    for played in ScenarioPlayer(scenario).play():
+        words = {block_id: ["".join(characters)] for block_id, characters in (played.words or {}).items()}
+        yield replace(played, words=words)
+
+
+# ---- Key charts ------------------------------------------------------------------------------------------------------
+
+
+def with_key_chart(path: Path) -> str:
+    """Return a notebook's file with its key chart drawn anew, by running its cells up to there."""
+    notebook, names = json.loads(path.read_text(encoding="utf-8")), {"__name__": "__main__"}
+    for cell in code_cells(notebook)[1:]:  # the first installs what is missing
+        source = "".join(cell["source"])
+        if has_key_chart(path, source):
+            cell["outputs"] = [chart_output(last_value(source, names, "_repr_html_", "chart"))]
+            break
+        run_python(source, names)
+    return as_file(notebook)
+
+
+def chart_output(shown: Any) -> Output:
+    """Return the output that shows a chart, or the chart at which a lever starts, in black on white."""
+    chart = [*shown.pictures.values()][shown.start] if hasattr(shown, "pictures") else shown
+    paper = '<rect width="100%" height="100%" fill="#fff"/>'
+    head, body = chart.svg.replace("<svg", '<svg color="#111"', 1).split(">", 1)
+    short = PATH.sub(lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)
+    return output(f"{head}>{paper}{short}", f"{chart.title}. {chart.sentence}")
+
+
+def main() -> None:
+    """Draw the key charts of all notebooks that have one."""
+    for name in KEY_CHARTS:
+        path = NOTEBOOKS / f"{name}.ipynb"
+        path.write_text(with_key_chart(path), encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

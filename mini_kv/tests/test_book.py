@@ -3,6 +3,7 @@
 The build itself, and what a reader sees of it, are in `browser/test_book_site.py`.
 """
 
+import ast
 import importlib.util
 import json
 import pkgutil
@@ -120,6 +121,22 @@ def test_every_picture_in_the_lists_of_chapters_and_labs_can_be_drawn():
     of_labs = {taught.lab(name).picture for name in generate.labs()}
     assert [picture for picture in of_chapters | of_labs if wrong_still(*picture.split())] == []
     assert len(of_chapters) == len(chapters)
+
+
+@pytest.mark.parametrize("name", [name for name, title in stills.KEY_CHARTS.items() if "(" not in title])
+def test_a_stored_chart_has_the_words_of_its_cell(name):
+    """When this fails: python -m mini_kv_book.stills."""
+    notebook = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    [cell] = [cell for cell in stills.code_cells(notebook) if stills.KEY_CHARTS[name] in "".join(cell["source"])]
+    said = " ".join(
+        node.value
+        for node in ast.walk(ast.parse("".join(cell["source"])))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    [label] = cell["outputs"][0]["data"]["text/plain"]
+    title = stills.KEY_CHARTS[name]
+    assert label.startswith(f"{title}. ")
+    assert label.removeprefix(f"{title}. ") in said
 
 
 def test_no_module_no_lab_and_no_chapter_is_forgotten():

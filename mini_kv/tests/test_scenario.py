@@ -33,7 +33,7 @@ A = step(call="prefill", request="A", tokens="1..3", say="a")
 def test_examples_in_docstrings():
     """What the docstring shows is what comes out."""
     result = doctest.testmod(scenario_module)
-    assert (result.failed, result.attempted) == (0, 1)
+    assert (result.failed, result.attempted) == (0, 2)
 
 
 def test_the_scenarios_of_the_package():
@@ -180,8 +180,8 @@ def test_a_bad_file_is_told_where(text, message):
 @pytest.mark.parametrize(
     ("last", "message"),
     [
-        (step(call="free", request="B", say="x"), "bad, step 2: 'B'"),
-        (step(call="decode", request="B", tokens="1", say="x"), "bad, step 2: 'B'"),
+        (step(call="free", request="B", say="x"), "bad, step 2: this request 'B' holds no blocks"),
+        (step(call="decode", request="B", tokens="1", say="x"), "bad, step 2: this request 'B' holds no blocks"),
         (step(call="decode", request="A", tokens="1..10", say="x"), "bad, step 2: no block is left for A"),
         (step(call="prefill", request="B", say="x"), "bad, step 2: request 'B' needs token ids"),
         (step(call="prefill", request="B", tokens="-1", say="x"), "bad, step 2: token 0 is -1"),

@@ -70,13 +70,13 @@ def _parse_choice(values: dict[str, Any]) -> Choice:
     value = values.get("value")
     if not isinstance(value, int | list):
         raise ValueError(f"a choice has the value {value!r}: a number, true or false, or a list of block ids is needed")
-    return Choice(value, values.get("text", _answer_text(value)), " ".join(values.get("if_true", "").split()))
+    return Choice(value, values.get("text", answer_text(value)), " ".join(values.get("if_true", "").split()))
 
 
-def _answer_text(value: Answer) -> str:
+def answer_text(value: Answer) -> str:
     """Return how an answer is written.
 
-    >>> _answer_text(28), _answer_text(True), _answer_text([8, 9]), _answer_text([])
+    >>> answer_text(28), answer_text(True), answer_text([8, 9]), answer_text([])
     ('28', 'yes', '8 9', 'none')
     """
     if isinstance(value, bool):

@@ -52,7 +52,7 @@ from importlib.resources.abc import Traversable
 from itertools import takewhile
 from typing import Any
 
-from mini_kv.core.errors import KVCacheError
+from mini_kv.core.errors import KVCacheError, UnknownRequestError
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -228,10 +228,13 @@ def _joined(text: str) -> str:
     return "".join(text.splitlines()).strip()
 
 
-def scenario_from(name: str, values: dict[str, Any]) -> Scenario:
-    """Return the scenario of a file's values. Raises `ScenarioError` for anything that cannot be played."""
+def scenario_from(name: str, values: dict[str, Any], words: dict[str, int] | None = None) -> Scenario:
+    """Return the scenario of a file's values. Raises `ScenarioError` for anything that cannot be played.
+
+    `words`: those that have a token already; the words of the steps are added.
+    """
     try:
-        words: dict[str, int] = {}
+        words = {} if words is None else words
         steps = [_with_tokens(step, words) for step in values.pop("step")]
         return Scenario(
             name=name,
@@ -273,8 +276,17 @@ def _with_tokens(step: dict[str, Any], words: dict[str, int]) -> dict[str, Any]:
     """Return the step with the tokens of its text; `words` numbers every word that was met."""
     if "text" not in step:
         return step
-    tokens = [words.setdefault(word, len(words)) for word in step["text"].split()]
+    tokens = word_tokens(step["text"], words)
     return {**{key: value for key, value in step.items() if key != "text"}, "tokens": " ".join(map(str, tokens))}
+
+
+def word_tokens(text: str, words: dict[str, int]) -> tuple[int, ...]:
+    """Return a token for each word of the text; a word that `words` does not have gets the next number there.
+
+    >>> word_tokens("to be or not to be", {})
+    (0, 1, 2, 3, 0, 1)
+    """
+    return tuple(words.setdefault(word, len(words)) for word in text.split())
 
 
 def _parse_step(where: str, values: dict[str, Any]) -> Step:
@@ -402,7 +414,7 @@ class ScenarioPlayer:
 
     def _decode(self, step: Step) -> int:
         """Append output tokens one at a time, each with its slot."""
-        request = self._requests[step.request]
+        request = self._admitted(step.request)
         for token in step.tokens:
             request.append_output_token_ids(token)
             if self.kv.allocate_slots(request, 1) is None:
@@ -412,8 +424,15 @@ class ScenarioPlayer:
 
     def _free(self, step: Step) -> int:
         """End a request."""
-        self.kv.free(self._requests.pop(step.request))
+        self.kv.free(self._admitted(step.request))
+        del self._requests[step.request]
         return 0
+
+    def _admitted(self, request_id: str) -> Request:
+        """Return the request, which a `prefill` has admitted. Raises `UnknownRequestError` if none has."""
+        if request_id not in self._requests:
+            raise UnknownRequestError(request_id)
+        return self._requests[request_id]
 
     def _reset(self, step: Step) -> int:
         """Empty the index; refused while a request holds a block."""

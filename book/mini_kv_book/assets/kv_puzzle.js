@@ -1,8 +1,10 @@
 /* <kv-puzzle>: a puzzle in the page. A picture, a goal, and calls, which the engine makes in the browser.
  *
+ * Each request is a row: its calls as buttons, and its prompt as a strip of words, cut where the blocks are cut.
+ *
  * Without packed Python, or without scripts, the element's own children stay visible: the picture in the terminal's signs
  * and the command that plays it there. The fence (mini_kv_book/puzzles.py) writes them, with the puzzle's data as JSON.
- * All puzzles of a page share one Python, which the first call fetches.
+ * All puzzles of a page share one Python, which the first call fetches. The page shows the one that its address names.
  */
 import { button, keep, LOOK, make, readKept } from "./kv_parts.js";
 import { Python } from "./kv_python.js";
@@ -15,7 +17,7 @@ const python = new Python("puzzle_page", (message) => {
 
 class KvPuzzle extends HTMLElement {
   #root;
-  #about; // what the fence wrote: {calls, most, hint, story, megabytes}
+  #about; // what the fence wrote: {calls, most, hint, size, strips, story, megabytes}
   #calls = []; // those that were made
   #asked = null; // those that the engine is making
   #solved = false;
@@ -26,7 +28,6 @@ class KvPuzzle extends HTMLElement {
     this.name = this.getAttribute("name");
     this.#root = this.attachShadow({ mode: "open" });
     this.#build();
-    this.#markSolved();
     this.#enable();
   }
 
@@ -39,23 +40,42 @@ class KvPuzzle extends HTMLElement {
       one.append(number, call);
       return one;
     });
+    this.rows = this.#about.strips.map((strip) => this.#row(strip.request));
     this.back = button("Back", () => this.#ask(this.#calls.slice(0, -1)), { "aria-keyshortcuts": "Backspace" });
     this.again = button("Start again", () => this.#ask([]));
     this.hint = button("Hint", () => this.#hint(), { "aria-expanded": "false" });
-    const calls = make("div", { class: "bar calls", role: "group", "aria-label": "Calls" }, ...this.buttons);
+    const key = make("p", { class: "key" }, make("mark", {}, "\u2260 word"), " is the first word that differs from every prompt that came before.");
     const more = make("div", { class: "bar more", role: "group", "aria-label": "Commands" }, this.back, this.again, this.hint);
     this.told = make("p", { class: "told", hidden: true }, this.#about.hint);
-    this.status = make("p", { class: "status", role: "status" });
+    this.status = make("p", { class: "status" });
+    this.why = make("p", { class: "why" });
+    const answer = make("div", { class: "answer", role: "status" }, this.status, this.why);
     this.ending = make("p", { class: "ending", hidden: true });
     this.figure = make("kv-story");
-    const slots = ["goal", "prompts"].map((name) => make("slot", { name }));
-    const all = make("div", { class: "all" }, ...slots, calls, more, this.told, this.status, this.ending, this.figure);
+    const [goal, ways] = ["goal", "ways"].map((name) => make("slot", { name }));
+    const all = make("div", { class: "all" }, goal, ...this.rows, key, more, this.told, answer, this.ending, ways, this.figure);
     all.addEventListener("keydown", (event) => this.#key(event));
     this.#root.append(style, all);
-    this.#draw(this.#about.story);
+    this.#draw(this.#about);
   }
 
-  #draw(story) {
+  /** A request: its name, its calls, and room for its words. */
+  #row(request) {
+    const own = this.buttons.filter((_, index) => this.#about.calls[index].endsWith(` ${request}`));
+    const label = `Prompt of ${request}, in blocks of ${this.#about.size} words`;
+    return make(
+      "div",
+      { class: "row", role: "group", "aria-label": `Request ${request}` },
+      make("div", { class: "head" }, make("b", {}, request), ...own),
+      make("ol", { class: "strip", "aria-label": label }),
+    );
+  }
+
+  #draw({ story, strips }) {
+    strips.forEach((strip, index) => {
+      const cells = strip.blocks.map((words, number) => cell(strip, words, number, this.#about.size));
+      this.rows[index].querySelector(".strip").replaceChildren(...cells);
+    });
     customElements.whenDefined("kv-story").then(() => (this.figure.data = story));
   }
 
@@ -96,15 +116,20 @@ class KvPuzzle extends HTMLElement {
     this.#enable();
   }
 
-  #show({ calls, said, solved, ending, story }) {
+  #show({ calls, said, why, solved, ending, strips, story }) {
     this.#calls = calls;
     this.#solved = solved;
     this.status.dataset.solved = String(solved);
+    this.why.textContent = why;
     this.ending.textContent = ending;
     this.ending.hidden = !ending;
-    this.#draw(story);
+    this.#draw({ strips, story });
     this.#give(said);
-    if (solved && keep(KEY, { ...readKept(KEY), [this.name]: calls.length })) this.#markSolved();
+    if (solved) {
+      solvedIn[this.name] = calls.length;
+      keep(KEY, solvedIn);
+      markGrid();
+    }
   }
 
   /** Buttons keep the focus when there is nothing for them to do. */
@@ -118,23 +143,70 @@ class KvPuzzle extends HTMLElement {
     this.told.hidden = !this.told.hidden;
     this.hint.setAttribute("aria-expanded", String(!this.told.hidden));
   }
+}
 
-  /** Say in the page's list what this browser remembers. */
-  #markSolved() {
-    const calls = Number(readKept(KEY)[this.name]);
-    const mark = document.querySelector(`[data-puzzle="${this.name}"]`);
-    if (mark && calls) mark.textContent = `, solved in ${calls === 1 ? "1 call" : `${calls} calls`}`;
+/** A block's share of a prompt: its words, and below them the block that has them. */
+function cell(strip, words, number, size) {
+  const found = number < strip.num_found;
+  const id = strip.block_ids[number];
+  const where = id === undefined ? "" : `${found ? "found in " : ""}${id === 0 ? "the null block" : `block ${id}`}`;
+  const looks = ["cell", found && "found", id > 0 && !found && "own", words.length < size && "part"];
+  const shown = words.flatMap((word, place) => [number * size + place === strip.differs_at ? differing(word, strip) : word, " "]);
+  return make("li", { class: looks.filter(Boolean).join(" ") }, make("span", {}, ...shown), make("small", {}, where));
+}
+
+/** The first word that differs from every prompt that came before: told by a sign, a frame and a title. */
+const differing = (word, strip) => make("mark", { title: `Up to here it is the same as ${strip.differs_from}.` }, `\u2260 ${word}`);
+
+// ---- The page: a grid of puzzles, of which one is open -------------------------------------------------------------------
+
+const solvedIn = readKept(KEY);
+
+/** Say on each card in how many calls its puzzle was solved, and which one comes next. */
+function markGrid() {
+  let isNext = true;
+  for (const mark of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-puzzle]"))) {
+    const calls = Number(solvedIn[mark.dataset.puzzle]);
+    mark.textContent = calls ? `\u2713 solved in ${calls === 1 ? "1 call" : `${calls} calls`}` : isNext ? "\u2192 next" : "";
+    mark.classList.toggle("solved", Boolean(calls));
+    if (!calls) isNext = false;
   }
+}
+
+/** Show the puzzle that the address names, and no other. */
+function openNamed() {
+  const heading = document.getElementById(location.hash.slice(1));
+  const levels = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".kv-level"));
+  for (const level of levels) level.hidden = !level.contains(heading);
+  if (!heading?.closest(".kv-level")) return;
+  heading.scrollIntoView();
+  heading.focus({ preventScroll: true });
 }
 
 const STYLE = `${LOOK}
 ::slotted(*) { margin: 0 0 .5em !important }
 .bar { margin-bottom: .5em }
-.calls button { font-family: var(--mono); font-size: .85em }
+.row { border-top: 1px solid var(--line); padding: .5em 0 }
+.head { display: flex; flex-wrap: wrap; align-items: center; gap: .4em; margin-bottom: .35em }
+.head b { min-width: 1.4em; font-size: 1.15em }
+.head button { font-family: var(--mono); font-size: .85em; min-height: 2.6em }
+.strip { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5em, 1fr)); gap: 4px; margin: 0; padding: 0;
+  list-style: none; font-size: .9em }
+.cell { display: flex; flex-direction: column; justify-content: space-between; min-height: 3.6em; padding: .25em .5em;
+  border: 1.5px solid var(--todo); border-radius: 5px }
+.cell.part { border-style: dashed }
+.cell.own { background: light-dark(#cde4f6, #0d4f7c); border-color: light-dark(#0072b2, #6cc1f2) }
+.cell.found { border-color: var(--pass); border-bottom-width: 5px }
+.cell.found span { text-decoration: underline 2px var(--pass); text-underline-offset: 3px }
+small { font-size: .85em; min-height: 1.3em }
+mark { background: none; color: inherit; font-weight: 700; outline: 2px solid var(--fail); outline-offset: 1px; border-radius: 2px;
+  padding: 0 .15em; white-space: nowrap }
+.key { margin: 0 0 .6em; font-size: .85em }
 kbd { font: 600 .85em var(--mono); color: var(--todo); margin-right: .6em }
 .bar button { min-height: 2.6em }
 button[aria-disabled=true] { opacity: .55; cursor: default; border-color: var(--line) }
-.status { font-weight: 600; margin: 0 0 .4em; min-height: 1.5em }
+.status { font-weight: 600; margin: 0 0 .2em; min-height: 1.5em }
+.why { margin: 0 0 .6em }
 .status[data-solved=true] { color: var(--pass) }
 .told, .ending { background: var(--soft); border-left: 3px solid var(--accent); padding: .5em .8em; margin: 0 0 .6em }
 .ending { border-color: var(--pass) }
@@ -142,5 +214,7 @@ kv-story { margin: .6em 0 0 }
 @media (max-width: 600px) { .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 } }`;
 
 customElements.define("kv-puzzle", KvPuzzle);
-// The address may name a puzzle. Only now does the page have its heights.
-customElements.whenDefined("kv-story").then(() => document.getElementById(location.hash.slice(1))?.scrollIntoView());
+markGrid();
+addEventListener("hashchange", openNamed);
+// Only when the figure is drawn does the page have its heights.
+customElements.whenDefined("kv-story").then(openNamed);

@@ -6,6 +6,7 @@ lab's first run.
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from mini_kv.labkit.commands.puzzle import call_count
 from mini_kv.trace.puzzle import PuzzlePlayer, load_puzzle
@@ -29,18 +30,20 @@ def look(name: str, calls: Sequence[str]) -> str:
         {
             "calls": player.calls,
             "said": refused or _said(player),
+            "why": player.reason() if player.made and not refused else "",
             "solved": player.is_solved,
             "ending": " ".join(player.puzzle.scenario.ending.split()) if player.is_solved else "",
+            "strips": [asdict(strip) for strip in player.strips()],
             "story": puzzle_data(player),
         }
     )
 
 
 def _said(player: PuzzlePlayer) -> str:
-    """Return where the player stands, in the terminal's words."""
+    """Return where the player stands; if no call is left, also what the goal still needs."""
     made, most = len(player.calls), player.puzzle.most_calls
     if player.is_solved:
         return f"Solved in {call_count(made)}."
     if made == most:
-        return f"Not reached, and {call_count(made)} made. Take one back, or start again."
+        return f"Not reached, and {call_count(made)} made. {' '.join(player.unmet())} Take one back, or start again."
     return f"{made} of {call_count(most)} made." if made else ""

@@ -10,7 +10,6 @@ from typing import TextIO
 from mini_kv.labkit.lab import UnknownLabError, did_you_mean, find_checkout, shown
 from mini_kv.labkit.state import State, read_state, update_state
 from mini_kv.trace.puzzle import Puzzle, PuzzlePlayer, load_puzzle, puzzle_names
-from mini_kv.trace.story import id_runs
 from mini_kv.viz.text import LEGEND, draw_state
 
 OTHERS = "or: again, hint, quit"
@@ -64,12 +63,11 @@ def play(puzzle: Puzzle, out: TextIO, answers: TextIO) -> int | None:
     out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
     groups = "" if scenario.groups == ("full",) else f"   layers: {', '.join(scenario.groups)}"
     out.write(f"{scenario.num_blocks - 1} blocks of {scenario.block_size} tokens{groups}.   {LEGEND}\n\n")
-    for name, tokens in puzzle.prompts.items():
-        out.write(f"{name}  {id_runs(tokens)}\n")
+    out.writelines(f"{line}\n" for line in prompt_lines(puzzle))
     player = _begin(puzzle, out)
     while not player.is_solved:
         if len(player.calls) == puzzle.most_calls:
-            out.write(f"\nNot reached, and {call_count(puzzle.most_calls)} made. From the beginning:\n")
+            out.write(f"\n{textwrap.fill(missed(player), 78)}\n\nFrom the beginning:\n")
             player = _begin(puzzle, out)
         out.write(f"\n{len(player.calls) + 1}> ")
         out.flush()
@@ -87,6 +85,21 @@ def play(puzzle: Puzzle, out: TextIO, answers: TextIO) -> int | None:
     ending = textwrap.fill(" ".join(scenario.ending.split()), 78)
     out.write(f"\nSolved in {call_count(len(player.calls))}.\n\n{ending}\n")
     return len(player.calls)
+
+
+def prompt_lines(puzzle: Puzzle) -> list[str]:
+    """Return each request with its words, a bar between blocks."""
+    lines = []
+    for request, tokens in puzzle.all_prompts.items():
+        blocks = " | ".join(" ".join(block) for block in puzzle.in_blocks(tokens))
+        lines += textwrap.wrap(f"{request}  {blocks}", 78, subsequent_indent="   ")
+    return lines
+
+
+def missed(player: PuzzlePlayer) -> str:
+    """Return that the calls are used up, what the last one did and why, and what the goal still needs."""
+    unmet = " ".join(player.unmet())
+    return f"Not reached, and {call_count(len(player.calls))} made. {player.reason()} {unmet}"
 
 
 def _begin(puzzle: Puzzle, out: TextIO) -> PuzzlePlayer:

@@ -1,4 +1,4 @@
-"""The puzzles in a real browser: each solved by its calls, with keys, on a phone, and told where no script runs."""
+"""The puzzles in a real browser: the grid, each solved by its calls, with keys, on a phone, and without scripts."""
 
 import importlib
 import shutil
@@ -21,8 +21,9 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width">
 <link rel="icon" href="data:,">
 <title>Puzzles</title>
-<style>:root {{ color-scheme: light dark }} body {{ margin: 0 }}</style>
-<main><h1>Puzzles</h1>{puzzles}</main>
+<style>:root {{ color-scheme: light dark }} body {{ margin: 0; background: light-dark(#fff, #121212) }}
+a {{ color: light-dark(#0a6187, #7cc7ea) }}</style>
+<main><h1 id="puzzles">Puzzles</h1>{puzzles}</main>
 <script>{figure}</script>
 <script src="assets/kv_page.js"></script>
 </html>
@@ -42,14 +43,10 @@ def site(tmp_path_factory):
     shutil.copytree(PACKED, folder / "assets" / "kv-lab")
     for name in lab.SCRIPTS:
         shutil.copy(lab.ASSETS / name, folder / "assets" / name)
-    puzzles = {name: load_puzzle(name) for name in SOLUTIONS}
+    puzzles = [load_puzzle(name) for name in SOLUTIONS]
     for file, size in (("index", lab.megabytes()), ("bare", None)):
-        parts = [
-            f'<h2 id="{name}">{puzzle.scenario.title}<span data-puzzle="{name}"></span></h2>'
-            f"{fence.element(puzzle, size)}"
-            for name, puzzle in puzzles.items()
-        ]
-        page = PAGE.format(puzzles="".join(parts), figure=script() if size else "")
+        levels = "".join(fence.level(puzzle, size) for puzzle in puzzles)
+        page = PAGE.format(puzzles=fence.grid(puzzles) + levels, figure=script() if size else "")
         (folder / f"{file}.html").write_text(with_policy(page), encoding="utf-8")
     return folder
 
@@ -80,8 +77,36 @@ def call(page, puzzle, *names):
         wait(page)
 
 
+def go_to(page, name):
+    """Choose a puzzle in the grid, and return it."""
+    page.locator(f".kv-grid a[href='#{name}']").click()
+    puzzle = page.locator(f"kv-puzzle[name={name}]")
+    puzzle.locator("kv-story svg").first.wait_for()
+    return puzzle
+
+
+def shown_levels(page):
+    """Return the headings of the puzzles that are shown."""
+    return page.locator(".kv-level h2:visible").all_inner_texts()
+
+
+def marks(page):
+    """Return what the cards of the grid say of the reader's progress."""
+    return page.locator(".kv-grid strong").all_inner_texts()
+
+
 def said(puzzle):
     return puzzle.locator(".status").inner_text()
+
+
+def cells(puzzle, request):
+    """Return each block of a request's strip: its words, and what is said of its block."""
+    row = puzzle.get_by_role("group", name=f"Request {request}", exact=True)
+    return [cell.locator(":scope > :not(:empty)").all_inner_texts() for cell in row.locator("li").all()]
+
+
+def why(puzzle):
+    return puzzle.locator(".why").inner_text()
 
 
 def lines(puzzle):
@@ -93,7 +118,7 @@ def test_each_puzzle_is_solved_by_its_calls_in_one_python(show):
     """With the engine's verdict, and what the puzzle was about told only then."""
     page, _ = show()
     for name, calls in SOLUTIONS.items():
-        puzzle = page.locator(f"kv-puzzle[name={name}]")
+        puzzle = go_to(page, name)
         assert puzzle.locator(".ending").is_hidden()
         call(page, puzzle, *calls)
         number = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
@@ -117,7 +142,8 @@ def test_the_engine_answers_in_its_words_and_draws(show):
 def test_a_call_that_is_not_possible_does_not_count(show):
     page, puzzle = show()
     call(page, puzzle, "free C")
-    assert said(puzzle) == "free C is not possible now; it does not count."
+    never = "this request 'C' holds no blocks: never admitted, or freed already"
+    assert said(puzzle) == f"free C is not possible now ({never}); it does not count."
     call(page, puzzle, "prefill B", "prefill C")
     assert said(puzzle) == "Solved in 2 calls."
 
@@ -126,13 +152,21 @@ def test_one_can_go_back_and_start_again(show):
     """What misses the goal is said; then no further call is made until one is taken back."""
     page, puzzle = show()
     call(page, puzzle, "prefill A", "free B", "prefill B")
-    assert said(puzzle) == "Not reached, and 2 calls made. Take one back, or start again."
+    assert said(puzzle) == (
+        "Not reached, and 2 calls made. Blocks that were evicted: none. The goal needs 3. "
+        "Take one back, or start again."
+    )
+    assert why(puzzle) == (
+        "B found 0 of its 8 words: block 1 of its prompt is not cached. Rule I5, prefix: a hit is a chain from the "
+        "first block; the index holds full blocks only, computed or promised. B took blocks 5 6 from the front of the "
+        "free queue."
+    )
     assert lines(puzzle)[0].startswith("lookup B")
     call(page, puzzle, "Back")
     assert said(puzzle) == "1 of 2 calls made."
     assert lines(puzzle)[0].startswith("lookup A")
     call(page, puzzle, "Start again")
-    assert (said(puzzle), lines(puzzle)) == ("", ["free A: freed 3..1"])
+    assert (said(puzzle), why(puzzle), lines(puzzle)) == ("", "", ["free A: freed 3..1"])
     call(page, puzzle, "prefill B", "prefill C")
     assert said(puzzle) == "Solved in 2 calls."
 
@@ -145,8 +179,7 @@ def test_it_is_played_with_keys(show):
         page.keyboard.press(key)
         wait(page)
     assert said(puzzle) == "Solved in 2 calls."
-    page.keyboard.press("Tab")
-    assert puzzle.evaluate("puzzle => puzzle.shadowRoot.activeElement.textContent") == "2prefill B"
+    assert puzzle.evaluate("puzzle => puzzle.shadowRoot.activeElement.textContent") == "1prefill A"
 
 
 def test_the_hint_is_the_terminals(show):
@@ -155,16 +188,78 @@ def test_the_hint_is_the_terminals(show):
     assert puzzle.locator(".told").inner_text() == load_puzzle("make-room").hint
 
 
-def test_the_page_remembers_what_was_solved(show):
+def test_the_grid_remembers_what_was_solved_and_says_what_comes_next(show):
     page, puzzle = show()
-    mark = page.locator("[data-puzzle=make-room]")
-    assert mark.inner_text() == ""
+    assert marks(page) == ["\u2192 next", *[""] * 9]
     call(page, puzzle, "prefill B", "prefill C")
-    assert mark.inner_text() == ", solved in 2 calls"
+    progress = ["\u2192 next", "\u2713 solved in 2 calls", *[""] * 8]
+    assert marks(page) == progress
     page.reload()
     puzzle.locator("kv-story svg").first.wait_for()
-    assert mark.inner_text() == ", solved in 2 calls"
-    assert page.locator("[data-puzzle=twins]").inner_text() == ""
+    assert marks(page) == progress
+    call(page, go_to(page, "twelve-of-sixteen"), "lookup D")
+    assert marks(page) == ["\u2713 solved in 1 call", "\u2713 solved in 2 calls", "\u2192 next", *[""] * 7]
+
+
+def test_a_window_without_storage_plays_and_says_what_was_solved(show):
+    page, puzzle = show()
+    page.evaluate("() => { Storage.prototype.setItem = () => { throw new Error('no storage') } }")
+    call(page, puzzle, "prefill B", "prefill C")
+    assert marks(page) == ["\u2192 next", "\u2713 solved in 2 calls", *[""] * 8]
+
+
+def test_the_grid_has_a_picture_of_each_puzzle_and_what_it_takes(show):
+    page, _ = show()
+    cards = page.locator(".kv-grid li").all()
+    assert cards[0].locator("a, span").all_inner_texts() == ["1. Twelve of sixteen", "2 minutes, 1 call"]
+    assert cards[9].locator("a, span").all_inner_texts() == ["10. Save the head", "5 minutes, 5 calls"]
+    drawn = {
+        card.locator("svg").evaluate("svg => [...svg.querySelectorAll('g')].map(g => g.outerHTML).join()")
+        for card in cards
+    }
+    assert len(drawn) == len(cards) == 10
+
+
+def test_the_grid_opens_one_puzzle_at_its_address(show):
+    """Its heading has the focus. The ways on lead to the next puzzle and to the grid, Back to the last one."""
+    page, _ = show()
+    assert shown_levels(page) == ["2. Make room"]
+    go_to(page, "too-good")
+    assert (shown_levels(page), page.url.split("#")[1]) == (["7. Too good a cache"], "too-good")
+    assert page.evaluate("document.activeElement.id") == "too-good"
+    page.locator(".kv-ways:visible a", has_text="Next").click()
+    assert shown_levels(page) == ["8. A queue to order"]
+    page.locator(".kv-ways:visible a", has_text="All puzzles").click()
+    assert shown_levels(page) == []
+    page.go_back()
+    assert shown_levels(page) == ["8. A queue to order"]
+
+
+def test_a_prompt_is_a_strip_of_words_in_blocks(show):
+    """The first word that differs has a sign; the blocks that a lookup finds are said below its words."""
+    page, puzzle = show("twelve-of-sixteen")
+    assert cells(puzzle, "A") == [
+        ["You are a friendly", "block 1"],
+        ["cook. Answer in one", "block 2"],
+        ["short sentence. What goes", "block 3"],
+        ["with fresh tomato soup?", "block 4"],
+    ]
+    signs = [mark.inner_text() for mark in puzzle.locator(".strip mark").all()]
+    assert signs == ["\u2260 the", "\u2260 Thanks!", "\u2260 works"]
+    call(page, puzzle, "lookup E")
+    assert cells(puzzle, "E") == [
+        ["You are a friendly", "found in block 1"],
+        ["cook. Answer in one", "found in block 2"],
+        ["short sentence. What \u2260 works"],
+        ["with fresh tomato soup?"],
+        ["I like it hot."],
+    ]
+
+
+def test_calls_stand_on_the_request_that_they_act_on(show):
+    _, puzzle = show("let-it-slide")
+    rows = puzzle.locator(".all > .row").all()
+    assert [row.get_by_role("button").all_inner_texts() for row in rows] == [["1decode A", "3free A"], ["2prefill B"]]
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -191,6 +286,7 @@ def test_without_scripts_there_is_the_picture_and_the_terminals_command(site, se
         page = open_page(f"{address}/{file}.html", java_script_enabled=scripts)
         puzzle = page.locator("kv-puzzle[name=make-room]")
         shown = puzzle.inner_text()
+        assert "A  Tell me a story | about two foxes who | learn to fly kites." in shown
         assert "free  next-> 4 5 6 3# 2# 1# <-last" in shown
         assert "Goal, in at most 2 calls: Evict block 3, and no other." in shown
         assert "mini-kv puzzle make-room" in shown
