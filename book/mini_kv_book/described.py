@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
-NO_WORDS = re.compile(r".{,40}$|\d+ minutes, difficulty")  # a row of badges, or how long a lab takes
+NO_WORDS = re.compile(r".{,40}$|\d+ minutes, difficulty|On your own machine")  # badges; how long a lab takes, and how
 TAG = re.compile(r"<[^>]+>")
 
 

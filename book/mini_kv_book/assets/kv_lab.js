@@ -134,7 +134,8 @@ class KvLab extends HTMLElement {
     const all = make("div", { class: "all" });
     this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
     const said = make("div", { class: "said" }, this.status, this.look, this.strip);
-    all.append(this.notice, bar, said, this.forecast, this.panel, this.place, this.keys, this.result, this.figure);
+    this.below = make("div", { class: "below" }, said, this.forecast, this.panel, this.result, this.figure, this.keys);
+    all.append(this.notice, this.place, bar, this.below);
     all.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
       event.preventDefault();
@@ -151,6 +152,7 @@ class KvLab extends HTMLElement {
       parent: this.place,
       root: this.#root,
       text: this.#book.page.text,
+      top: Math.max(0, this.#book.page.text.search(/^(def|class) /m)), // what is to be written is seen without scrolling
       label: this.#t("{0}, your starter.py", this.lab),
       run: () => this.#run(),
       changed: () => this.#changed(),
@@ -626,8 +628,11 @@ const STYLE = `${LOOK}
 .question label { display: block; margin-bottom: .25em }
 .question button { margin-left: .4em }
 .verdict[data-right=true] { color: var(--pass) }
-.editor { border: 1px solid var(--line); border-radius: 4px; min-height: 12em }
-.editor .cm-editor { height: clamp(16em, 62vh, 40em) }
+.all { display: flex; flex-direction: column; height: var(--kv-lab-height, auto) }
+.editor { flex: var(--kv-editor-flex, 0 0 auto); min-height: 11em; border: 1px solid var(--line); border-radius: 4px }
+.editor .cm-editor { height: var(--kv-editor-height, clamp(16em, 48vh, 40em)) }
+.all > .bar { margin: .5em 0 }
+.below { overflow-y: auto }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
 .editor .cm-editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }
 .editor .cm-editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
@@ -637,7 +642,7 @@ const STYLE = `${LOOK}
 .editor .cm-editor .cm-selectionBackground { background: light-dark(#bcd3f5, #34496b) !important }
 .editor .cm-editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }
 .editor .cm-editor .cm-line.marked { background: light-dark(#ffe2cf, #5a3420) }
-textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16em, 62vh, 40em); border: 0; padding: .5em;
+textarea { display: block; box-sizing: border-box; width: 100%; height: var(--kv-editor-height, clamp(16em, 48vh, 40em)); border: 0; padding: .5em;
   font: 13.5px/1.5 var(--mono); color: inherit; background: var(--bg); white-space: pre; tab-size: 4 }
 .keys { font-size: .8em; color: var(--todo); margin: .3em 0 }
 .said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
@@ -676,7 +681,7 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .whole, .terminal { margin-top: .6em }
 .forecast .question { margin: 0 }
 .forecast .keys { margin: .4em 0 0 }
-.figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
+.below, .figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
 .figure:focus, .result:focus { outline: none }
 @media (max-width: 600px) {
   .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
