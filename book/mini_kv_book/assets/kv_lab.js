@@ -73,6 +73,14 @@ function makeTextarea({ parent, text, label, changed }) {
   };
 }
 
+/** A test's name in words, without "test". */
+const inPlainWords = (name) => name.replace("test_", "").replaceAll("_", " ");
+
+/** Lines of the terminal as one sentence, without the word that they begin with. */
+const inWords = (lines) => lines.join(" ").replace(/^(why|at):\s+/, "").replace(/\s+/g, " ");
+
+const capital = (sentence) => sentence[0].toUpperCase() + sentence.slice(1);
+
 // ---- The element ---------------------------------------------------------------------------------------------------
 
 class KvLab extends HTMLElement {
@@ -334,11 +342,7 @@ class KvLab extends HTMLElement {
     this.#say(this.#summary(answer));
     const tests = Object.entries(answer.tests);
     const first = tests.find(([, test]) => test.state === "fail")?.[0];
-    const on = answer.score === answer.points ? [this.#wayOn()] : [];
-    this.result.replaceChildren(...on, this.#brief(answer), this.#whole(answer), this.#terminal(answer));
-    for (const drawn of this.result.querySelectorAll(".brief pre")) {
-      if (drawn.scrollWidth > drawn.clientWidth) drawn.setAttribute("tabindex", "0"); // keys can scroll it, too
-    }
+    this.result.replaceChildren(this.#card(answer), this.#terminal(answer), this.#whole(answer));
     this.verdict = null;
     this.figure.replaceChildren();
     this.look.hidden = false;
@@ -362,9 +366,63 @@ class KvLab extends HTMLElement {
     return this.#t("{0}: {1} of {2} points. {3}; {4} s.", verdict, score, points, told, seconds.toFixed(1));
   }
 
+  // The card: what a run says in large type
+
+  #card(answer) {
+    const { card } = answer;
+    const parts = card.state === "pass" ? [this.#wayOn()] : card.state === "fail" ? this.#failed(answer) : this.#toWrite(answer);
+    return make("section", { class: "card", "data-state": card.state }, ...(this.verdict ? [this.verdict] : []), ...parts);
+  }
+
+  /** The first failure: the belief behind it, expected and got beside the picture, a question, and where help is. */
+  #failed({ card, tests }) {
+    const { belief, test, function: name } = card;
+    const { what, expected = [], state = [], why = [], at = [] } = card.parts;
+    const told = inWords(what.filter((line) => !line.startsWith(" ")));
+    const more = [...what.filter((line) => line.startsWith(" ")), ...expected].map((line) => line.slice(3));
+    const facts = make("div", { class: "facts" });
+    if (belief) facts.append(make("p", {}, told));
+    if (more.length) facts.append(this.#pre(more));
+    if (why.length) facts.append(make("p", {}, inWords(why)));
+    if (at.length) facts.append(make("p", { class: "line" }, ...this.#linked(inWords(at))));
+    if (tests[test].printed) facts.append(make("p", {}, this.#t("It printed:")), this.#pre(tests[test].printed.split("\n").slice(-5)));
+    this.picture = make("div", { class: "picture" }, ...(state.length ? [this.#pre(state.map((line) => line.slice(3)))] : []));
+    const help = make("p", { class: "help" }, this.#hintFor(name));
+    if (tests[test].told) help.append(button(this.#t("Step through it"), () => this.#tell(test)));
+    return [
+      make("p", { class: "of" }, inPlainWords(test)),
+      make("h3", {}, belief ? this.#t("You may believe that {0}.", belief) : told),
+      make("div", { class: "seen" }, facts, this.picture),
+      make("p", { class: "asks" }, card.question ? capital(card.question) : this.#t("Which line of yours decides this?")),
+      help,
+    ];
+  }
+
+  /** What is to be written next. */
+  #toWrite({ card, tests }) {
+    return [
+      make("p", { class: "of" }, inPlainWords(card.test)),
+      make("h3", {}, this.#t("Next: write {0}.", card.function)),
+      make("p", {}, tests[card.test].about),
+      make("p", { class: "line" }, ...this.#linked(card.place)),
+      make("p", { class: "help" }, this.#hintFor(card.function)),
+    ];
+  }
+
+  #pre(lines) {
+    return make("pre", { tabindex: "0" }, ...this.#linked(lines.join("\n")));
+  }
+
+  #hintFor(name) {
+    const short = name.split(".").at(-1);
+    return button(this.#t("A hint for {0}", short), () => this.#toggle(this.hint, () => this.#hints(short), true));
+  }
+
+  // The fold: the terminal's text, and all tests
+
   /** What `mini-kv run` says: the first failure in full, how many more there are, the score; then what was foreseen. */
   #brief({ brief, score }) {
-    const shown = make("div", { class: "brief" }, ...(this.verdict ? [this.verdict] : []));
+    const shown = make("div", { class: "brief" });
     for (const text of brief) shown.append(...this.#told(text, shown.lastElementChild));
     for (const line of this.#foreseen(score)) shown.append(make("p", { class: "line foreseen" }, line));
     return shown;
@@ -378,7 +436,7 @@ class KvLab extends HTMLElement {
       before.append("\n", ...this.#linked(text));
       return [];
     }
-    return [make("pre", { class: "line" }, ...this.#linked(text))];
+    return [make("pre", { class: "line", tabindex: "0" }, ...this.#linked(text))];
   }
 
   /** Where to go from a lab that is passed. */
@@ -446,8 +504,8 @@ class KvLab extends HTMLElement {
     whole.querySelector("summary").focus({ preventScroll: true });
   }
 
-  #terminal({ report }) {
-    return make("details", { class: "terminal" }, make("summary", {}, this.#t("As in the terminal")), make("pre", { tabindex: "0" }, report));
+  #terminal(answer) {
+    return make("details", { class: "terminal" }, make("summary", {}, this.#t("As in the terminal")), this.#brief(answer));
   }
 
   #tell(test) {
@@ -460,7 +518,11 @@ class KvLab extends HTMLElement {
   }
 
   /** Draw what a test did to its cache, and tell the terminal's story: all that there is where it has no cache. */
-  #draw({ test, data, texts }) {
+  #draw({ test, data, texts, still }) {
+    if (this.wanted !== test && this.answer.card.state === "fail") {
+      if (still) this.picture.replaceChildren(new DOMParser().parseFromString(still, "image/svg+xml").documentElement);
+      return;
+    }
     const told = texts.map((text) => make("pre", { tabindex: "0" }, text));
     this.figure.replaceChildren();
     if (data) this.#drawStory(data, this.answer.tests[test]?.state === "fail");
@@ -670,12 +732,22 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: var(--kv
 .row > button { font-family: system-ui, sans-serif }
 .row p { font: 15px/1.5 system-ui, sans-serif }
 pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overflow-x: auto; margin: .4em 0 }
-.brief { background: var(--soft); padding: .6em .5em; margin-bottom: .5em }
-.brief .verdict { margin: 0 0 .8em }
+.card { border-left: 4px solid var(--todo); padding: .1em .8em .5em; margin-bottom: .6em }
+.card[data-state=fail] { border-color: var(--fail) }
+.card[data-state=pass] { border-color: var(--pass) }
+.card h3 { font-size: 1.3em; line-height: 1.25; margin: .1em 0 .4em; text-wrap: balance }
+.card p { margin: .2em 0 .4em }
+.of { font-size: .85em; color: var(--todo) }
+.seen { display: flex; flex-wrap: wrap; gap: .2em 1em }
+.facts { flex: 1 1 15em; min-width: 0 }
+.picture { flex: 1 1 17em; min-width: 0; max-width: 26em }
+.picture svg { display: block; width: 100%; filter: var(--kv-still-filter, none) }
+.asks { font-weight: 600 }
+.help { display: flex; flex-wrap: wrap; gap: .4em }
+.brief { background: var(--soft); padding: .6em .5em; margin: .4em 0 }
 .brief .line { font: 12px/1.5 var(--mono) }
 .brief p.line { padding-left: 2ch; text-indent: -2ch }
 .brief pre.line { white-space: pre; margin: 0; padding: 0 }
-.on { border-left: 3px solid var(--pass); padding: .1em .8em; margin-bottom: .6em }
 .on ul { list-style: none; margin: .3em 0; padding: 0 }
 .on a { color: var(--accent) }
 .whole, .terminal { margin-top: .6em }

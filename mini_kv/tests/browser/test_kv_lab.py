@@ -150,8 +150,15 @@ def run(page, text=None):
     return said(page)
 
 
+def open_terminal(page):
+    """Open the fold with what `mini-kv run` says."""
+    if page.locator(".terminal").get_attribute("open") is None:
+        page.locator(".terminal > summary").click()
+
+
 def brief(page):
-    """Return the lines above the fold: what `mini-kv run` says."""
+    """Return the lines of what `mini-kv run` says."""
+    open_terminal(page)
     return [line for shown in page.locator(".brief .line").all_inner_texts() for line in shown.splitlines()]
 
 
@@ -303,12 +310,44 @@ def test_the_scoreboard_behind_the_fold_is_the_terminals(show, terminal):
     assert page.locator(".row").first.is_visible()
 
 
-def test_wrong_code_is_drawn_in_the_figure(show):
-    """The figure shows what the code did up to the first failure."""
+def test_a_failure_is_a_card(show):
+    """The belief in large type, expected and got beside the picture of the failing step, one question, a hint."""
+    text, idea = mutant("never-looks")
+    page = show()
+    run(page, text)
+    card = page.locator(".card[data-state=fail]")
+    card.locator("svg.kv-still").wait_for()
+    assert card.locator(".of").inner_text() == "2 identical prompt shares all but the tail block"
+    assert card.locator("h3").inner_text() == f"You may believe that {idea}."
+    facts = [line for part in card.locator(".facts > *").all_inner_texts() for line in part.splitlines()]
+    assert facts == [
+        "B's cached tokens",
+        "expected  28",
+        "got       0",
+        "a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
+    ]
+    assert card.locator("svg.kv-still").get_attribute("aria-label").endswith("all but the tail block, step 2 of 2")
+    assert card.locator(".asks").inner_text() == "Who asks the index which blocks are there?"
+    assert card.locator("button").all_inner_texts() == ["A hint for prefill", "Step through it"]
+    assert not page.locator(".brief").is_visible()
+    button(page, "A hint for prefill").click()
+    assert page.locator(".panel li").all_inner_texts() == toml("labs/lab-05/hints.toml")["prefill"]["levels"][:1]
+
+
+def test_a_failure_without_a_known_belief_says_what_is_wrong_and_asks_for_the_line(show):
+    page = show()
+    run(page, changed("    return [block.ref_cnt for", "    return [7 for"))
+    card = page.locator(".card[data-state=fail]")
+    assert card.locator("h3").inner_text() == "A's counts"
+    assert card.locator(".asks").inner_text() == "Which line of yours decides this?"
+
+
+def test_a_failing_run_can_be_stepped_through(show):
+    """The figure opens at the step where it went wrong."""
     text, _ = mutant("never-looks")
     page = show()
     run(page, text)
-    assert brief(page)[0] == "lab-05  test_2_identical_prompt_shares_all_but_the_tail_block"
+    button(page, "Step through it").click()
     figure = page.locator("kv-story")
     title = figure.locator(".title").inner_text()
     assert title == "What your code did: 2 identical prompt shares all but the tail block"
@@ -329,7 +368,7 @@ def test_a_line_of_the_failure_leads_into_the_editor(show):
     text, _ = mutant("hit-counted-twice")
     page = show()
     run(page, text)
-    page.locator(".brief .link", has_text="starter.py:13").click()
+    page.locator(".card .link", has_text="starter.py:13").click()
     assert page.locator(".cm-line.marked").inner_text().strip().startswith("if kv.allocate_slots(")
 
 
@@ -339,6 +378,7 @@ def test_a_test_without_a_cache_tells_what_it_compared(show):
     text = solution("lab-02")
     assert "self.num_free_blocks -= 1" in text
     run(page, text.replace("self.num_free_blocks -= 1", "self.num_free_blocks -= 2", 1))
+    open_terminal(page)
     page.locator(".brief .link", has_text="mini-kv story 02").click()
     page.locator(".figure pre", has_text="<- the first that differs").first.wait_for()
 
@@ -349,6 +389,7 @@ def test_a_schedulers_steps_are_told_below_the_figure(show):
     text = solution("lab-11")
     assert "victim = self.running[-1]" in text
     run(page, text.replace("victim = self.running[-1]", "victim = self.running[0]"))
+    button(page, "Step through it").click()
     page.locator(".figure kv-story svg").first.wait_for()
     page.locator(".figure > details > summary").click()
     last = page.locator(".figure > details pre").last.inner_text()
@@ -590,6 +631,7 @@ def test_a_failures_hint_line_gives_the_hint(show):
     text, _ = mutant("never-looks")
     page = show()
     run(page, text)
+    open_terminal(page)
     button(page, "mini-kv hint 05 prefill").click()
     levels = toml("labs/lab-05/hints.toml")["prefill"]["levels"]
     assert page.locator(".panel li").all_inner_texts() == levels[:1]
