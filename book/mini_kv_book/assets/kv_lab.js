@@ -17,7 +17,7 @@ class Notebook {
   constructor(lab, starter) {
     this.key = `kv-lab:${lab}`;
     this.starter = starter;
-    this.page = { text: starter, starter, hints: {}, answers: {}, states: {}, best: 0, runs: 0, ...readKept(this.key) };
+    this.page = { text: starter, starter, hints: {}, answers: {}, best: 0, runs: 0, ...readKept(this.key) };
     if (this.page.text === this.page.starter) this.page.text = this.page.starter = starter; // nothing written yet
   }
 
@@ -134,15 +134,14 @@ class KvLab extends HTMLElement {
     this.keys = make("p", { id: "keys", class: "keys" });
     this.keys.textContent = this.#t("{0}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.", mac);
     this.status = make("p", { class: "status", role: "status" });
-    this.look = button(this.#t("Show the result"), () => this.#lookAt(), { class: "link", hidden: true });
-    this.result = make("section", { class: "result", "aria-label": this.#t("Result"), tabindex: "-1" });
+    this.result = make("section", { class: "result", "aria-label": this.#t("Result") });
     this.figure = make("section", { class: "figure", "aria-label": this.#t("What your code did"), tabindex: "-1" });
     const bar = make("div", { class: "bar", role: "group", "aria-label": this.#t("{0}, commands", this.lab) });
     bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, handIn, this.file);
     const all = make("div", { class: "all" });
     this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
-    const said = make("div", { class: "said" }, this.status, this.look, this.strip);
-    this.below = make("div", { class: "below" }, said, this.forecast, this.panel, this.result, this.figure, this.keys);
+    const said = make("div", { class: "said" }, this.status, this.strip);
+    this.below = make("div", { class: "below" }, said, this.panel, this.result, this.figure, this.keys);
     all.append(this.notice, this.place, bar, this.below);
     all.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
@@ -203,50 +202,40 @@ class KvLab extends HTMLElement {
     this.strip.replaceChildren();
     const loading = this.#t("Loading Python ({0} MB, once).", this.#about.megabytes);
     this.#say(this.#python.ready ? this.#t("Running the tests.") : loading);
-    this.held = null;
     this.#book.keep({ runs: this.#book.page.runs + 1 });
     this.#python.ask({ type: "run", lab: this.lab, text: this.#editor.text });
-    this.#askForecast();
   }
 
-  // The forecast: asked while the tests run, and answered or skipped before their result is shown
+  // The forecast: a question beside the result, about a number that no run has shown yet
 
-  /** The first question that was never asked about a test that had not passed in the last run, as in the terminal. */
+  /** The first question that was never asked about a test that is still to be passed; none beside a failure's own. */
   #nextQuestion() {
-    const { answers, states } = this.#book.page;
-    return this.#about.questions.find(({ id, test }) => answers[id] === undefined && states[test] !== "pass");
+    const { card, tests } = this.answer;
+    const open = (test) => ["todo", "wait"].includes(tests[test]?.state);
+    if (card.state === "fail") return undefined;
+    return this.#about.questions.find(({ id, test }) => this.#book.page.answers[id] === undefined && open(test));
   }
 
   #askForecast() {
     const question = this.#nextQuestion();
-    if (!question || this.#editor.text === this.#about.starter) return; // an untouched starter leaves nothing to foresee
-    this.#clear(); // what is there is about another run, and this one's result may wait for an answer
-    if (!this.forecast.hidden) return; // a question that is still open stays
-    const before = this.#root.activeElement;
+    this.forecast.hidden = !question;
+    if (!question) return;
     const input = make("input", { type: "text", id: "forecast", autocomplete: "off" });
     const form = make("form", { class: "question" });
-    const answered = (event) => {
-      event.preventDefault();
-      this.#book.keep({ answers: { ...this.#book.page.answers, [question.id]: plain(input.value) ? input.value : "" } });
+    const answer = (text) => {
+      this.#book.keep({ answers: { ...this.#book.page.answers, [question.id]: text } });
       this.#countAnswers();
-      this.#closeForecast(plain(input.value) ? this.#verdict(question, input.value) : null);
-      before?.focus({ preventScroll: true });
+      const said = make("div", { tabindex: "-1" }, text ? this.#verdict(question, text) : this.#t("Skipped."));
+      form.replaceWith(said);
+      said.focus({ preventScroll: true });
     };
-    form.append(make("label", { for: "forecast" }, this.#t("Before you look: {0}", question.ask)), input);
-    form.append(make("button", { type: "submit" }, this.#t("Answer")), button(this.#t("Skip"), (event) => ((input.value = ""), answered(event))));
-    form.append(make("p", { class: "keys" }, this.#t("Enter answers; an empty field skips. The result follows.")));
-    form.addEventListener("submit", answered);
+    form.append(make("label", { for: "forecast" }, this.#t("Before you go on: {0}", question.ask)), input);
+    form.append(make("button", { type: "submit" }, this.#t("Answer")), button(this.#t("Skip"), () => answer("")));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (plain(input.value)) answer(input.value);
+    });
     this.forecast.replaceChildren(form);
-    this.forecast.hidden = false;
-    input.focus();
-  }
-
-  /** Put the verdict, or nothing, in the question's place, and show the result that waited for it. */
-  #closeForecast(verdict) {
-    this.forecast.hidden = true;
-    this.forecast.replaceChildren();
-    this.verdict = verdict;
-    if (this.held) this.#show(this.held);
   }
 
   /** What an answer is told: why it is right, or what would have had to be true. */
@@ -305,20 +294,10 @@ class KvLab extends HTMLElement {
   /** Show nothing but this: what was there is about another run. */
   #alone(words, more = "") {
     this.#say(words);
-    this.held = null;
-    if (this.forecast.contains(this.#root.activeElement)) this.run.focus();
-    this.forecast.hidden = true; // it is asked again by the next run
-    this.#clear();
-    this.look.hidden = !more;
-    if (more) this.result.append(make("pre", { tabindex: "0" }, more.slice(-2000)));
-  }
-
-  /** Take away the result that is shown, and what leads to it. */
-  #clear() {
     this.#stale = false;
     this.result.classList.remove("stale");
-    this.look.hidden = true;
-    this.result.replaceChildren();
+    if (this.result.contains(this.#root.activeElement)) this.run.focus();
+    this.result.replaceChildren(...(more ? [this.#pre([more.slice(-2000)])] : []));
     this.figure.replaceChildren();
   }
 
@@ -326,34 +305,26 @@ class KvLab extends HTMLElement {
 
   #ended(answer) {
     this.#busy(false);
-    this.held = answer;
     if (!answer.lines.length) this.#alone(this.#t("pytest could not run the tests. It said:"), answer.report);
-    else if (this.forecast.hidden) this.#show(answer);
-    else this.#say(`${this.#summary(answer)} ${this.#t("Answer the question or skip it: the result follows.")}`);
+    else this.#show(answer);
   }
 
   #show(answer) {
     this.answer = answer;
-    this.held = null;
     this.#stale = false;
     this.result.classList.remove("stale");
-    const states = Object.fromEntries(Object.entries(answer.tests).map(([test, { state }]) => [test, state]));
-    this.#book.keep({ best: Math.max(this.#book.page.best, answer.score), states });
+    this.#book.keep({ best: Math.max(this.#book.page.best, answer.score) });
     this.#say(this.#summary(answer));
     const tests = Object.entries(answer.tests);
     const first = tests.find(([, test]) => test.state === "fail")?.[0];
-    this.result.replaceChildren(this.#card(answer), this.#terminal(answer), this.#whole(answer));
-    this.verdict = null;
+    this.#askForecast();
+    const beside = make("div", { class: "beside" }, this.#card(answer), this.forecast);
+    this.result.replaceChildren(beside, this.#terminal(answer), this.#whole(answer));
     this.figure.replaceChildren();
-    this.look.hidden = false;
+    this.below.scrollTop = 0;
+    this.below.scrollIntoView({ block: "nearest" }); // on a phone it is below the screen
     const longest = tests.filter(([, test]) => test.stage === tests[0][1].stage).sort((a, b) => b[1].calls - a[1].calls)[0][0];
     if (answer.tests[first ?? longest].calls) this.#askStory(first ?? longest);
-  }
-
-  /** Go to the result, which begins with the first failure. */
-  #lookAt() {
-    this.result.scrollIntoView({ block: "start" });
-    this.result.focus({ preventScroll: true });
   }
 
   #summary({ score, points, tests, seconds }) {
@@ -371,7 +342,7 @@ class KvLab extends HTMLElement {
   #card(answer) {
     const { card } = answer;
     const parts = card.state === "pass" ? [this.#wayOn()] : card.state === "fail" ? this.#failed(answer) : this.#toWrite(answer);
-    return make("section", { class: "card", "data-state": card.state }, ...(this.verdict ? [this.verdict] : []), ...parts);
+    return make("section", { class: "card", "data-state": card.state }, ...parts);
   }
 
   /** The first failure: the belief behind it, expected and got beside the picture, a question, and where help is. */
@@ -751,10 +722,13 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .on ul { list-style: none; margin: .3em 0; padding: 0 }
 .on a { color: var(--accent) }
 .whole, .terminal { margin-top: .6em }
+.beside { display: flex; flex-wrap: wrap; gap: .6em; align-items: flex-start; margin-bottom: .6em }
+.beside .card { flex: 3 1 18em; min-width: 0; margin: 0 }
+.forecast { flex: 2 1 13em; min-width: 0; margin: 0 }
 .forecast .question { margin: 0 }
-.forecast .keys { margin: .4em 0 0 }
+.forecast input { width: 6em }
 .below, .figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
-.figure:focus, .result:focus { outline: none }
+.figure:focus, .forecast :focus:not(:focus-visible) { outline: none }
 @media (max-width: 600px) {
   .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
   .row summary { grid-template-columns: 4.6em 3em 1fr }
