@@ -10,6 +10,8 @@ import { button, keep, LOOK, make, readKept } from "./kv_parts.js";
 import { Python, SILENCE_S } from "./kv_python.js";
 
 const STATES = { pass: "passed", fail: "failed", todo: "to do", wait: "waiting", "not run": "not run" };
+/** What a square says, by its look. */
+const LEGEND = { pass: "Passed", fail: "Failed", todo: "Not written yet", wait: "Waiting for an earlier test" };
 
 // ---- The notebook: what is kept in this browser -------------------------------------------------------------------
 
@@ -139,8 +141,9 @@ class KvLab extends HTMLElement {
     const bar = make("div", { class: "bar", role: "group", "aria-label": this.#t("{0}, commands", this.lab) });
     bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, handIn, this.file);
     const all = make("div", { class: "all" });
-    this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
-    const said = make("div", { class: "said" }, this.status, this.strip);
+    this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
+    const squares = make("div", { class: "squares", "aria-hidden": "true" }, this.strip, this.#legend()); // the status says it
+    const said = make("div", { class: "said" }, this.status, squares);
     this.below = make("div", { class: "below" }, said, this.panel, this.result, this.figure, this.keys);
     all.append(this.notice, this.place, bar, this.below);
     all.addEventListener("keydown", (event) => {
@@ -152,6 +155,11 @@ class KvLab extends HTMLElement {
     this.#countAnswers();
     if (this.#book.isOld) this.#sayOld();
     if (this.#book.page.best) this.#say(this.#t("Best so far: {0} of {1} points.", this.#book.page.best, this.#about.points));
+  }
+
+  #legend() {
+    const signs = Object.entries(LEGEND).map(([state, words]) => make("span", {}, make("i", { "data-state": state }), this.#t(words)));
+    return make("p", { class: "legend" }, ...signs);
   }
 
   async #edit() {
@@ -271,7 +279,7 @@ class KvLab extends HTMLElement {
     const running = !this.stop.disabled;
     if (message.type === "progress" && running) this.#say(this.#t(message.words));
     else if (message.type === "ready" && running) this.#say(this.#t("Running the tests."));
-    else if (message.type === "ended") this.strip.append(make("span", { "data-state": message.state, title: message.test }));
+    else if (message.type === "ended") this.strip.append(make("i", { "data-state": message.state, title: message.test }));
     else if (message.type === "result") this.#ended(message);
     else if (message.type === "story") this.#draw(message);
     else if (message.type === "stuck") this.#stuck(message.test);
@@ -680,11 +688,15 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: var(--kv
 .keys { font-size: .8em; color: var(--todo); margin: .3em 0 }
 .said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
 .status { font-weight: 600; margin: 0 }
-.strip { display: flex; flex-wrap: wrap; gap: 2px; width: 100%; min-height: 8px }
-.strip span { width: 14px; height: 8px; background: var(--todo) }
-.strip [data-state=pass] { background: var(--pass) }
-.strip [data-state=fail] { background: var(--fail) }
-.strip [data-state=wait] { background: var(--wait) }
+.squares { display: flex; flex-wrap: wrap; gap: .1em 1.2em; align-items: center; width: 100%; min-height: 1.4em }
+.strip { display: flex; flex-wrap: wrap; gap: 3px }
+.strip:empty + .legend { display: none }
+.legend { display: flex; flex-wrap: wrap; gap: 0 .9em; margin: 0; font-size: .8em; color: var(--todo) }
+.legend span { display: flex; gap: .35em; align-items: center }
+.squares i { width: 13px; height: 13px; border: 1.5px solid var(--todo); border-radius: 2px; --cross: transparent 42%, var(--bg) 42% 58%, transparent 58% }
+.squares [data-state=pass] { background: var(--pass); border-color: var(--pass) }
+.squares [data-state=fail] { border-color: var(--fail); background: linear-gradient(45deg, var(--cross)), linear-gradient(-45deg, var(--cross)), var(--fail) }
+.squares [data-state=wait] { border-color: var(--wait); background: linear-gradient(0deg, var(--wait) 50%, transparent 50%) }
 .result.stale { opacity: .75 }
 .line { font: 13px/1.5 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .gap { height: .7em; margin: 0 }

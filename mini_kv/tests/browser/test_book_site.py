@@ -307,9 +307,9 @@ def test_a_lab_runs_in_its_page(book_url, open_page):
         pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
     page.wait_for_selector("kv-lab[ready]")
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector("kv-lab .strip span", timeout=60_000)
+    page.wait_for_selector("kv-lab .strip i", timeout=60_000)
     page.wait_for_selector("kv-lab:not([running])", timeout=60_000)
-    assert page.locator("kv-lab .strip span").count() > 3
+    assert page.locator("kv-lab .strip i").count() > 3
 
 
 def test_a_puzzle_is_an_address_and_is_played_there(book_url, open_page):

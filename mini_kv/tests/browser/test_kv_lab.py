@@ -605,6 +605,29 @@ def test_right_code_after_a_starter_leaves_nothing_of_the_old_result(show):
     assert set(states(page)) == {"pass"}
 
 
+def test_the_squares_have_a_legend(show):
+    """One for each look, from the first run on."""
+    page = show()
+    assert not page.locator(".legend").is_visible()
+    text, _ = mutant("never-looks")
+    run(page, text)
+    assert page.locator(".legend span").all_inner_texts() == [
+        "Passed",
+        "Failed",
+        "Not written yet",
+        "Waiting for an earlier test",
+    ]
+    looks = {
+        where: page.locator(f".{where} i").evaluate_all(
+            "all => all.map(one => [one.dataset.state, getComputedStyle(one).background])"
+        )
+        for where in ("strip", "legend")
+    }
+    assert {state for state, _ in looks["strip"]} == {"pass", "fail", "wait"}
+    assert {tuple(look) for look in looks["strip"]} < {tuple(look) for look in looks["legend"]}
+    assert len({background for _, background in looks["legend"]}) == 4
+
+
 @pytest.mark.parametrize("text", [mutant("never-looks")[0], solution()])
 def test_beside_a_failure_and_a_pass_no_number_is_asked_for(show, text):
     """A failure has its own question. After a pass every number has been shown."""
