@@ -83,6 +83,13 @@ const inWords = (lines) => lines.join(" ").replace(/^(why|at):\s+/, "").replace(
 
 const capital = (sentence) => sentence[0].toUpperCase() + sentence.slice(1);
 
+/** Of the first stage, which tells the lab's story, the test that made most calls. */
+function longest(tests) {
+  const [[, { stage }]] = Object.entries(tests);
+  const told = Object.entries(tests).filter(([, test]) => test.stage === stage);
+  return told.sort(([, a], [, b]) => b.calls - a.calls)[0][0];
+}
+
 // ---- The element ---------------------------------------------------------------------------------------------------
 
 class KvLab extends HTMLElement {
@@ -144,7 +151,7 @@ class KvLab extends HTMLElement {
     this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
     const squares = make("div", { class: "squares", "aria-hidden": "true" }, this.strip, this.#legend()); // the status says it
     const said = make("div", { class: "said" }, this.status, squares);
-    this.below = make("div", { class: "below" }, said, this.panel, this.result, this.figure, this.keys);
+    this.below = make("div", { class: "below" }, said, this.panel, this.result, this.keys);
     all.append(this.notice, this.place, bar, this.below);
     all.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
@@ -306,7 +313,6 @@ class KvLab extends HTMLElement {
     this.result.classList.remove("stale");
     if (this.result.contains(this.#root.activeElement)) this.run.focus();
     this.result.replaceChildren(...(more ? [this.#pre([more.slice(-2000)])] : []));
-    this.figure.replaceChildren();
   }
 
   // The result
@@ -323,16 +329,14 @@ class KvLab extends HTMLElement {
     this.result.classList.remove("stale");
     this.#book.keep({ best: Math.max(this.#book.page.best, answer.score) });
     this.#say(this.#summary(answer));
-    const tests = Object.entries(answer.tests);
-    const first = tests.find(([, test]) => test.state === "fail")?.[0];
     this.#askForecast();
     const beside = make("div", { class: "beside" }, this.#card(answer), this.forecast);
     this.result.replaceChildren(beside, this.#terminal(answer), this.#whole(answer));
     this.figure.replaceChildren();
     this.below.scrollTop = 0;
     this.below.scrollIntoView({ block: "nearest" }); // on a phone it is below the screen
-    const longest = tests.filter(([, test]) => test.stage === tests[0][1].stage).sort((a, b) => b[1].calls - a[1].calls)[0][0];
-    if (answer.tests[first ?? longest].calls) this.#askStory(first ?? longest);
+    const { state, test = longest(answer.tests) } = answer.card;
+    if (["pass", "fail"].includes(state) && answer.tests[test].calls) this.#askStory(test);
   }
 
   #summary({ score, points, tests, seconds }) {
@@ -349,7 +353,7 @@ class KvLab extends HTMLElement {
 
   #card(answer) {
     const { card } = answer;
-    const parts = card.state === "pass" ? [this.#wayOn()] : card.state === "fail" ? this.#failed(answer) : this.#toWrite(answer);
+    const parts = card.state === "pass" ? this.#passed(answer) : card.state === "fail" ? this.#failed(answer) : this.#toWrite(answer);
     return make("section", { class: "card", "data-state": card.state }, ...parts);
   }
 
@@ -374,6 +378,18 @@ class KvLab extends HTMLElement {
       make("div", { class: "seen" }, facts, this.picture),
       make("p", { class: "asks" }, card.question ? capital(card.question) : this.#t("Which line of yours decides this?")),
       help,
+      this.figure,
+    ];
+  }
+
+  /** The next lab, the run as it is played, and what the lab was about. */
+  #passed({ card, score, points }) {
+    return [
+      make("h3", {}, this.#t("Passed: {0} of {1} points.", score, points)),
+      this.#wayOn(),
+      this.figure,
+      make("p", {}, card.lesson),
+      make("p", { class: "asks" }, card.question),
     ];
   }
 
@@ -385,6 +401,7 @@ class KvLab extends HTMLElement {
       make("p", {}, tests[card.test].about),
       make("p", { class: "line" }, ...this.#linked(card.place)),
       make("p", { class: "help" }, this.#hintFor(card.function)),
+      this.figure,
     ];
   }
 
@@ -496,29 +513,34 @@ class KvLab extends HTMLElement {
     this.#python.ask({ type: "tell", test, lang: this.#about.lang ?? "en" });
   }
 
-  /** Draw what a test did to its cache, and tell the terminal's story: all that there is where it has no cache. */
+  /**
+   * A failure's picture; the story of a test that was asked for, or of a lab that is passed, which is played once. It is
+   * told as in the terminal, too: that is all where a test has no cache.
+   */
   #draw({ test, data, texts, still }) {
-    if (this.wanted !== test && this.answer.card.state === "fail") {
+    const wanted = this.wanted === test;
+    if (wanted) this.wanted = "";
+    if (!wanted && this.answer.card.state === "fail") {
       if (still) this.picture.replaceChildren(new DOMParser().parseFromString(still, "image/svg+xml").documentElement);
       return;
     }
     const told = texts.map((text) => make("pre", { tabindex: "0" }, text));
     this.figure.replaceChildren();
-    if (data) this.#drawStory(data, this.answer.tests[test]?.state === "fail");
+    if (data) this.#drawStory(data, this.answer.tests[test].state === "fail", !wanted);
     if (data && told.length) this.figure.append(make("details", {}, make("summary", {}, this.#t("Step by step, as in the terminal")), ...told));
     else this.figure.append(...told);
-    if (this.wanted === test) {
-      this.figure.scrollIntoView({ block: "start" });
-      this.figure.focus({ preventScroll: true });
-    }
-    this.wanted = "";
+    if (!wanted) return;
+    this.figure.scrollIntoView({ block: "start" });
+    this.figure.focus({ preventScroll: true });
   }
 
-  #drawStory(data, failed) {
+  #drawStory(data, failed, playing) {
     const story = make("kv-story");
     this.figure.append(story);
     story.data = data;
-    if (failed) story.step = data.steps.length; // where it went wrong
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (failed || (playing && still)) story.step = data.steps.length; // where it went wrong, or ended
+    else if (playing) story.play();
   }
 
   // Hints, predictions, reset, files
@@ -731,6 +753,7 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .brief .line { font: 12px/1.5 var(--mono) }
 .brief p.line { padding-left: 2ch; text-indent: -2ch }
 .brief pre.line { white-space: pre; margin: 0; padding: 0 }
+.on li:first-child { font-size: 1.1em; font-weight: 600 }
 .on ul { list-style: none; margin: .3em 0; padding: 0 }
 .on a { color: var(--accent) }
 .whole, .terminal { margin-top: .6em }

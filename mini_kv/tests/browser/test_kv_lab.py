@@ -233,6 +233,35 @@ def test_who_has_passed_is_led_on(show):
     ]
 
 
+def test_the_run_that_passed_is_played_once(show):
+    """From its first step to its last, below the way on; what the lab was about comes after it."""
+    page = show()
+    write(page, solution())
+    page.evaluate(
+        "window.steps = []; addEventListener('kv-step', ({ detail }) => window.steps.push([detail.step, detail.steps]))"
+    )
+    button(page, "Run").click()
+    wait_for_result(page)
+    page.wait_for_function("window.steps.length && window.steps.at(-1)[0] === window.steps[0][1]", timeout=60_000)
+    played = page.evaluate("window.steps.map(([step]) => step)")
+    assert played == list(range(played[-1] + 1))
+    page.wait_for_timeout(1500)
+    assert page.evaluate("window.steps.length") == len(played)
+    about = toml("labs/lab-05/lab.toml")
+    card = page.locator(".card[data-state=pass]")
+    assert card.locator("h3").inner_text() == "Passed: 50 of 50 points."
+    assert card.locator("> p").all_inner_texts() == [about["lesson"].strip(), about["question"]]
+    order = card.evaluate("card => [...card.children].map(one => one.className || one.localName)")
+    assert order == ["h3", "on", "figure", "p", "asks"]
+
+
+def test_with_reduced_motion_the_run_that_passed_stands_at_its_end(show):
+    page = show(reduced_motion="reduce")
+    run(page, solution())
+    story = page.locator("kv-story")
+    assert story.evaluate("story => story.step === story.data.steps.length")
+
+
 def test_a_hand_in_is_one_file_that_grade_takes(show, tmp_path):
     """Code, forecasts, hints and runs, and nothing else; the page asks before it writes, and sends nothing."""
     page = show()
