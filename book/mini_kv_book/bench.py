@@ -60,7 +60,7 @@ def docstrings_of(source: str) -> dict[str, str]:
     >>> docstrings_of('def f():\n    "A."\nclass C:\n    def m(self):\n        "B."')
     {'f': 'A.', 'C.m': 'B.'}
     """
-    found = {}
+    found: dict[str, str] = {}
     for node in ast.parse(source).body:
         inside = node.body if isinstance(node, ast.ClassDef) else [node]
         owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
