@@ -81,7 +81,7 @@ const inPlainWords = (name) => name.replace("test_", "").replaceAll("_", " ");
 /** Lines of the terminal as one sentence, without the word that they begin with. */
 const inWords = (lines) => lines.join(" ").replace(/^(why|at):\s+/, "").replace(/\s+/g, " ");
 
-const capital = (sentence) => sentence[0].toUpperCase() + sentence.slice(1);
+const capital = (sentence) => sentence.slice(0, 1).toUpperCase() + sentence.slice(1);
 
 /** Of the first stage, which tells the lab's story, the test that made most calls. */
 function longest(tests) {
@@ -368,15 +368,17 @@ class KvLab extends HTMLElement {
     if (more.length) facts.append(this.#pre(more));
     if (why.length) facts.append(make("p", {}, inWords(why)));
     if (at.length) facts.append(make("p", { class: "line" }, ...this.#linked(inWords(at))));
-    if (tests[test].printed) facts.append(make("p", {}, this.#t("It printed:")), this.#pre(tests[test].printed.split("\n").slice(-5)));
+    const printed = tests[test].printed.trimEnd();
+    if (printed) facts.append(make("p", {}, this.#t("It printed:")), this.#pre(printed.split("\n").slice(-5)));
     this.picture = make("div", { class: "picture" }, ...(state.length ? [this.#pre(state.map((line) => line.slice(3)))] : []));
+    const asked = card.question || (expected.length ? this.#t("Which line of yours decides this?") : "");
     const help = make("p", { class: "help" }, this.#hintFor(name));
     if (tests[test].told) help.append(button(this.#t("Step through it"), () => this.#tell(test)));
     return [
       make("p", { class: "of" }, inPlainWords(test)),
       make("h3", {}, belief ? this.#t("You may believe that {0}.", belief) : told),
       make("div", { class: "seen" }, facts, this.picture),
-      make("p", { class: "asks" }, card.question ? capital(card.question) : this.#t("Which line of yours decides this?")),
+      make("p", { class: "asks" }, capital(asked)),
       help,
       this.figure,
     ];
@@ -424,7 +426,7 @@ class KvLab extends HTMLElement {
     return shown;
   }
 
-  /** A line; of lines that are drawn, which must keep their columns, one block that scrolls. */
+  /** A line of it; of lines that are drawn, which must keep their columns, one block that scrolls. */
   #told(text, before) {
     if (!text) return [make("p", { class: "gap" })];
     if (!text.startsWith("   ")) return [make("p", { class: "line" }, ...this.#linked(text))];
