@@ -1,30 +1,71 @@
-"""How a lab's page is arranged: its README, with the editor beside what it asks for."""
+"""How a lab's page is arranged: its contract with the editor beside it on the first screen, then its README."""
 
+import ast
+import tomllib
 from itertools import chain
 from pathlib import Path
 
+from markdown.extensions.toc import slugify
+
+from mini_kv_book.places import ROOT
+
 SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
-"""Sections that stand beside the editor."""
-AFTER = ("Files", "Run")
-"""How it is done at home: after the editor, although a README says it before."""
+"""Sections that stand beside the editor, below the contract."""
 
 
-def arranged(lines: list[str], lab: str) -> list[str]:
-    """Return the lines of a lab's README as its page has them: why, then specification and editor, then the rest."""
+def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
+    """Return the lines of a lab's README as its page has them: contract and editor, the specification, then the rest.
+
+    Args:
+        lines: of the README.
+        lab: such as `lab-05`.
+        solve: what the editor's section is called, and the link to it on top of the page.
+    """
     sections = sections_of(lines)
-    titles = list(sections)
-    spec = [title for title in titles if title in SPECIFICATION]
-    later = [*AFTER, *titles[titles.index(spec[0]) :]]
-    after = [title for title in dict.fromkeys(later) if title in sections and title not in spec]
-    first = [title for title in titles if title not in {*spec, *after}]
+    heading, *opening = sections.pop("")
+    spec = [title for title in sections if title in SPECIFICATION]
+    rest = [title for title in sections if title not in spec]
     return [
-        *chain(*(sections[title] for title in first)),
-        *['<div class="kv-bench" markdown>', '<div class="kv-spec" markdown>', ""],
+        *[heading, "", f"[{solve}](#run-it-here){{ .kv-solve }}", ""],
+        *['<div class="kv-bench" markdown>', '<div class="kv-contract" markdown>', "", *contract(lab), "", "</div>"],
+        *['<div class="kv-desk" markdown>', "", f"## {solve} {{ #run-it-here }}", "", "```kv-lab", lab, "```", ""],
+        *["</div>", '<div class="kv-spec" markdown>', "", *opening, "", _below(rest[:2]), ""],
         *chain(*(sections[title] for title in spec)),
-        *["", "</div>", '<div class="kv-desk" markdown>', "", "## Run it here", ""],
-        *["```kv-lab", lab, "```", "", "</div>", "</div>", ""],
-        *chain(*(sections[title] for title in after)),
+        *["", "</div>", "</div>", ""],
+        *chain(*(sections[title] for title in rest)),
     ]
+
+
+def _below(titles: list[str]) -> str:
+    """Return the sentence that leads to the sections that a reader may want before the editor."""
+    links = [f"[{title}](#{slugify(title, '-')})" for title in titles]
+    return f"Below: {', '.join(links)}."
+
+
+def contract(lab: str) -> list[str]:
+    """Return what each function of the lab is to do, in a sentence, and an example of the first that has one."""
+    functions = tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))["function"]
+    starter = (ROOT / "mini_kv" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
+    told = docstrings_of(starter)
+    paragraphs = [[" ".join(part.split()) for part in told[one["name"]].split("\n\n")] for one in functions]
+    lines = [f"- `{one['signature']}`<br>{first}" for one, (first, *_) in zip(functions, paragraphs, strict=True)]
+    examples = [part for parts in paragraphs for part in parts if part.startswith("Example")]
+    return [*lines, *(f"- {part.replace('Example', '**Example**', 1)}" for part in examples[:1])]
+
+
+def docstrings_of(source: str) -> dict[str, str]:
+    r"""Return the docstrings of functions and methods, by their dotted names.
+
+    >>> docstrings_of('def f():\n    "A."\nclass C:\n    def m(self):\n        "B."')
+    {'f': 'A.', 'C.m': 'B.'}
+    """
+    found: dict[str, str] = {}
+    for node in ast.parse(source).body:
+        inside = node.body if isinstance(node, ast.ClassDef) else [node]
+        owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        functions = [one for one in inside if isinstance(one, ast.FunctionDef)]
+        found |= {owner + function.name: ast.get_docstring(function) or "" for function in functions}
+    return found
 
 
 def sections_of(lines: list[str]) -> dict[str, list[str]]:

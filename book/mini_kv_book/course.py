@@ -62,6 +62,12 @@ def with_course(config: str, new: Course) -> str:
     return config
 
 
+def published_at() -> str:
+    """Return the address of the book so far, which mkdocs.yml holds."""
+    (found,) = re.findall(r"^site_url: (\S+)", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)
+    return str(found)
+
+
 def carriers() -> list[Path]:
     """Return the files that may carry the address."""
     found = [ROOT / name for name in CARRIERS]
@@ -73,12 +79,12 @@ def write() -> int:
 
     pyproject.toml knows the old address, so it is the last: after an interrupt, the same call writes the rest.
     """
-    new, old = course(), repository_url()
+    new, old, old_site = course(), repository_url(), published_at()
     last = ROOT / "pyproject.toml"
     count = 0
     for path in [*(path for path in carriers() if path != last), last]:
         text = path.read_text(encoding="utf-8")
-        changed = addressed(text, old, new)
+        changed = addressed(text, old, new).replace(old_site, new.site_url)
         if path == CONFIG:
             changed = with_course(changed, new)
         if changed != text:

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
-NO_WORDS = re.compile(r".{,40}$")  # a row of badges
+NO_WORDS = re.compile(r".{,40}$|On your own machine")  # a row of badges; how a lab is solved
 TAG = re.compile(r"<[^>]+>")
 
 

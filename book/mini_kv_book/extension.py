@@ -3,6 +3,7 @@
 import os
 import posixpath
 import re
+import tomllib
 from functools import cache
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +19,7 @@ from mini_kv.viz.figure import script
 from mini_kv_book.bench import arranged
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.generate import publish, write_pages
-from mini_kv_book.lab import ASSETS, SCRIPTS
+from mini_kv_book.lab import ASSETS, SCRIPTS, megabytes, runs_here
 from mini_kv_book.links import RepositoryLinks
 from mini_kv_book.maths import MathML
 from mini_kv_book.places import DOCS, ROOT, chinese_edition, language_of, page_of, said, where
@@ -54,10 +55,12 @@ class Directives(Preprocessor):
         if not path.is_file():
             raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
         self.md.kv_included.append(path)
-        heading, *rest = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
         if closed := closed_sentence(path.parent.name):
-            return [heading, "", closed]
-        return arranged([heading, *rest], path.parent.name)
+            return [lines[0], "", closed]
+        needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
+        solve = "Solve it here" if runs_here(needs, megabytes()) else "Solve it on your machine"
+        return arranged(lines, path.parent.name, solve)
 
 
 def for_instructors(lab: str) -> list[str]:

@@ -42,12 +42,17 @@ def megabytes() -> int | None:
     return int(json.loads(file.read_text(encoding="utf-8"))["megabytes"]) if file.is_file() else None
 
 
+def runs_here(needs: str, size: int | None) -> bool:
+    """Return whether a lab runs in its page: Python and pytest are enough, and a Python is packed for it."""
+    return needs == "C" and size is not None
+
+
 def element(lab: str, size: int | None, lang: str = "en") -> str:
     """Return `<kv-lab>`. Without `size`, or if the lab needs more than Python and pytest, the page cannot run it."""
     folder = ROOT / "labs" / lab
     toml, hints, predict = (_read_toml(folder / f"{name}.toml") for name in ("lab", "hints", "predict"))
     starter = (ROOT / "mini_kv" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
-    here = size is not None and toml["needs"] == "C"
+    here = runs_here(toml["needs"], size)
     about = {
         "points": toml["points"],
         "starter": starter,

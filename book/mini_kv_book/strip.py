@@ -39,7 +39,7 @@ class Strip(Treeprocessor):
             return
         heading = next(number for number, element in enumerate(root) if element.tag == "h1")
         if folder == "labs":
-            shorten(root[heading + 1])
+            shorten(next(p for p in root.iter("p") if TOLD.match(p.text or "")))
         items = of_chapter(name) if folder == "chapters" else of_lab(lab(name))
         # the search leaves it out: a chapter would be found by the names of its labs
         strip = ElementTree.Element("ul", {"class": "kv-strip", "data-search-exclude": ""})
@@ -100,7 +100,6 @@ def of_lab(about: Lab) -> list[tuple[str, Links]]:
         (f"{about.minutes} minutes", []),
         (f"Difficulty {about.difficulty} of 5", []),
         *((need, []) for need in about.needs),
-        ("", [("To the editor", "#run-it-here")]),
         ("Chapter", [page_about(about.chapter)]),
         *notebooks(about.chapter),
         *in_vllm(about.chapter, chapter_file(about.chapter)),

@@ -177,6 +177,21 @@ def with_belief(message: str, belief: str) -> str:
     return "\n".join([*lines[:end], *said, *lines[end:]])
 
 
+PARTS = ("   expected ", "   calls ", "   state ", "you may believe that ", "why: ", "at:  ", "hint: ")
+"""How the parts of a failure begin, after its first lines, which say what is wrong."""
+
+
+def parts_of(message: str) -> dict[str, list[str]]:
+    """Return the lines of a failure by the first word of their part, `what` for the first; without the test's name."""
+    parts: dict[str, list[str]] = {"what": []}
+    part = "what"
+    for line in message.splitlines()[1:]:
+        if line.startswith(PARTS):
+            part = line.split()[0].rstrip(":")
+        parts.setdefault(part, []).append(line)
+    return parts
+
+
 def compared(want: object, got: object) -> list[str]:
     """Return both values under each other, with marks under the items of a list that differ."""
     expected = want if isinstance(want, str) else repr(want)  # a text describes what is expected

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from mini_kv_book import generate, kept, leaks, places, stills, taught
+from mini_kv_book.bench import arranged, contract
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
 from mini_kv_book.places import DOCS, ROOT, line_of
@@ -159,6 +160,38 @@ def test_pages_are_written_once_and_those_of_modules_that_are_gone_deleted(tmp_p
     before = {path: path.stat().st_mtime_ns for path in written.values()}
     generate.write_pages(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in before} == before  # or `mkdocs serve` would build for ever
+
+
+@pytest.mark.parametrize("lab", generate.labs())
+def test_a_labs_contract_has_every_function_and_says_what_it_does(lab):
+    """In the order of lab.toml: the signature, then the first sentence of the starter's docstring."""
+    functions = generate._lab_toml(lab)["function"]
+    lines = contract(lab)
+    told = [re.fullmatch(r"- `(.+)`<br>[A-Z].{30,}[.)]", line) for line in lines[: len(functions)]]
+    assert [line[1] for line in told if line] == [one["signature"] for one in functions]
+    assert [line for line in lines[len(functions) :] if not line.startswith("- **Example**")] == []
+
+
+def test_a_labs_page_has_the_editor_before_the_long_text():
+    """Contract, editor, specification; then what the README says before and after it, in its order."""
+    readme = ["# Lab", "Why.", "## Background", "b", "## Run", "r", "## What to implement", "w", "## Notes", "n"]
+    page = arranged(readme, "lab-05", "Solve it here", "[PyTorch]")
+    assert page[:3] == ["# Lab", "", "[Solve it here](#run-it-here){ .kv-solve } [PyTorch]"]
+    shown = [line for line in page if line.startswith(("<div", "## ", "```kv", "Below", "Why"))]
+    assert shown == [
+        '<div class="kv-bench" markdown>',
+        '<div class="kv-contract" markdown>',
+        '<div class="kv-desk" markdown>',
+        "## Solve it here { #run-it-here }",
+        "```kv-lab",
+        '<div class="kv-spec" markdown>',
+        "Why.",
+        "Below: [Background](#background), [Run](#run).",
+        "## What to implement",
+        "## Background",
+        "## Run",
+        "## Notes",
+    ]
 
 
 def test_the_front_door_comes_first_and_every_name_leads_to_its_home():

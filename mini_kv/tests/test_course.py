@@ -116,6 +116,13 @@ def test_the_site_is_where_pages_puts_it_or_where_the_course_says(course, url):
     assert course.site_url == url
 
 
+def test_the_readme_leads_to_a_lab_in_the_published_book():
+    """The command that moves the address moves it, too: no file has the old one after it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\[Solve it here\]\((.*?)\)", readme) == [f"{load_course(ROOT).site_url}labs/lab-05/"]
+    assert of_book.published_at() == load_course(ROOT).site_url
+
+
 def test_an_address_on_gitlab_is_carried_as_binder_wants_it():
     text = "https://github.com/o/kv x mybinder.org/v2/gh/o/kv/main y github.com/o/kv-traces"
     there = Course(address="https://gitlab.com/school/kv")

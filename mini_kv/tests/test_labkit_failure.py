@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mini_kv.labkit.failure import MAX_LINES, WIDTH, compared
+from mini_kv.labkit.failure import MAX_LINES, WIDTH, compared, parts_of
 from mini_kv.labkit.fixture import same
 from mini_kv.tests.throwaway_lab import SOLUTION, ThrowawayLab
 
@@ -27,6 +27,37 @@ def changed(old, new):
 def in_double(*lines):
     """Return the solution with another body of `double`, which begins in line 10."""
     return changed("    return [2 * number for number in numbers]\n", "".join(f"    {line}\n" for line in lines))
+
+
+def test_the_parts_of_a_failure_begin_with_their_words():
+    """A page shows them apart: what is wrong, expected and got with marks, the drawing, the belief, the reason."""
+    message = """lab-05  test_5
+free queue, all nine
+still cached
+   I2 free queue
+   expected  [8, 9]
+   got       [9, 8]
+              ^  ^
+   calls     free B: freed 9
+             free A: freed 8
+   state     #=cached  xN=ref_cnt
+     free  next-> 9 8 <-last
+why: tables are freed
+     from tail to head
+you may believe that order does not matter
+ask: which goes first?
+at:  labs/lab-05/starter.py:4  kv.free(request)
+hint: mini-kv hint 05 prefill"""
+    assert parts_of(message) == {
+        "what": ["free queue, all nine", "still cached", "   I2 free queue"],
+        "expected": ["   expected  [8, 9]", "   got       [9, 8]", "              ^  ^"],
+        "calls": ["   calls     free B: freed 9", "             free A: freed 8"],
+        "state": ["   state     #=cached  xN=ref_cnt", "     free  next-> 9 8 <-last"],
+        "why": ["why: tables are freed", "     from tail to head"],
+        "you": ["you may believe that order does not matter", "ask: which goes first?"],
+        "at": ["at:  labs/lab-05/starter.py:4  kv.free(request)"],
+        "hint": ["hint: mini-kv hint 05 prefill"],
+    }
 
 
 WRONG = {

@@ -10,6 +10,8 @@ import { button, keep, LOOK, make, readKept } from "./kv_parts.js";
 import { Python, SILENCE_S } from "./kv_python.js";
 
 const STATES = { pass: "passed", fail: "failed", todo: "to do", wait: "waiting", "not run": "not run" };
+/** What a square says, by its look. */
+const LEGEND = { pass: "Passed", fail: "Failed", todo: "Not written yet", wait: "Waiting for an earlier test" };
 
 // ---- The notebook: what is kept in this browser -------------------------------------------------------------------
 
@@ -17,7 +19,7 @@ class Notebook {
   constructor(lab, starter) {
     this.key = `kv-lab:${lab}`;
     this.starter = starter;
-    this.page = { text: starter, starter, hints: {}, answers: {}, states: {}, best: 0, runs: 0, ...readKept(this.key) };
+    this.page = { text: starter, starter, hints: {}, answers: {}, best: 0, runs: 0, ...readKept(this.key) };
     if (this.page.text === this.page.starter) this.page.text = this.page.starter = starter; // nothing written yet
   }
 
@@ -73,6 +75,21 @@ function makeTextarea({ parent, text, label, changed }) {
   };
 }
 
+/** A test's name in words, without "test". */
+const inPlainWords = (name) => name.replace("test_", "").replaceAll("_", " ");
+
+/** Lines of the terminal as one sentence, without the word that they begin with. */
+const inWords = (lines) => lines.join(" ").replace(/^(why|at):\s+/, "").replace(/\s+/g, " ");
+
+const capital = (sentence) => sentence.slice(0, 1).toUpperCase() + sentence.slice(1);
+
+/** Of the first stage, which tells the lab's story, the test that made most calls. */
+function longest(tests) {
+  const [[, { stage }]] = Object.entries(tests);
+  const told = Object.entries(tests).filter(([, test]) => test.stage === stage);
+  return told.sort(([, a], [, b]) => b.calls - a.calls)[0][0];
+}
+
 // ---- The element ---------------------------------------------------------------------------------------------------
 
 class KvLab extends HTMLElement {
@@ -126,15 +143,16 @@ class KvLab extends HTMLElement {
     this.keys = make("p", { id: "keys", class: "keys" });
     this.keys.textContent = this.#t("{0}+Enter runs. Tab indents; Escape, then Tab, leaves the editor. Kept in this browser.", mac);
     this.status = make("p", { class: "status", role: "status" });
-    this.look = button(this.#t("Show the result"), () => this.#lookAt(), { class: "link", hidden: true });
-    this.result = make("section", { class: "result", "aria-label": this.#t("Result"), tabindex: "-1" });
+    this.result = make("section", { class: "result", "aria-label": this.#t("Result") });
     this.figure = make("section", { class: "figure", "aria-label": this.#t("What your code did"), tabindex: "-1" });
     const bar = make("div", { class: "bar", role: "group", "aria-label": this.#t("{0}, commands", this.lab) });
     bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, handIn, this.file);
     const all = make("div", { class: "all" });
-    this.strip = make("div", { class: "strip", "aria-hidden": "true" }); // the first results, while the rest still runs
-    const said = make("div", { class: "said" }, this.status, this.look, this.strip);
-    all.append(this.notice, bar, said, this.forecast, this.panel, this.place, this.keys, this.result, this.figure);
+    this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
+    const squares = make("div", { class: "squares", "aria-hidden": "true" }, this.strip, this.#legend()); // the status says it
+    const said = make("div", { class: "said" }, this.status, squares);
+    this.below = make("div", { class: "below" }, said, this.panel, this.result, this.keys);
+    all.append(this.notice, this.place, bar, this.below);
     all.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
       event.preventDefault();
@@ -146,11 +164,17 @@ class KvLab extends HTMLElement {
     if (this.#book.page.best) this.#say(this.#t("Best so far: {0} of {1} points.", this.#book.page.best, this.#about.points));
   }
 
+  #legend() {
+    const signs = Object.entries(LEGEND).map(([state, words]) => make("span", {}, make("i", { "data-state": state }), this.#t(words)));
+    return make("p", { class: "legend" }, ...signs);
+  }
+
   async #edit() {
     const options = {
       parent: this.place,
       root: this.#root,
       text: this.#book.page.text,
+      top: Math.max(0, this.#book.page.text.search(/^(def|class) /m)), // what is to be written is seen without scrolling
       label: this.#t("{0}, your starter.py", this.lab),
       run: () => this.#run(),
       changed: () => this.#changed(),
@@ -193,50 +217,40 @@ class KvLab extends HTMLElement {
     this.strip.replaceChildren();
     const loading = this.#t("Loading Python ({0} MB, once).", this.#about.megabytes);
     this.#say(this.#python.ready ? this.#t("Running the tests.") : loading);
-    this.held = null;
     this.#book.keep({ runs: this.#book.page.runs + 1 });
     this.#python.ask({ type: "run", lab: this.lab, text: this.#editor.text });
-    this.#askForecast();
   }
 
-  // The forecast: asked while the tests run, and answered or skipped before their result is shown
+  // The forecast: a question beside the result, about a number that no run has shown yet
 
-  /** The first question that was never asked about a test that had not passed in the last run, as in the terminal. */
+  /** The first question that was never asked about a test that is still to be passed; none beside a failure's own. */
   #nextQuestion() {
-    const { answers, states } = this.#book.page;
-    return this.#about.questions.find(({ id, test }) => answers[id] === undefined && states[test] !== "pass");
+    const { card, tests } = this.answer;
+    const open = (test) => ["todo", "wait"].includes(tests[test]?.state);
+    if (card.state === "fail") return undefined;
+    return this.#about.questions.find(({ id, test }) => this.#book.page.answers[id] === undefined && open(test));
   }
 
   #askForecast() {
     const question = this.#nextQuestion();
-    if (!question || this.#editor.text === this.#about.starter) return; // an untouched starter leaves nothing to foresee
-    this.#clear(); // what is there is about another run, and this one's result may wait for an answer
-    if (!this.forecast.hidden) return; // a question that is still open stays
-    const before = this.#root.activeElement;
+    this.forecast.hidden = !question;
+    if (!question) return;
     const input = make("input", { type: "text", id: "forecast", autocomplete: "off" });
     const form = make("form", { class: "question" });
-    const answered = (event) => {
-      event.preventDefault();
-      this.#book.keep({ answers: { ...this.#book.page.answers, [question.id]: plain(input.value) ? input.value : "" } });
+    const answer = (text) => {
+      this.#book.keep({ answers: { ...this.#book.page.answers, [question.id]: text } });
       this.#countAnswers();
-      this.#closeForecast(plain(input.value) ? this.#verdict(question, input.value) : null);
-      before?.focus({ preventScroll: true });
+      const said = make("div", { tabindex: "-1" }, text ? this.#verdict(question, text) : this.#t("Skipped."));
+      form.replaceWith(said);
+      said.focus({ preventScroll: true });
     };
-    form.append(make("label", { for: "forecast" }, this.#t("Before you look: {0}", question.ask)), input);
-    form.append(make("button", { type: "submit" }, this.#t("Answer")), button(this.#t("Skip"), (event) => ((input.value = ""), answered(event))));
-    form.append(make("p", { class: "keys" }, this.#t("Enter answers; an empty field skips. The result follows.")));
-    form.addEventListener("submit", answered);
+    form.append(make("label", { for: "forecast" }, this.#t("Before you go on: {0}", question.ask)), input);
+    form.append(make("button", { type: "submit" }, this.#t("Answer")), button(this.#t("Skip"), () => answer("")));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (plain(input.value)) answer(input.value);
+    });
     this.forecast.replaceChildren(form);
-    this.forecast.hidden = false;
-    input.focus();
-  }
-
-  /** Put the verdict, or nothing, in the question's place, and show the result that waited for it. */
-  #closeForecast(verdict) {
-    this.forecast.hidden = true;
-    this.forecast.replaceChildren();
-    this.verdict = verdict;
-    if (this.held) this.#show(this.held);
   }
 
   /** What an answer is told: why it is right, or what would have had to be true. */
@@ -272,7 +286,7 @@ class KvLab extends HTMLElement {
     const running = !this.stop.disabled;
     if (message.type === "progress" && running) this.#say(this.#t(message.words));
     else if (message.type === "ready" && running) this.#say(this.#t("Running the tests."));
-    else if (message.type === "ended") this.strip.append(make("span", { "data-state": message.state, title: message.test }));
+    else if (message.type === "ended") this.strip.append(make("i", { "data-state": message.state, title: message.test }));
     else if (message.type === "result") this.#ended(message);
     else if (message.type === "story") this.#draw(message);
     else if (message.type === "stuck") this.#stuck(message.test);
@@ -295,59 +309,34 @@ class KvLab extends HTMLElement {
   /** Show nothing but this: what was there is about another run. */
   #alone(words, more = "") {
     this.#say(words);
-    this.held = null;
-    if (this.forecast.contains(this.#root.activeElement)) this.run.focus();
-    this.forecast.hidden = true; // it is asked again by the next run
-    this.#clear();
-    this.look.hidden = !more;
-    if (more) this.result.append(make("pre", { tabindex: "0" }, more.slice(-2000)));
-  }
-
-  /** Take away the result that is shown, and what leads to it. */
-  #clear() {
     this.#stale = false;
     this.result.classList.remove("stale");
-    this.look.hidden = true;
-    this.result.replaceChildren();
-    this.figure.replaceChildren();
+    if (this.result.contains(this.#root.activeElement)) this.run.focus();
+    this.result.replaceChildren(...(more ? [this.#pre([more.slice(-2000)])] : []));
   }
 
   // The result
 
   #ended(answer) {
     this.#busy(false);
-    this.held = answer;
     if (!answer.lines.length) this.#alone(this.#t("pytest could not run the tests. It said:"), answer.report);
-    else if (this.forecast.hidden) this.#show(answer);
-    else this.#say(`${this.#summary(answer)} ${this.#t("Answer the question or skip it: the result follows.")}`);
+    else this.#show(answer);
   }
 
   #show(answer) {
     this.answer = answer;
-    this.held = null;
     this.#stale = false;
     this.result.classList.remove("stale");
-    const states = Object.fromEntries(Object.entries(answer.tests).map(([test, { state }]) => [test, state]));
-    this.#book.keep({ best: Math.max(this.#book.page.best, answer.score), states });
+    this.#book.keep({ best: Math.max(this.#book.page.best, answer.score) });
     this.#say(this.#summary(answer));
-    const tests = Object.entries(answer.tests);
-    const first = tests.find(([, test]) => test.state === "fail")?.[0];
-    const on = answer.score === answer.points ? [this.#wayOn()] : [];
-    this.result.replaceChildren(...on, this.#brief(answer), this.#whole(answer), this.#terminal(answer));
-    for (const drawn of this.result.querySelectorAll(".brief pre")) {
-      if (drawn.scrollWidth > drawn.clientWidth) drawn.setAttribute("tabindex", "0"); // keys can scroll it, too
-    }
-    this.verdict = null;
+    this.#askForecast();
+    const beside = make("div", { class: "beside" }, this.#card(answer), this.forecast);
+    this.result.replaceChildren(beside, this.#terminal(answer), this.#whole(answer));
     this.figure.replaceChildren();
-    this.look.hidden = false;
-    const longest = tests.filter(([, test]) => test.stage === tests[0][1].stage).sort((a, b) => b[1].calls - a[1].calls)[0][0];
-    if (answer.tests[first ?? longest].calls) this.#askStory(first ?? longest);
-  }
-
-  /** Go to the result, which begins with the first failure. */
-  #lookAt() {
-    this.result.scrollIntoView({ block: "start" });
-    this.result.focus({ preventScroll: true });
+    this.below.scrollTop = 0;
+    this.below.scrollIntoView({ block: "nearest" }); // on a phone it is below the screen
+    const { state, test = longest(answer.tests) } = answer.card;
+    if (["pass", "fail"].includes(state) && answer.tests[test].calls) this.#askStory(test);
   }
 
   #summary({ score, points, tests, seconds }) {
@@ -360,15 +349,84 @@ class KvLab extends HTMLElement {
     return this.#t("{0}: {1} of {2} points. {3}; {4} s.", verdict, score, points, told, seconds.toFixed(1));
   }
 
+  // The card: what a run says in large type
+
+  #card(answer) {
+    const { card } = answer;
+    const parts = card.state === "pass" ? this.#passed(answer) : card.state === "fail" ? this.#failed(answer) : this.#toWrite(answer);
+    return make("section", { class: "card", "data-state": card.state }, ...parts);
+  }
+
+  /** The first failure: the belief behind it, expected and got beside the picture, a question, and where help is. */
+  #failed({ card, tests }) {
+    const { belief, test, function: name } = card;
+    const { what, expected = [], state = [], why = [], at = [] } = card.parts;
+    const told = inWords(what.filter((line) => !line.startsWith(" ")));
+    const more = [...what.filter((line) => line.startsWith(" ")), ...expected].map((line) => line.slice(3));
+    const facts = make("div", { class: "facts" });
+    if (belief) facts.append(make("p", {}, told));
+    if (more.length) facts.append(this.#pre(more));
+    if (why.length) facts.append(make("p", {}, inWords(why)));
+    if (at.length) facts.append(make("p", { class: "line" }, ...this.#linked(inWords(at))));
+    const printed = tests[test].printed.trimEnd();
+    if (printed) facts.append(make("p", {}, this.#t("It printed:")), this.#pre(printed.split("\n").slice(-5)));
+    this.picture = make("div", { class: "picture" }, ...(state.length ? [this.#pre(state.map((line) => line.slice(3)))] : []));
+    const asked = card.question || (expected.length ? this.#t("Which line of yours decides this?") : "");
+    const help = make("p", { class: "help" }, this.#hintFor(name));
+    if (tests[test].told) help.append(button(this.#t("Step through it"), () => this.#tell(test)));
+    return [
+      make("p", { class: "of" }, inPlainWords(test)),
+      make("h3", {}, belief ? this.#t("You may believe that {0}.", belief) : told),
+      make("div", { class: "seen" }, facts, this.picture),
+      make("p", { class: "asks" }, capital(asked)),
+      help,
+      this.figure,
+    ];
+  }
+
+  /** The next lab, the run as it is played, and what the lab was about. */
+  #passed({ card, score, points }) {
+    return [
+      make("h3", {}, this.#t("Passed: {0} of {1} points.", score, points)),
+      this.#wayOn(),
+      this.figure,
+      make("p", {}, card.lesson),
+      make("p", { class: "asks" }, card.question),
+    ];
+  }
+
+  /** What is to be written next. */
+  #toWrite({ card, tests }) {
+    return [
+      make("p", { class: "of" }, inPlainWords(card.test)),
+      make("h3", {}, this.#t("Next: write {0}.", card.function)),
+      make("p", {}, tests[card.test].about),
+      make("p", { class: "line" }, ...this.#linked(card.place)),
+      make("p", { class: "help" }, this.#hintFor(card.function)),
+      this.figure,
+    ];
+  }
+
+  #pre(lines) {
+    return make("pre", { tabindex: "0" }, ...this.#linked(lines.join("\n")));
+  }
+
+  #hintFor(name) {
+    const short = name.split(".").at(-1);
+    return button(this.#t("A hint for {0}", short), () => this.#toggle(this.hint, () => this.#hints(short), true));
+  }
+
+  // The fold: the terminal's text, and all tests
+
   /** What `mini-kv run` says: the first failure in full, how many more there are, the score; then what was foreseen. */
   #brief({ brief, score }) {
-    const shown = make("div", { class: "brief" }, ...(this.verdict ? [this.verdict] : []));
+    const shown = make("div", { class: "brief" });
     for (const text of brief) shown.append(...this.#told(text, shown.lastElementChild));
     for (const line of this.#foreseen(score)) shown.append(make("p", { class: "line foreseen" }, line));
     return shown;
   }
 
-  /** A line; of lines that are drawn, which must keep their columns, one block that scrolls. */
+  /** A line of it; of lines that are drawn, which must keep their columns, one block that scrolls. */
   #told(text, before) {
     if (!text) return [make("p", { class: "gap" })];
     if (!text.startsWith("   ")) return [make("p", { class: "line" }, ...this.#linked(text))];
@@ -376,7 +434,7 @@ class KvLab extends HTMLElement {
       before.append("\n", ...this.#linked(text));
       return [];
     }
-    return [make("pre", { class: "line" }, ...this.#linked(text))];
+    return [make("pre", { class: "line", tabindex: "0" }, ...this.#linked(text))];
   }
 
   /** Where to go from a lab that is passed. */
@@ -444,8 +502,8 @@ class KvLab extends HTMLElement {
     whole.querySelector("summary").focus({ preventScroll: true });
   }
 
-  #terminal({ report }) {
-    return make("details", { class: "terminal" }, make("summary", {}, this.#t("As in the terminal")), make("pre", { tabindex: "0" }, report));
+  #terminal(answer) {
+    return make("details", { class: "terminal" }, make("summary", {}, this.#t("As in the terminal")), this.#brief(answer));
   }
 
   #tell(test) {
@@ -457,25 +515,34 @@ class KvLab extends HTMLElement {
     this.#python.ask({ type: "tell", test, lang: this.#about.lang ?? "en" });
   }
 
-  /** Draw what a test did to its cache, and tell the terminal's story: all that there is where it has no cache. */
-  #draw({ test, data, texts }) {
+  /**
+   * A failure's picture; the story of a test that was asked for, or of a lab that is passed, which is played once. It is
+   * told as in the terminal, too: that is all where a test has no cache.
+   */
+  #draw({ test, data, texts, still }) {
+    const wanted = this.wanted === test;
+    if (wanted) this.wanted = "";
+    if (!wanted && this.answer.card.state === "fail") {
+      if (still) this.picture.replaceChildren(new DOMParser().parseFromString(still, "image/svg+xml").documentElement);
+      return;
+    }
     const told = texts.map((text) => make("pre", { tabindex: "0" }, text));
     this.figure.replaceChildren();
-    if (data) this.#drawStory(data, this.answer.tests[test]?.state === "fail");
+    if (data) this.#drawStory(data, this.answer.tests[test].state === "fail", !wanted);
     if (data && told.length) this.figure.append(make("details", {}, make("summary", {}, this.#t("Step by step, as in the terminal")), ...told));
     else this.figure.append(...told);
-    if (this.wanted === test) {
-      this.figure.scrollIntoView({ block: "start" });
-      this.figure.focus({ preventScroll: true });
-    }
-    this.wanted = "";
+    if (!wanted) return;
+    this.figure.scrollIntoView({ block: "start" });
+    this.figure.focus({ preventScroll: true });
   }
 
-  #drawStory(data, failed) {
+  #drawStory(data, failed, playing) {
     const story = make("kv-story");
     this.figure.append(story);
     story.data = data;
-    if (failed) story.step = data.steps.length; // where it went wrong
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (failed || (playing && still)) story.step = data.steps.length; // where it went wrong, or ended
+    else if (playing) story.play();
   }
 
   // Hints, predictions, reset, files
@@ -626,8 +693,11 @@ const STYLE = `${LOOK}
 .question label { display: block; margin-bottom: .25em }
 .question button { margin-left: .4em }
 .verdict[data-right=true] { color: var(--pass) }
-.editor { border: 1px solid var(--line); border-radius: 4px; min-height: 12em }
-.editor .cm-editor { height: clamp(16em, 62vh, 40em) }
+.all { display: flex; flex-direction: column; height: var(--kv-lab-height, auto) }
+.editor { flex: var(--kv-editor-flex, 0 0 auto); min-height: 11em; border: 1px solid var(--line); border-radius: 4px }
+.editor .cm-editor { height: var(--kv-editor-height, clamp(16em, 48vh, 40em)) }
+.all > .bar { margin: .5em 0 }
+.below { overflow-y: auto }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
 .editor .cm-editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }
 .editor .cm-editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
@@ -637,16 +707,20 @@ const STYLE = `${LOOK}
 .editor .cm-editor .cm-selectionBackground { background: light-dark(#bcd3f5, #34496b) !important }
 .editor .cm-editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }
 .editor .cm-editor .cm-line.marked { background: light-dark(#ffe2cf, #5a3420) }
-textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16em, 62vh, 40em); border: 0; padding: .5em;
+textarea { display: block; box-sizing: border-box; width: 100%; height: var(--kv-editor-height, clamp(16em, 48vh, 40em)); border: 0; padding: .5em;
   font: 13.5px/1.5 var(--mono); color: inherit; background: var(--bg); white-space: pre; tab-size: 4 }
 .keys { font-size: .8em; color: var(--todo); margin: .3em 0 }
 .said { display: flex; flex-wrap: wrap; gap: 0 .8em; align-items: baseline; margin: 0 0 .4em; min-height: 1.5em }
 .status { font-weight: 600; margin: 0 }
-.strip { display: flex; flex-wrap: wrap; gap: 2px; width: 100%; min-height: 8px }
-.strip span { width: 14px; height: 8px; background: var(--todo) }
-.strip [data-state=pass] { background: var(--pass) }
-.strip [data-state=fail] { background: var(--fail) }
-.strip [data-state=wait] { background: var(--wait) }
+.squares { display: flex; flex-wrap: wrap; gap: .1em 1.2em; align-items: center; width: 100%; min-height: 1.4em }
+.strip { display: flex; flex-wrap: wrap; gap: 3px }
+.strip:empty + .legend { display: none }
+.legend { display: flex; flex-wrap: wrap; gap: 0 .9em; margin: 0; font-size: .8em; color: var(--todo) }
+.legend span { display: flex; gap: .35em; align-items: center }
+.squares i { width: 13px; height: 13px; border: 1.5px solid var(--todo); border-radius: 2px; --cross: transparent 42%, var(--bg) 42% 58%, transparent 58% }
+.squares [data-state=pass] { background: var(--pass); border-color: var(--pass) }
+.squares [data-state=fail] { border-color: var(--fail); background: linear-gradient(45deg, var(--cross)), linear-gradient(-45deg, var(--cross)), var(--fail) }
+.squares [data-state=wait] { border-color: var(--wait); background: linear-gradient(0deg, var(--wait) 50%, transparent 50%) }
 .result.stale { opacity: .75 }
 .line { font: 13px/1.5 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
 .gap { height: .7em; margin: 0 }
@@ -665,19 +739,33 @@ textarea { display: block; box-sizing: border-box; width: 100%; height: clamp(16
 .row > button { font-family: var(--kv-sans, system-ui, sans-serif) }
 .row p { font: 15px/1.5 var(--kv-sans, system-ui, sans-serif) }
 pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overflow-x: auto; margin: .4em 0 }
-.brief { background: var(--soft); padding: .6em .5em; margin-bottom: .5em }
-.brief .verdict { margin: 0 0 .8em }
+.card { border-left: 4px solid var(--todo); padding: .1em .8em .5em; margin-bottom: .6em }
+.card[data-state=fail] { border-color: var(--fail) }
+.card[data-state=pass] { border-color: var(--pass) }
+.card h3 { font-size: 1.3em; line-height: 1.25; margin: .1em 0 .4em; text-wrap: balance }
+.card p { margin: .2em 0 .4em }
+.of { font-size: .85em; color: var(--todo) }
+.seen { display: flex; flex-wrap: wrap; gap: .2em 1em }
+.facts { flex: 1 1 15em; min-width: 0 }
+.picture { flex: 1 1 17em; min-width: 0; max-width: 26em }
+.picture svg { display: block; width: 100%; filter: var(--kv-still-filter, none) }
+.asks { font-weight: 600 }
+.help { display: flex; flex-wrap: wrap; gap: .4em }
+.brief { background: var(--soft); padding: .6em .5em; margin: .4em 0 }
 .brief .line { font: 12px/1.5 var(--mono) }
 .brief p.line { padding-left: 2ch; text-indent: -2ch }
 .brief pre.line { white-space: pre; margin: 0; padding: 0 }
-.on { border-left: 3px solid var(--pass); padding: .1em .8em; margin-bottom: .6em }
+.on li:first-child { font-size: 1.1em; font-weight: 600 }
 .on ul { list-style: none; margin: .3em 0; padding: 0 }
 .on a { color: var(--accent) }
 .whole, .terminal { margin-top: .6em }
+.beside { display: flex; flex-wrap: wrap; gap: .6em; align-items: flex-start; margin-bottom: .6em }
+.beside .card { flex: 3 1 18em; min-width: 0; margin: 0 }
+.forecast { flex: 2 1 13em; min-width: 0; margin: 0 }
 .forecast .question { margin: 0 }
-.forecast .keys { margin: .4em 0 0 }
-.figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
-.figure:focus, .result:focus { outline: none }
+.forecast input { width: 6em }
+.below, .figure, .result, .whole, .row, .panel { scroll-margin-top: 4em }
+.figure:focus, .forecast :focus:not(:focus-visible) { outline: none }
 @media (max-width: 600px) {
   .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 }
   .row summary { grid-template-columns: 4.6em 3em 1fr }

@@ -21,11 +21,13 @@ import pytest
 
 from mini_kv.labkit import plugin
 from mini_kv.labkit.commands.story import story_texts
-from mini_kv.labkit.lab import load_lab
+from mini_kv.labkit.failure import parts_of
+from mini_kv.labkit.lab import Lab, load_lab
 from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, TookTooLongError
 from mini_kv.viz.figure import spans_data
 from mini_kv.viz.language import line_in
+from mini_kv.viz.still import MOST_BLOCKS, svg
 
 ROW = re.compile(r"    [A-Z ]{8} *\d+/\d+ +(test_\w+)")
 """A line of the scoreboard that is about one test."""
@@ -141,14 +143,30 @@ def run(lab_id: str, text: str, say: Say) -> str:
     if results:
         implementation = stash[plugin.IMPLEMENTATIONS][lab_id]
         lines = draw_scoreboard(implementation, results)
+        brief = draw_brief(implementation, results, _printed_first(results, this))
         answer |= {
-            "brief": draw_brief(implementation, results, _printed_first(results, this)),
+            "brief": brief,
+            "card": _card(lab, results, brief[-1].strip()),
             "lines": [{"text": line, "test": row[1] if (row := ROW.match(line)) else None} for line in lines],
             "tests": {result.test: _shown(result, this) for result in results},
             "score": sum(result.score for result in results),
             "points": lab.points,
         }
     return json.dumps(answer)
+
+
+def _card(lab: Lab, results: Sequence[LabResult], last: str) -> dict[str, Any]:
+    """Return what the page says first: of the first failure, else of the first test to be passed, else of the lab.
+
+    `last`: the last line of the brief, which says where to go on if nothing has failed.
+    """
+    not_passed = [result for result in results if result.state is not State.PASS]
+    first = next((result for result in not_passed if result.state is State.FAIL), next(iter(not_passed), None))
+    if first is None:
+        return {"state": "pass", "lesson": lab.lesson, "question": lab.question}
+    card = {"state": first.state, "test": first.test, "function": first.short_function, "place": last}
+    belief, _, question = first.belief.partition("\nask: ")
+    return card | {"belief": belief, "question": question, "parts": parts_of(first.message)}
 
 
 def _printed_first(results: Sequence[LabResult], this: Run) -> str:
@@ -179,7 +197,9 @@ def _told(test: str, this: Run) -> Any:
 
 
 def tell(test: str, lang: str = "en") -> str:
-    """Return what the last run's test did to its last cache, as the figure's `data`; as `texts` what it compared.
+    """Return what the last run's test did to its last cache: the figure's `data`, its last step as `still`, an SVG.
+
+    As `texts` what the test compared.
 
     `lang`: the language in which the figure tells it.
     """
@@ -189,4 +209,6 @@ def tell(test: str, lang: str = "en") -> str:
         return json.dumps({"texts": texts})
     title = f"{line_in(lang, 'What your code did: ')}{test.removeprefix('test_').replace('_', ' ')}"
     blocks, size = kv.manager.kv_cache_config.num_blocks, kv.manager.block_size
-    return json.dumps({"data": spans_data(kv.spans, blocks, size, title, lang), "texts": texts})
+    data = spans_data(kv.spans, blocks, size, title, lang)
+    drawn = blocks <= MOST_BLOCKS and data["steps"]
+    return json.dumps({"data": data, "texts": texts, "still": svg(data, width=400, memory=False) if drawn else ""})

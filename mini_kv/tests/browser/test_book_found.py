@@ -304,12 +304,22 @@ def test_on_paper_a_figure_is_the_step_that_tells_most_and_its_story_in_words(bo
 # A lab's page -------------------------------------------------------------------------------------------------------
 
 
-def test_a_labs_editor_stands_beside_what_it_asks_for_and_shells_come_after(book_url, open_page):
-    page = open_page(book_url + "labs/lab-05/", width=1280)
-    spec, desk, shells = (page.locator(part).bounding_box() for part in (".kv-spec", ".kv-desk", "#run"))
-    assert desk["x"] > spec["x"] + spec["width"]
-    assert abs(desk["y"] - spec["y"]) < 50
-    assert shells["y"] > spec["y"] + spec["height"]
-    page.set_viewport_size({"width": 390, "height": 800})
-    spec, desk, shells = (page.locator(part).bounding_box() for part in (".kv-spec", ".kv-desk", "#run"))
-    assert spec["y"] + spec["height"] < desk["y"] < desk["y"] + desk["height"] < shells["y"]
+LAB_PARTS = (".kv-contract", ".kv-desk", ".kv-spec", "#run")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+def test_a_labs_contract_and_editor_are_on_the_first_screen(width, height, book_url, open_page):
+    """Side by side, or on a phone one above the other; the whole text comes below, shells after it."""
+    page = open_page(book_url + "labs/lab-05/", width=width, height=height)
+    contract, desk, spec, shells = (page.locator(part).bounding_box() for part in LAB_PARTS)
+    assert page.locator(".kv-contract li").first.inner_text().startswith("prefill(kv, token_ids, request_id)\nAdmit")
+    assert page.locator(".kv-contract li").last.inner_text().startswith("Example, block size 4, ")
+    assert contract["y"] + contract["height"] < height
+    if width == 1280:
+        assert desk["x"] > contract["x"] + contract["width"]
+        assert desk["y"] + desk["height"] <= height
+        assert contract["y"] + contract["height"] < spec["y"]
+    else:
+        assert contract["y"] + contract["height"] < desk["y"] < 0.8 * height
+        assert desk["y"] + desk["height"] < spec["y"]
+    assert spec["y"] + spec["height"] < shells["y"]

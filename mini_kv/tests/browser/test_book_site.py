@@ -6,6 +6,7 @@ Everything here needs the book's packages (make book-test installs them), and mo
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib import resources
@@ -307,9 +308,30 @@ def test_a_lab_runs_in_its_page(book_url, open_page):
         pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
     page.wait_for_selector("kv-lab[ready]")
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector("kv-lab .strip span", timeout=60_000)
+    page.wait_for_selector("kv-lab .strip i", timeout=60_000)
     page.wait_for_selector("kv-lab:not([running])", timeout=60_000)
-    assert page.locator("kv-lab .strip span").count() > 3
+    assert page.locator("kv-lab .strip i").count() > 3
+
+
+def test_a_first_red_test_is_three_taps_away_on_a_phone(book_url, open_page):
+    """From the link to the book, cold: to the lab, into its editor, and Run. The issue allows 4 taps and 30 seconds."""
+    began = time.monotonic()
+    page = open_page(book_url, width=390, height=844, has_touch=True, is_mobile=True)
+    page.get_by_role("link", name="Solve it here: labs").tap()
+    page.wait_for_url("**/labs/lab-05/")
+    if not page.locator("kv-lab[python]").count():
+        pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
+    page.locator(".cm-line", has_text='todo("lab-05", "prefill"').tap(position={"x": 20, "y": 8})
+    page.keyboard.press("Home")
+    page.keyboard.type("return None  # ")
+    page.get_by_role("button", name="Run", exact=True).tap()
+    page.locator("kv-lab .strip [data-state=fail]").first.wait_for(timeout=60_000)
+    red = time.monotonic() - began
+    page.locator(".card[data-state=fail] h3").wait_for()
+    top = page.locator("kv-lab .status").bounding_box()["y"]
+    print(f"seconds from the link to the first red test, after 3 taps: {red:.1f}")
+    assert red < 30
+    assert 0 < top < 500  # the result has come into view by itself
 
 
 def test_a_puzzle_is_an_address_and_is_played_there(book_url, open_page):

@@ -140,18 +140,22 @@ def wait_for_result(page):
 
 
 def run(page, text=None):
-    """Run what is in the editor, or this text; skip the forecast; return the summary."""
+    """Run what is in the editor, or this text; return the summary."""
     if text is not None:
         write(page, text)
     button(page, "Run").click()
-    wait_for_result(page)
-    if page.locator(".forecast").is_visible():
-        button(page, "Skip").click()
-    return said(page)
+    return wait_for_result(page)
+
+
+def open_terminal(page):
+    """Open the fold with what `mini-kv run` says."""
+    if page.locator(".terminal").get_attribute("open") is None:
+        page.locator(".terminal > summary").click()
 
 
 def brief(page):
-    """Return the lines above the fold: what `mini-kv run` says."""
+    """Return the lines of what `mini-kv run` says."""
+    open_terminal(page)
     return [line for shown in page.locator(".brief .line").all_inner_texts() for line in shown.splitlines()]
 
 
@@ -170,16 +174,21 @@ def states(page):
 
 
 def test_in_chinese(show):
-    """Commands, forecast, verdict, summary, hints and the figure; what tests and terminal say stays as it is."""
+    """Commands, forecast, verdict, card, hints and the figure; what tests and terminal say stays as it is."""
     page = show("chinese")
     buttons = page.locator(".bar button:visible").all_inner_texts()
     assert buttons == ["运行", "停止", "先猜 0/4", "提示", "重来", "打开…", "另存…", "提交…"]
+    button(page, "运行").click()
+    wait_for_result(page)
+    assert page.locator(".card h3").inner_text() == "接下来写 prefill。"
+    page.get_by_label("继续之前先猜").fill("32")
+    button(page, "作答").click()
+    assert page.locator(".verdict").inner_text().startswith("不对。缓存就得存下")
     write(page, changed("return [block.ref_cnt for", "return [1 for"))
     button(page, "运行").click()
-    page.get_by_label("看之前先猜").fill("32")
-    button(page, "作答").click()
     wait_for_result(page)
-    assert page.locator(".verdict").inner_text().startswith("不对。缓存就得存下")
+    assert page.locator(".card h3").inner_text().startswith("你也许以为\uff1a")
+    page.get_by_text("一步一步看", exact=True).click()
     assert said(page).startswith("还没通过\uff1a")
     button(page, "提示").click()
     page.locator(".panel button").click()
@@ -224,6 +233,35 @@ def test_who_has_passed_is_led_on(show):
     ]
 
 
+def test_the_run_that_passed_is_played_once(show):
+    """From its first step to its last, below the way on; what the lab was about comes after it."""
+    page = show()
+    write(page, solution())
+    page.evaluate(
+        "window.steps = []; addEventListener('kv-step', ({ detail }) => window.steps.push([detail.step, detail.steps]))"
+    )
+    button(page, "Run").click()
+    wait_for_result(page)
+    page.wait_for_function("window.steps.length && window.steps.at(-1)[0] === window.steps[0][1]", timeout=60_000)
+    played = page.evaluate("window.steps.map(([step]) => step)")
+    assert played == list(range(played[-1] + 1))
+    page.wait_for_timeout(1500)
+    assert page.evaluate("window.steps.length") == len(played)
+    about = toml("labs/lab-05/lab.toml")
+    card = page.locator(".card[data-state=pass]")
+    assert card.locator("h3").inner_text() == "Passed: 50 of 50 points."
+    assert card.locator("> p").all_inner_texts() == [about["lesson"].strip(), about["question"]]
+    order = card.evaluate("card => [...card.children].map(one => one.className || one.localName)")
+    assert order == ["h3", "on", "figure", "p", "asks"]
+
+
+def test_with_reduced_motion_the_run_that_passed_stands_at_its_end(show):
+    page = show(reduced_motion="reduce")
+    run(page, solution())
+    story = page.locator("kv-story")
+    assert story.evaluate("story => story.step === story.data.steps.length")
+
+
 def test_a_hand_in_is_one_file_that_grade_takes(show, tmp_path):
     """Code, forecasts, hints and runs, and nothing else; the page asks before it writes, and sends nothing."""
     page = show()
@@ -242,7 +280,7 @@ def test_a_hand_in_is_one_file_that_grade_takes(show, tmp_path):
     (tmp_path / "07.json").write_bytes(Path(download.value.path()).read_bytes())
     [handin] = find_handins(tmp_path, [])
     assert (handin.student, handin.code, handin.fault) == ("07", {"lab-05": solution().encode()}, "")
-    assert handin.page == {"lab-05": {"forecasts": {"identical-prompt": ""}, "hints": {"prefill": 1}, "runs": 1}}
+    assert handin.page == {"lab-05": {"forecasts": {}, "hints": {"prefill": 1}, "runs": 1}}
 
 
 @pytest.fixture
@@ -303,12 +341,44 @@ def test_the_scoreboard_behind_the_fold_is_the_terminals(show, terminal):
     assert page.locator(".row").first.is_visible()
 
 
-def test_wrong_code_is_drawn_in_the_figure(show):
-    """The figure shows what the code did up to the first failure."""
+def test_a_failure_is_a_card(show):
+    """The belief in large type, expected and got beside the picture of the failing step, one question, a hint."""
+    text, idea = mutant("never-looks")
+    page = show()
+    run(page, text)
+    card = page.locator(".card[data-state=fail]")
+    card.locator("svg.kv-still").wait_for()
+    assert card.locator(".of").inner_text() == "2 identical prompt shares all but the tail block"
+    assert card.locator("h3").inner_text() == f"You may believe that {idea}."
+    facts = [line for part in card.locator(".facts > *").all_inner_texts() for line in part.splitlines()]
+    assert facts == [
+        "B's cached tokens",
+        "expected  28",
+        "got       0",
+        "a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
+    ]
+    assert card.locator("svg.kv-still").get_attribute("aria-label").endswith("all but the tail block, step 2 of 2")
+    assert card.locator(".asks").inner_text() == "Who asks the index which blocks are there?"
+    assert card.locator("button").all_inner_texts() == ["A hint for prefill", "Step through it"]
+    assert not page.locator(".brief").is_visible()
+    button(page, "A hint for prefill").click()
+    assert page.locator(".panel li").all_inner_texts() == toml("labs/lab-05/hints.toml")["prefill"]["levels"][:1]
+
+
+def test_a_failure_without_a_known_belief_says_what_is_wrong_and_asks_for_the_line(show):
+    page = show()
+    run(page, changed("    return [block.ref_cnt for", "    return [7 for"))
+    card = page.locator(".card[data-state=fail]")
+    assert card.locator("h3").inner_text() == "A's counts"
+    assert card.locator(".asks").inner_text() == "Which line of yours decides this?"
+
+
+def test_a_failing_run_can_be_stepped_through(show):
+    """The figure opens at the step where it went wrong."""
     text, _ = mutant("never-looks")
     page = show()
     run(page, text)
-    assert brief(page)[0] == "lab-05  test_2_identical_prompt_shares_all_but_the_tail_block"
+    button(page, "Step through it").click()
     figure = page.locator("kv-story")
     title = figure.locator(".title").inner_text()
     assert title == "What your code did: 2 identical prompt shares all but the tail block"
@@ -329,7 +399,7 @@ def test_a_line_of_the_failure_leads_into_the_editor(show):
     text, _ = mutant("hit-counted-twice")
     page = show()
     run(page, text)
-    page.locator(".brief .link", has_text="starter.py:13").click()
+    page.locator(".card .link", has_text="starter.py:13").click()
     assert page.locator(".cm-line.marked").inner_text().strip().startswith("if kv.allocate_slots(")
 
 
@@ -339,6 +409,7 @@ def test_a_test_without_a_cache_tells_what_it_compared(show):
     text = solution("lab-02")
     assert "self.num_free_blocks -= 1" in text
     run(page, text.replace("self.num_free_blocks -= 1", "self.num_free_blocks -= 2", 1))
+    open_terminal(page)
     page.locator(".brief .link", has_text="mini-kv story 02").click()
     page.locator(".figure pre", has_text="<- the first that differs").first.wait_for()
 
@@ -349,6 +420,7 @@ def test_a_schedulers_steps_are_told_below_the_figure(show):
     text = solution("lab-11")
     assert "victim = self.running[-1]" in text
     run(page, text.replace("victim = self.running[-1]", "victim = self.running[0]"))
+    button(page, "Step through it").click()
     page.locator(".figure kv-story svg").first.wait_for()
     page.locator(".figure > details > summary").click()
     last = page.locator(".figure > details pre").last.inner_text()
@@ -518,78 +590,94 @@ def test_every_prediction_is_judged_as_in_the_terminal(show):
 FORECASTS = toml("labs/lab-05/predict.toml")["question"]
 
 
-def test_a_run_asks_for_a_number_before_it_shows_one(show):
-    """Right, wrong with what would have to be true, and skipped for good; then no number is asked for any more."""
+def test_a_run_shows_its_result_at_once_and_asks_beside_it(show):
+    """About a number that no run has shown yet. Right, wrong with what would have to be true, and skipped for good."""
     page = show()
-    write(page, f"{(ROOT / 'labs/lab-05/starter.py').read_text(encoding='utf-8')}# mine\n")
     right, wrong, skipped, last = FORECASTS
     for question, answer, told, foreseen in (
-        (right, right["answer"], f"Yes: {right['answer']}. {right['why']}", "foreseen 1/1"),
-        (wrong, "8", f"No. {wrong['wrong']['8']} It is {wrong['answer']}. {wrong['why']}", "foreseen 1/2"),
-        (skipped, "", None, "foreseen 1/2"),
-        (last, last["answer"], f"Yes: {last['answer']}. {last['why']}", "foreseen 2/3"),
+        (right, right["answer"], f"Yes: {right['answer']}. {right['why']}", None),
+        (wrong, "8", f"No. {wrong['wrong']['8']} It is {wrong['answer']}. {wrong['why']}", "foreseen 1/1"),
+        (skipped, "", "Skipped.", "foreseen 1/2"),
+        (last, last["answer"], f"Yes: {last['answer']}. {last['why']}", "foreseen 1/2"),
     ):
-        button(page, "Run").click()
-        summary = wait_for_result(page)
-        assert summary.startswith("Not passed yet: 0 of 50 points.")
-        assert summary.endswith(" Answer the question or skip it: the result follows.")
-        field = page.get_by_label(f"Before you look: {question['ask']}")
+        assert run(page).startswith("Not passed yet: 0 of 50 points. 20 to do")
+        assert page.locator(".card[data-state=todo] h3").inner_text() == "Next: write prefill."
+        assert foreseen is None or brief(page)[-1].endswith(foreseen)
+        field = page.get_by_label(f"Before you go on: {question['ask']}")
         field.fill(answer)
-        field.press("Enter")
-        assert page.locator(".brief .verdict").all_inner_texts() == ([told] if told else [])
-        assert brief(page)[-1].endswith(foreseen)
+        if answer:
+            field.press("Enter")
+        else:
+            button(page, "Skip").click()
+        assert page.locator(".forecast").inner_text() == told
+    run(page)
+    assert not page.locator(".forecast").is_visible()
     run(page, solution())
     assert brief(page)[-1] == "code 50/50, foreseen 2/3"
-    assert page.locator(".brief .verdict").count() == 0
 
 
-def test_an_untouched_starter_is_asked_nothing(show):
-    """The first thing that a reader runs shows its result. All of it is to do, so there is nothing to foresee."""
-    page = show()
-    button(page, "Run").click()
-    assert wait_for_result(page).startswith("Not passed yet: 0 of 50 points.")
-    assert not page.locator(".forecast").is_visible()
-    assert page.locator(".brief").is_visible() and button(page, "Show the result").is_visible()
-
-
-def test_while_a_question_is_open_no_other_runs_result_is_there(show):
-    """Right code after a starter: its points are told at once, and the old board is gone with the way to it."""
+def test_the_question_is_beside_the_result_and_on_a_phone_below_it(show):
     page = show()
     run(page)
-    write(page, solution())
-    button(page, "Run").click()
-    assert wait_for_result(page).startswith("Passed: 50 of 50 points.")
-    assert page.locator(".forecast").is_visible()
-    assert page.locator(".brief, .row, kv-story").count() == 0
-    assert not button(page, "Show the result").is_visible()
-    button(page, "Skip").click()
-    assert "PASSED" in "\n".join(brief(page))
-    assert button(page, "Show the result").is_visible()
+    card, asked = (page.locator(part).bounding_box() for part in (".card", ".forecast"))
+    assert (asked["x"] > card["x"] + card["width"], asked["y"]) == (True, card["y"])
+    page.set_viewport_size({"width": 390, "height": 844})
+    card, asked = (page.locator(part).bounding_box() for part in (".card", ".forecast"))
+    assert asked["y"] > card["y"] + card["height"]
 
 
-def test_a_forecast_about_a_test_that_has_passed_is_not_asked(show):
-    """Its number has been shown. The question that was open when Python was ended is asked again."""
+def test_right_code_after_a_starter_leaves_nothing_of_the_old_result(show):
     page = show()
-    run(page, solution())
-    button(page, "Run").click()
-    wait_for_result(page)
+    run(page)
+    assert run(page, solution()).startswith("Passed: 50 of 50 points.")
+    assert page.locator(".card").evaluate_all("cards => cards.map(card => card.dataset.state)") == ["pass"]
+    assert set(states(page)) == {"pass"}
+
+
+def test_the_squares_have_a_legend(show):
+    """One for each look, from the first run on."""
+    page = show()
+    assert not page.locator(".legend").is_visible()
+    text, _ = mutant("never-looks")
+    run(page, text)
+    assert page.locator(".legend span").all_inner_texts() == [
+        "Passed",
+        "Failed",
+        "Not written yet",
+        "Waiting for an earlier test",
+    ]
+    looks = {
+        where: page.locator(f".{where} i").evaluate_all(
+            "all => all.map(one => [one.dataset.state, getComputedStyle(one).background])"
+        )
+        for where in ("strip", "legend")
+    }
+    assert {state for state, _ in looks["strip"]} == {"pass", "fail", "wait"}
+    assert {tuple(look) for look in looks["strip"]} < {tuple(look) for look in looks["legend"]}
+    assert len({background for _, background in looks["legend"]}) == 4
+
+
+@pytest.mark.parametrize("text", [mutant("never-looks")[0], solution()])
+def test_beside_a_failure_and_a_pass_no_number_is_asked_for(show, text):
+    """A failure has its own question. After a pass every number has been shown."""
+    page = show()
+    run(page, text)
     assert not page.locator(".forecast").is_visible()
 
 
-def test_a_forecast_is_asked_again_after_a_run_without_result(show):
+def test_a_question_is_asked_about_a_test_that_is_still_to_be_passed(show):
+    """Here the last one: all tests of the other functions have passed."""
     page = show()
-    write(page, "import os\nos._exit(3)\n")
-    for _ in range(2):
-        button(page, "Run").click()
-        assert page.get_by_label(f"Before you look: {FORECASTS[0]['ask']}").is_visible()
-        wait_for_result(page)
-        assert not page.locator(".forecast").is_visible()
+    text = changed("    stats = kv.prefix_cache_stats", '    todo("lab-05", "cache_hit_rate", "divide")')
+    run(page, f"from mini_kv.labkit import todo\n{text}")
+    assert page.get_by_label(f"Before you go on: {FORECASTS[3]['ask']}").is_visible()
 
 
 def test_a_failures_hint_line_gives_the_hint(show):
     text, _ = mutant("never-looks")
     page = show()
     run(page, text)
+    open_terminal(page)
     button(page, "mini-kv hint 05 prefill").click()
     levels = toml("labs/lab-05/hints.toml")["prefill"]["levels"]
     assert page.locator(".panel li").all_inner_texts() == levels[:1]
@@ -602,18 +690,20 @@ def test_a_failures_hint_line_gives_the_hint(show):
 
 
 def test_all_of_it_works_by_keyboard(show):
-    """Into the editor, an edit, a run, and out again: Tab indents, Escape and Tab leave."""
+    """Into the editor, an edit, a run, and out again to Run: Tab indents, Escape and Tab leave."""
     page = show()
     page.locator(".cm-content").focus()
     page.keyboard.press("ControlOrMeta+End")
     page.keyboard.type("# x")
     page.keyboard.press("Tab")
     page.keyboard.press("ControlOrMeta+Enter")
-    page.keyboard.press("Enter")  # skips the forecast, and leads back to the editor
     wait_for_result(page)
     page.keyboard.press("Escape")
-    page.keyboard.press("Tab")  # the place of what is next to write
     page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # Run
+    page.wait_for_selector("kv-lab[running]")
+    wait_for_result(page)
+    page.locator(".whole > summary").focus()
     page.keyboard.press("Enter")
     assert page.locator(".row").first.is_visible()
     assert written(page).endswith("    # x")
@@ -621,18 +711,22 @@ def test_all_of_it_works_by_keyboard(show):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_nothing_serious_for_accessibility(show, axe, dark):
-    page = show(dark=dark)
+    page = show(dark=dark, reduced_motion="reduce")  # half-way from one step to the next, colours have no contrast
     assert axe(page) == []
     text, _ = mutant("never-looks")
     run(page, text)
+    button(page, "Step through it").click()
     page.wait_for_selector("kv-story")
     button(page, "Predict 0/4").click()
     button(page, "Reset").click()
+    open_terminal(page)
     unfold(page)
     assert axe(page) == []
-    button(page, "Run").click()
-    wait_for_result(page)
+    button(page, "Put the starter back").click()
+    run(page)
     assert page.locator(".forecast").is_visible()
+    assert axe(page) == []
+    run(page, solution())
     assert axe(page) == []
 
 
@@ -641,6 +735,7 @@ def test_a_phone_shows_all_of_it(show):
     text, _ = mutant("never-looks")
     page = show(**PHONE)
     run(page, text)
+    button(page, "Step through it").click()
     page.wait_for_selector("kv-story")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
@@ -666,9 +761,7 @@ def test_without_the_editor_a_plain_field_does(site, serve, open_page):
     field.press("#")
     assert field.input_value() == solution() + "    #"
     field.press("ControlOrMeta+Enter")
-    wait_for_result(page)
-    button(page, "Skip").click()
-    assert said(page).startswith("Passed: 50 of 50")
+    assert wait_for_result(page).startswith("Passed: 50 of 50")
 
 
 # Time ---------------------------------------------------------------------------------------------------------------
