@@ -14,7 +14,6 @@ from importlib import resources
 from typing import Any
 
 
-
 @cache
 def words(lang: str) -> dict[str, Any]:
     """Return the words of the figure. Raises `FileNotFoundError` for a language that it does not speak."""

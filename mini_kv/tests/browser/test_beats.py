@@ -97,7 +97,8 @@ def test_the_beats_of_a_step_are_its_events_in_order(open_page, tmp_path, name):
         """async () => {
       const story = document.querySelector('kv-story'), root = story.shadowRoot, all = [];
       const range = root.querySelector('.bar input');
-      const up = () => range.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp', bubbles: true, composed: true}));
+      const up = () => range.dispatchEvent(
+        new KeyboardEvent('keydown', {key: 'ArrowUp', bubbles: true, composed: true}));
       story.addEventListener('kv-beat', ({detail}) => all[all.length - 1].push([detail.kind, detail.ids.join(' ')]));
       for (let step = 1; step <= story.data.steps.length; step++) {
         story.step = step - 1;
