@@ -268,6 +268,7 @@ def test_nothing_serious_for_accessibility(show, axe, dark):
     assert axe(page) == []
     puzzle.get_by_role("button", name="Hint").click()
     call(page, puzzle, "prefill B", "prefill C")
+    puzzle.locator("kv-story #b3[aria-label*='held and cached']").wait_for()  # what happened has been played
     page.wait_for_timeout(600)  # cards have moved
     assert axe(page) == []
 
