@@ -694,7 +694,7 @@ const STYLE = `${LOOK}
 .question button { margin-left: .4em }
 .verdict[data-right=true] { color: var(--pass) }
 .all { display: flex; flex-direction: column; height: var(--kv-lab-height, auto) }
-.editor { flex: var(--kv-editor-flex, 0 0 auto); min-height: 11em; border: 1px solid var(--line); border-radius: 4px }
+.editor { flex: var(--kv-editor-flex, 0 0 auto); min-height: 9em; border: 1px solid var(--line); border-radius: 4px }
 .editor .cm-editor { height: var(--kv-editor-height, clamp(16em, 48vh, 40em)) }
 .all > .bar { margin: .5em 0 }
 .below { overflow-y: auto }
@@ -755,7 +755,9 @@ pre { font: 13px/1.45 var(--mono); background: var(--soft); padding: .6em; overf
 .brief .line { font: 12px/1.5 var(--mono) }
 .brief p.line { padding-left: 2ch; text-indent: -2ch }
 .brief pre.line { white-space: pre; margin: 0; padding: 0 }
-.on li:first-child { font-size: 1.1em; font-weight: 600 }
+.all:has(.card[data-state=pass]) .editor { min-height: 4em } /* where the place is short, for the run that is played */
+.on li { display: inline-block; margin-right: 1em }
+.on li:first-child { display: block; font-size: 1.1em; font-weight: 600 }
 .on ul { list-style: none; margin: .3em 0; padding: 0 }
 .on a { color: var(--accent) }
 .whole, .terminal { margin-top: .6em }
