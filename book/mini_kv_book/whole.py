@@ -120,6 +120,7 @@ PAGE = """<!doctype html>
 <title>{name}: the whole book</title>
 <meta name="description" content="{description}. The whole book on one page, to be printed.">
 <link rel="icon" href="assets/favicon.svg">
+<link rel="preload" href="assets/fonts/kv-text.woff2" as="font" type="font/woff2" crossorigin>
 {styles}
 </head>
 <body class="kv-whole" data-md-color-scheme="default" data-md-color-primary="custom" data-md-color-accent="custom">

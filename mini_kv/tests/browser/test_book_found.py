@@ -98,7 +98,7 @@ LINK = re.compile(r'<a href="([^"]+)">')
 def test_a_tab_begins_with_a_list_of_all_its_pages_each_with_a_picture(folder, site):
     html = (site / folder / "index.html").read_text(encoding="utf-8")
     pages = [name for name in page_names(site) if re.fullmatch(rf"{folder}/[^/]+/", name)]
-    assert sorted(f"{folder}/{link}" for link in CARD.findall(html)) == pages
+    assert sorted(f"{folder}/{link}" for link in CARD.findall(html)) == sorted(pages)
     assert len(re.findall('class="kv-still"', html)) == len(pages)
     assert f'href="{folder}/" class="md-tabs__link"' in (site / "index.html").read_text(encoding="utf-8")
 
@@ -106,7 +106,7 @@ def test_a_tab_begins_with_a_list_of_all_its_pages_each_with_a_picture(folder, s
 def test_a_card_leads_to_its_page_wherever_it_is_clicked_and_a_labs_also_to_its_chapter(book_url, open_page):
     page = open_page(book_url + "labs/")
     card = page.locator(".kv-cards > div", has_text="Policy arena")
-    card.get_by_role("img").click()
+    card.get_by_role("img").click(force=True)  # the title's link lies over the picture
     page.wait_for_url("**/labs/lab-13/")
     page.go_back()
     card.get_by_role("link", name="Who should go").click()
