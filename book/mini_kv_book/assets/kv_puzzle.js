@@ -200,7 +200,7 @@ const STYLE = `${LOOK}
 .cell.found span { text-decoration: underline 2px var(--pass); text-underline-offset: 3px }
 small { font-size: .85em; min-height: 1.3em }
 mark { background: none; color: inherit; font-weight: 700; outline: 2px solid var(--fail); outline-offset: 1px; border-radius: 2px;
-  padding: 0 .15em; white-space: nowrap }
+  padding: 0 .15em; margin: 0 .2em; white-space: nowrap }
 .key { margin: 0 0 .6em; font-size: .85em }
 kbd { font: 600 .85em var(--mono); color: var(--todo); margin-right: .6em }
 .bar button { min-height: 2.6em }
