@@ -140,7 +140,7 @@ def test_pages_are_written_once_and_those_of_modules_that_are_gone_deleted(tmp_p
 @pytest.mark.parametrize("lab", generate.labs())
 def test_a_labs_contract_has_every_function_and_says_what_it_does(lab):
     """In the order of lab.toml: the signature, then the first sentence of the starter's docstring."""
-    functions = generate._lab_toml(lab)["function"]
+    functions: Any = generate._lab_toml(lab)["function"]
     lines = contract(lab)
     told = [re.fullmatch(r"- `(.+)`<br>[A-Z].{30,}[.)]", line) for line in lines[: len(functions)]]
     assert [line[1] for line in told if line] == [one["signature"] for one in functions]
