@@ -5,7 +5,8 @@ import re
 from typing import Any
 
 PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
-NO_WORDS = re.compile(r".{,40}$|\d+ minutes, difficulty|On your own machine")  # badges; how long a lab takes, and how
+NO_WORDS = re.compile(r".{,40}$|Solve it |\d+ minutes, difficulty|On your own machine")
+"""A row of badges, and how a lab's page says where it is solved and how long it takes."""
 TAG = re.compile(r"<[^>]+>")
 
 
