@@ -317,7 +317,7 @@ def test_a_labs_contract_and_editor_are_on_the_first_screen(width, height, book_
     if width == 1280:
         assert desk["x"] > contract["x"] + contract["width"]
         assert desk["y"] + desk["height"] <= height
-        assert contract["y"] + contract["height"] < spec["y"]
+        assert contract["y"] + contract["height"] <= spec["y"]
     else:
         assert contract["y"] + contract["height"] < desk["y"] < 0.8 * height
         assert desk["y"] + desk["height"] < spec["y"]
