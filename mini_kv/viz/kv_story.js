@@ -90,7 +90,7 @@ svg .cell.held text{fill:var(--ink)}
 .ghost rect{fill:none;stroke:var(--line);stroke-width:1.5;stroke-dasharray:5 3}
 .shelf rect,.flying rect{fill:var(--tag)}
 .place{fill:none;stroke:var(--soft);stroke-dasharray:3 3}
-.bubbles{display:flex;gap:8px;flex-wrap:wrap}
+.bubbles{display:flex;gap:8px;flex-wrap:wrap;align-items:flex-start;align-content:flex-start}
 .bubble{flex:1 1 240px;margin:0;padding:.4em .7em;border:1px solid var(--soft);border-radius:12px 12px 12px 2px;font-size:14px;
  line-height:1.4;background:var(--card);color:var(--ink)}
 .bubble:nth-child(2){border-radius:12px 12px 2px 12px}
