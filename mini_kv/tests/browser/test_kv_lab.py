@@ -179,7 +179,7 @@ def said(page):
 
 def states(page):
     """Return the state of each test, in order."""
-    return [row.get_attribute("data-state") for row in page.locator(".row").all()]
+    return [row.get_attribute("data-state") for row in page.locator(".whole > .row").all()]
 
 
 def test_in_chinese(show):
@@ -630,7 +630,7 @@ def test_right_code_after_a_starter_leaves_nothing_of_the_old_result(show):
     page = show()
     run(page)
     assert run(page, solution()).startswith("Passed: 50 of 50 points.")
-    assert page.locator(".card").evaluate_all("cards => cards.map(card => card.dataset.state)") == ["pass"]
+    assert page.locator(".beside > .card").evaluate_all("cards => cards.map(card => card.dataset.state)") == ["pass"]
     assert set(states(page)) == {"pass"}
 
 
