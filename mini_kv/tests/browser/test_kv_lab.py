@@ -204,7 +204,7 @@ def test_in_chinese(show):
     assert page.locator(".panel li").inner_text() == toml("book/data/zh-lab-05.toml")["hints"]["prefill"]["levels"][0]
     story = page.locator("kv-story")
     assert story.locator(".title").inner_text().startswith("你的代码做了什么\uff1a")
-    assert story.locator(".do, .lines li").first.inner_text().startswith("分配")
+    assert story.locator(".call, .lines li").first.inner_text().startswith("分配")
     mixed = page.locator(".bar, .status, .keys, .verdict").all_inner_texts()
     assert [re.findall(r"[A-Za-z]{6,}", text) for text in mixed if re.search(r"[A-Za-z]{6,}", text)] == [["Escape"]]
 
