@@ -160,9 +160,9 @@ def test_a_player_may_err_ask_begin_again_and_leave():
     assert (
         """
 Not reached, and 2 calls made. B found 0 of its 8 words: block 1 of its prompt
-is not cached. Rule I5, prefix: a hit is a chain from the first block; the
-index holds full blocks only, computed or promised. B took blocks 5 6 from the
-front of the free queue. Blocks that were evicted: none. The goal needs 3.
+is not cached. The rule: a hit is a chain from the first block; the index
+holds full blocks only, computed or promised. B took blocks 5 6 from the front
+of the free queue. Evicted blocks, by number: none. The goal needs 3.
 
 From the beginning:
 """
@@ -180,9 +180,9 @@ def reasons(name: str, *calls: str) -> list[str]:
     return told
 
 
-PREFIX = f"Rule I5, {LEDGER['I5']}."
-CAP = f"Rule I7, {LEDGER['I7']}."
-TAIL_FIRST = "Rule I10, order: a request's tail is evicted before its head."
+PREFIX = f"The rule: {LEDGER['I5'].removeprefix('prefix: ')}."
+CAP = f"The rule: {LEDGER['I7'].removeprefix('cap: ')}."
+TAIL_FIRST = "The rule: a request's tail is evicted before its head."
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ TAIL_FIRST = "Rule I10, order: a request's tail is evicted before its head."
                 "B took blocks 5 6 from the front of the free queue.",
                 f"D found 12 of its 20 words: block 4 of its prompt is not cached after this beginning. {PREFIX} "
                 "D was refused: it needs 2 new blocks. 4 blocks are free, and 3 of them are blocks that it found "
-                "itself. Rule I11, atomic: None or an exception leaves the whole state as it was.",
+                "itself. The rule: None or an exception leaves the whole state as it was.",
             ],
         ),
         (
@@ -220,7 +220,7 @@ TAIL_FIRST = "Rule I10, order: a request's tail is evicted before its head."
                 "A took blocks 1 2 from the front of the free queue.",
                 f"C found 8 of its 11 words, the most that it may find. {CAP} "
                 "C took block 3 from the front of the free queue.",
-                "Blocks 2 1 stayed in use by another request. Rule I1, references: ref_cnt is the number of tables "
+                "Blocks 2 1 stayed in use by another request. The rule: ref_cnt is the number of tables "
                 f"that hold the block, and never negative. {TAIL_FIRST}",
                 "Block 3 had no block hash and went to the front of the free queue. Blocks 2 1 went to the back of "
                 f"the free queue, the last of the prompt first. {TAIL_FIRST}",
@@ -231,7 +231,7 @@ TAIL_FIRST = "Rule I10, order: a request's tail is evicted before its head."
             ["decode A", "decode A"],
             [
                 "A took block 3 from the front of the free queue.",
-                f"Block 1 left the window of A. Rule I8, {LEDGER['I8']}. A needed no new block.",
+                f"Block 1 left the window of A. The rule: {LEDGER['I8'].partition(': ')[2]}. A needed no new block.",
             ],
         ),
         (
@@ -259,13 +259,13 @@ def test_what_the_goal_still_needs_is_said_for_every_puzzle():
         if more:
             unmet[name] = player.unmet()
     assert unmet == {
-        "make-room": ["Blocks that were evicted: none. The goal needs 3."],
+        "make-room": ["Evicted blocks, by number: none. The goal needs 3."],
         "twins": ["Blocks whose block hash another block has, too: 0. The goal needs 2."],
         "hold-on": ["Requests that use block 1: 1. The goal needs 3.", "Blocks that are free: 3. The goal needs 0."],
         "let-it-slide": ["Requests that use block 1: 1. The goal needs 0."],
         "refused": ["A request was refused: no. The goal needs yes."],
         "too-good": ["A lookup found more or less than in a correct cache: no. The goal needs yes."],
-        "in-order": ["The free queue, from its front: 2 3 4 5. The goal needs 4 5 3 2 1."],
+        "in-order": ["The free queue from its front, by number: 2 3 4 5. The goal needs 4 5 3 2 1."],
         "short-memory": ["A lookup found more or less than in a correct cache: no. The goal needs yes."],
         "save-the-head": ["Words that were computed: 16. The goal needs 36."],
     }

@@ -1,6 +1,6 @@
 """Why a call did what it did, in sentences: the engine's numbers, and the rule of the ledger that decided them.
 
-E found 8 of its 20 words: block 3 of its prompt is not cached after this beginning. Rule I5, prefix: ...
+E found 8 of its 20 words: block 3 of its prompt is not cached after this beginning. The rule: ...
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,8 +31,9 @@ def reason(played: PlayedStep, before: Frame, block_size: int) -> str:
 
 
 def _rule(number: str) -> str:
-    """Return a line of the ledger as a sentence."""
-    return f"Rule {number}, {LEDGER[number]}."
+    """Return a line of the ledger as a sentence, without its number and name."""
+    _, _, text = LEDGER[number].partition(": ")
+    return f"The rule: {text}."
 
 
 def _lookup(request: str, span: Span, num_tokens: int, block_size: int) -> str:
@@ -101,9 +102,9 @@ def _blocks(ids: Sequence[int]) -> str:
 SHORTFALLS = {
     "betrayed": "A lookup found more or less than in a correct cache",
     "computed_tokens": "Words that were computed",
-    "evicted": "Blocks that were evicted",
+    "evicted": "Evicted blocks, by number",
     "free_blocks": "Blocks that are free",
-    "free_order": "The free queue, from its front",
+    "free_order": "The free queue from its front, by number",
     "hit_tokens": "Words that were found",
     "place": "Place of block {} in the free queue (0: not in it)",
     "ref_cnt": "Requests that use block {}",

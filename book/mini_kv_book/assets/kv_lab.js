@@ -375,7 +375,7 @@ class KvLab extends HTMLElement {
     const help = make("p", { class: "help" }, this.#hintFor(name));
     if (tests[test].told) help.append(button(this.#t("Step through it"), () => this.#tell(test)));
     return [
-      make("p", { class: "of" }, inPlainWords(test)),
+      make("p", { class: "of" }, this.#t("Failed: {0}", inPlainWords(test))),
       make("h3", {}, belief ? this.#t("You may believe that {0}.", belief) : told),
       make("div", { class: "seen" }, facts, this.picture),
       make("p", { class: "asks" }, capital(asked)),

@@ -348,7 +348,7 @@ def test_a_failure_is_a_card(show):
     run(page, text)
     card = page.locator(".card[data-state=fail]")
     card.locator("svg.kv-still").wait_for()
-    assert card.locator(".of").inner_text() == "2 identical prompt shares all but the tail block"
+    assert card.locator(".of").inner_text() == "Failed: 2 identical prompt shares all but the tail block"
     assert card.locator("h3").inner_text() == f"You may believe that {idea}."
     facts = [line for part in card.locator(".facts > *").all_inner_texts() for line in part.splitlines()]
     assert facts == [

@@ -153,11 +153,11 @@ def test_one_can_go_back_and_start_again(show):
     page, puzzle = show()
     call(page, puzzle, "prefill A", "free B", "prefill B")
     assert said(puzzle) == (
-        "Not reached, and 2 calls made. Blocks that were evicted: none. The goal needs 3. "
+        "Not reached, and 2 calls made. Evicted blocks, by number: none. The goal needs 3. "
         "Take one back, or start again."
     )
     assert why(puzzle) == (
-        "B found 0 of its 8 words: block 1 of its prompt is not cached. Rule I5, prefix: a hit is a chain from the "
+        "B found 0 of its 8 words: block 1 of its prompt is not cached. The rule: a hit is a chain from the "
         "first block; the index holds full blocks only, computed or promised. B took blocks 5 6 from the front of the "
         "free queue."
     )

@@ -691,7 +691,8 @@ class KvStory extends HTMLElement {
     fig.classList.add("film");
     film.take.addEventListener("click", () => this.#takeOver());
     film.pause.addEventListener("click", () => this.#pauseFilm(!this.#paused));
-    this.#at = Math.min(1, states.length - 1);
+    const shared = states.findIndex((state) => state.events.some(({ kind }) => kind === "shared"));
+    this.#at = Math.max(shared, Math.min(1, states.length - 1)); // the first that is seen is what the film is about
     this.#pauseFilm(picture.still);
     this.#layout();
     this.#roll(false);
