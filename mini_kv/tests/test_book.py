@@ -48,7 +48,8 @@ def fences(page: str, text: str) -> list[Fence]:
 
 def wrong_story(body: str, lang: str) -> str:
     """Return what is wrong with the name of a story and of the function that plays it, or nothing."""
-    name, _, player = body.strip().partition(" by ")
+    name, _, rest = body.strip().partition(" by ")
+    player = rest.partition(", ")[0]
     if player and not callable(pkgutil.resolve_name(player)):
         return "no such player"
     if name == "data":
