@@ -5,9 +5,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
-from markdown.extensions.toc import slugify
-
-from mini_kv_book.places import ROOT
+from mini_kv_book.places import ROOT, anchor_of
 
 SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
 """Sections that stand beside the editor, below the contract."""
@@ -38,7 +36,7 @@ def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
 
 def _below(titles: list[str]) -> str:
     """Return the sentence that leads to the sections that a reader may want before the editor."""
-    links = [f"[{title}](#{slugify(title, '-')})" for title in titles]
+    links = [f"[{title}](#{anchor_of(title)})" for title in titles]
     return f"Below: {', '.join(links)}."
 
 

@@ -1,5 +1,6 @@
 """Where things are: the repository, the pages, and the file and line of a fence."""
 
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,15 @@ def said(lang: str, words: str) -> str:
 def chinese_edition() -> dict[str, Any]:
     """Return what data/zh.toml says: words by the English ones, and pages with the English ones that lead to them."""
     return tomllib.loads((ROOT / "book" / "data" / "zh.toml").read_text(encoding="utf-8"))
+
+
+def anchor_of(title: str) -> str:
+    """Return the anchor of a heading: Markdown's own rule, without Markdown.
+
+    >>> anchor_of("Background: a cache, not a pool")
+    'background-a-cache-not-a-pool'
+    """
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
 
 
 def _sources_of(md: Any) -> list[Path]:

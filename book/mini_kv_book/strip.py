@@ -6,12 +6,11 @@ It is made from `book/data/taught.toml`, the lab's own lab.toml, and what the ch
 import re
 from xml.etree import ElementTree
 
-from markdown.extensions.toc import slugify
 from markdown.treeprocessors import Treeprocessor
 
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.links import RepositoryLinks
-from mini_kv_book.places import page_of
+from mini_kv_book.places import anchor_of, page_of
 from mini_kv_book.taught import Lab, chapter, lab, labs_after, notebook_title, notebooks_after, text_of, title_of
 
 BADGES = {
@@ -120,7 +119,7 @@ def notebooks(name: str) -> list[tuple[str, Links]]:
 def in_vllm(name: str, page: str) -> list[tuple[str, Links]]:
     """Return the item that leads to a chapter's section on vLLM, from another page if `page` is its file."""
     found = IN_VLLM.search(text_of(name))
-    return [("", [("Where vLLM does it", f"{page}#{slugify(found[1], '-')}")])] if found else []
+    return [("", [("Where vLLM does it", f"{page}#{anchor_of(found[1])}")])] if found else []
 
 
 def page_about(name: str) -> tuple[str, str]:
