@@ -331,6 +331,7 @@ def test_the_scoreboard_behind_the_fold_is_the_terminals(show, terminal):
     page = show()
     run(page, text)
     assert not page.locator(".row").first.is_visible()
+    page.locator(".terminal > summary").click()
     button(page, "mini-kv run 05 --all").click()
     shown = page.locator(".whole > .line, .whole > .row > summary").all_inner_texts()
     assert [line.split() for line in shown] == board
