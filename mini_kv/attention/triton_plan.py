@@ -94,7 +94,7 @@ def _tiles_of_float32(call: Call, block_m: int) -> Tiles:
         return Tiles(block_m, 16, num_warps=8, num_stages=2)
     if call.head_size > 128:
         return Tiles(block_m, 32, num_warps=8, num_stages=2)
-    return Tiles(block_m, 64, num_warps=4, num_stages=2)  # 0.6 to 0.8 of the time of 32 positions, on an H200
+    return Tiles(block_m, 64, num_warps=4, num_stages=2)  # 0.76 of the time of 32 positions for 8 warps, on an H200
 
 
 def sums_in_registers(capability: Capability) -> bool:
