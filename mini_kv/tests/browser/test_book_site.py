@@ -260,6 +260,8 @@ def test_the_styles_that_were_left_out_would_have_changed_nothing(name, site, bo
         looks = [page.evaluate(LOOK, names) for page in pages]
         if looks[0] == looks[1]:
             break
+        for page in pages:  # a face that comes late is left out of that visit: font-display is optional
+            page.reload(wait_until="networkidle")
     assert len(looks[0]) > 100
     assert looks[0] == looks[1]
 
