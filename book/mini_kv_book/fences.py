@@ -28,7 +28,7 @@ from pymdownx.superfences import SuperFencesException
 
 from mini_kv.lessons.instrument import STYLE
 from mini_kv.trace.scenario import ScenarioError, load_scenario
-from mini_kv.viz.figure import fragment, played_data, story_data
+from mini_kv.viz.figure import beside, fragment, played_data, story_data
 from mini_kv.viz.still import svg
 from mini_kv_book.kept import Cells, kept
 from mini_kv_book.links import link_to
@@ -74,14 +74,25 @@ def kv_story(body: str, md: Any) -> str:
 
     draws it as another player plays it; what stands after the comma is put to the title, to tell the two figures apart.
     """
-    name, _, rest = body.strip().partition(" by ")
+    return f'<div class="kv-figure">{fragment(_data(body.strip(), md))}</div>'
+
+
+@fence
+def kv_beside(body: str, md: Any) -> str:
+    """Draw two scenarios side by side, a line each as in `kv-story`; they go together and mark where they differ."""
+    first, second = body.strip().splitlines()
+    return f'<div class="kv-figure">{beside(_data(first, md), _data(second, md))}</div>'
+
+
+def _data(line: str, md: Any) -> dict[str, Any]:
+    """Return the story that a line of a fence asks for."""
+    name, _, rest = line.partition(" by ")
     player, _, how = rest.partition(", ")
     if name == "data":
-        return f'<div class="kv-figure">{fragment(pkgutil.resolve_name(player)())}</div>'
+        return pkgutil.resolve_name(player)()  # type: ignore[no-any-return]
     scenario = load_scenario(name, language_of(md))
     scenario = replace(scenario, title=f"{scenario.title}: {how}") if how else scenario
-    data = played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
-    return f'<div class="kv-figure">{fragment(data)}</div>'
+    return played_data(scenario, pkgutil.resolve_name(player)(scenario)) if player else story_data(scenario)
 
 
 @fence

@@ -122,15 +122,21 @@ def script() -> str:
     return "".join(line.lstrip() for line in text.splitlines(keepends=True))
 
 
-def fragment(data: Data, film: bool = False) -> str:
+def beside(data: Data, other: Data) -> str:
+    """Return two figures without their script: they go step by step together, and mark the blocks that differ."""
+    return f'<div class="kv-beside">{fragment(data)}{fragment(other, follows=True)}</div>'
+
+
+def fragment(data: Data, film: bool = False, follows: bool = False) -> str:
     """Return a figure without its script. Where no script runs, the reader finds a still and the story in words.
 
-    `film`: it plays by itself, over and over, until the reader takes it.
+    `film`: it plays by itself, over and over, until the reader takes it. `follows`: it is the second of two.
 
     The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
     """
+    mode = " film" if film else " follows" if follows else ""
     return (
-        f'<div class="kv-story"><kv-story{_key(data)}{" film" if film else ""}>'
+        f'<div class="kv-story"><kv-story{_key(data)}{mode}>'
         f'<script type="application/json">{_inert(data)}</script>{_still(data)}{_in_words(data)}'
         "</kv-story></div>"
     )
@@ -154,10 +160,14 @@ def key_step(data: Data) -> int:
     return kinds.index(max(kinds)) + 1
 
 
-def page(data: Data) -> str:
-    """Return a page with the figure and its script. It loads nothing, and its security policy forbids it to."""
+def page(data: Data, other: Data | None = None) -> str:
+    """Return a page with the figure and its script. It loads nothing, and its security policy forbids it to.
+
+    `other`: a second run, which stands beside it and goes with it.
+    """
+    figure = fragment(data) if other is None else beside(data, other)
     return PAGE.substitute(
-        lang=escape(data.get("lang", "en")), title=escape(data["title"]), fragment=fragment(data), script=script()
+        lang=escape(data.get("lang", "en")), title=escape(data["title"]), fragment=figure, script=script()
     )
 
 
@@ -191,6 +201,8 @@ PAGE = Template("""<!doctype html>
 <style>
 :root { color-scheme: light dark }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1.5rem auto; padding: 0 1rem }
+body:has(.kv-beside) { max-width: 80rem }
+@media (min-width: 60rem) { .kv-beside { display: grid; grid-template-columns: 1fr 1fr; gap: 2rem } }
 @media (max-width: 480px) { body { margin: .5rem auto; padding: 0 .6rem } }
 </style>
 <main>

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of: {', '.join(scenario_names())}; a lab's number; a file of --events, or of mini-kv serve",
     )
     parser.add_argument("test", metavar="TEST", nargs="?", help="with a lab's number: the test, or its beginning")
+    parser.add_argument("--beside", metavar="NAME", help="with --html: another story, played beside it step by step")
     parser.add_argument("--plain", action="store_true", help="print everything at once, wait for no key")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--html", metavar="FILE", help="write a page to step through instead")
@@ -49,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         print("\n".join(_story_titles()))
         return 0
+    if args.beside is not None and args.html is None:
+        print("mini-kv story: two stories stand side by side in a page only: add --html FILE", file=sys.stderr)
+        return 2
     of_a_lab = args.test is not None or args.name.removeprefix("lab-").partition("-")[0].isdigit()
     try:
         if args.name.endswith((".json", ".jsonl")):
@@ -135,7 +139,8 @@ def _write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
     if of_a_lab:
         text = _page_of_test(find_lab(args.name, Path.cwd()), args.test or "")
     else:
-        text = page(story_data(load_scenario(args.name)))
+        other = None if args.beside is None else story_data(load_scenario(args.beside))
+        text = page(story_data(load_scenario(args.name)), other)
     write_page(args.html, text)
 
 

@@ -380,6 +380,8 @@ export class Picture {
   #beat = null;
   /** Whether cards of a picture of very many blocks move to their places. */
   gliding = false;
+  /** The blocks that are marked, because another run beside this one has them otherwise. @type {Set<number>} */
+  differing = new Set();
   /** How much longer than usual everything takes. */
   pace = 1;
   backLayer = draw("g");
@@ -616,7 +618,9 @@ export class Picture {
         writer = words.length ? state.writer[id] : "",
         hue = state.hue[id],
         tag = writer && this.fig.classList.contains("film") ? writer : name.slice(0, 4); // what is read on the tag
-      const look = [tag, place.h, ref, name, kinds, tokens, state.used[id], id === this.#selected, hue, words, writer].join();
+      const differs = this.differing.has(id) ? "differs" : "";
+      const marks = [state.used[id], id === this.#selected, differs, hue];
+      const look = [tag, place.h, ref, name, kinds, tokens, ...marks, words, writer].join();
       if (look === card.look) continue;
       card.look = look;
       const filling = tokens < story.blockSize ? "filling" : "";
@@ -627,6 +631,7 @@ export class Picture {
           ref > 0 ? `held ${filling}` : "",
           state.used[id] ? "" : "never",
           id === this.#selected ? "sel" : "",
+          differs,
           writer ? `person${story.requests.indexOf(writer) % 4}` : "",
         ].join(" "),
       );
@@ -746,7 +751,7 @@ export class Picture {
         id === 0
           ? "null"
           : `${ref > 0 ? "held" : ""} ${state.used[id] ? "" : "never"} ${state.name[id] ? "named" : ""}`;
-      const look = `cell ${kind} ${this.#kinds.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""}`;
+      const look = `cell ${kind} ${this.#kinds.has(id) ? "chg" : ""} ${id === this.#selected ? "sel" : ""} ${this.differing.has(id) ? "differs" : ""}`;
       const cell = this.#cells[id];
       if (m.dense) {
         const [x, y] = cellAt(z, id);

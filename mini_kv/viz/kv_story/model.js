@@ -131,6 +131,17 @@ export function idRuns(list) {
 const words = (value) => (Array.isArray(value) ? value : String(value).split(" ").filter(Boolean));
 
 /**
+ * The blocks that are held by others in one run than in the other, or have another block hash.
+ * @param {State} one
+ * @param {State} other
+ */
+export function differing(one, other) {
+  /** @type {(state: State, id: number) => string} */
+  const seen = (state, id) => [state.name[id], ...(state.holders.get(id) ?? []).map(({ request }) => request)].join();
+  return new Set([...one.ref.keys()].filter((id) => id > 0 && seen(one, id) !== seen(other, id)));
+}
+
+/**
  * What changed between two states, in the words of the events; for stories that do not say it themselves.
  * @param {State} before
  * @param {State} after

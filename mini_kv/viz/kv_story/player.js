@@ -6,13 +6,14 @@
 //     element.step = 3                          go there; fires "kv-step" with {step, steps, asking}
 //
 // While a step is played it fires "kv-beat" with {step, beat, beats, kind, ids, request}. The attribute film lets it play
-// by itself until the reader takes it. On a page of the book each step has an address: #step=4, or #figure=2&step=4 for
+// by itself until the reader takes it. Two in a div of the class kv-beside go together, and mark where they differ; the
+// second has the attribute follows, and no controls. On a page of the book each step has an address: #step=4, or #figure=2&step=4 for
 // another figure than the first.
 
 import { beatsOf } from "./beats.js";
 import { draw, make, Picture } from "./draw.js";
 import { STRIDE } from "./gestures.js";
-import { decode, drawText, idRuns, StoryError } from "./model.js";
+import { decode, differing, drawText, idRuns, StoryError } from "./model.js";
 import { blockPanel, bubbles, caption, indexList, legend, waitingList } from "./panels.js";
 import { Questions } from "./questions.js";
 import { STYLE } from "./style.js";
@@ -115,7 +116,7 @@ function makeParts(t, story) {
   const stage = make("div", { class: "stage" }, seen, hands);
   fig.append(title, key, stage, panel, indexBox, how, textBox);
   const slider = { range, ticks, count, beat, speed };
-  return { t, fig, picture, seen, buttons, ...slider, prompts, film, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, picture, seen, buttons, ...slider, prompts, film, key, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
 }
 
 /**
@@ -279,6 +280,16 @@ class KvStory extends HTMLElement {
     this.#root.replaceChildren(make("style", {}, STYLE), box);
   }
 
+  /**
+   * The other run of two that stand side by side and go step by step together, once it is open.
+   * @returns {KvStory | null}
+   */
+  get twin() {
+    const all = this.closest(".kv-beside")?.querySelectorAll("kv-story") ?? [];
+    for (const one of all) if (one instanceof KvStory && one !== this && one.#made) return one;
+    return null;
+  }
+
   /** The parts of a figure that is open. */
   get #parts() {
     if (!this.#made) throw new Error("the figure is not open");
@@ -386,10 +397,13 @@ class KvStory extends HTMLElement {
   #open(keep = false, performing = false) {
     const story = this.#opened;
     if (!keep || !this.#made) this.#build();
+    const { twin } = this;
+    if (twin) this.#at = Math.min(twin.#at, story.states.length - 1);
     this.#parts.picture.story = story;
     this.#parts.range.max = String(story.states.length - 1);
     this.#layout();
     this.#show(keep, performing);
+    if (twin) twin.#show(false);
     this.#announce();
     if (keep) return;
     this.#startFilm();
@@ -436,6 +450,8 @@ class KvStory extends HTMLElement {
       const button = p.buttons[name];
       button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
     }
+    p.fig.classList.toggle("follows", this.hasAttribute("follows"));
+    if (this.closest(".kv-beside")) p.key.append(` ${p.t.differs}`);
     p.buttons.link.hidden = this.#number === 0;
     p.buttons.link.addEventListener("click", () => this.#copyLink());
     p.range.addEventListener("input", () => this.#slide(+p.range.value));
@@ -466,6 +482,8 @@ class KvStory extends HTMLElement {
       before = states[Math.max(0, this.#at - 1)],
       id = this.#selected;
     clearTimeout(this.#beatTimer);
+    const { twin } = this;
+    picture.differing = twin ? differing(state, twin.#ends.state) : new Set();
     this.#beats = this.#beatsBetween(before, state);
     if (performing && this.#beats.length && !picture.still) this.#perform(0);
     else this.#settle(animate);
@@ -775,7 +793,10 @@ class KvStory extends HTMLElement {
     this.#touched = true;
     this.#questions.asking = false;
     if (!this.#made) return;
+    const { twin } = this;
+    if (twin) twin.#at = Math.min(at, twin.#opened.states.length - 1);
     this.#show(next, performing);
+    if (twin) twin.#show(next);
     this.#announce();
   }
 

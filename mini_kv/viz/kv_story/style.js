@@ -71,6 +71,8 @@ svg .ref{font-size:12px;text-anchor:end}
 .sign circle{fill:var(--new)}
 .sign path{fill:none;stroke:var(--card);stroke-width:1.8;stroke-linecap:round;stroke-linejoin:round}
 .icon{display:inline;width:16px;height:16px;vertical-align:-3px}
+.differs>.base,rect.card.differs,.cell.differs>:first-child{stroke:var(--new);stroke-width:3;stroke-dasharray:.1 5;stroke-linecap:round}
+.follows .bar{display:none}
 .sel>.base{stroke:currentColor;stroke-width:3.5}
 .cell{cursor:pointer}
 .cell>:first-child{stroke:var(--soft);stroke-width:1;fill:var(--card)}
