@@ -2,6 +2,7 @@
 
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
+kv-beside   two lines as `kv-story` takes them: two figures that go together, with a mark where they differ
 kv-film     a scenario's name: the figure, playing by itself until the reader takes it
 kv-still    a scenario's name and a step: a small picture of it, for a link
 kv-source   a dotted symbol: its source text, in lines that the column holds

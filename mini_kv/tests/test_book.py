@@ -84,6 +84,9 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 source_of(fence.body)
             case "kv-story" | "kv-film":
                 return wrong_story(fence.body, "zh" if fence.where.startswith("book/docs/zh/") else "en")
+            case "kv-beside":
+                first, second = fence.body.strip().splitlines()
+                return wrong_story(first, "en") or wrong_story(second, "en")
             case "kv-still":
                 return wrong_still(*fence.body.split())
             case "kv-lab":

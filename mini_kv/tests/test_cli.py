@@ -2,7 +2,9 @@
 
 import importlib
 import io
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -131,6 +133,18 @@ def test_a_story_as_a_page(capsys, tmp_path):
     assert capsys.readouterr().out == f"open {file} in a browser\n"
     assert main(["story", "sharing", "--html", str(tmp_path / "none" / "story.html")]) == 2
     assert capsys.readouterr().err.startswith("mini-kv story: ")
+
+
+def test_two_stories_side_by_side_are_a_page(capsys, tmp_path):
+    file = tmp_path / "both.html"
+    assert main(["story", "sharing", "--beside", "eviction", "--html", str(file)]) == 0
+    text = file.read_text(encoding="utf-8")
+    titles = [json.loads(data)["title"] for data in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+    assert titles == [load_scenario(name).title for name in ("sharing", "eviction")]
+    assert len(re.findall("<kv-story[^>]* follows>", text)) == 1
+    capsys.readouterr()
+    assert main(["story", "sharing", "--beside", "eviction"]) == 2
+    assert capsys.readouterr().err.endswith("two stories stand side by side in a page only: add --html FILE\n")
 
 
 def test_a_story_as_a_moving_picture(capsys, tmp_path):

@@ -2,11 +2,12 @@
 
 import pytest
 
+from mini_kv.lessons.policies import play_seen_twice
 from mini_kv.tests.story_examples import EVERYTHING, crowded_run, story_of
 from mini_kv.tests.traced_run import random_life
 from mini_kv.trace.frame import frames
 from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
-from mini_kv.viz.figure import fragment, key_step, page, script, spans_data, story_data
+from mini_kv.viz.figure import fragment, key_step, page, played_data, script, spans_data, story_data
 from mini_kv.viz.text import draw_state
 
 pytestmark = pytest.mark.browser
@@ -47,6 +48,41 @@ def button(shown, name):
 def live(shown, data):
     """Give the figure a story."""
     shown.evaluate("data => { document.querySelector('kv-story').data = data }", data)
+
+
+# Two runs side by side ----------------------------------------------------------------------------------------------
+
+
+def seen_of(played):
+    """Return each block's hash and who holds it, after a step."""
+    tables = played.frame.tables.items()
+    return [
+        (block.block_hash, sorted(request for request, groups in tables if any(number in ids for ids in groups)))
+        for number, block in enumerate(played.frame.blocks)
+    ]
+
+
+def test_two_runs_go_together_and_mark_the_blocks_that_differ(open_page, tmp_path):
+    """The same calls under two policies: step by step, whichever of the two is moved."""
+    scenario = load_scenario("passers-by")
+    runs = [list(ScenarioPlayer(scenario).play()), list(play_seen_twice(scenario))]
+    data, other = (played_data(scenario, iter(run)) for run in runs)
+    (tmp_path / "both.html").write_text(page(data, other), encoding="utf-8")
+    shown = open_page((tmp_path / "both.html").as_uri(), width=1300)
+    figures = shown.locator("kv-story")
+    assert len({round(figure.bounding_box()["y"]) for figure in figures.all()}) == 1
+    assert [figures.nth(i).locator(".bar").is_visible() for i in range(2)] == [True, False]
+    marked = (
+        """root => [...root.shadowRoot.querySelectorAll('.card.differs')].map((card) => +card.id.slice(1)).sort()"""
+    )
+    told = []
+    for number, (one, two) in enumerate(zip(*runs, strict=True), start=1):
+        figures.nth(number % 2).evaluate("(story, step) => { story.step = step }", number)
+        assert [figures.nth(i).evaluate("story => story.step") for i in range(2)] == [number, number]
+        differing = [i for i, (a, b) in enumerate(zip(seen_of(one), seen_of(two), strict=True)) if a != b]
+        assert [figures.nth(i).evaluate(marked) for i in range(2)] == [differing, differing]
+        told.append(differing)
+    assert told[0] == [] and told[-1] != []
 
 
 # Opening ------------------------------------------------------------------------------------------------------------

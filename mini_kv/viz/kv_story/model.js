@@ -137,8 +137,11 @@ const words = (value) => (Array.isArray(value) ? value : String(value).split(" "
  */
 export function differing(one, other) {
   /** @type {(state: State, id: number) => string} */
-  const seen = (state, id) => [state.name[id], ...(state.holders.get(id) ?? []).map(({ request }) => request)].join();
-  return new Set([...one.ref.keys()].filter((id) => id > 0 && seen(one, id) !== seen(other, id)));
+  const held = (state, id) => (state.holders.get(id) ?? []).map(({ request }) => request).join();
+  /** @type {(hash: string, twin: string) => boolean} */
+  const same = (hash, twin) => hash === twin || (hash && twin ? hash.startsWith(twin) || twin.startsWith(hash) : false);
+  const differs = [...one.ref.keys()].filter((id) => held(one, id) !== held(other, id) || !same(one.name[id], other.name[id]));
+  return new Set(differs); // a story's hashes are cut to as many digits as it needs
 }
 
 /**
