@@ -87,8 +87,8 @@ def kv_beside(body: str, md: Any) -> str:
 
 def _data(line: str, md: Any) -> dict[str, Any]:
     """Return the story that a line of a fence asks for."""
-    name, _, rest = line.partition(" by ")
-    player, _, how = rest.partition(", ")
+    what, _, how = line.partition(", ")
+    name, _, player = what.partition(" by ")
     if name == "data":
         return pkgutil.resolve_name(player)()  # type: ignore[no-any-return]
     scenario = load_scenario(name, language_of(md))

@@ -48,8 +48,7 @@ def fences(page: str, text: str) -> list[Fence]:
 
 def wrong_story(body: str, lang: str) -> str:
     """Return what is wrong with the name of a story and of the function that plays it, or nothing."""
-    name, _, rest = body.strip().partition(" by ")
-    player = rest.partition(", ")[0]
+    name, _, player = body.strip().partition(", ")[0].partition(" by ")
     if player and not callable(pkgutil.resolve_name(player)):
         return "no such player"
     if name == "data":
