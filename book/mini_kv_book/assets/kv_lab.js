@@ -76,7 +76,7 @@ function makeTextarea({ parent, text, label, changed }) {
 }
 
 /** A test's name in words, without "test". */
-const inPlainWords = (name) => name.replace("test_", "").replaceAll("_", " ");
+const inPlainWords = (name) => name.replace("test_", "").replaceAll("_", " ").replace(/^(\d+) /, "$1: ");
 
 /** Lines of the terminal as one sentence, without the word that they begin with. */
 const inWords = (lines) => lines.join(" ").replace(/^(why|at):\s+/, "").replace(/\s+/g, " ");
@@ -375,7 +375,7 @@ class KvLab extends HTMLElement {
     const help = make("p", { class: "help" }, this.#hintFor(name));
     if (tests[test].told) help.append(button(this.#t("Step through it"), () => this.#tell(test)));
     return [
-      make("p", { class: "of" }, this.#t("Failed: {0}", inPlainWords(test))),
+      make("p", { class: "of" }, this.#t("Failed, test {0}", inPlainWords(test))),
       make("h3", {}, belief ? this.#t("You may believe that {0}.", belief) : told),
       make("div", { class: "seen" }, facts, this.picture),
       make("p", { class: "asks" }, capital(asked)),

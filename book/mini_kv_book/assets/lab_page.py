@@ -207,7 +207,8 @@ def tell(test: str, lang: str = "en") -> str:
     texts = story_texts(fixture, io.StringIO()) if fixture.notes else []
     if kv is None:
         return json.dumps({"texts": texts})
-    title = f"{line_in(lang, 'What your code did: ')}{test.removeprefix('test_').replace('_', ' ')}"
+    words = re.sub(r"^(\d+) ", r"\1: ", test.removeprefix("test_").replace("_", " "))
+    title = f"{line_in(lang, 'What your code did: ')}{words}"
     blocks, size = kv.manager.kv_cache_config.num_blocks, kv.manager.block_size
     data = spans_data(kv.spans, blocks, size, title, lang)
     drawn = blocks <= MOST_BLOCKS and data["steps"]

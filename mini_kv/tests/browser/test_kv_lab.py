@@ -349,7 +349,7 @@ def test_a_failure_is_a_card(show):
     run(page, text)
     card = page.locator(".card[data-state=fail]")
     card.locator("svg.kv-still").wait_for()
-    assert card.locator(".of").inner_text() == "Failed: 2 identical prompt shares all but the tail block"
+    assert card.locator(".of").inner_text() == "Failed, test 2: identical prompt shares all but the tail block"
     assert card.locator("h3").inner_text() == f"You may believe that {idea}."
     facts = [line for part in card.locator(".facts > *").all_inner_texts() for line in part.splitlines()]
     assert facts == [
@@ -382,7 +382,7 @@ def test_a_failing_run_can_be_stepped_through(show):
     button(page, "Step through it").click()
     figure = page.locator("kv-story")
     title = figure.locator(".title").inner_text()
-    assert title == "What your code did: 2 identical prompt shares all but the tail block"
+    assert title == "What your code did: 2: identical prompt shares all but the tail block"
     assert figure.evaluate("story => story.step") == 2  # the last: where it went wrong
 
 
