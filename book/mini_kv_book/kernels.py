@@ -5,7 +5,8 @@
 
 The first shows the launches for compute capability 9.0. Recorded in book/data/kernels.json by
 `python -m mini_kv.tests.attention.compiled --write`; a test compiles some of them again, `make audit` all.
-The second shows book/data/gpu-h200.json, which `python -m mini_kv.bench.attention --json FILE` wrote beside that GPU.
+The second shows book/data/gpu-h200.json, or another card's: `python -m mini_kv.bench.attention --json FILE` wrote it
+beside that GPU.
 """
 
 import json
@@ -62,10 +63,11 @@ OTHERS = {
 def measured_as_markdown(card: str) -> str:
     """Return what was measured on a GPU: our time, and the time of others as a multiple of ours."""
     record = measured(card)
-    head = ("batch", "microseconds", "TB/s", "of a copy's speed", "TFLOP/s", *OTHERS.values())
+    others = [name for name in OTHERS if any(name in row["times_as_fast_as"] for row in record["rows"])]
+    head = ("batch", "microseconds", "TB/s", "of a copy's speed", "TFLOP/s", *(OTHERS[name] for name in others))
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for row in record["rows"]:
-        ratios = [row["times_as_fast_as"].get(name) for name in OTHERS]
+        ratios = [row["times_as_fast_as"].get(name) for name in others]
         cells = [f"{1e6 * row['seconds']:,.1f}", f"{row['bytes_per_second'] / 1e12:.2f}", f"{row['share_of_copy']:.2f}"]
         cells.append("" if row["row"].startswith("write") else f"{row['flops_per_second'] / 1e12:.0f}")
         cells += ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]

@@ -376,3 +376,14 @@ def test_the_kernels_chapter_tells_what_was_measured_on_an_h200():
     assert f"{prompt['flops_per_second'] / 1e12:.0f} of {record['multiply'] / 1e12:.0f} TFLOP/s" in text
     assert f"to **{rows['decode B32 4k, int8']['seconds'] / decode['seconds']:.2f}**" in text
     assert f"[All {len(rows)} rows]" in text
+
+
+def test_the_kernels_chapter_tells_what_int8_takes_on_an_h100():
+    text = (DOCS / "chapters" / "12-the-kernel.md").read_text(encoding="utf-8")
+    fast, slow = kernels.measured("h200"), kernels.measured("h100")
+    rows = [{row["row"]: row["seconds"] for row in record["rows"]} for record in (fast, slow)]
+    bits_16, bits_8 = ([1e6 * card[name] for card in rows] for name in ("decode B32 4k", "decode B32 4k, int8"))
+    assert f"reaches {slow['copy'] / 1e12:.2f} trillion bytes a second there, not {fast['copy'] / 1e12:.2f}" in text
+    assert f"take {bits_16[1]:.1f} us instead of {bits_16[0]:.1f}. In `int8` they took {bits_8[0]:.1f}" in text
+    assert f"{bits_8[1]:.1f} us, five percent more" in text and round(bits_8[1] / bits_8[0], 2) == 1.05
+    assert f"**{bits_8[1] / bits_16[1]:.2f}** of the 16-bit time" in text

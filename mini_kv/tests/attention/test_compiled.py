@@ -95,6 +95,7 @@ SPILLED = {
 """On compute capability 9.0, by Triton's version: 8-bit keys in tiles of 128 positions.
 
 Measured on an H200 with 3.6.0: 0.79 of the time of 16 bits. Tiles of 64 positions spill nothing and take 1.07.
+On an H100: 0.60 and 0.75.
 """
 
 
