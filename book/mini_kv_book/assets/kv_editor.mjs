@@ -32,13 +32,13 @@ const marked = StateField.define({
 });
 const line = Decoration.line({ class: "marked" });
 
-/** Make an editor in `parent`; returns {text, focus, mark}. `run` is called on Ctrl+Enter, `changed` on every edit; the line at
- * the offset `top` is the first that is seen. */
-export function makeEditor({ parent, root, text, top, label, run, changed }) {
+/** Make an editor in `parent`; returns {text, focus, goTo}. `run` is called on Ctrl+Enter, `changed` on every edit; the line at
+ * the offset `write` is seen, with what leads up to it above. */
+export function makeEditor({ parent, root, text, write, label, run, changed }) {
   const view = new EditorView({
     parent,
     root,
-    scrollTo: EditorView.scrollIntoView(top, { y: "start", yMargin: 0 }),
+    scrollTo: EditorView.scrollIntoView(write, { y: "end", yMargin: 24 }),
     state: EditorState.create({
       doc: text,
       extensions: [

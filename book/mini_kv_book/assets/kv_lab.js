@@ -146,7 +146,8 @@ class KvLab extends HTMLElement {
     this.result = make("section", { class: "result", "aria-label": this.#t("Result") });
     this.figure = make("section", { class: "figure", "aria-label": this.#t("What your code did"), tabindex: "-1" });
     const bar = make("div", { class: "bar", role: "group", "aria-label": this.#t("{0}, commands", this.lab) });
-    bar.append(this.run, this.stop, this.predict, this.hint, reset, open, save, handIn, this.file);
+    const rarely = make("details", { class: "file" }, make("summary", {}, this.#t("File")), reset, open, save, handIn, this.file);
+    bar.append(this.run, this.stop, this.predict, this.hint, rarely);
     const all = make("div", { class: "all" });
     this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
     const squares = make("div", { class: "squares", "aria-hidden": "true" }, this.strip, this.#legend()); // the status says it
@@ -174,7 +175,7 @@ class KvLab extends HTMLElement {
       parent: this.place,
       root: this.#root,
       text: this.#book.page.text,
-      top: Math.max(0, this.#book.page.text.search(/^(def|class) /m)), // what is to be written is seen without scrolling
+      write: this.#firstToWrite(),
       label: this.#t("{0}, your starter.py", this.lab),
       run: () => this.#run(),
       changed: () => this.#changed(),
@@ -186,6 +187,12 @@ class KvLab extends HTMLElement {
       this.#editor = makeTextarea(options);
     }
     this.setAttribute("ready", "");
+  }
+
+  /** Where the first line to be written is; where none is left, the first function. */
+  #firstToWrite() {
+    const { text } = this.#book.page;
+    return [/^ *todo\(/m, /^(def|class) /m].map((line) => text.search(line)).find((at) => at >= 0) ?? 0;
   }
 
   #changed() {
@@ -270,6 +277,7 @@ class KvLab extends HTMLElement {
   }
 
   #busy(yes) {
+    if (this.#root.activeElement === this.stop) this.run.focus(); // it is about to go
     this.stop.disabled = !yes;
     this.run.setAttribute("aria-disabled", String(yes));
     this.toggleAttribute("running", yes);
@@ -697,6 +705,10 @@ const STYLE = `${LOOK}
 .editor { flex: var(--kv-editor-flex, 0 0 auto); min-height: 9em; border: 1px solid var(--line); border-radius: 4px }
 .editor .cm-editor { height: var(--kv-editor-height, clamp(16em, 48vh, 40em)) }
 .all > .bar { margin: .5em 0 }
+.bar > :disabled { display: none }
+.file, .file[open]::details-content { display: contents }
+.file > summary { padding: .35em .7em; cursor: pointer; color: var(--todo) }
+.file[open] > summary { color: var(--fg) }
 .below { overflow-y: auto }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
 .editor .cm-editor .cm-scroller { font: 13.5px/1.5 var(--mono); overflow: auto }

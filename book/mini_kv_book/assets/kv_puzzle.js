@@ -53,7 +53,8 @@ class KvPuzzle extends HTMLElement {
     this.ending = make("p", { class: "ending", hidden: true });
     this.figure = make("kv-story");
     const [goal, ways] = ["goal", "ways"].map((name) => make("slot", { name }));
-    const all = make("div", { class: "all" }, goal, ...this.rows, key, more, this.told, answer, this.ending, ways, this.figure);
+    const calls = make("div", { class: "calls" }, ...this.rows, key, more, this.told, answer, this.ending, ways);
+    const all = make("div", { class: "all" }, goal, make("div", { class: "both" }, calls, this.figure));
     all.addEventListener("keydown", (event) => this.#key(event));
     this.#root.append(style, all);
     this.#draw(this.#about);
@@ -211,6 +212,7 @@ button[aria-disabled=true] { opacity: .55; cursor: default; border-color: var(--
 .told, .ending { background: var(--soft); border-left: 3px solid var(--accent); padding: .5em .8em; margin: 0 0 .6em }
 .ending { border-color: var(--pass) }
 kv-story { margin: .6em 0 0 }
+@media (min-width: 1000px) { .both { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 1.2em; align-items: start } }
 @media (max-width: 600px) { .all { padding: .5em; border-left: 0; border-right: 0; border-radius: 0 } }`;
 
 customElements.define("kv-puzzle", KvPuzzle);

@@ -303,6 +303,11 @@ def test_no_other_script_runs(name, way, book_url, browser):
     context.close()
 
 
+def bottom(locator):
+    box = locator.bounding_box()
+    return box["y"] + box["height"]
+
+
 def test_a_lab_runs_in_its_page(book_url, open_page):
     """Python in the page is WebAssembly, in a worker: the page lets both run."""
     page = open_page(book_url + "labs/lab-01/")
@@ -323,8 +328,11 @@ def test_a_first_red_test_is_three_taps_away_on_a_phone(book_url, open_page):
     page.wait_for_url("**/labs/lab-05/")
     if not page.locator("kv-lab[python]").count():
         pytest.skip("labs in the page: Python is not packed for them; `make test` does it where npm is")
-    page.locator(".cm-scroller").evaluate("one => one.scrollTo(0, 900)")  # by a swipe, past the docstring
-    page.locator(".cm-line", has_text='todo("lab-05", "prefill"').tap(position={"x": 20, "y": 8})
+    editor, first = page.locator(".cm-scroller"), page.locator(".cm-line", has_text='todo("lab-05", "prefill"')
+    first.wait_for()
+    assert editor.bounding_box()["y"] < first.bounding_box()["y"]  # what is to be written is seen without a swipe
+    assert bottom(first) < bottom(editor)
+    first.tap(position={"x": 20, "y": 8})
     page.keyboard.press("Home")
     page.keyboard.type("return None  # ")
     page.get_by_role("button", name="Run", exact=True).tap()
@@ -339,11 +347,14 @@ def test_a_first_red_test_is_three_taps_away_on_a_phone(book_url, open_page):
 
 def test_a_puzzle_is_an_address_and_is_played_there(book_url, open_page):
     """Its heading is on top although the grid is above it, and the grid says what was solved."""
-    page = open_page(book_url + "puzzles/#make-room")
+    page = open_page(book_url + "puzzles/#make-room", width=1280, height=720)
     puzzle = page.locator("kv-puzzle[name=make-room]")
     if not page.locator("kv-puzzle[python]").count():
         pytest.skip("puzzles in the page: Python is not packed for them; `make test` does it where npm is")
     puzzle.locator("kv-story svg").first.wait_for()
+    calls, figure = puzzle.locator(".calls").bounding_box(), puzzle.locator("kv-story").bounding_box()
+    assert calls["x"] + calls["width"] < figure["x"]
+    assert bottom(puzzle.locator("kv-story .bar")) < page.viewport_size["height"]  # calls and blocks on one screen
     page.wait_for_function("0 < document.getElementById('make-room').getBoundingClientRect().top")
     assert page.evaluate("document.getElementById('make-room').getBoundingClientRect().top") < 200
     for number, call in enumerate(("prefill B", "prefill C"), start=1):

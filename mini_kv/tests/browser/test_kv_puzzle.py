@@ -258,7 +258,7 @@ def test_a_prompt_is_a_strip_of_words_in_blocks(show):
 
 def test_calls_stand_on_the_request_that_they_act_on(show):
     _, puzzle = show("let-it-slide")
-    rows = puzzle.locator(".all > .row").all()
+    rows = puzzle.locator(".calls > .row").all()
     assert [row.get_by_role("button").all_inner_texts() for row in rows] == [["1decode A", "3free A"], ["2prefill B"]]
 
 
