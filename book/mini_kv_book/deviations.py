@@ -122,8 +122,8 @@ DEVIATIONS = (
     Deviation("one-step-at-a-time", "Scheduler.schedule", "plans ahead while the worker is busy",
         "raises `SchedulerError`", "asynchronous steps are not built here; a forgotten update would go unseen"),
     Deviation("step-undone", "Scheduler.schedule", "an exception leaves requests and blocks as they were in its midst",
-        "undoes what it had planned; `abandon_step` undoes a step that the worker did not run",
-        "the other requests go on, and no block is lost"),
+        "the next call empties the cache and lets all requests wait (`recover`); `abandon_step` undoes a step that the"
+        " worker did not run", "all requests go on, and no block is lost"),
     Deviation("results-checked", "Scheduler.update_from_output", "takes what the worker brings",
         "raises `SchedulerError` for another step's results, or tokens that do not follow from the drafts",
         "a worker's mistake is found where it is made"),

@@ -15,7 +15,7 @@ from mini_kv.core.sched import scheduler as engine
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
-from mini_kv.core.sched.transaction import Step as StepUnderWay
+from mini_kv.core.sched.step import Step as StepUnderWay
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest
 from mini_kv.labkit.worker import RememberingWorker

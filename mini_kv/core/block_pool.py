@@ -222,6 +222,17 @@ class BlockPool:
                 block.block_hash = None
         return True
 
+    def recover(self) -> None:
+        """Be as new, wherever a call was interrupted: no block is held, none has a block hash. Costs O(pool)."""
+        self.cached_block_hash_to_block.clear()
+        for block in self.blocks:
+            if block.block_hash is not None:
+                block.block_hash = None
+            while block.ref_cnt > 0:
+                block.ref_cnt -= 1  # one at a time: each step is an event of the block's life
+            block.prev_free_block = block.next_free_block = None
+        self.free_block_queue = self.make_queue(self.blocks[1:])
+
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         """Take the block's key, if it has one, out of the block and out of the index; return whether it had one."""
         if block.block_hash is None:

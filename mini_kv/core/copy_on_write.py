@@ -71,11 +71,6 @@ class CopyOnWrite:
         for block in pinned:  # one by one, since a block may be the source of two copies
             self.block_pool.free_blocks([block])
 
-    def state(self) -> tuple[set[str], list[KVCacheBlock], list[tuple[int, int]]]:
-        """Return a copy of what is kept here, for `restore`."""
-        return set(self.forked), list(self.pinned), list(self._not_taken)
-
-    def restore(self, state: tuple[set[str], list[KVCacheBlock], list[tuple[int, int]]]) -> None:
-        """Be again as when `state` was taken; the pool's counts are not touched."""
-        forked, pinned, not_taken = state
-        self.forked, self.pinned, self._not_taken = set(forked), list(pinned), list(not_taken)
+    def clear(self) -> None:
+        """Forget all forks and copies; the pool's counts are not touched."""
+        self.forked, self.pinned, self._not_taken = set(), [], []

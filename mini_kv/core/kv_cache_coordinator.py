@@ -9,7 +9,6 @@ from typing import Any
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.checks import check_retention_interval
-from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -58,8 +57,8 @@ class KVCacheCoordinator(ABC):
         self.hash_block_size = gcd(*(spec.block_size for spec in specs))
         """Tokens per hash in `Request.block_hashes`: every group's blocks end where one of these does."""
         self.retention_interval = kv_cache_config.prefix_cache_retention_interval
-        self.journal = Journal()
-        """What the operation under way has changed in any group."""
+        self.promised: set[int] = set()
+        """Ids of blocks that got their block hash for the step under way, which has still to compute their KV."""
         self.single_type_managers = tuple(
             manager_classes[type(spec)](
                 spec,
@@ -68,7 +67,7 @@ class KVCacheCoordinator(ABC):
                 hash_block_size=self.hash_block_size,
                 cache_hit_alignment_tokens=self.scheduler_block_size,
                 retention_interval=self.retention_interval,
-                journal=self.journal,
+                promised=self.promised,
             )
             for group_id, spec in enumerate(specs)
         )
@@ -165,6 +164,12 @@ class KVCacheCoordinator(ABC):
         """Drop the request's references and forget its tables."""
         for manager in self.single_type_managers:
             manager.free(request_id)
+
+    def recover(self) -> None:
+        """Forget all tables and promises; the pool's counts are not touched."""
+        self.promised.clear()
+        for manager in self.single_type_managers:
+            manager.recover()
 
     def get_blocks(self, request_id: str) -> tuple[list[KVCacheBlock], ...]:
         """Return the request's tables, per group; empty lists for a request that holds nothing."""

@@ -299,16 +299,15 @@ class KVCacheManager:
 
     def confirm_promises(self) -> None:
         """Forget which keys were promised: their step has run, the KV is there."""
-        self.coordinator.journal.promised.clear()
+        self.coordinator.promised.clear()
 
     def withdraw_all_promises(self) -> None:
         """Take back every key that the step under way has promised, also of blocks that were freed since.
 
         For a step that the worker did not run. Requests that hold such a block have to be preempted.
         """
-        promised = self.coordinator.journal.promised
-        self.block_pool.evict_blocks(block.block_id for block in promised)
-        promised.clear()
+        self.block_pool.evict_blocks(sorted(self.coordinator.promised))
+        self.coordinator.promised.clear()
 
     def withdraw_promises(self, request: Request) -> list[str]:
         """Withdraw the keys of the request's blocks that are not computed; return the other requests that hold one.
@@ -343,6 +342,18 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> bool:
         """Forget every key and return `True`; `False`, with nothing changed, while a request holds blocks."""
         return self.block_pool.reset_prefix_cache()
+
+    def recover(self) -> None:
+        """Be as new, wherever a call was interrupted: no request is admitted and nothing is cached. Costs O(pool).
+
+        May itself be interrupted, and called again. What `prefix_cache_stats` has counted stays.
+        """
+        self.requests.clear()
+        self.num_adopted_tokens.clear()
+        self.quiet.clear()
+        self.copy_on_write.clear()
+        self.coordinator.recover()
+        self.block_pool.recover()
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         """Return the request's block tables, per group: the live ones, no copies; empty if it holds none."""

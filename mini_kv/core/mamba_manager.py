@@ -55,7 +55,6 @@ class MambaManager(SingleTypeKVCacheManager):
 
         A worker appends what is returned to its copy of the table, so the null blocks are part of it.
         """
-        self._note(request_id)
         table = self.req_to_blocks[request_id]
         gaps = [self.block_pool.null_block] * (cdiv(num_tokens, self.block_size) - len(table) - 1)
         table += gaps
@@ -65,7 +64,6 @@ class MambaManager(SingleTypeKVCacheManager):
         """Enter the state in the index if the step ends where a hit can end, which is at a block's end."""
         if num_tokens % self.cache_hit_alignment_tokens > 0:
             return
-        self._note(request.request_id)
         position = num_tokens // self.block_size - 1
         self.num_cached_block[request.request_id] = position  # what stands before it is no state of a block's end
         super().cache_blocks(request, num_tokens)
@@ -76,9 +74,10 @@ class MambaManager(SingleTypeKVCacheManager):
         super().free(request_id)
         self._promises.pop(request_id, None)
 
-    def _dictionaries(self) -> tuple[dict[str, Any], ...]:
-        """Return all that is kept per request, the tables first."""
-        return *super()._dictionaries(), self._promises
+    def recover(self) -> None:
+        """Forget all tables and promises."""
+        super().recover()
+        self._promises.clear()
 
 
 def mamba_block_aligned_split(

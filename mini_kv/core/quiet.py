@@ -4,7 +4,7 @@
                                        | quiet: 38 to 47      |     the 48th fills the block: it gets its key
 
 Decoding, that is 14 of 16 calls. What ends a stretch early: the request is freed, is forked, has its promises
-withdrawn, or an operation is undone.
+withdrawn, or the manager recovers.
 """
 
 from bisect import bisect_right

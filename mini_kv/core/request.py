@@ -126,21 +126,5 @@ class Request:
         del self.block_hashes[num_block_hashes:]
         self.num_tokens = num_tokens
 
-    def state(self) -> tuple[RequestStatus, int, int, int | None, int, list[int]]:
-        """Return what a step may change beside the tokens, for `restore`."""
-        return (
-            self.status,
-            self.num_computed_tokens,
-            self.num_preemptions,
-            self.num_cached_tokens,
-            self.shared_prefix_boundary,
-            self.spec_token_ids,
-        )
-
-    def restore(self, state: tuple[RequestStatus, int, int, int | None, int, list[int]]) -> None:
-        """Put back what `state` returned."""
-        self.status, self.num_computed_tokens, self.num_preemptions = state[:3]
-        self.num_cached_tokens, self.shared_prefix_boundary, self.spec_token_ids = state[3:]
-
     def __repr__(self) -> str:
         return f"Request({self.request_id!r}, {self.num_tokens} tokens, {self.num_computed_tokens} computed)"

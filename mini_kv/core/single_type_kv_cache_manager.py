@@ -17,7 +17,6 @@ from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id, make_block_hashes_with_group_id
 from mini_kv.core.block_hash_list import BlockHashListWithBlockSize
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.journal import Journal
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     KVCacheSpec,
@@ -51,7 +50,7 @@ class SingleTypeKVCacheManager(ABC):
         hash_block_size: int | None = None,
         cache_hit_alignment_tokens: int | None = None,
         retention_interval: int | None = None,
-        journal: Journal | None = None,
+        promised: set[int] | None = None,
     ) -> None:
         """Start without tables.
 
@@ -64,7 +63,7 @@ class SingleTypeKVCacheManager(ABC):
             cache_hit_alignment_tokens: hits end on multiples of this; more than `block_size` where another group has
                 larger blocks.
             retention_interval: see `KVCacheConfig.prefix_cache_retention_interval`.
-            journal: notes what a table was before it is changed; all groups of a coordinator share one.
+            promised: see `KVCacheCoordinator.promised`; all groups share it.
         """
         self.kv_cache_spec = kv_cache_spec
         self.block_size = kv_cache_spec.block_size
@@ -73,7 +72,7 @@ class SingleTypeKVCacheManager(ABC):
         self.hash_block_size = hash_block_size or self.block_size
         self.cache_hit_alignment_tokens = cache_hit_alignment_tokens or self.block_size
         self.retention_interval = retention_interval
-        self.journal = journal or Journal()
+        self.promised = set() if promised is None else promised
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         """The block table of each admitted request."""
         self.num_cached_block: dict[str, int] = {}
@@ -160,7 +159,6 @@ class SingleTypeKVCacheManager(ABC):
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
         """Start the request's table with the blocks of its hit, one reference more on each."""
-        self._note(request_id)
         self.block_pool.touch(new_computed_blocks)
         self.req_to_blocks[request_id] = list(new_computed_blocks)
         self.num_cached_block[request_id] = len(new_computed_blocks)
@@ -171,7 +169,6 @@ class SingleTypeKVCacheManager(ABC):
         num_new = cdiv(num_tokens, self.block_size) - len(table)
         if num_new <= 0:
             return []
-        self._note(request_id)
         new_blocks = self.block_pool.get_new_blocks(num_new)
         table += new_blocks
         return new_blocks
@@ -196,7 +193,6 @@ class SingleTypeKVCacheManager(ABC):
         start = self.num_skipped_block.get(request_id, 0)
         end = min(self.get_num_skipped_tokens(num_computed_tokens) // self.block_size, len(table))
         if start < end:
-            self._note(request_id)
             self.block_pool.free_blocks(self.get_skipped_blocks(request_id, num_computed_tokens))
             table[start:end] = [self.block_pool.null_block] * (end - start)
             self.num_skipped_block[request_id] = end
@@ -215,11 +211,7 @@ class SingleTypeKVCacheManager(ABC):
         if num_full <= num_cached:
             return
         table = self.req_to_blocks[request.request_id]
-        self._note(request.request_id)
-        if self.journal.is_open:
-            published = [block for block in table[num_cached:num_full] if block.block_hash is None]
-            self.journal.published += published
-            self.journal.promised += published
+        self.promised.update(block.block_id for block in table[num_cached:num_full] if block.block_hash is None)
         if self.retention_interval is None and request.request_id not in self.forked:
             self.block_pool.cache_full_blocks(table, hashes, num_cached, num_full, self.kv_cache_group_id)
         else:
@@ -261,8 +253,6 @@ class SingleTypeKVCacheManager(ABC):
 
     def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
         """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""
-        self._note(parent_id)
-        self._note(child_id)
         self.forked[parent_id] = self.forked[child_id] = True
         table = self.req_to_blocks[parent_id][: cdiv(num_computed_tokens, self.block_size)]
         self.block_pool.touch(table)
@@ -279,7 +269,6 @@ class SingleTypeKVCacheManager(ABC):
 
     def replace_partial_block(self, request_id: str, num_computed_tokens: int, block: KVCacheBlock) -> None:
         """Put another block in the place of the one in which the next token's slot lies."""
-        self._note(request_id)
         self.req_to_blocks[request_id][num_computed_tokens // self.block_size] = block
 
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
@@ -288,7 +277,6 @@ class SingleTypeKVCacheManager(ABC):
         table       [ computed          | promised          | without key ]
                     0    num_computed // block_size     num_cached_block
         """
-        self._note(request_id)
         first = num_computed_tokens // self.block_size
         num_cached = self.num_cached_block[request_id]
         promised = [block for block in self.req_to_blocks[request_id][first:num_cached] if not block.is_null]
@@ -298,7 +286,6 @@ class SingleTypeKVCacheManager(ABC):
 
     def free(self, request_id: str) -> None:
         """Forget the request's table and drop its references, tail first, so that its head outlives its tail."""
-        self._note(request_id)
         table = self.req_to_blocks[request_id]
         self.block_pool.free_blocks(reversed(table))
         del self.req_to_blocks[request_id]
@@ -306,26 +293,10 @@ class SingleTypeKVCacheManager(ABC):
         self.num_skipped_block.pop(request_id, None)
         self.forked.pop(request_id, None)
 
-    def roll_back(self) -> None:
-        """Put back what the journal has noted of this group's tables; the pool's counts are not touched."""
-        for (group_id, request_id), kept in self.journal.tables.items():
-            if group_id == self.kv_cache_group_id:
-                for dictionary, value in zip(self._dictionaries(), kept, strict=True):
-                    if value is None:
-                        dictionary.pop(request_id, None)
-                    else:
-                        dictionary[request_id] = value
-
-    def _note(self, request_id: str) -> None:
-        """Note what is kept of the request, if an operation is under way that has not changed it before."""
-        if self.journal.is_open and (self.kv_cache_group_id, request_id) not in self.journal.tables:
-            table, *others = (dictionary.get(request_id) for dictionary in self._dictionaries())
-            kept = None if table is None else list(table)
-            self.journal.tables[self.kv_cache_group_id, request_id] = (kept, *others)
-
-    def _dictionaries(self) -> tuple[dict[str, Any], ...]:
-        """Return all that is kept per request, the tables first."""
-        return self.req_to_blocks, self.num_cached_block, self.num_skipped_block, self.forked
+    def recover(self) -> None:
+        """Forget all tables; the pool's counts are not touched."""
+        for kept in (self.req_to_blocks, self.num_cached_block, self.num_skipped_block, self.forked):
+            kept.clear()
 
 
 class FullAttentionManager(SingleTypeKVCacheManager):

@@ -114,12 +114,12 @@ class EventsKVCacheManager(ObservedKVCacheManager):
 
     @contextmanager
     def observe(self, span: Span, request: Request | None) -> Iterator[None]:
-        """Note what a call does to keys. What was between calls (a step taken back) is noted first."""
+        """Note what a call does to keys. What was between calls is noted first."""
         self._note(None)
         try:
             yield
         finally:
-            if span.call == "reset_prefix_cache" and span.result:
+            if span.call == "recover" or (span.call == "reset_prefix_cache" and span.result):
                 self._recorder.take_edges()
                 self._events.append(AllBlocksCleared())
             self._note(request)

@@ -31,7 +31,7 @@ class World:
     limits: dict[str, Any] = field(default_factory=dict)
     may_jump: bool = False
     retention_interval: int | None = None
-    manager_class: type[KVCacheManager] = KVCacheManager
+    manager_class: Callable[[KVCacheConfig], KVCacheManager] = KVCacheManager
     kv: KVCacheManager = field(init=False)
     scheduler: Scheduler = field(init=False)
     worker: StrictWorker = field(init=False)
@@ -55,10 +55,10 @@ class World:
 
     # Calls of the scheduler, each of them one that may be interrupted.
 
-    def add(self, name: str, prompt: Sequence[int], max_tokens: int = 4, priority: int = 0) -> None:
+    def add(self, name: str, prompt: Sequence[int], max_tokens: int = 4, **options: Any) -> None:
         """Bring a request."""
         request = self.kv.new_request(name, prompt)
-        self.scheduler.add_request(request, max_tokens=max_tokens, priority=priority)
+        self.scheduler.add_request(request, max_tokens=max_tokens, **options)
         self.asked[name] = (list(prompt), max_tokens)
 
     def fork(self, name: str, child: str, token: int = 1, max_tokens: int = 3) -> None:
@@ -94,6 +94,18 @@ class World:
         self.output = None
 
     # Between them.
+
+    def take_stock(self) -> None:
+        """Note who is there after an interrupt: it may have come in the middle of an abort, or at an arrival's end."""
+        unfinished = self.scheduler.requests
+        over = [name for name, (_, max_tokens) in self.asked.items() if len(self.said.get(name, ())) == max_tokens]
+        for name in self.asked.keys() - unfinished.keys() - {*over}:
+            del self.asked[name]
+            self.said.pop(name, None)
+        for name in unfinished.keys() - self.asked.keys():
+            request = unfinished[name]
+            prompt = list(request.token_ids[: request.num_prompt_tokens])
+            self.asked[name] = (prompt, request.max_slots + 1 - len(prompt))
 
     def work(self) -> "World":
         """Let the worker run the step."""
@@ -184,7 +196,7 @@ def queue_jumping() -> World:
     return world
 
 
-def low_gives_way(manager_class: type[KVCacheManager] = KVCacheManager) -> World:
+def low_gives_way(manager_class: Callable[[KVCacheConfig], KVCacheManager] = KVCacheManager) -> World:
     """Low came first and takes the last block; then high needs one, and low has to give way in the same step."""
     limits = {"policy": SchedulingPolicy.PRIORITY, "long_prefill_token_threshold": 3, "max_num_batched_tokens": 6}
     world = World(11, limits={**limits, "scheduler_reserve_full_isl": False}, manager_class=manager_class)

@@ -5,7 +5,7 @@ anything changes, and that is what these stories show, call by call; each goes o
 ends with nothing held or left over (I14).
 
 What is not promised: that a call which is torn in its middle, by Ctrl-C or by a lack of memory, is rolled back. There
-the claim is smaller: a torn state is never silently wrong.
+the claim is smaller: a torn state is never silently wrong, and `recover` makes a new one of it.
 """
 
 import copy
@@ -334,6 +334,19 @@ def outcome_of(kv: KVCacheManager, before: dict[str, Any], fuse: Fuse) -> str:
     return "sound" if list(find_violations(kv)) == [] and kv.usage == 0 else "SILENTLY WRONG"
 
 
+def check_recovery(kv: KVCacheManager) -> None:
+    """Check that a manager is as new after a recovery, and that nothing is counted in its place."""
+    statistics = manager_state(kv)["statistics"] if not list(find_violations(kv)) else None
+    kv.recover()
+    state = manager_state(kv)
+    ids = [block.block_id for block in kv.block_pool.blocks]
+    assert list(find_violations(kv)) == []
+    assert state["blocks"] == [(0, None) for _ in ids]
+    assert (state["free queue"], state["index"], state["tables"], state["copies"]) == (ids[1:], {}, {}, [])
+    assert (state["published"], kv.num_adopted_tokens, kv.coordinator.promised) == ([{}], {}, set())
+    assert statistics in (None, state["statistics"])
+
+
 def tear_every_call(world: World, fuse: Fuse, outcomes: Counter[tuple[str, str, str]]) -> None:
     """Before each public call of a world's manager, tear the same call on copies of it, at each place inside."""
 
@@ -350,7 +363,9 @@ def tear_every_call(world: World, fuse: Fuse, outcomes: Counter[tuple[str, str, 
                 try:
                     getattr(kv, call)(*its_arguments)
                 except Torn:
+                    torn = copy.deepcopy(kv)
                     outcomes[call, fuse.blown_at, outcome_of(kv, before, fuse)] += 1
+                    check_recovery(torn)
                 except KVCacheError:  # misuse, and no place left inside to tear
                     break
                 else:

@@ -22,7 +22,6 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.quiet import QuietStretches
 from mini_kv.core.request import Request
-from mini_kv.core.undo import Undo
 
 Kind = TypeVar("Kind", bound=KVCacheManager)
 
@@ -292,14 +291,11 @@ def test_a_request_that_goes_back_behind_its_hit_is_refused():
         kv.allocate_slots(request, 2)
 
 
-def test_what_is_undone_is_not_quiet():
-    """The call gave a block and was interrupted: the block is gone again, and the next call must ask for it."""
+def test_after_a_recovery_nothing_is_quiet():
+    """The request holds no block: its next token, though it was in a quiet stretch, has no slot."""
     kv, request = running()
-    undo = Undo(kv)
-    undo.begin()
     decode(kv, request, 4)
-    undo.roll_back()
-    request.num_computed_tokens = 8
-    assert kv.get_block_ids("A") == ([1],)
-    kv.allocate_slots(request, 1)
-    assert kv.get_block_ids("A") == ([1, 2],)
+    kv.recover()
+    assert kv.get_block_ids("A") == ([],)
+    with pytest.raises(AllocationError):
+        kv.allocate_slots(request, 1)

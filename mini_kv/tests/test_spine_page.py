@@ -68,7 +68,7 @@ def test_the_picture_has_every_file_and_no_arrow_that_follows_from_others():
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ("spine core/journal.py Journal", "core/journal.py is no file of the spine"),
+        ("spine core/parts.py KVCacheParts", "core/parts.py is no file of the spine"),
         ("spine core/block.py KVCacheBlok", "mini_kv.core.block has no KVCacheBlok"),
     ],
 )

@@ -357,7 +357,7 @@ class TieringConnector:
         new_blocks = dict(zip(missing, self.pool.get_new_blocks(len(missing)), strict=True))
         for stand_in, new in new_blocks.items():
             key = key_of(stand_in)
-            self._promise(new)
+            self.kv.coordinator.promised.add(new.block_id)  # its bytes come with the step
             self.pool.adopt(new, key)
             self._cancel_load(new)
             self._loads[new] = (key, *payloads[key])
@@ -393,13 +393,6 @@ class TieringConnector:
                     return None
                 found[key_of(block)] = (lease, payload)
         return found
-
-    def _promise(self, block: KVCacheBlock) -> None:
-        """Let the hash be withdrawn if the step does not run: the bytes are not there yet."""
-        journal = self.kv.coordinator.journal
-        if journal.is_open:
-            journal.published.append(block)
-        journal.promised.append(block)
 
     # The step.
 
@@ -439,8 +432,8 @@ class TieringConnector:
                 self.tiers.discard(self._namespace + key)
         self._in_flight = []
 
-    def drop_plan(self) -> None:
-        """Forget what was noted while a step was planned: it was not planned to its end. Memory keeps what it had.
+    def abandon(self) -> None:
+        """Forget the step that is being planned or under way: it will not run. Memory keeps what it had.
 
         May come after any call of the connector was interrupted, and may itself be interrupted and called again. What
         was being brought up for waiting requests is asked for anew at the next step.
@@ -448,12 +441,8 @@ class TieringConnector:
         self.pool.evicted, self.pool.published = [], []
         self.pool.loading.clear()
         self._loads, self._preparations = {}, {}
-        self.tiers.recover([lease for _, lease in self._in_flight if lease is not None])
-
-    def abandon(self) -> None:
-        """Forget the step under way as well: it will not run. Memory keeps what it had."""
         self._in_flight = []
-        self.drop_plan()
+        self.tiers.recover()
 
     def _reset(self) -> None:
         """Forget what the tiers have; the pool has forgotten its own.

@@ -11,7 +11,6 @@ happen to it, not even when room is made for others by the one who asked:
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
@@ -107,17 +106,15 @@ class MemoryTier:
         self.num_bytes += len(envelope)
         return pushed_out
 
-    def keep_leases(self, leases: Iterable[Lease]) -> None:
-        """End all leases but these, also after a call that was interrupted in its middle. Costs O(entries)."""
-        self._leases = set(leases)
-        self._num_leases = Counter(lease.key for lease in self._leases)
-        self._lent &= self._num_leases.keys() & self._entries.keys()
-        self.num_bytes = sum(len(envelope) for key, envelope in self._entries.items() if key not in self._lent)
+    def release_all(self) -> None:
+        """End all leases, also after a call that was interrupted in its middle. Costs O(entries)."""
+        self._leases, self._num_leases, self._lent = set(), Counter(), set()
+        self.num_bytes = sum(map(len, self._entries.values()))
 
     def clear(self) -> None:
         """Forget all entries, leased or not."""
         self._entries.clear()
-        self.keep_leases(())
+        self.release_all()
 
     def discard(self, key: bytes) -> None:
         """Forget an entry, leased or not, if it is here."""

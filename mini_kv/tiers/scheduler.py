@@ -5,7 +5,7 @@ from typing import Any
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.core.sched.transaction import Step
+from mini_kv.core.sched.step import Step
 from mini_kv.tiers.connector import TieringConnector
 
 
@@ -78,6 +78,7 @@ class TieredScheduler(Scheduler):
             self.connector.end(request)
         return is_in
 
-    def _roll_back(self) -> None:
-        self.connector.drop_plan()  # first: if it is interrupted, the next call begins with all of this again
-        super()._roll_back()
+    def recover(self) -> None:
+        """As in `Scheduler`; every lease ends, and what memory had it keeps."""
+        self.connector.abandon()  # first: if it is interrupted, the next call begins with all of this again
+        super().recover()

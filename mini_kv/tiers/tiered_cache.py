@@ -143,9 +143,9 @@ class TieredCache:
         if self._is_on_disk(key):
             self._discard_on_disk(key)
 
-    def recover(self, leases: Iterable[Lease]) -> None:
-        """End all leases but these, and count anew what was counted, wherever a call was interrupted."""
-        self.memory.keep_leases(leases)
+    def recover(self) -> None:
+        """End all leases, and count anew what was counted, wherever a call was interrupted."""
+        self.memory.release_all()
         self._backlog_bytes = sum(self._in_line.values())
 
     def clear(self) -> None:

@@ -100,6 +100,12 @@ class DebugKVCacheManager(ObservedKVCacheManager):
         if span.call == "get_computed_blocks" and request is not None:
             self._check_hit(request, span.result)
 
+    def recover(self) -> None:
+        """Be as new. The state before is torn, and nothing is compared with it."""
+        self._history.append("recover()")
+        self.manager.recover()
+        check_invariants(self.manager, list(self._history))
+
     def _check_hit(self, request: Request, num_hit: Any) -> None:
         """Check that a hit keeps to the cap."""
         if num_hit > request.num_tokens - 1 or num_hit % self.manager.block_size:

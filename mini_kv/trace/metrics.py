@@ -25,8 +25,9 @@ def count_edges(spans: Iterable[Span]) -> Counter[EdgeKind]:
 
 
 def num_evictions(spans: Iterable[Span]) -> int:
-    """Return how many blocks lost their key while no request held them. A reset is not an eviction."""
-    return count_edges(span for span in spans if span.call != "reset_prefix_cache")[EdgeKind.EVICTED]
+    """Return how many blocks lost their key while no request held them. A reset is not an eviction, nor a recovery."""
+    resets = ("reset_prefix_cache", "recover")
+    return count_edges(span for span in spans if span.call not in resets)[EdgeKind.EVICTED]
 
 
 def num_refusals(spans: Iterable[Span]) -> int:

@@ -21,8 +21,10 @@ VERBS = {
     "fork": "fork",
     "finish_kv_cache_block_copies": "copied",
     "withdraw_promises": "withdraw",
+    "withdraw_all_promises": "withdraw all",
     "evict_blocks": "evict",
     "reset_prefix_cache": "reset",
+    "recover": "recover",
 }
 """The word of the story for each call."""
 

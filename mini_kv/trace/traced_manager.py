@@ -118,6 +118,16 @@ class ObservedKVCacheManager(_Manager):
         with self._call("withdraw_promises", request):
             return self.manager.withdraw_promises(request)
 
+    def withdraw_all_promises(self) -> None:
+        """Withdraw what the step under way has promised."""
+        with self._call("withdraw_all_promises"):
+            self.manager.withdraw_all_promises()
+
+    def recover(self) -> None:
+        """Be as new."""
+        with self._call("recover"):
+            self.manager.recover()
+
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Evict."""
         block_ids = list(block_ids)

@@ -8,7 +8,8 @@ from mini_kv.core.request import Request, RequestStatus
 from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import RequestQueue
-from mini_kv.core.sched.transaction import Step
+from mini_kv.core.sched.step import Step
+from mini_kv.core.token_ids import MAX_TOKEN_ID, checked_token_ids
 
 
 def check_new(
@@ -64,9 +65,9 @@ def check_drafts(kv: KVCacheManager, request: Request | None, request_id: str) -
     return request
 
 
-def checked_progress(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) -> list[tuple[Request, int, int, int]]:
-    """Check the results of a step; return how far each of its running requests is, as `Before.progress` keeps it."""
-    progress = []
+def checked_results(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) -> list[Request]:
+    """Check the results of a step; return its requests that still run, in the order of the batch."""
+    requests = []
     all_drafts, running = step.output.scheduled_spec_decode_tokens, RequestStatus.RUNNING
     for request_id, num_tokens in step.output.num_scheduled_tokens.items():
         request = step.requests.get(request_id)
@@ -74,8 +75,10 @@ def checked_progress(step: Step, sampled_token_ids: Mapping[str, Sequence[int]])
             drafts, sampled = all_drafts.get(request_id, ()), sampled_token_ids.get(request_id, ())
             if drafts or len(sampled) != 1 or request.num_computed_tokens + num_tokens < request.num_tokens:
                 _check_sampled(request, num_tokens, drafts, sampled)
-            progress.append((request, request.num_computed_tokens, request.num_tokens, len(request.block_hashes)))
-    return progress
+            if len(sampled) != 1 or type(sampled[0]) is not int or not 0 <= sampled[0] <= MAX_TOKEN_ID:
+                checked_token_ids(sampled, first_index=request.num_tokens)
+            requests.append(request)
+    return requests
 
 
 def _check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ prompt behind, prefill; a part of it, chunked prefill. All of them run in one ba
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from mini_kv.core.checks import check_fork
 from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.mamba_manager import mamba_block_aligned_split
@@ -21,17 +22,17 @@ from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig, check_limits
 from mini_kv.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy, create_request_queue
-from mini_kv.core.sched.transaction import Step, TransactionalScheduler, all_or_nothing
+from mini_kv.core.sched.step import Step
 
 
-class Scheduler(TransactionalScheduler):
+class Scheduler:
     """Waiting line, running batch, and the rules between them.
 
     Use it in turns: `schedule()`, let the worker compute that step, `update_from_output()`, and again; if the worker
     failed, `abandon_step()`. Requests may be added and aborted at any time in between.
 
-    Each call is done or not done: an exception in its middle, whatever its reason, leaves requests, tables and counts
-    as they were before. See `transaction`.
+    A call that refuses something has changed nothing. A call that is interrupted in its middle, by Ctrl-C or for want
+    of memory, is cleared up by the next one: see `recover`.
 
     Source: vLLM `Scheduler` (v1/core/sched/scheduler.py).
     """
@@ -54,8 +55,23 @@ class Scheduler(TransactionalScheduler):
         """
         self.config = config or SchedulerConfig()
         check_limits(kv_cache_manager, self.config)
-        super().__init__(kv_cache_manager, create_request_queue(self.config.policy))
+        self.kv_cache_manager = kv_cache_manager
         self.admission = admission or Greedy()
+        self.waiting = create_request_queue(self.config.policy)
+        self.running: list[Request] = []
+        """The running requests in the order of admission: the last one is preempted first."""
+        self.requests: dict[str, Request] = {}
+        """All unfinished requests, by id."""
+        self.step: Step | None = None
+        """The step that is being planned, or that the worker has; `None` between steps."""
+        self.num_preemptions = 0
+        self._num_arrived = 0
+        self._finished_req_ids: list[str] = []
+        self._preempted_req_ids: list[str] = []
+        self._unknown_to_worker: set[str] = set()
+        """Forked requests that no step has told the worker of yet."""
+        self._is_torn = False
+        """Whether a call is changing something; if the next call finds it set, the call before was interrupted."""
         self.need_mamba_block_aligned_split = (
             kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
         )
@@ -82,43 +98,39 @@ class Scheduler(TransactionalScheduler):
         Raises `RepeatedRequestError` if the id is in use, and `ConfigError` if the request could never finish: too
         long for the model, for the pool, or for one step where prompts must not be cut.
         """
-        self._recover()
+        self._recover_if_torn()
         checks.check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
-        try:
-            self._enter(request, max_tokens, frozenset(stop_token_ids), priority)
-            self.waiting.add_request(request)
-        except BaseException:
-            self.requests.pop(request.request_id, None)
-            if any(other is request for other in self.waiting):
-                self.waiting.remove_request(request)
-            raise
+        self._note_limits(request, max_tokens, frozenset(stop_token_ids), priority)
+        self._is_torn = True
+        self.waiting.add_request(request)
+        self.requests[request.request_id] = request
+        self._is_torn = False
 
-    def _enter(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
-        """Note what the scheduler must know of a request."""
+    def _note_limits(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
+        """Note on a new request when it came, when it ends, and how urgent it is."""
         request.max_slots = checks.max_slots(self.config, request, max_tokens)
         request.stop_token_ids = stop_token_ids
         request.priority = priority
         request.arrival = self._num_arrived
         self._num_arrived += 1
-        self.requests[request.request_id] = request
 
-    @all_or_nothing
     def finish_requests(self, request_ids: Iterable[str]) -> None:
         """Abort requests, wherever they stand: waiting, running, or in the step that the worker has.
 
         An unknown id is ignored: its request may have ended by itself a moment ago. In mid-step the keys of its blocks
         stay, since the worker writes them all the same; no block is given away before the step has ended.
         """
+        self._recover_if_torn()
         found = [self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests]
+        self._is_torn = True
         for request in found:
-            self._remember(request)
             if request.status is RequestStatus.RUNNING:
                 self._take_blocks(request)
             else:
                 self.waiting.remove_request(request)
             self._finish(request, RequestStatus.FINISHED_ABORTED)
+        self._is_torn = False
 
-    @all_or_nothing
     def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
         """Let a new request go on from where a running one stands, on the same blocks; return whether there was room.
 
@@ -128,17 +140,21 @@ class Scheduler(TransactionalScheduler):
         Raises `SchedulerError` if the parent is not running or a step is under way, and what `add_request` and
         `KVCacheManager.fork` raise.
         """
+        self._recover_if_torn()
         parent = checks.check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
         if len(self.running) == self.config.max_num_seqs:
             return False
         checks.check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
-        self._remember(child)
+        check_fork(self.kv_cache_manager, parent, child)
+        self._note_limits(child, max_tokens, parent.stop_token_ids, parent.priority)
+        self._is_torn = True
         self.kv_cache_manager.fork(parent, child)
-        self._enter(child, max_tokens, parent.stop_token_ids, parent.priority)
         child.num_computed_tokens = parent.num_computed_tokens
         child.status = RequestStatus.RUNNING
         self.running.append(child)
         self._unknown_to_worker.add(child.request_id)
+        self.requests[child.request_id] = child
+        self._is_torn = False
         return True
 
     @property
@@ -148,15 +164,16 @@ class Scheduler(TransactionalScheduler):
 
     # One step.
 
-    @all_or_nothing
     def schedule(self) -> SchedulerOutput:
         """Plan the next step: first all that run, then, if none of them had to give way, those that wait.
 
         Raises `SchedulerError` if the last step's results have not been brought back, or if requests wait, none runs
         and none can be let in, which no later step would change.
         """
+        self._recover_if_torn()
         if self.step is not None:
             raise SchedulerError("a step is under way: bring its results to update_from_output, or abandon_step")
+        self._is_torn = True
         self.step = step = Step(self.config.max_num_batched_tokens)
         if len(self.requests) > 1:  # a request by itself takes the step from no other
             step.long_prefill_token_threshold = self.config.long_prefill_token_threshold
@@ -168,9 +185,9 @@ class Scheduler(TransactionalScheduler):
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
+        self._is_torn = False
         return step.output
 
-    @all_or_nothing
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
     ) -> list[EngineCoreOutput]:
@@ -184,12 +201,15 @@ class Scheduler(TransactionalScheduler):
         Raises `SchedulerError` if this is not the step under way or the tokens do not fit it, and `InvalidTokenError`
         for a token that is none; nothing is changed then.
         """
+        self._recover_if_torn()
         step = checks.check_is_under_way(self.step, scheduler_output)
-        self._before.progress = progress = checks.checked_progress(step, sampled_token_ids)
+        requests = checks.checked_results(step, sampled_token_ids)
+        step.before_results = [(request, request.num_tokens, len(request.block_hashes)) for request in requests]
+        self._is_torn = True
         self.kv_cache_manager.finish_kv_cache_block_copies()
         outputs = []
         num_scheduled_tokens, all_drafts = step.output.num_scheduled_tokens, step.output.scheduled_spec_decode_tokens
-        for request, _, _, _ in progress:
+        for request in requests:
             request_id = request.request_id
             request.num_computed_tokens += num_scheduled_tokens[request_id]
             sampled = sampled_token_ids.get(request_id)
@@ -199,10 +219,9 @@ class Scheduler(TransactionalScheduler):
                     request.num_computed_tokens -= len(drafts) + 1 - len(sampled)
                 outputs.append(self._append_output(request, sampled, drafts is not None))
         self.kv_cache_manager.confirm_promises()
-        self.step = None
+        self.step, self._is_torn = None, False
         return outputs
 
-    @all_or_nothing
     def abandon_step(self) -> None:
         """Give up the step under way, which the worker has not run or not run to its end; nothing if there is none.
 
@@ -210,24 +229,54 @@ class Scheduler(TransactionalScheduler):
         may have written is held by none. Keys that the step promised are withdrawn, also from blocks that were freed
         meanwhile. What the worker was to be told, the next step tells again.
         """
+        self._recover_if_torn()
         step = self.step
         if step is None:
             return
+        self._is_torn = True
+        self._finished_req_ids[:0] = step.output.finished_req_ids
+        self._preempted_req_ids[:0] = step.output.preempted_req_ids
         self.step = None
         self.kv_cache_manager.withdraw_all_promises()
         self.kv_cache_manager.finish_kv_cache_block_copies()
-        self._finished_req_ids[:0] = step.output.finished_req_ids
-        self._preempted_req_ids[:0] = step.output.preempted_req_ids
         for request in reversed(list(self.running)):
             if request.request_id in step.requests:
                 self._preempt_request(request)
+        self._is_torn = False
+
+    def recover(self) -> None:
+        """Begin anew after a call that was interrupted: no request is lost, but for what was cached and computed.
+
+        The step under way is dropped, and tokens that its results had brought are taken back. All unfinished requests
+        wait, in the order in which they came; the worker is told to forget them until they run again. The next call
+        does this by itself. May be interrupted, too, and called again. Costs O(pool).
+        """
+        step = self.step or Step(0)
+        for request, num_tokens, num_block_hashes in step.before_results:
+            request.truncate(num_tokens, num_block_hashes)
+            self.requests[request.request_id] = request  # also if it had ended
+        self.kv_cache_manager.recover()
+        unfinished = sorted(self.requests.values(), key=lambda request: request.arrival)
+        self.running, self.waiting = [], create_request_queue(self.config.policy)
+        for request in unfinished:
+            request.status, request.num_computed_tokens, request.spec_token_ids = RequestStatus.WAITING, 0, []
+            self.waiting.add_request(request)
+        ended = dict.fromkeys([*step.output.finished_req_ids, *self._finished_req_ids])
+        self._finished_req_ids = [request_id for request_id in ended if request_id not in self.requests]
+        self._preempted_req_ids = [request.request_id for request in unfinished]
+        self._unknown_to_worker = set()
+        self.step, self._is_torn = None, False
+
+    def _recover_if_torn(self) -> None:
+        if self._is_torn:
+            self.recover()
 
     def update_draft_token_ids(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Propose tokens for a running request; the next step computes them all and keeps those that are right.
 
         Raises `SchedulerError` if the request is not running or still in its prompt, or if a layer keeps states.
         """
-        self._recover()
+        self._recover_if_torn()
         request = checks.check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)
         request.spec_token_ids = list(token_ids)
 
@@ -281,7 +330,6 @@ class Scheduler(TransactionalScheduler):
         it was in the step that is being planned, it leaves the step, and the keys of the blocks that it was about to
         fill are withdrawn. No other request has adopted one of them yet: newcomers come when all that run are served.
         """
-        self._remember(request)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.num_preemptions += 1
@@ -324,7 +372,6 @@ class Scheduler(TransactionalScheduler):
         num_new_tokens = min(num_wanted, step.token_budget)
         if not self.config.enable_chunked_prefill and num_new_tokens < num_wanted:
             return False
-        self._remember(request)
         if self.need_mamba_block_aligned_split:
             coordinator = self.kv_cache_manager.coordinator
             request.shared_prefix_boundary = coordinator.shared_prefix_boundary(request, num_hit_tokens)
@@ -382,7 +429,6 @@ class Scheduler(TransactionalScheduler):
         step.requests[request.request_id] = request
         step.output.num_scheduled_tokens[request.request_id] = num_new_tokens
         if request.spec_token_ids:
-            self._remember(request)
             num_drafts = max(request.num_computed_tokens + num_new_tokens - request.num_tokens, 0)
             if num_drafts:
                 step.output.scheduled_spec_decode_tokens[request.request_id] = request.spec_token_ids[:num_drafts]
@@ -406,12 +452,11 @@ class Scheduler(TransactionalScheduler):
             self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
         if status is None:
             return EngineCoreOutput(request.request_id, new_token_ids)
-        self._remember(request)
         self._take_blocks(request)
         self._finish(request, status)
         return EngineCoreOutput(request.request_id, new_token_ids, status.value)
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
         request.status = status
-        del self.requests[request.request_id]
         self._finished_req_ids.append(request.request_id)
+        del self.requests[request.request_id]

@@ -247,6 +247,7 @@ def test_an_interrupt_while_a_promotion_allocates_pins_nothing(place: str) -> No
     before = house.tiers.memory.in_order()
     with pytest.raises(KeyboardInterrupt):
         house.scheduler.schedule()
+    house.scheduler.abandon_step()
     memory = house.tiers.memory
     assert (memory._leases, memory._num_leases, memory._lent) == (set(), {}, set())
     assert sorted(memory.in_order()) == sorted(before)

@@ -1,4 +1,4 @@
-"""Each call of the scheduler is done or not done: stories that are interrupted at every call inside, and go on.
+"""An interrupted call costs what is cached and computed, and no request: stories, interrupted at every call inside.
 
 `MINI_KV_EVERY_CALL=1` interrupts at every line of the core, not at a sample of the calls.
 """
@@ -14,16 +14,25 @@ import pytest
 
 from mini_kv.core.errors import InvalidTokenError, SchedulerError
 from mini_kv.core.invariants import check_invariants
+from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
-from mini_kv.tests.step_stories import BETWEEN_STEPS, IN_A_STEP, World, forked, low_gives_way, with_drafts
-from mini_kv.tests.strict_worker import SchedulerFailure
+from mini_kv.tests.step_stories import BETWEEN_STEPS, IN_A_STEP, World, forked, low_gives_way, two_decode, with_drafts
+from mini_kv.tests.strict_worker import SchedulerFailure, alone
+from mini_kv.trace.debug import manager_state
+from mini_kv.trace.metrics import cached_over_time, held_over_time, num_evictions
+from mini_kv.trace.recorder import Recorder
+from mini_kv.trace.story import story
+from mini_kv.trace.traced_manager import TracedKVCacheManager
 
 EVERY_LINE = os.environ.get("MINI_KV_EVERY_CALL", "") == "1"
 EVERY_NTH = 1 if EVERY_LINE else 3
 """Of the places to interrupt at, how many lie between two that are tried."""
 
-Call = Callable[[World], object]
+Call = Callable[[], object]
+Prepare = Callable[[World], Call]
+"""Returns the call that a story makes at its place, as it will be made again after an interrupt."""
 
 
 class Fuse:
@@ -77,17 +86,14 @@ def _place(frame: FrameType) -> str:
 
 
 def state_of(world: World) -> dict[str, Any]:
-    """Return what an interrupted call must leave as it was."""
+    """Return what a refused call must leave as it was."""
     scheduler, kv = world.scheduler, world.kv
     return {
         "waiting": [request.request_id for request in scheduler.waiting],
         "running": [request.request_id for request in scheduler.running],
         "requests": {name: request_state(request) for name, request in sorted(scheduler.requests.items())},
         "preemptions": scheduler.num_preemptions,
-        "tables": {name: kv.get_block_ids(name) for name in kv.requests},
-        "ref counts": [block.ref_cnt for block in kv.block_pool.blocks],
-        "pending copies": [block.block_id for block in kv.copy_on_write.pinned],
-        "statistics": (kv.prefix_cache_stats.requests, kv.prefix_cache_stats.queries, kv.prefix_cache_stats.hits),
+        "cache": manager_state(kv),
     }
 
 
@@ -97,51 +103,47 @@ def request_state(request: Request) -> dict[str, Any]:
 
 
 def cached_blocks(kv: KVCacheManager) -> set[tuple[int, bytes]]:
-    """Return each block that can be found, with its key."""
+    """Return each block that can be found, with its block hash."""
     return {(block.block_id, block.block_hash) for block in kv.block_pool.blocks if block.block_hash is not None}
 
 
-def check_interrupted(world: World, before: dict[str, Any], keys: set[tuple[int, bytes]], where: str) -> None:
-    """Check that everything is as before: keys may be lost, those that the call promised must be."""
-    after = state_of(world)
-    changed = {what: (before[what], after[what]) for what in before if before[what] != after[what]}
-    assert changed == {}, where
-    assert cached_blocks(world.kv) <= keys, f"{where}: a key is left that the call has promised"
-    check_invariants(world.kv)
+def aborting(world: World, *names: str) -> Call:
+    """Return the call that aborts these requests."""
+    return lambda: world.abort(*names)
 
 
-CALLS_BETWEEN: dict[str, tuple[Call, Callable[[World], bool]]] = {
-    "schedule": (World.plan, lambda world: True),
-    "add_request": (lambda world: world.add("N", [0, 1, 2], 3, priority=1), lambda world: True),
-    "abort all": (lambda world: world.abort(*list(world.scheduler.requests)), lambda world: bool(world.asked)),
+CALLS_BETWEEN: dict[str, tuple[Prepare, Callable[[World], bool]]] = {
+    "schedule": (lambda world: world.plan, lambda world: True),
+    "add_request": (lambda world: lambda: world.add("N", [0, 1, 2], 3, priority=1), lambda world: True),
+    "abort all": (lambda world: aborting(world, *world.scheduler.requests), lambda world: bool(world.asked)),
     "abort the first": (
-        lambda world: world.abort(next(iter(world.scheduler.requests))),
+        lambda world: aborting(world, next(iter(world.scheduler.requests))),
         lambda world: bool(world.asked),
     ),
     "fork_request": (
-        lambda world: world.fork(world.scheduler.running[0].request_id, "F"),
+        lambda world: lambda: world.fork(world.scheduler.running[0].request_id, "F"),
         lambda world: bool(world.scheduler.running) and not world.kv.coordinator.has_states,
     ),
 }  # fmt: skip
 """By name: a call, and whether a story has something to call it on."""
-CALLS_IN_A_STEP: dict[str, tuple[Call, Callable[[World], bool]]] = {
-    "update_from_output": (World.update, lambda world: True),
-    "abandon_step": (World.abandon, lambda world: True),
+CALLS_IN_A_STEP: dict[str, tuple[Prepare, Callable[[World], bool]]] = {
+    "update_from_output": (lambda world: world.update, lambda world: True),
+    "abandon_step": (lambda world: world.abandon, lambda world: True),
     "add_request": CALLS_BETWEEN["add_request"],
     "abort all": CALLS_BETWEEN["abort all"],
     "abort the first": CALLS_BETWEEN["abort the first"],
 }
 
 CASES = [
-    (story, call, make, *calls[call])
+    (story, call, make, calls[call][0])
     for stories, calls in ((BETWEEN_STEPS, CALLS_BETWEEN), (IN_A_STEP, CALLS_IN_A_STEP))
     for story, make in stories.items()
     for call in calls
     if calls[call][1](make())
 ]
 all_cases = pytest.mark.parametrize(
-    ("make", "call", "name"),
-    [pytest.param(make, call, name, id=f"{story}-{name}".replace(" ", "-")) for story, name, make, call, _ in CASES],
+    ("make", "prepare", "name"),
+    [pytest.param(make, prepare, name, id=f"{story}-{name}".replace(" ", "-")) for story, name, make, prepare in CASES],
 )
 
 
@@ -151,50 +153,162 @@ def ready(make: Callable[[], World], name: str) -> World:
     return world.work() if name == "update_from_output" and world.output is not None else world
 
 
+def go_on(world: World, name: str, call: Call) -> None:
+    """Give up the step under way, as an engine does, and make the call again where that still makes sense."""
+    world.abandon()
+    check_invariants(world.kv)
+    world.take_stock()
+    if name in ("schedule", "abort all", "abort the first") or (name == "add_request" and "N" not in world.asked):
+        call()
+        check_invariants(world.kv)
+
+
 @pytest.mark.slow
 @all_cases
 @pytest.mark.timeout(900)
-def test_an_interrupted_call_has_not_happened(make: Callable[[], World], call: Call, name: str) -> None:
-    """At every call inside: the state is as before, the same call works again, and all requests say what they would."""
+def test_an_interrupted_call_costs_no_request_a_word(make: Callable[[], World], prepare: Prepare, name: str) -> None:
+    """At every call inside: afterwards the cache is sound, and all requests say what they would have said."""
     n = 1
     while True:
         world = ready(make, name)
-        before, keys, fuse = state_of(world), cached_blocks(world.kv), Fuse(n)
+        call, fuse = prepare(world), Fuse(n)
         with suppress(KeyboardInterrupt, MemoryError), fuse.lit():
-            call(world)
+            call()
         if not fuse.places:
             break
-        where = f"place {n}, {fuse.places[0]}"
-        if EVERY_LINE and "_all_or_nothing" in where:  # the frame around the call: its result may be all that is lost
-            world.abandon()
-            world.finish()
-            check_invariants(world.kv)
-        else:
-            check_interrupted(world, before, keys, where)
-            call(world)
-            check_invariants(world.kv)
-            assert world.finish() == world.wanted(), where
+        go_on(world, name, call)
+        assert world.finish() == world.wanted(), f"place {n}, {fuse.places[0]}"
         n += EVERY_NTH
     assert n > 1
 
 
 @all_cases
 @pytest.mark.timeout(900)
-def test_a_second_interrupt_while_the_first_is_undone(make: Callable[[], World], call: Call, name: str) -> None:
-    """Wherever the roll back itself stops, the next call finishes it first."""
+def test_a_second_interrupt_while_the_first_is_cleared_up(
+    make: Callable[[], World], prepare: Prepare, name: str
+) -> None:
+    """Wherever the recovery itself stops, the next call begins it again."""
     for n in range(5, 200, 40):
         for then in range(1, 40, 7):
             world = ready(make, name)
-            fuse = Fuse(n, then)
+            call, fuse = prepare(world), Fuse(n, then)
             with suppress(KeyboardInterrupt, MemoryError), fuse.lit():
-                call(world)
+                try:
+                    call()
+                finally:
+                    world.scheduler.abandon_step()
             if len(fuse.places) < 2:
                 break
-            call(world)
-            check_invariants(world.kv)
+            go_on(world, name, call)
             assert world.finish() == world.wanted(), fuse.places
         if not fuse.places:
             break
+
+
+# What recovery does.
+
+
+def test_after_a_recovery_all_wait_in_the_order_in_which_they_came() -> None:
+    """A and B run, C waits, and D was aborted: only D is gone, and nothing is held or found any more."""
+    world = two_decode()
+    world.add("C", [0, 1, 2, 0, 2], 2)
+    world.add("D", [1, 1], 2)
+    world.plan()
+    world.abort("D")
+    world.scheduler.recover()
+    world.abandon()  # there is no step any more
+    assert [request.request_id for request in world.scheduler.waiting] == ["A", "B", "C"]
+    assert [request.num_computed_tokens for request in world.scheduler.waiting] == [0, 0, 0]
+    assert (world.scheduler.running, world.scheduler.step) == ([], None)
+    assert (world.kv.usage, world.kv.requests, cached_blocks(world.kv)) == (0.0, {}, set())
+    assert [block.block_id for block in world.kv.block_pool.free_block_queue.get_all_free_blocks()] == [*range(1, 9)]
+    world.plan()
+    assert world.output is not None
+    assert world.output.preempted_req_ids == ["A", "B", "C"]  # of C the worker has never heard, which does no harm
+    assert world.output.finished_req_ids == ["D"]
+    assert world.finish() == world.wanted()
+
+
+class Interrupted(KVCacheManager):
+    """Is interrupted once, when the results of a step are nearly taken in: all tokens are appended by then."""
+
+    is_armed = False
+
+    def confirm_promises(self) -> None:
+        if self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
+        super().confirm_promises()
+
+
+def interrupted(**options: Any) -> World:
+    """Return A, which has one more token to say, after the results that bring it were taken in all but for the end."""
+    world = World(9, manager_class=Interrupted)
+    world.add("A", [0, 1, 2, 0], 2, **options)
+    world.step()
+    world.plan()
+    world.work()
+    world.kv.is_armed = True  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        world.update()
+    world.abandon()
+    return world
+
+
+def test_a_last_token_whose_results_were_interrupted_is_computed_again() -> None:
+    """Kept, it would leave the request without a token to compute, which no step can plan."""
+    world = interrupted()
+    assert list(world.scheduler.requests["A"].token_ids) == [0, 1, 2, 0, *world.said["A"]]
+    assert world.finish() == world.wanted()
+    assert world.scheduler.requests == {}
+
+
+def test_a_stop_token_whose_results_were_interrupted_is_reported_when_it_comes_again() -> None:
+    """Kept, it would never be reported: the request goes on behind it."""
+    stop = alone([0, 1, 2, 0], 2)[1]
+    world = interrupted(stop_token_ids=[stop])
+    world.plan()
+    assert world.output is not None
+    world.work()
+    (out,) = world.scheduler.update_from_output(world.output, world.sampled)
+    assert (out.request_id, out.new_token_ids, out.finish_reason) == ("A", [stop], "stop")
+    assert world.scheduler.requests == {}
+
+
+def traced() -> tuple[World, TracedKVCacheManager]:
+    """Return A and B, which share their first blocks, in a step that the worker has."""
+    recorder = Recorder()
+    managers = []
+
+    def make(config: KVCacheConfig) -> TracedKVCacheManager:
+        manager = TracedKVCacheManager(
+            KVCacheManager(config, parts=KVCacheParts(new_block=recorder.new_block)), recorder
+        )
+        managers.append(manager)
+        return manager
+
+    world = World(12, manager_class=make)
+    world.add("A", [0, 1, 2, 0, 1, 1], 3)
+    world.add("B", [0, 1, 2, 0, 1, 2, 2], 3)
+    world.plan()
+    return world, managers[0]
+
+
+@pytest.mark.parametrize(
+    ("give_up", "told"),
+    [
+        ("abandon_step", ["withdraw all: uncached 1..4", "free B: freed 5 4, unshared 2 1", "free A: freed 3..1"]),
+        ("recover", ["recover: uncached 1..4, unshared 1 2, freed 1..5"]),
+    ],
+)
+def test_what_is_given_up_is_told_in_events(give_up: str, told: list[str]) -> None:
+    """Folded from the events, the blocks that are held and those that can be found are the manager's own."""
+    world, kv = traced()
+    before = len(kv.spans)
+    getattr(world.scheduler, give_up)()
+    assert story(kv.spans[before:]) == told
+    assert (held_over_time(kv.spans)[-1], cached_over_time(kv.spans)[-1]) == (0, 0)
+    assert (kv.usage, cached_blocks(kv), num_evictions(kv.spans)) == (0.0, set(), 0)
 
 
 # What is not an interrupt, and must change nothing either.
@@ -212,11 +326,10 @@ def test_a_second_interrupt_while_the_first_is_undone(make: Callable[[], World],
 def test_bad_results_change_nothing(sampled: dict[str, list[Any]], error: type[Exception]) -> None:
     """The first request's tokens are good, the second one's are not: neither is taken in."""
     world = ready(IN_A_STEP["two decode, planned"], "update_from_output")
-    before, keys = state_of(world), cached_blocks(world.kv)
+    before = state_of(world)
     with pytest.raises(error):
         world.scheduler.update_from_output(world.output, {**world.sampled, **sampled})  # type: ignore[arg-type]
-    check_interrupted(world, before, keys, "bad results")
-    assert cached_blocks(world.kv) == keys
+    assert state_of(world) == before
     assert world.finish() == world.wanted()
 
 

@@ -1,0 +1,25 @@
+"""A step while it is under way: what the scheduler keeps of it beside the plan that the worker gets."""
+
+from dataclasses import dataclass, field
+
+from mini_kv.core.request import Request
+from mini_kv.core.sched.output import SchedulerOutput
+
+
+@dataclass(slots=True)
+class Step:
+    """A step, while it is being planned and until its results are there."""
+
+    token_budget: int
+    output: SchedulerOutput = field(default_factory=SchedulerOutput)
+    requests: dict[str, Request] = field(default_factory=dict)
+    """The requests in it. One that is aborted meanwhile stays, so that a new one of the same id is not taken for it."""
+    long_prefill_token_threshold: int = 0
+    before_results: list[tuple[Request, int, int]] = field(default_factory=list)
+    """Each request whose results are being taken in, with its earlier numbers of tokens and of block hashes."""
+
+    def take_out(self, request_id: str) -> None:
+        """Undo that the request was scheduled; its tokens are in the budget again."""
+        self.token_budget += self.output.num_scheduled_tokens.get(request_id, 0)
+        self.requests.pop(request_id, None)
+        self.output.drop(request_id)
