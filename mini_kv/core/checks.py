@@ -1,18 +1,14 @@
 """Checks of what a caller hands to the KV cache manager: each raises before anything changes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.block_hash import SINGLE_TENANT_HASHES, make_block_hashes_with_group_id
 from mini_kv.core.errors import AllocationError, ConfigError, RepeatedRequestError, UnknownRequestError
+from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
 from mini_kv.core.request import Request
 from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
-
-if TYPE_CHECKING:
-    from mini_kv.core.kv_cache_coordinator import KVCacheCoordinator
-    from mini_kv.core.kv_cache_manager import KVCacheManager
 
 Hit = tuple[Sequence[KVCacheBlock], ...]
 """Blocks of a hit, per group."""
@@ -24,17 +20,6 @@ def check_watermark(watermark: float) -> None:
         raise ConfigError(f"watermark is {watermark}: it is a share of the pool, 0.0 to 1.0")
 
 
-def check_retention_interval(coordinator: "KVCacheCoordinator") -> None:
-    """Raise `ConfigError` unless the groups can keep what the retention interval asks for."""
-    interval = coordinator.retention_interval
-    if interval is not None and (interval < 0 or interval % coordinator.scheduler_block_size):
-        message = f"prefix_cache_retention_interval is {interval}: it must be 0 or a multiple of the block size"
-        raise ConfigError(f"{message} {coordinator.scheduler_block_size}")
-    if interval and all(manager.num_blocks_of_hit is None for manager in coordinator.single_type_managers):
-        message = f"prefix_cache_retention_interval is {interval}, but no layer has a window or states"
-        raise ConfigError(f"{message}: there is nothing to thin out")
-
-
 def check_cache_salt(request_id: str, cache_salt: str | None, hash_name: str) -> None:
     """Raise `ConfigError` for an empty salt, and for a salt together with a hash whose collisions can be made."""
     if cache_salt == "":
@@ -43,21 +28,23 @@ def check_cache_salt(request_id: str, cache_salt: str | None, hash_name: str) ->
         raise ConfigError(f"{hash_name} is for a single tenant: with a cache_salt, use sha256")
 
 
-def check_admitted(kv: "KVCacheManager", request: Request) -> None:
+def check_admitted(admitted: Mapping[str, Request], request: Request) -> None:
     """Raise `UnknownRequestError` unless the request holds blocks."""
-    if kv.requests.get(request.request_id) is not request:
+    if admitted.get(request.request_id) is not request:
         raise UnknownRequestError(request.request_id)
 
 
-def check_fork(kv: "KVCacheManager", parent: Request, child: Request) -> None:
+def check_fork(
+    coordinator: KVCacheCoordinator, admitted: Mapping[str, Request], parent: Request, child: Request
+) -> None:
     """Raise unless the child can start from what the parent has computed. See `KVCacheManager.fork`."""
-    check_admitted(kv, parent)
-    if child.request_id in kv.requests:
+    check_admitted(admitted, parent)
+    if child.request_id in admitted:
         raise RepeatedRequestError(child.request_id)
-    if kv.coordinator.has_states:
+    if coordinator.has_states:
         raise ConfigError("a request with states cannot be forked: its next token would write over them")
     num_computed_tokens = parent.num_computed_tokens
-    num_hashes = num_computed_tokens // kv.coordinator.hash_block_size
+    num_hashes = num_computed_tokens // coordinator.hash_block_size
     if child.token_ids[:num_computed_tokens] != parent.token_ids[:num_computed_tokens] or (
         child.block_hashes[:num_hashes] != parent.block_hashes[:num_hashes]
     ):
@@ -68,56 +55,61 @@ def check_fork(kv: "KVCacheManager", parent: Request, child: Request) -> None:
 
 
 def check_allocation(
-    kv: "KVCacheManager",
+    coordinator: KVCacheCoordinator,
     request: Request,
     num_new_tokens: int,
     num_lookahead_tokens: int,
     num_computed_tokens: int,
     hit: Hit,
-    num_slots: int,
+    admitted: Request | None,
+    reach: range,
 ) -> None:
-    """Raise unless the arguments of `KVCacheManager.allocate_slots` make sense together."""
+    """Raise unless the arguments of `KVCacheManager.allocate_slots` make sense together.
+
+    `admitted` is the request that holds blocks under this id. Its computed tokens must be in `reach`: from its hit,
+    which others wrote, to the last slot of its blocks.
+    """
     if num_new_tokens < 1 or num_lookahead_tokens < 0:
         message = f"num_new_tokens is {num_new_tokens} and num_lookahead_tokens {num_lookahead_tokens}: "
         raise AllocationError(request.request_id, message + "a step computes at least 1 token")
-    admitted = kv.requests.get(request.request_id)
     if admitted is not request and admitted is not None:
         raise RepeatedRequestError(request.request_id)
-    if kv.coordinator.skipping_managers:
-        _check_skipping(kv, request, num_new_tokens + num_lookahead_tokens, num_computed_tokens)
+    if coordinator.skipping_managers:
+        _check_skipping(coordinator, request, num_new_tokens + num_lookahead_tokens, num_computed_tokens)
     if admitted is None:
-        _check_hit(kv, request, num_computed_tokens, hit)
+        _check_hit(coordinator, request, num_computed_tokens, hit)
         return
     if any(hit) or num_computed_tokens != request.num_computed_tokens:
         raise AllocationError(request.request_id, "it is running; only a request without blocks can adopt a hit")
-    num_adopted = kv.num_adopted_tokens.get(request.request_id, 0)
-    if not num_adopted <= num_computed_tokens <= num_slots:
+    if num_computed_tokens not in reach:
         message = (
-            f"{num_computed_tokens} tokens are said to be computed; it adopted {num_adopted}, which others wrote,"
-            f" and its blocks have room for {num_slots}"
+            f"{num_computed_tokens} tokens are said to be computed; it adopted {reach.start}, which others wrote,"
+            f" and its blocks have room for {reach.stop - 1}"
         )
         raise AllocationError(request.request_id, message)
 
 
-def _check_skipping(kv: "KVCacheManager", request: Request, num_slots_wanted: int, num_computed_tokens: int) -> None:
+def _check_skipping(
+    coordinator: KVCacheCoordinator, request: Request, num_slots_wanted: int, num_computed_tokens: int
+) -> None:
     """Raise if the call asks back what a window has given away, or what a state has swallowed."""
     has_given_back = any(
         manager.get_num_skipped_tokens(num_computed_tokens) // manager.block_size
         < manager.num_skipped_block.get(request.request_id, 0)
-        for manager in kv.coordinator.skipping_managers
+        for manager in coordinator.skipping_managers
     )
     if has_given_back:
         message = f"it goes back to {num_computed_tokens} computed tokens, behind what its window has given back"
         raise AllocationError(request.request_id, message)
     num_drafts = num_computed_tokens + num_slots_wanted - request.num_tokens
-    if kv.coordinator.has_states and num_drafts > 0:
+    if coordinator.has_states and num_drafts > 0:
         message = f"{num_drafts} tokens are drafts, which cannot be taken back out of the state of a layer"
         raise AllocationError(request.request_id, message)
 
 
-def _check_hit(kv: "KVCacheManager", request: Request, num_computed_tokens: int, hit: Hit) -> None:
+def _check_hit(coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, hit: Hit) -> None:
     """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
-    managers = kv.coordinator.single_type_managers
+    managers = coordinator.single_type_managers
     lengths = [manager.block_size * len(blocks) for manager, blocks in zip(managers, hit, strict=True)]
     num_hit_tokens = max(lengths)
     if min(lengths) < num_hit_tokens:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.checks import check_retention_interval
+from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -75,7 +75,7 @@ class KVCacheCoordinator(ABC):
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
         """The groups that give blocks back while a request runs."""
-        check_retention_interval(self)
+        _check_retention_interval(self.retention_interval, self.scheduler_block_size, self.single_type_managers)
         self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
         """Whether a group keeps states, from which tokens cannot be taken back."""
 
@@ -180,6 +180,18 @@ class KVCacheCoordinator(ABC):
         return min(
             manager.block_size * len(manager.req_to_blocks.get(request_id, ())) for manager in self.single_type_managers
         )
+
+
+def _check_retention_interval(
+    interval: int | None, block_size: int, managers: Sequence[SingleTypeKVCacheManager]
+) -> None:
+    """Raise `ConfigError` unless the groups can keep what the retention interval asks for."""
+    if interval is not None and (interval < 0 or interval % block_size):
+        message = f"prefix_cache_retention_interval is {interval}: it must be 0 or a multiple of the block size"
+        raise ConfigError(f"{message} {block_size}")
+    if interval and all(manager.num_blocks_of_hit is None for manager in managers):
+        message = f"prefix_cache_retention_interval is {interval}, but no layer has a window or states"
+        raise ConfigError(f"{message}: there is nothing to thin out")
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):

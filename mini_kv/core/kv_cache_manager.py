@@ -223,7 +223,17 @@ class KVCacheManager:
         num_tokens_with_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
         num_full_tokens = min(num_computed_tokens + num_new_tokens, request.num_tokens)
         num_slots = self.coordinator.num_token_slots(request_id)
-        check_allocation(self, request, num_new_tokens, num_lookahead_tokens, num_computed_tokens, hit, num_slots)
+        reach = range(self.num_adopted_tokens.get(request_id, 0), num_slots + 1)
+        check_allocation(
+            self.coordinator,
+            request,
+            num_new_tokens,
+            num_lookahead_tokens,
+            num_computed_tokens,
+            hit,
+            self.requests.get(request_id),
+            reach,
+        )
 
         shared = self.copy_on_write.shared_blocks(request_id, num_computed_tokens)
         if num_tokens_with_slots <= num_slots and not shared:
@@ -258,7 +268,7 @@ class KVCacheManager:
 
         Raises `UnknownRequestError` if it holds none: a second free, or one before admission.
         """
-        check_admitted(self, request)
+        check_admitted(self.requests, request)
         self.quiet.pop(request, None)
         self.coordinator.free(request.request_id)
         del self.requests[request.request_id]
@@ -281,7 +291,7 @@ class KVCacheManager:
             AllocationError: the child's tokens are others, or it has nothing left to compute.
             ConfigError: a layer keeps states, which are written over at every token.
         """
-        check_fork(self, parent, child)
+        check_fork(self.coordinator, self.requests, parent, child)
         num_computed_tokens = parent.num_computed_tokens
         self.quiet.pop(parent, None)
         self.copy_on_write.fork(parent.request_id, child.request_id, num_computed_tokens)
@@ -316,7 +326,7 @@ class KVCacheManager:
         was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any
         case. Those returned build on KV that will not come, and have to be preempted too. Costs O(tables).
         """
-        check_admitted(self, request)
+        check_admitted(self.requests, request)
         self.quiet.pop(request, None)
         num_computed = max(request.num_computed_tokens, self.num_adopted_tokens.get(request.request_id, 0))
         withdrawn = set(self.coordinator.withdraw_promises(request.request_id, num_computed))
@@ -332,7 +342,7 @@ class KVCacheManager:
 
         For blocks that became full by drafts that were accepted: `allocate_slots` could not publish these.
         """
-        check_admitted(self, request)
+        check_admitted(self.requests, request)
         self.coordinator.cache_blocks(request, min(num_computed_tokens, request.num_tokens))
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:

@@ -219,7 +219,7 @@ class LLMEngine:
 
         Any exception, Ctrl-C too, is raised, and the engine can be used on. If it came while the step was planned, no
         request is aborted, and all are computed again: see `Scheduler.recover`. If it came later, from the model, a
-        tokenizer or anywhere else, the requests of this step are aborted. The others will say what they would have said.
+        tokenizer or anywhere else, the requests of this step are aborted. The others say what they would have said.
         """
         if self._in_step is not None or not self.scheduler.requests.keys() <= self._samples.keys():
             self._give_up()  # a call was interrupted, and then its clean-up, too

@@ -8,7 +8,6 @@ import pytest
 from mini_kv.core.errors import ConfigError, InvalidTokenError, SchedulerError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_kv.core.request import RequestStatus
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import CachedRequestData, NewRequestData
 from mini_kv.core.sched.request_queue import SchedulingPolicy

@@ -145,7 +145,7 @@ class Scheduler:
         if len(self.running) == self.config.max_num_seqs:
             return False
         checks.check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
-        check_fork(self.kv_cache_manager, parent, child)
+        check_fork(self.kv_cache_manager.coordinator, self.kv_cache_manager.requests, parent, child)
         self._note_limits(child, max_tokens, parent.stop_token_ids, parent.priority)
         self._is_torn = True
         self.kv_cache_manager.fork(parent, child)
