@@ -51,10 +51,6 @@ class KVCacheSpec(ABC):
         """
         return self.num_blocks(num_tokens)
 
-    def max_memory_usage_bytes(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return the bytes of one layer for the most blocks that such a request ever holds."""
-        return self.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens) * self.page_size_bytes
-
 
 @dataclass(frozen=True)
 class AttentionSpec(KVCacheSpec):

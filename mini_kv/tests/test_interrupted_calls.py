@@ -21,7 +21,7 @@ from mini_kv.core.request import Request
 from mini_kv.tests.step_stories import BETWEEN_STEPS, IN_A_STEP, World, forked, low_gives_way, two_decode, with_drafts
 from mini_kv.tests.strict_worker import SchedulerFailure, alone
 from mini_kv.trace.debug import manager_state
-from mini_kv.trace.metrics import cached_over_time, held_over_time, num_evictions
+from mini_kv.trace.metrics import cached_over_time, held_over_time
 from mini_kv.trace.recorder import Recorder
 from mini_kv.trace.story import story
 from mini_kv.trace.traced_manager import TracedKVCacheManager
@@ -308,7 +308,7 @@ def test_what_is_given_up_is_told_in_events(give_up: str, told: list[str]) -> No
     getattr(world.scheduler, give_up)()
     assert story(kv.spans[before:]) == told
     assert (held_over_time(kv.spans)[-1], cached_over_time(kv.spans)[-1]) == (0, 0)
-    assert (kv.usage, cached_blocks(kv), num_evictions(kv.spans)) == (0.0, set(), 0)
+    assert (kv.usage, cached_blocks(kv)) == (0.0, set())
 
 
 # What is not an interrupt, and must change nothing either.

@@ -385,14 +385,13 @@ def test_a_hit_that_is_none() -> None:
 
 
 def test_bytes_and_bounds_of_the_specs() -> None:
-    """Padding counts as bytes; a state's bytes are those of its tensors; bounds in blocks, then in bytes."""
+    """Padding counts as bytes; a state's bytes are those of its tensors; bounds in blocks."""
     window = SlidingWindowSpec(16, num_kv_heads=8, head_size=64, sliding_window=128)
     state = state_spec(16)
     assert (window.page_size_bytes, state.page_size_bytes) == (32_768, 4 * 8 * 4 + 3 * 2)
     padded = SlidingWindowSpec(16, num_kv_heads=8, head_size=64, sliding_window=128, page_size_padded=40_000)
     assert (padded.page_size_bytes, padded.real_page_size_bytes) == (40_000, 32_768)
     assert window.max_admission_blocks_per_request(2048, 100_000) == 137  # cdiv(127 + 2048, 16) + 1
-    assert window.max_memory_usage_bytes(2048, 100_000) == 137 * 32_768
     assert FullAttentionSpec(16).max_admission_blocks_per_request(2048, 100_000) == 6250
     chunks = ChunkedLocalAttentionSpec(16, attention_chunk_size=8192)
     assert chunks.max_admission_blocks_per_request(2048, 100_000) == 640

@@ -24,17 +24,6 @@ def count_edges(spans: Iterable[Span]) -> Counter[EdgeKind]:
     return Counter(edge.kind for span in spans for edge in span.edges)
 
 
-def num_evictions(spans: Iterable[Span]) -> int:
-    """Return how many blocks lost their key while no request held them. A reset is not an eviction, nor a recovery."""
-    resets = ("reset_prefix_cache", "recover")
-    return count_edges(span for span in spans if span.call not in resets)[EdgeKind.EVICTED]
-
-
-def num_refusals(spans: Iterable[Span]) -> int:
-    """Return how many allocations found too few free blocks."""
-    return sum(1 for span in spans if span.call == "allocate_slots" and span.result is None and span.error is None)
-
-
 def held_over_time(spans: Iterable[Span]) -> list[int]:
     """Return how many blocks are held after each span."""
     held, series = 0, []

@@ -1,23 +1,13 @@
-"""Drawings of a curve and of a waterfall: in plain characters, as an SVG, and as a page that holds it."""
+"""Drawings of a curve: in plain characters, as an SVG, and as a page that holds it."""
 
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
 
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 56, 20, 40, 44
-INK, LINE, LOSS, HIT = "#767676", "#0072b2", "#e69f00", "#009e73"
+INK, LINE, MARK = "#767676", "#0072b2", "#e69f00"
 """Text that is read on white and on black, and colours that the colour-blind can tell apart (Okabe and Ito, 2008)."""
-
-
-class Bar(NamedTuple):
-    """A row of a waterfall."""
-
-    label: str
-    number: int
-    is_total: bool
-    """Whether it says what is left; a loss otherwise."""
 
 
 def curve_text(points: Sequence[tuple[int, float]], width: int = 64, height: int = 12) -> list[str]:
@@ -57,28 +47,9 @@ def curve_svg(title: str, sentence: str, points: Sequence[tuple[int, float]], ma
         parts.append(_text(x(size), HEIGHT - BOTTOM + 18, f"{size:,}", "end" if size == last else "middle"))
     parts.append(_text(WIDTH / 2, HEIGHT - 8, "blocks in the pool", "middle"))
     for row, (size, word) in enumerate(marks):
-        parts.append(_rule(x(size), TOP, x(size), HEIGHT - BOTTOM, LOSS))
+        parts.append(_rule(x(size), TOP, x(size), HEIGHT - BOTTOM, MARK))
         parts.append(_text(x(size) - 4, TOP + 12 + 15 * row, word, "end"))
     return _svg(title, sentence, HEIGHT, parts)
-
-
-def waterfall_svg(title: str, sentence: str, bars: Sequence[Bar]) -> str:
-    """Return a waterfall as an SVG: totals from the left edge, losses where the total before them ends."""
-    most = max(1, *(bar.number for bar in bars))
-    scale = (WIDTH - 330) / most
-    parts: list[str] = []
-    end = 0
-    for row, bar in enumerate(bars):
-        end = bar.number if bar.is_total else end - bar.number
-        start = 0 if bar.is_total else min(end, end + bar.number)
-        place, length = TOP + 24 * row, abs(bar.number) * scale
-        colour = HIT if bar.is_total else LOSS
-        parts.append(_text(232, place + 13, bar.label, "end"))
-        parts.append(
-            f'<rect x="{240 + start * scale:.1f}" y="{place}" width="{length:.1f}" height="17" fill="{colour}"/>'
-        )
-        parts.append(_text(246 + start * scale + length, place + 13, f"{bar.number:,}", "start"))
-    return _svg(title, sentence, TOP + 24 * len(bars) + 8, parts)
 
 
 def page(title: str, svg: str, lines: Sequence[str]) -> str:
