@@ -27,7 +27,8 @@ class Scheduler(engine.Scheduler):
     - `self.requests`           all requests that are not finished, under their ids
     - `self.kv_cache_manager`   `get_computed_blocks`, `allocate_slots`, `free`: each takes the request, not its id
     - `self.config`             the limits `max_num_batched_tokens` and `max_num_seqs`
-    - `self.admission`          `reserved_blocks(block_pool)`: how many blocks a newcomer must leave free, or None
+    - `self.admission`          `reserved_blocks(block_pool, request)`: how many blocks must stay free if it enters, or
+                                None
 
     and on a request `num_tokens` (known), `num_computed_tokens` (with KV), `status`, `max_slots`, `stop_token_ids`.
 

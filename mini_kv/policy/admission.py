@@ -4,6 +4,7 @@
     greedy, jumping     yes, and so may those behind it         a large request can be overtaken without end
     reserved blocks     if a number of blocks stays free        steady growth is paid for in advance
     hysteresis          until too much is held, then none       few changes of mind, long waits
+    with small ones     then small requests alone               large ones wait as long, small ones do not
 
 vLLM's own rule beside greedy, a share of the pool that stays free, is an argument of the cache manager:
 `KVCacheManager(watermark=...)`. "Held" is what a table holds. A block that is free but cached is not held, since it can
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 
 __all__ = ["Greedy", "Hysteresis", "ReservedBlocks", "Strategy", "strategies"]
@@ -30,7 +32,7 @@ class ReservedBlocks:
         if self.num_blocks < 0:
             raise ConfigError(f"num_blocks is {self.num_blocks}, it must not be negative")
 
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
         """Keep these blocks back."""
         return self.num_blocks
 
@@ -40,13 +42,15 @@ class Hysteresis:
     """Close the door when more than `high` of the pool is held, and open it again when less than `low` is.
 
         held      0 ........... low ................. high ........... 1
-        door      open         | as it was           | closed
+        door      open         | as it was           | closed, but for small requests
 
-    Two marks instead of one, so that the door does not swing with every block.
+    Two marks instead of one, so that the door does not swing with every block. A request is small if it never has more
+    than `small` tokens, its output included. With 0 there is none.
     """
 
     high: float = 0.9
     low: float = 0.5
+    small: int = 0
     may_jump: bool = False
 
     def __post_init__(self) -> None:
@@ -54,13 +58,13 @@ class Hysteresis:
             raise ConfigError(f"low is {self.low} and high {self.high}: they must be 0 < low <= high <= 1")
         self._open = True
 
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
-        """Keep nothing back while the door is open."""
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
+        """Keep nothing back from those who may enter."""
         if block_pool.usage > self.high:
             self._open = False
         elif block_pool.usage < self.low:
             self._open = True
-        return 0 if self._open else None
+        return 0 if self._open or request.max_slots <= self.small else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +83,5 @@ def strategies() -> dict[str, Strategy]:
         "reserved-8": Strategy(ReservedBlocks(8)),
         "watermark-10": Strategy(watermark=0.1),
         "hysteresis-90-50": Strategy(Hysteresis(0.9, 0.5)),
+        "small-90-50": Strategy(Hysteresis(0.9, 0.5, small=4096, may_jump=True)),
     }

@@ -10,6 +10,7 @@ from mini_kv.core.block_pool import BlockPool
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
 from mini_kv.core.sched.admission import AdmissionPolicy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
@@ -61,16 +62,24 @@ def test_an_idle_engine_keeps_no_request_out():
 
 def test_hysteresis_keeps_its_mind_between_the_marks():
     pool = KVCacheManager.for_full_attention(11, 1).block_pool
-    policy = Hysteresis(high=0.8, low=0.3)
+    policy, request = Hysteresis(high=0.8, low=0.3), Request("R", [0])
+    request.max_slots = 3
     held = pool.get_new_blocks(8)
-    assert policy.reserved_blocks(pool) == 0
+    assert policy.reserved_blocks(pool, request) == 0
     held += pool.get_new_blocks(1)
-    assert policy.reserved_blocks(pool) is None
+    assert policy.reserved_blocks(pool, request) is None
     pool.free_blocks(held[:6])
     assert pool.num_free_blocks == 7
-    assert policy.reserved_blocks(pool) is None
+    assert policy.reserved_blocks(pool, request) is None
     pool.free_blocks(held[6:7])
-    assert policy.reserved_blocks(pool) == 0
+    assert policy.reserved_blocks(pool, request) == 0
+
+
+def test_small_requests_enter_by_a_closed_door():
+    """A, of 6 tokens, holds more than half. L would fit, and waits; S, which came behind it, is small."""
+    prompts = {"A": 6, "L": 3, "S": 1}
+    assert admitted(Hysteresis(high=0.5, low=0.4, may_jump=True), prompts) == ["A"]
+    assert admitted(Hysteresis(high=0.5, low=0.4, small=3, may_jump=True), prompts) == ["A", "S"]
 
 
 def test_what_is_only_remembered_is_not_held():
@@ -170,6 +179,7 @@ def test_the_figures_of_notebook_08():
         "reserved-8": (3, 33_092, 2_884),
         "watermark-10": (0, 0, 0),
         "hysteresis-90-50": (3, 17_401, 1_529),
+        "small-90-50": (10, 47_351, 14_071),
     }
     assert {name: (int(r.mean_wait), r.longest_wait) for name, r in reports().items()} == {
         "greedy": (1383, 3276),
@@ -177,6 +187,7 @@ def test_the_figures_of_notebook_08():
         "reserved-8": (1843, 4142),
         "watermark-10": (1913, 4383),
         "hysteresis-90-50": (2469, 5452),
+        "small-90-50": (1654, 4750),
     }
 
 
@@ -191,7 +202,7 @@ class LetsEveryThirdPass:
         self.num_asked += 1
         return self.num_asked % 3 == 0
 
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
         return 2
 
 

@@ -21,6 +21,7 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
@@ -183,7 +184,7 @@ class Thief:
 
     may_jump = False
 
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
         block_pool.get_new_blocks(block_pool.num_free_blocks)
         return 0
 

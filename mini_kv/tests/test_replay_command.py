@@ -208,7 +208,9 @@ def test_with_a_clock_a_line_per_strategy(capsys, tmp_path):
     two = tmp_path / "two.jsonl"
     two.write_text("".join(Path(SMALL).read_text().splitlines(keepends=True)[:2]))
     mine = tmp_path / "mine.py"
-    mine.write_text("class Door:\n    may_jump = False\n    def reserved_blocks(self, block_pool):\n        return 0\n")
+    mine.write_text(
+        "class Door:\n    may_jump = False\n    def reserved_blocks(self, block_pool, request):\n        return 0\n"
+    )
     own = f"{mine}:Door"
     assert run(str(two), "--num-blocks", "9", "--admission", "all", "--admission", own, "--admission", "greedy") == 0
     lines = capsys.readouterr().out.splitlines()

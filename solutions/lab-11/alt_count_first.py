@@ -55,7 +55,7 @@ class Scheduler(engine.Scheduler):
         kv = self.kv_cache_manager
         kept: int | None = 0
         if self.running:
-            kept = self.admission.reserved_blocks(kv.block_pool)
+            kept = self.admission.reserved_blocks(kv.block_pool, request)
         if kept is None:
             return 0
         hit, num_hit_tokens = kv.get_computed_blocks(request)

@@ -40,7 +40,7 @@ class Scheduler(engine.Scheduler):
         """Let the first in line in; return whether it could."""
         if not self.waiting or not self._left(step) or len(self.running) == self.config.max_num_seqs:
             return False
-        kept = self.admission.reserved_blocks(self.kv_cache_manager.block_pool)
+        kept = self.admission.reserved_blocks(self.kv_cache_manager.block_pool, self.waiting.peek_request())
         if not self.running:
             kept = 0
         if kept is None:

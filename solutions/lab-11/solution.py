@@ -42,7 +42,7 @@ class Scheduler(engine.Scheduler):
         kv = self.kv_cache_manager
         while self.waiting and token_budget > 0 and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek_request()
-            reserved_blocks = self.admission.reserved_blocks(kv.block_pool) if self.running else 0
+            reserved_blocks = self.admission.reserved_blocks(kv.block_pool, request) if self.running else 0
             if reserved_blocks is None:
                 break
             hit, num_hit_tokens = kv.get_computed_blocks(request)

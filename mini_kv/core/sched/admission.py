@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mini_kv.core.block_pool import BlockPool
+from mini_kv.core.request import Request
 
 
 class AdmissionPolicy(Protocol):
@@ -21,8 +22,8 @@ class AdmissionPolicy(Protocol):
     def may_jump(self) -> bool:
         """Whether requests behind one that does not fit may be admitted before it."""
 
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
-        """Return how many blocks must stay free after the newcomer has its own; `None`: no request may enter now."""
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
+        """Return how many blocks must stay free after this newcomer has its own; `None`: it may not enter now."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,6 @@ class Greedy:
 
     may_jump: bool = False
 
-    def reserved_blocks(self, block_pool: BlockPool) -> int | None:
+    def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
         """Return 0."""
         return 0

@@ -364,7 +364,8 @@ class Scheduler:
 
     def _admit(self, request: Request, step: Step) -> bool:
         """Give a waiting request its hit and its first slots, if it may enter and they are there."""
-        reserved_blocks = self.admission.reserved_blocks(self.kv_cache_manager.block_pool) if self.running else 0
+        block_pool = self.kv_cache_manager.block_pool
+        reserved_blocks = self.admission.reserved_blocks(block_pool, request) if self.running else 0
         if reserved_blocks is None:
             return False
         hit, num_hit_tokens = self.kv_cache_manager.get_computed_blocks(request)
