@@ -58,7 +58,7 @@ class KVCacheCoordinator(ABC):
         """Tokens per hash in `Request.block_hashes`: every group's blocks end where one of these does."""
         self.retention_interval = kv_cache_config.prefix_cache_retention_interval
         self.promised: set[int] = set()
-        """Ids of blocks that got their block hash for the step under way, which has still to compute their KV."""
+        """Ids of blocks whose full tokens were entered since the last step was confirmed: their KV is still to come."""
         self.single_type_managers = tuple(
             manager_classes[type(spec)](
                 spec,

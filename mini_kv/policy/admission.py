@@ -4,7 +4,7 @@
     greedy, jumping     yes, and so may those behind it         a large request can be overtaken without end
     reserved blocks     if a number of blocks stays free        steady growth is paid for in advance
     hysteresis          until too much is held, then none       few changes of mind, long waits
-    with small ones     then small requests alone               large ones wait as long, small ones do not
+    with small ones     then small requests alone               shorter waits, more tokens computed twice
 
 vLLM's own rule beside greedy, a share of the pool that stays free, is an argument of the cache manager:
 `KVCacheManager(watermark=...)`. "Held" is what a table holds. A block that is free but cached is not held, since it can

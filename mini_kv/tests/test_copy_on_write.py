@@ -217,4 +217,6 @@ def test_only_what_runs_can_be_forked_and_only_between_steps():
     with pytest.raises(SchedulerError, match="under way"):
         scheduler.fork_request("A", child)
     scheduler.update_from_output(output, {"A": [6]})
-    assert scheduler.fork_request("A", child)
+    with pytest.raises(AllocationError, match="do not begin with"):
+        scheduler.fork_request("A", kv.new_request("B", [9] * 7))
+    assert scheduler.fork_request("A", child)  # A still runs: a refusal is no interrupt, and costs nothing

@@ -103,6 +103,18 @@ def test_errors_pass_through_and_the_history_says_so() -> None:
     ]
 
 
+def test_what_is_torn_can_be_recovered() -> None:
+    """The links of the free queue are broken, which no other call would let pass."""
+    kv = make()
+    a = admit(kv, "A", 1, 1, 2)
+    kv.block_pool.blocks[4].next_free_block = None
+    with pytest.raises(BlockStateError):
+        kv.get_computed_blocks(a)
+    kv.recover()
+    assert (kv.requests, kv.usage) == ({}, 0.0)
+    admit(kv, "A", 1, 1, 2)
+
+
 def violated(kv: KVCacheManager, request: Request, call: str, *arguments: Any) -> tuple[str, str]:
     """Return the number of the invariant that the call breaks, and what is said."""
     with pytest.raises(InvariantViolationError) as error:

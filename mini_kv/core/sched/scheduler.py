@@ -145,6 +145,7 @@ class Scheduler:
         if len(self.running) == self.config.max_num_seqs:
             return False
         checks.check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
+        # The manager checks this as well, but by then a refusal would look like an interrupt.
         check_fork(self.kv_cache_manager.coordinator, self.kv_cache_manager.requests, parent, child)
         self._note_limits(child, max_tokens, parent.stop_token_ids, parent.priority)
         self._is_torn = True
@@ -245,11 +246,11 @@ class Scheduler:
         self._is_torn = False
 
     def recover(self) -> None:
-        """Begin anew after a call that was interrupted: no request is lost, but for what was cached and computed.
+        """Begin anew after a call that was interrupted: all unfinished requests wait, with nothing computed or cached.
 
-        The step under way is dropped, and tokens that its results had brought are taken back. All unfinished requests
-        wait, in the order in which they came; the worker is told to forget them until they run again. The next call
-        does this by itself. May be interrupted, too, and called again. Costs O(pool).
+        They wait in the order in which they came, and the worker is told to forget them until they run again. The step
+        under way is dropped; tokens that its results had brought are taken back. The next call does this by itself. May
+        be interrupted, too, and called again. Costs O(pool).
         """
         step = self.step or Step(0)
         for request, num_tokens, num_block_hashes in step.before_results:

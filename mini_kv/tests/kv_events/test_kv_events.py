@@ -147,6 +147,15 @@ def test_a_reset_is_one_event_and_a_refused_one_is_none():
     assert (kv.reset_prefix_cache(), kv.take_events()) == (True, [AllBlocksCleared()])
 
 
+def test_a_recovery_is_told_as_a_reset_though_blocks_are_held():
+    kv = manager()
+    run(kv, "A", [*range(8)])
+    kv.allocate_slots(kv.new_request("B", [1, 2]), 2)
+    kv.take_events()
+    kv.recover()
+    assert kv.take_events() == [AllBlocksCleared()]
+
+
 def test_promises_that_are_withdrawn_are_removed():
     kv = manager()
     request = kv.new_request("A", [1, 2, 3, 4])
