@@ -18,7 +18,7 @@ from pathlib import Path
 _REPO = Path("/repo")
 _PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py")
 PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/tests/skips.py")
-PACKAGES = ("core", "policy", "trace", "viz", "labkit")
+PACKAGES = ("core", "policy", "events", "viz", "labkit")
 _OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
@@ -32,7 +32,7 @@ def course() -> Files:
     paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
         paths += [path for path in (_REPO / "mini_kv" / package).rglob("*.py") if path.parent.name != "grading"]
-    paths += _REPO.glob("mini_kv/trace/puzzles/*.toml")
+    paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
     paths += _REPO.glob("mini_kv/viz/languages/*.json")
     for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder) if folder.name not in closed() else [folder / "lab.toml"]

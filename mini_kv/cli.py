@@ -11,45 +11,45 @@ from mini_kv import __version__
 
 
 class Verb(NamedTuple):
-    """What a verb does, in a line, and the module of it: `add_arguments(parser)` and `run(args) -> exit status`.
+    """What a verb does, in a line, and the package with its module.
 
-    A verb for learners lives in `labkit.commands`, another one in the room whose work it does.
+    The module is named `<verb>_command` and has `add_arguments(parser)` and `run(args) -> exit status`.
     """
 
     about: str
-    module: str
+    package: str
     joined: str = ""
     """A function of another room that the verb's own may not know, as `module:name`: `args` has it, under its name."""
 
 
 VERBS = {
-    "story": Verb("play a scenario, or a lab's test, step by step", "mini_kv.labkit.commands.story"),
-    "puzzle": Verb("reach a goal in a few calls of the cache", "mini_kv.labkit.commands.puzzle"),
-    "generate": Verb("let a model write, and watch the blocks fill", "mini_kv.labkit.commands.generate"),
+    "story": Verb("play a scenario, or a lab's test, step by step", "labkit.commands"),
+    "puzzle": Verb("reach a goal in a few calls of the cache", "labkit.commands"),
+    "generate": Verb("let a model write, and watch the blocks fill", "labkit.commands"),
     "serve": Verb(
         "answer clients of OpenAI's API; a page shows the cache at work",
-        "mini_kv.serve.serve_command",
+        "serve",
         "mini_kv.labkit.own_engine.served:parts_of_labs",
     ),
-    "attach": Verb("watch the cache of a running engine, ours or vLLM's", "mini_kv.serve.attach_command"),
-    "replay": Verb("send a trace through the cache and report the hit rate", "mini_kv.traces.replay_command"),
-    "league": Verb("eviction policies side by side on a trace", "mini_kv.traces.league_command"),
-    "curve": Verb("hit rate at every pool size, and what more memory would buy", "mini_kv.traces.curve_command"),
-    "explain": Verb("where the hits of a trace went, one loss per row", "mini_kv.traces.explain_command"),
-    "trace": Verb("fetch a published trace, or make one from a seed", "mini_kv.traces.trace_command"),
-    "plan": Verb("groups, blocks and concurrency of a model in a given memory", "mini_kv.planning.plan_command"),
-    "run": Verb("test your file of a lab: the first failure, and how many more", "mini_kv.labkit.commands.run"),
-    "status": Verb("how far you are in every lab", "mini_kv.labkit.commands.status"),
-    "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "mini_kv.labkit.commands.hint"),
-    "predict": Verb("a lab's questions, to be answered before you run it", "mini_kv.labkit.commands.predict"),
-    "watch": Verb("test a lab again whenever you save your file", "mini_kv.labkit.commands.watch"),
-    "reset": Verb("put a lab's starter back as it was; your file is kept", "mini_kv.labkit.commands.reset"),
-    "grade": Verb("grade a folder of hand-ins, each lab in a process of its own", "mini_kv.labkit.commands.grade"),
-    "class": Verb("a gradebook, and a picture of what a class believes", "mini_kv.labkit.commands.class_picture"),
-    "release": Verb("a student's tree, or files for Gradescope and Classroom 50", "mini_kv.labkit.commands.release"),
-    "address": Verb("your repository's address in every file that carries one", "mini_kv.labkit.commands.address"),
-    "gpu-report": Verb("measure the kernels on your GPU; one file to send", "mini_kv.labkit.commands.gpu_report"),
-    "doctor": Verb("what this machine has and lacks", "mini_kv.labkit.commands.doctor"),
+    "attach": Verb("watch the cache of a running engine, ours or vLLM's", "serve"),
+    "replay": Verb("send a trace through the cache and report the hit rate", "traces.commands"),
+    "league": Verb("eviction policies side by side on a trace", "traces.commands"),
+    "curve": Verb("hit rate at every pool size, and what more memory would buy", "traces.commands"),
+    "explain": Verb("where the hits of a trace went, one loss per row", "traces.commands"),
+    "trace": Verb("fetch a published trace, or make one from a seed", "traces.commands"),
+    "plan": Verb("groups, blocks and concurrency of a model in a given memory", "planning"),
+    "run": Verb("test your file of a lab: the first failure, and how many more", "labkit.commands"),
+    "status": Verb("how far you are in every lab", "labkit.commands"),
+    "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),
+    "predict": Verb("a lab's questions, to be answered before you run it", "labkit.commands"),
+    "watch": Verb("test a lab again whenever you save your file", "labkit.commands"),
+    "reset": Verb("put a lab's starter back as it was; your file is kept", "labkit.commands"),
+    "grade": Verb("grade a folder of hand-ins, each lab in a process of its own", "labkit.commands"),
+    "class": Verb("a gradebook, and a picture of what a class believes", "labkit.commands"),
+    "release": Verb("a student's tree, or files for Gradescope and Classroom 50", "labkit.commands"),
+    "address": Verb("your repository's address in every file that carries one", "labkit.commands"),
+    "gpu-report": Verb("measure the kernels on your GPU; one file to send", "labkit.commands"),
+    "doctor": Verb("what this machine has and lacks", "labkit.commands"),
 }
 
 
@@ -92,10 +92,10 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mini-kv", description="A small, real KV-cache engine to learn from.")
     parser.add_argument("--version", action="version", version=f"mini-kv {__version__}")
     verbs = parser.add_subparsers(dest="command", metavar="VERB")
-    for name, (about, module_name, joined) in VERBS.items():
+    for name, (about, package, joined) in VERBS.items():
         parser_of_verb = verbs.add_parser(name, help=about)
         if name == verb:
-            module = import_module(module_name)
+            module = import_module(f"mini_kv.{package}.{name.replace('-', '_')}_command")
             module.add_arguments(parser_of_verb)
             parser_of_verb.set_defaults(run=module.run, parser=parser_of_verb)
             if joined:

@@ -12,7 +12,7 @@ from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import FenceError, source_of
 
 DATA = ROOT / "book" / "data" / "coverage.toml"
-_PACKAGES_WITH_PAGES = ("core", "trace", "viz", "attention")
+_PACKAGES_WITH_PAGES = ("core", "events", "viz", "attention")
 
 
 class Question(NamedTuple):

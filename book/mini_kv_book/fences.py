@@ -27,8 +27,8 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pymdownx.superfences import SuperFencesException
 
+from mini_kv.events.scenario import ScenarioError, load_scenario
 from mini_kv.lessons.instrument import STYLE
-from mini_kv.trace.scenario import ScenarioError, load_scenario
 from mini_kv.viz.figure import beside, fragment, played_data, story_data
 from mini_kv.viz.still import svg
 from mini_kv_book.kept import Cells, kept

@@ -18,7 +18,7 @@ from mini_kv_book import course, stills
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.runs import source_of
 
-PACKAGES = ("core", "trace", "viz", "attention", "engine", "lessons", "training")
+PACKAGES = ("core", "events", "viz", "attention", "engine", "lessons", "training")
 CONFIG = ROOT / "book" / "mkdocs.yml"
 PARTS = {
     "Why": ("01", "02"),

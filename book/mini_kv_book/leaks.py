@@ -15,8 +15,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from mini_kv.labkit.grading import leaks as of_code
-from mini_kv.labkit.grading.leaks import PUBLIC, Body, bare, bare_text, runs
+from mini_kv.labkit.grading import solution_leaks as of_code
+from mini_kv.labkit.grading.solution_leaks import PUBLIC, Body, bare, bare_text, runs
 from mini_kv_book.places import ROOT
 
 __all__ = ["PUBLIC", "Body", "bare", "bodies", "leaks", "public", "runs", "secrets", "shown"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from mini_kv.labkit.fixture import InWords, LabFailure, LabUnderTest
 from mini_kv.labkit.kernels.compiled import CAPABILITY, compile_calls
-from mini_kv.labkit.kernels.memory import KernelMemory
+from mini_kv.labkit.kernels.memory_access import KernelMemory
 
 UNTOUCHED = -777.0
 STALE = 1e4

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from mini_kv.labkit.fixture import LabUnderTest
-from mini_kv.labkit.kernels.memory import KernelMemory
+from mini_kv.labkit.kernels.memory_access import KernelMemory
 
 UNTOUCHED = -777.0
 """Stands where nothing has been written."""

@@ -15,7 +15,7 @@ from mini_kv.core.errors import SchedulerError
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.lives import free_queue, refuses, table
-from mini_kv.policy.admission import Hysteresis
+from mini_kv.policy.admission_strategies import Hysteresis
 
 from .chance import compare_lives, mixed
 from .helpers import PREEMPT, SCHEDULE, UPDATE, Play, the_figure, told

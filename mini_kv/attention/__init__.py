@@ -10,8 +10,8 @@ values lie; writing, gathering and copying them), `quantized` (the same in 8 bit
 layer), `options` (who sees whom), `reference` (attention over blocks, the obvious way), `plain` (the same in 60 lines
 of torch), `merge` (two parts of one attention put together), `torch_reader`, `torch_plan` and `torch_backend` (fast on
 a CPU), `triton_kernels`, `triton_plan` and `triton_backend` (fast on a GPU), `flashinfer_backend` and
-`flash_attn_backend` (other people's kernels, where they are installed), `checks` (what cannot work is refused),
-`backends` (the two calls above: which of all these to use, and why).
+`flash_attn_backend` (other people's kernels, where they are installed), `argument_checks` (what cannot work is
+refused), `backends` (the two calls above: which of all these to use, and why).
 
 (*) In the engine, layers of several groups share tensors, which its model runner allocates.
 

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from mini_kv.attention.checks import check_attention, check_write
+from mini_kv.attention.argument_checks import check_attention, check_write
 from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions

@@ -328,7 +328,8 @@ def memory(sizes: Sizes, seed: int) -> Row:
     """Return the row of bytes per block; each peer is weighed in a process of its own."""
 
     def prepare(peer: Peer) -> Run:
-        command = [sys.executable, "-m", "mini_kv.bench.memory", peer.name, str(sizes.memory_blocks), str(seed)]
+        module = "mini_kv.bench.memory_per_block"
+        command = [sys.executable, "-m", module, peer.name, str(sizes.memory_blocks), str(seed)]
         if peer.path is not None:
             command.append(str(peer.path))
 

@@ -13,11 +13,11 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from mini_kv.bench.radix_tree import RadixIndex
 from mini_kv.core.block import BlockHash, KVCacheBlock
 from mini_kv.core.block_hash import get_request_block_hasher, make_block_hash_with_group_id
 from mini_kv.core.block_pool import BlockHashToBlockMap
 from mini_kv.core.request import Request
-from mini_kv.policy.radix_tree import RadixIndex
 
 BLOCK_SIZE = 16
 NUM_TOKENS = 2_048

@@ -2,7 +2,8 @@
 
     python -m mini_kv.bench.tiers [--server redis://127.0.0.1:6379/0] [--json FILE]
 
-The pool here is a CPU's memory, and so is the first tier; a card's copies are predicted, by `mini_kv.tiers.cost`.
+The pool here is a CPU's memory, and so is the first tier. A card's copies are predicted, by
+`mini_kv.tiers.reload_cost`.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
-from mini_kv.tiers.cost import ReloadCost, line_through
+from mini_kv.tiers.reload_cost import ReloadCost, line_through
 from mini_kv.tiers.tiered_cache import TieredCache
 
 LENGTHS = (16, 32, 64, 128, 256, 480)

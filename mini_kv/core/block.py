@@ -44,4 +44,4 @@ class KVCacheBlock:
 
 
 BlockFactory: TypeAlias = Callable[[int], KVCacheBlock]
-"""Makes the block with the given id. `mini_kv.trace` passes a factory whose blocks report their changes."""
+"""Makes the block with the given id. `mini_kv.events` passes a factory whose blocks report their changes."""

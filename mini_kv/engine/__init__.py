@@ -2,17 +2,16 @@
 
 In reading order: `interface` (what a model and its attention must provide), `model` (a small Llama), `contiguous` (one
 text at a time, without a cache and with a contiguous one: the oracle), `kv_memory` (the bytes that blocks lie in),
-`model_runner` (the scheduler's plan becomes one forward over blocks), `drafts` (guesses that a step checks), `sampling`
-(logits to a token), `logprobs` (how likely it was), `detokenizer` (tokens to text that may be shown),
-`output_processor` (what the user gets), `config` (sizes and limits), `prompts` (checked, and made token ids),
-`llm_engine` (the loop around all of them), `llm` (a folder, and what it says), `stats` (the line in the log), `threads`
-(one is enough for a small model), `fingerprint` (which model the KV comes from), `poison` (debug mode: memory that
-holds no KV must not be read as KV), `tokenizer` and `tokenizer_patterns` (text to token ids and back), `errors`,
-`json_file`, `weights_file` and `checkpoint` (a model's files, checked while they are read), `terminal` and
-`generate_command` (the engine at a terminal). Checkpoints that others have trained run by way of transformers:
-`huggingface`, `latent_attention` (one vector in place of keys and values), `huggingface_checkpoint`,
-`huggingface_tokenizer`. Blocks that the pool evicts go on in `mini_kv.tiers`: `kv_transfer`, `tiered_engine`.
-`tensor_parallel`: a model cut over several processes.
+`model_runner` (the scheduler's plan becomes one forward over blocks), `drafts` (guesses that a step checks),
+`sampling` (logits to a token), `logprobs` (how likely it was), `detokenizer` (tokens to text that may be shown),
+`output_processor` (what the user gets), `config` (sizes and limits), `prompt_tokens` (checked, and made token ids),
+`llm_engine` (the loop around all of them), `llm` (a folder, and what it says), `engine_stats` (the line in the log),
+`threads` (one is enough for a small model), `fingerprint` (which model the KV comes from), `poison` (debug mode:
+memory that holds no KV must not be read as KV), `tokenizer` (text to token ids and back), `errors`, `json_file`,
+`weights_file` and `checkpoint` (a model's files, checked while they are read), `generation_screen` and `generate_text`
+(the engine at a terminal). Checkpoints that others have trained run by way of transformers: `hf`, and
+`latent_attention` (one vector in place of keys and values). Blocks that the pool evicts go on in `mini_kv.tiers`:
+`kv_transfer`, `tiered_engine`. `tensor_parallel`: a model cut over several processes.
 
 Needs torch, like `mini_kv.attention`.
 """

@@ -17,10 +17,10 @@ import torch
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import blocks_per_request, bytes_per_block, get_kv_cache_groups, with_cache_dtype
 from mini_kv.engine.config import DEFAULT_KV_CACHE_MEMORY, EngineConfig
-from mini_kv.engine.huggingface_tokenizer import HuggingFaceTokenizer
+from mini_kv.engine.hf.hf_tokenizer import HuggingFaceTokenizer
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.output_processor import RequestOutput
-from mini_kv.engine.prompts import Prompt, PromptError
+from mini_kv.engine.prompt_tokens import Prompt, PromptError
 from mini_kv.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -183,14 +183,14 @@ def load(
         if importlib.util.find_spec("transformers") is None:
             advice = "More kinds are read with the extra hf: in a checkout, pip install -e '.[hf]'"
             raise ConfigError(f"{error}. {advice}") from None
-    from mini_kv.engine.huggingface_checkpoint import load_huggingface
+    from mini_kv.engine.hf.hf_checkpoint import load_huggingface
 
     return load_huggingface(folder, dtype=number_type, device=device, untested=untested)
 
 
 def _dtype(name: str) -> torch.dtype | None:
     """Return the dtype of that name; `None` for "auto"."""
-    from mini_kv.engine.huggingface import DTYPES
+    from mini_kv.engine.hf.hf_model import DTYPES
 
     if name == "auto":
         return None

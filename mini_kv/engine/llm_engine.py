@@ -33,6 +33,7 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.engine.config import DEFAULT_KV_CACHE_MEMORY, EngineConfig
 from mini_kv.engine.detokenizer import IncrementalDetokenizer, TextTokenizer
 from mini_kv.engine.drafts import NgramProposer, num_right
+from mini_kv.engine.engine_stats import EngineStats, StatLogger
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.interface import CausalLM
 from mini_kv.engine.logprobs import gather_logprobs
@@ -48,9 +49,8 @@ from mini_kv.engine.output_processor import (
     sample_name,
 )
 from mini_kv.engine.poison import FiniteAttend, KVPoison, check_logits
-from mini_kv.engine.prompts import Prompt, check_request, params_per_prompt, prompt_token_ids
+from mini_kv.engine.prompt_tokens import Prompt, check_request, params_per_prompt, prompt_token_ids
 from mini_kv.engine.sampling import SamplingParams, sample_tokens
-from mini_kv.engine.stats import EngineStats, StatLogger
 from mini_kv.engine.threads import is_small, one_thread
 
 

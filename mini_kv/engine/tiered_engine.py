@@ -19,12 +19,12 @@ from mini_kv.engine.kv_transfer import KVTransfer
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.tiers.background import Thread, Worker
 from mini_kv.tiers.connector import KVConnectorMetadata, TieringConnector, tiered_parts
-from mini_kv.tiers.cost import LearnedCost
 from mini_kv.tiers.disk import DiskTier
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
+from mini_kv.tiers.reload_cost import LearnedCost
 from mini_kv.tiers.remote import RemoteTier, connect
-from mini_kv.tiers.scheduler import TieredScheduler
 from mini_kv.tiers.tiered_cache import TieredCache
+from mini_kv.tiers.tiered_scheduler import TieredScheduler
 
 
 @dataclass(frozen=True, slots=True)

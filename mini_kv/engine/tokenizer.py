@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.engine.errors import CheckpointError
+from mini_kv.engine.hf.tokenizer_patterns import GPT_2, KNOWN_PATTERNS
 from mini_kv.engine.json_file import MAX_TOKENIZER_BYTES, read_json
-from mini_kv.engine.tokenizer_patterns import GPT_2, KNOWN_PATTERNS
 
 _MAX_SPECIAL_TOKENS, _MAX_SPECIAL_LENGTH = 1024, 128
 """How many special tokens a tokenizer may have, of how many characters: a text is searched for all of them."""

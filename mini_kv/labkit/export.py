@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.learner_state import write_whole
 from mini_kv.labkit.progress import foreseen
 from mini_kv.labkit.scoreboard import LabResult, State
-from mini_kv.labkit.state import write_whole
 
 
 def rows(results: Sequence[LabResult]) -> list[dict[str, Any]]:

@@ -25,11 +25,11 @@ from types import FrameType, TracebackType
 
 from mini_kv.core.errors import KVCacheError
 from mini_kv.core.invariants import LEDGER, InvariantViolationError
+from mini_kv.events.story import story
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
 from mini_kv.labkit.scoreboard import LabResult
 from mini_kv.labkit.time_limit import TookTooLongError
-from mini_kv.trace.story import story
 from mini_kv.viz.text import LEGEND, draw_state
 
 MAX_LINES = 15

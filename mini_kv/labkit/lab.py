@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mini_kv.labkit.parts import OwnParts
+from mini_kv.labkit.learner_parts import OwnParts
 
 NEEDS = {
     "C": "the standard library and pytest",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.learner_state import State as Entries
+from mini_kv.labkit.learner_state import Tell, on_stderr, read_state, update_state
 from mini_kv.labkit.scoreboard import LabResult, State, all_ran
-from mini_kv.labkit.state import State as Entries
-from mini_kv.labkit.state import Tell, on_stderr, read_state, update_state
 
 
 def record_run(implementation: Implementation, results: Sequence[LabResult], tell: Tell = on_stderr) -> None:

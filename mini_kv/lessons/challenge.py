@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
+from mini_kv.events.metrics import memory_over_time
 from mini_kv.lessons.chain import Chain
-from mini_kv.lessons.live import LiveCache
-from mini_kv.trace.metrics import memory_over_time
+from mini_kv.lessons.small_cache import LiveCache
 
 
 @dataclass(frozen=True, slots=True)

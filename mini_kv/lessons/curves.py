@@ -14,10 +14,10 @@ from mini_kv.core.block import BlockHash
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
-from mini_kv.trace.edge import Edge, EdgeKind
-from mini_kv.trace.metrics import MemoryUse, memory_over_time
-from mini_kv.trace.recorder import Recorder
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, name_blocks, read_trace
+from mini_kv.events.edge import Edge, EdgeKind
+from mini_kv.events.metrics import MemoryUse, memory_over_time
+from mini_kv.events.recorder import Recorder
+from mini_kv.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, name_blocks, read_trace
 from mini_kv.traces.replay import ReplayReport, num_blocks_for_all, replay
 
 

@@ -26,15 +26,15 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, Past, generate_alone
 from mini_kv.engine.drafts import SpeculativeConfig
+from mini_kv.engine.engine_stats import StatLogger
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.poison import PoisonedKVError
-from mini_kv.engine.prompts import Prompt
+from mini_kv.engine.prompt_tokens import Prompt
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.stats import StatLogger
+from mini_kv.events.frame import frame_of
+from mini_kv.events.predict import right_choice
+from mini_kv.events.scenario import PlayedStep, Scenario, Step
 from mini_kv.lessons.watched import KeepsLogits, WatchedEngine, WatchedRunner, WatchedStep, exact, tiny
-from mini_kv.trace.frame import frame_of
-from mini_kv.trace.predict import right_choice
-from mini_kv.trace.scenario import PlayedStep, Scenario, Step
 
 TEXTS = (
     "A block that no request holds is free, and it stays cached until the memory is needed for something else.",

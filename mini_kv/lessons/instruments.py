@@ -19,13 +19,13 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.events.step_loop import run_step, sample_ready
 from mini_kv.lessons.instrument import Control, Instrument, Mark, View, handle
 from mini_kv.lessons.timeline import FIRST_OUTPUT_TOKEN, Arrival, timeline
 from mini_kv.lessons.windows import find_with_holes
-from mini_kv.trace.step import run_step, sample_ready
 from mini_kv.traces.curve import make_curve
-from mini_kv.traces.mooncake import TraceRequest
-from mini_kv.traces.prompts import make_prompts
+from mini_kv.traces.prompt_hashes import make_prompts
+from mini_kv.traces.readers.mooncake import TraceRequest
 from mini_kv.traces.runs import belady_hit_blocks
 
 WIDTH = 420

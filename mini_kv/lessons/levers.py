@@ -26,8 +26,8 @@ from mini_kv.lessons.slot_map import SlotMap
 from mini_kv.lessons.timeline import OUT, long_among_short
 from mini_kv.lessons.windows import held_at_each_token, held_while_computing
 from mini_kv.planning.cost import Card, Served, request_cost, tokens_per_second
-from mini_kv.tiers.cost import ReloadCost
-from mini_kv.traces.mooncake import TraceRequest
+from mini_kv.tiers.reload_cost import ReloadCost
+from mini_kv.traces.readers.mooncake import TraceRequest
 
 
 def waste_lever(lengths: Sequence[int]) -> Lever:

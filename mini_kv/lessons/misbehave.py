@@ -21,17 +21,17 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
-from mini_kv.trace.debug import DebugKVCacheManager
-from mini_kv.trace.leaks import Leak, find_leaks
-from mini_kv.trace.lifetimes import Life, Reuse, block_lives, histogram, residency, reuses
+from mini_kv.events.debug import DebugKVCacheManager
+from mini_kv.events.leaks import Leak, find_leaks
+from mini_kv.events.lifetimes import Life, Reuse, block_lives, histogram, residency, reuses
 from mini_kv.traces.causes import find_causes
-from mini_kv.traces.explain_command import report
+from mini_kv.traces.commands.explain_command import report
 from mini_kv.traces.faults import FAULTS
 from mini_kv.traces.generators import generate
-from mini_kv.traces.prompts import make_prompts
+from mini_kv.traces.observed_run import Watched, watch
+from mini_kv.traces.prompt_hashes import make_prompts
+from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.runs import Setup
-from mini_kv.traces.token_request import TokenRequest
-from mini_kv.traces.watch import Watched, watch
 from mini_kv.traces.waterfall import make_waterfall
 
 NUM_REQUESTS = 120
@@ -216,7 +216,7 @@ def debugged(name: str, seed: int = 0) -> Lines:
 
 
 def bars(values: dict[int, int], unit: str = "s") -> str:
-    """Return a histogram of `mini_kv.trace.lifetimes.histogram` as lines of text."""
+    """Return a histogram of `mini_kv.events.lifetimes.histogram` as lines of text."""
     most = max(values.values(), default=1)
     return "\n".join(
         f"below {bound:>3} {unit} {count:>6,} {'#' * round(40 * count / most)}".rstrip()

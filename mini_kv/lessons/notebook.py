@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mini_kv.core.errors import KVCacheError
+from mini_kv.events.scenario import PlayedStep, Scenario, load_scenario
+from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.lessons.chain import PRESETS, TOKENS, Chain, chain
 from mini_kv.lessons.challenge import CHALLENGES
 from mini_kv.lessons.element import story_element
 from mini_kv.lessons.lever import Lever
-from mini_kv.lessons.live import LiveCache
 from mini_kv.lessons.needs import need
-from mini_kv.trace.scenario import PlayedStep, Scenario, load_scenario
-from mini_kv.trace.traced_manager import TracedKVCacheManager
+from mini_kv.lessons.small_cache import LiveCache
 from mini_kv.viz import figure
 
 PROMPTS = {

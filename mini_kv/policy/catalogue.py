@@ -9,7 +9,7 @@ from typing import Any
 from mini_kv.core.block import KVCacheBlock
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.policy.admission import Strategy, strategies
+from mini_kv.policy.admission_strategies import Strategy, strategies
 from mini_kv.policy.eviction import Policy
 from mini_kv.policy.ranked import FIFO, LFU, LeafFirst, SeenTwice
 from mini_kv.policy.recent_then_used import RecentThenUsed

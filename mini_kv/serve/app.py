@@ -23,11 +23,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mini_kv.core.errors import KVCacheError
 from mini_kv.engine.llm import chat_prompts
 from mini_kv.engine.llm_engine import LLMEngine
-from mini_kv.engine.prompts import Prompt, PromptError, prompt_token_ids
+from mini_kv.engine.prompt_tokens import Prompt, PromptError, prompt_token_ids
 from mini_kv.serve.answers import Answer
 from mini_kv.serve.engine_loop import EngineLoop, Mailbox, Ticket
-from mini_kv.serve.live import LivePage
-from mini_kv.serve.metrics import Metrics
+from mini_kv.serve.live_page import LivePage
+from mini_kv.serve.prometheus import Metrics
 from mini_kv.serve.protocol import Ask, Fields, RequestError, read_chat, read_completion, read_json
 from mini_kv.serve.streams import EventStream, send_events, send_piece, unless_gone
 from mini_kv.serve.tenants import Tenants

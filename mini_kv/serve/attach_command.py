@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.engine.terminal import Screen, printable
+from mini_kv.engine.generation_screen import Screen, printable
 
 if TYPE_CHECKING:
     from mini_kv.serve.attach import Subscriber

@@ -25,6 +25,9 @@ from mini_kv.core.kv_cache_interface import (
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
+from mini_kv.events.edge import Edge, EdgeKind
+from mini_kv.events.recorder import Recorder, TracedBlock
+from mini_kv.events.traced_manager import ObservedKVCacheManager, Span
 from mini_kv.serve.kv_events import (
     MEDIUM_GPU,
     AllBlocksCleared,
@@ -33,9 +36,6 @@ from mini_kv.serve.kv_events import (
     BlockStored,
     external_block_hash,
 )
-from mini_kv.trace.edge import Edge, EdgeKind
-from mini_kv.trace.recorder import Recorder, TracedBlock
-from mini_kv.trace.traced_manager import ObservedKVCacheManager, Span
 
 _KINDS: dict[type[KVCacheSpec], str] = {
     MLAAttentionSpec: "mla_attention",

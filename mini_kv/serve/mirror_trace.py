@@ -27,7 +27,7 @@ class SeenRequest:
     last_batch: int = 0
 
     def as_line(self, begin: float) -> dict[str, Any]:
-        """Return it as a line of a trace of tokens; see `mini_kv.traces.token_trace`. `begin`: the trace's, seconds."""
+        """Return it as a line for `mini_kv.traces.readers.token_trace`. `begin`: the trace's start in seconds."""
         line: dict[str, Any] = {
             "timestamp": max(0, round((self.time - begin) * 1000)),
             "token_ids": self.token_ids[: self.num_prompt_tokens],

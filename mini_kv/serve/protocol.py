@@ -13,7 +13,7 @@ from reprlib import repr as shown
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.engine.prompts import Prompt
+from mini_kv.engine.prompt_tokens import Prompt
 from mini_kv.engine.sampling import SamplingParams
 
 MOST_PROMPTS, MOST_CHOICES, MOST_LOGPROBS = 64, 64, 20

@@ -11,7 +11,7 @@ from mini_kv.core.errors import ConfigError, KVCacheError
 if TYPE_CHECKING:
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.serve.app import Service
-    from mini_kv.serve.live import LiveStory
+    from mini_kv.serve.live_page import LiveStory
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SMALL_POOL, SMALL_BLOCK, BLOCK = 97, 8, 16
@@ -100,8 +100,8 @@ def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
     """Return the endpoint's engine and all around it. Raises `KVCacheError` if it cannot be made."""
     from mini_kv.serve.app import Service
     from mini_kv.serve.engine_loop import EngineLoop, Watcher
-    from mini_kv.serve.live import LivePage, save
-    from mini_kv.serve.metrics import Metrics
+    from mini_kv.serve.live_page import LivePage, save
+    from mini_kv.serve.prometheus import Metrics
     from mini_kv.serve.tenants import Tenants
 
     tenants = Tenants(keys)
@@ -124,7 +124,7 @@ def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
 def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngine, LiveStory | None]":
     """Return the engine, and what watches it if there is to be a page. Raises `KVCacheError`."""
     from mini_kv.engine.llm import LLM
-    from mini_kv.serve.live import LiveStory, plain_manager
+    from mini_kv.serve.live_page import LiveStory, plain_manager
 
     parts: dict[str, Any] = {}
     if args.labs is not None:

@@ -21,7 +21,7 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import EngineCoreOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.policy.admission import Hysteresis, ReservedBlocks
+from mini_kv.policy.admission_strategies import Hysteresis, ReservedBlocks
 
 
 class StandsStill(AssertionError):

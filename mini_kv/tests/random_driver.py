@@ -39,9 +39,9 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
+from mini_kv.events.debug import DebugKVCacheManager
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 from mini_kv.tests.reference import ContentOracle, Group, Namespace, Prefix, ReferenceCache, ReferenceRequest, Tables
-from mini_kv.trace.debug import DebugKVCacheManager
 
 Op: TypeAlias = tuple[Any, ...]
 """Name of the operation, then its arguments: the arguments of the method of `World` with that name."""

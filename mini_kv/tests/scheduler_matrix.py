@@ -17,7 +17,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.request_queue import SchedulingPolicy
-from mini_kv.policy.admission import Hysteresis, ReservedBlocks
+from mini_kv.policy.admission_strategies import Hysteresis, ReservedBlocks
 from mini_kv.tests.pairwise import Setting, pairwise_rows
 
 

@@ -18,7 +18,7 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.request_queue import SchedulingPolicy
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.policy.admission import Greedy
+from mini_kv.policy.admission_strategies import Greedy
 from mini_kv.tests.strict_worker import StrictWorker, alone
 
 

@@ -22,9 +22,9 @@ from mini_kv_book.policy import with_policy
 from mini_kv_book.runs import FenceError, run_chart, run_command, run_instrument, run_python, source_of
 
 import mini_kv
+from mini_kv.events.puzzle import puzzle_names
+from mini_kv.events.scenario import load_scenario, scenario_names
 from mini_kv.labkit.course import load_course
-from mini_kv.trace.puzzle import puzzle_names
-from mini_kv.trace.scenario import load_scenario, scenario_names
 
 FENCE = re.compile(r"^( *)```(kv-\w+) *\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -286,7 +286,7 @@ def test_a_symbol_is_shown_with_its_decorators_and_without_an_import():
     method = source_of("mini_kv.core.block_pool.BlockPool.touch")
     assert method.path == "mini_kv/core/block_pool.py"
     assert method.text.splitlines()[0].startswith("def touch(self, ")
-    assert source_of("mini_kv.trace.scenario.Step").text.startswith("@dataclass(frozen=True, slots=True)\nclass Step:")
+    assert source_of("mini_kv.events.scenario.Step").text.startswith("@dataclass(frozen=True, slots=True)\nclass Step:")
     inherited = source_of("mini_kv.core.single_type_kv_cache_manager.FullAttentionManager.free")
     assert inherited == source_of("mini_kv.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.free")
     assert source_of("mini_kv.viz.text.LEGEND").text == 'LEGEND = "#=cached  xN=ref_cnt"'

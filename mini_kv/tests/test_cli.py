@@ -15,9 +15,9 @@ import pytest
 
 from mini_kv import __version__
 from mini_kv.cli import main
+from mini_kv.events.events_file import EventsHeader, load_events
+from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.labkit.lab import shown
-from mini_kv.trace.events_file import EventsHeader, load_events
-from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.terminal import play_in_terminal, play_spans
 

@@ -8,13 +8,13 @@ import pytest
 from mini_kv_book.places import DOCS, ROOT
 from mini_kv_book.spine import spine
 
+from mini_kv.events.puzzle import puzzle_names
 from mini_kv.labkit import arena
 from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import load_lab
-from mini_kv.policy.admission import strategies
+from mini_kv.policy.admission_strategies import strategies
 from mini_kv.tests.golden.conformance import PARTS
 from mini_kv.tests.test_reference_pages import TRUE_AS_WRITTEN, errata
-from mini_kv.trace.puzzle import puzzle_names
 
 WORDS = [
     "zero",

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv import traces
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces import mooncake
 from mini_kv.traces.curve import Curve, make_curve
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, read_trace
-from mini_kv.traces.prompts import get_block_size, make_prompts
+from mini_kv.traces.prompt_hashes import get_block_size, make_prompts
+from mini_kv.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, read_trace
+from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.replay import replay
 from mini_kv.traces.synthetic import generate
-from mini_kv.traces.token_request import TokenRequest
 
-SMALL = Path(mooncake.__file__).with_name("small.jsonl")
+SMALL = Path(traces.__file__).with_name("small.jsonl")
 
 
 def curve_of(trace: Sequence[TraceRequest]) -> Curve:

@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mini_kv import traces
 from mini_kv.cli import main
-from mini_kv.traces import mooncake
 
-SMALL = str(Path(mooncake.__file__).with_name("small.jsonl"))
+SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 
 
 def test_the_answer_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:

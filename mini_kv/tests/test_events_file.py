@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from mini_kv.events.edge import Edge, EdgeKind
+from mini_kv.events.events_file import EventsError, EventsHeader, dump_events, load_events
+from mini_kv.events.frame import frame_of, frames
+from mini_kv.events.scenario import prefill
+from mini_kv.events.story import story
+from mini_kv.events.traced_manager import Span
 from mini_kv.tests.traced_run import lived, traced_kv
-from mini_kv.trace.edge import Edge, EdgeKind
-from mini_kv.trace.events_file import EventsError, EventsHeader, dump_events, load_events
-from mini_kv.trace.frame import frame_of, frames
-from mini_kv.trace.scenario import prefill
-from mini_kv.trace.story import story
-from mini_kv.trace.traced_manager import Span
 
 HEADER = EventsHeader(num_blocks=5, block_size=2, enable_caching=True)
 HEADER_LINE = '{"version": 1, "num_blocks": 5, "block_size": 2, "enable_caching": true}\n'

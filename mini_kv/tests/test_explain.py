@@ -17,12 +17,12 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.traces.causes import Cause, find_causes
-from mini_kv.traces.mooncake import TraceRequest, read_trace
 from mini_kv.traces.pair import explain_pair
-from mini_kv.traces.prompts import make_prompts
+from mini_kv.traces.prompt_hashes import make_prompts
+from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
+from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.replay import replay
 from mini_kv.traces.runs import Setup
-from mini_kv.traces.token_request import TokenRequest
 from mini_kv.traces.waterfall import Waterfall, make_waterfall
 
 SMALL = Path(__file__).parents[1] / "traces" / "small.jsonl"

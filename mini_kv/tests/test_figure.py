@@ -7,11 +7,11 @@ from importlib import resources
 import pytest
 
 from mini_kv.core.block_hash import make_block_hash_with_group_id
+from mini_kv.events.edge import Edge, EdgeKind
+from mini_kv.events.frame import BlockView, Frame
+from mini_kv.events.scenario import load_scenario, parse_scenario, scenario_names
+from mini_kv.events.traced_manager import Span
 from mini_kv.tests.traced_run import traced_kv
-from mini_kv.trace.edge import Edge, EdgeKind
-from mini_kv.trace.frame import BlockView, Frame
-from mini_kv.trace.scenario import load_scenario, parse_scenario, scenario_names
-from mini_kv.trace.traced_manager import Span
 from mini_kv.viz.figure import fragment, page, script, spans_data, story_data
 from mini_kv.viz.story_json import StoryWriter
 

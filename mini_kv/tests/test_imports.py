@@ -45,7 +45,7 @@ def import_in_a_new_process(module: str) -> tuple[float, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "module", ["mini_kv", "mini_kv.core.kv_cache_manager", "mini_kv.trace.debug", "mini_kv.engine.config"]
+    "module", ["mini_kv", "mini_kv.core.kv_cache_manager", "mini_kv.events.debug", "mini_kv.engine.config"]
 )
 def test_no_heavy_package_is_loaded(module: str) -> None:
     """The bookkeeping runs in a browser, where none of them is at hand; xxhash is loaded by who asks for it."""

@@ -18,13 +18,13 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
+from mini_kv.events.debug import manager_state
+from mini_kv.events.metrics import cached_over_time, held_over_time
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.story import story
+from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.tests.step_stories import BETWEEN_STEPS, IN_A_STEP, World, forked, low_gives_way, two_decode, with_drafts
 from mini_kv.tests.strict_worker import SchedulerFailure, alone
-from mini_kv.trace.debug import manager_state
-from mini_kv.trace.metrics import cached_over_time, held_over_time
-from mini_kv.trace.recorder import Recorder
-from mini_kv.trace.story import story
-from mini_kv.trace.traced_manager import TracedKVCacheManager
 
 EVERY_LINE = os.environ.get("MINI_KV_EVERY_CALL", "") == "1"
 EVERY_NTH = 1 if EVERY_LINE else 3

@@ -6,12 +6,12 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
+from mini_kv.events.debug import leak_report
+from mini_kv.events.leaks import Leak, find_leaks
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.scenario import prefill
+from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.tests.traced_run import random_life, traced_kv
-from mini_kv.trace.debug import leak_report
-from mini_kv.trace.leaks import Leak, find_leaks
-from mini_kv.trace.recorder import Recorder
-from mini_kv.trace.scenario import prefill
-from mini_kv.trace.traced_manager import TracedKVCacheManager
 
 
 class FreesWhatHasAName(FullAttentionManager):

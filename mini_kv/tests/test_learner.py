@@ -14,17 +14,17 @@ from types import ModuleType
 import pytest
 
 from mini_kv.cli import main
-from mini_kv.labkit.commands.hint import give_hint
-from mini_kv.labkit.commands.predict import ask_predictions
-from mini_kv.labkit.commands.reset import reset_starter
-from mini_kv.labkit.commands.status import status_lines
-from mini_kv.labkit.commands.story import find_test
+from mini_kv.labkit.commands.hint_command import give_hint
+from mini_kv.labkit.commands.predict_command import ask_predictions
+from mini_kv.labkit.commands.reset_command import reset_starter
+from mini_kv.labkit.commands.status_command import status_lines
+from mini_kv.labkit.commands.story_command import find_test
 from mini_kv.labkit.export import as_csv, as_gradescope, as_json, progress_page
 from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.lab import Lab, UnknownLabError, find_lab, load_lab
+from mini_kv.labkit.learner_state import read_state
 from mini_kv.labkit.progress import record_run
 from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard
-from mini_kv.labkit.state import read_state
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from mini_kv.events.edge import Edge, EdgeKind
+from mini_kv.events.lifetimes import Life, Residency, Reuse, block_lives, histogram, residency, reuses
+from mini_kv.events.scenario import prefill
+from mini_kv.events.traced_manager import Span, edges_of
 from mini_kv.tests.traced_run import lived, random_life, traced_kv
-from mini_kv.trace.edge import Edge, EdgeKind
-from mini_kv.trace.lifetimes import Life, Residency, Reuse, block_lives, histogram, residency, reuses
-from mini_kv.trace.scenario import prefill
-from mini_kv.trace.traced_manager import Span, edges_of
 
 
 def test_a_small_life_by_hand():

@@ -2,10 +2,9 @@
 
 import pytest
 
-from mini_kv.tests.traced_run import random_life, traced_kv
-from mini_kv.trace.edge import EdgeKind
-from mini_kv.trace.frame import Frame, frame_of
-from mini_kv.trace.metrics import (
+from mini_kv.events.edge import EdgeKind
+from mini_kv.events.frame import Frame, frame_of
+from mini_kv.events.metrics import (
     MemoryUse,
     cached_over_time,
     count_edges,
@@ -13,7 +12,8 @@ from mini_kv.trace.metrics import (
     memory_over_time,
     peak_usage,
 )
-from mini_kv.trace.scenario import prefill
+from mini_kv.events.scenario import prefill
+from mini_kv.tests.traced_run import random_life, traced_kv
 
 
 def test_a_small_life_counted_by_hand():

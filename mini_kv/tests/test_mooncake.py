@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.traces import mooncake
-from mini_kv.traces.mooncake import MAX_LINE_BYTES, TraceError, TraceRequest, format_request, name_blocks, read_trace
+from mini_kv import traces
+from mini_kv.traces.readers.mooncake import (
+    MAX_LINE_BYTES,
+    TraceError,
+    TraceRequest,
+    format_request,
+    name_blocks,
+    read_trace,
+)
 
 WAY_OUT = "--block-size says how many tokens an id stands for"
 GOOD = '{"timestamp": 5, "input_length": 1300, "output_length": 52, "hash_ids": [46, 47, 2353]}'
@@ -17,7 +24,7 @@ GOOD = '{"timestamp": 5, "input_length": 1300, "output_length": 52, "hash_ids": 
 
 @pytest.fixture(scope="module")
 def small_trace():
-    return read_trace(Path(mooncake.__file__).with_name("small.jsonl"))
+    return read_trace(Path(traces.__file__).with_name("small.jsonl"))
 
 
 @pytest.fixture

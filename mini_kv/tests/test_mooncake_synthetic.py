@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mini_kv.traces import synthetic
-from mini_kv.traces.mooncake import read_trace
+from mini_kv.traces.readers.mooncake import read_trace
 
 SMALL = Path(synthetic.__file__).with_name("small.jsonl")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.events.scenario import load_scenario
 from mini_kv.labkit.course import load_course
 from mini_kv.lessons.challenge import CHALLENGES
 from mini_kv.lessons.predict import questions
-from mini_kv.trace.scenario import load_scenario
 from mini_kv.viz.figure import key_step, story_data
 from mini_kv.viz.still import svg
 

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from mini_kv_book import licences
 
+from mini_kv.events.puzzle import puzzle_names
 from mini_kv.labkit.lab import all_labs
-from mini_kv.trace.puzzle import puzzle_names
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -43,7 +43,7 @@ def test_it_has_the_tests_of_every_lab_that_needs_only_python(course: zipfile.Zi
 
 
 def test_it_has_every_puzzle(course: zipfile.ZipFile) -> None:
-    files = {name.removeprefix("mini_kv/trace/") for name in course.namelist() if name.endswith(".toml")}
+    files = {name.removeprefix("mini_kv/events/") for name in course.namelist() if name.endswith(".toml")}
     assert {f"puzzles/{name}.toml" for name in puzzle_names()} <= files
 
 

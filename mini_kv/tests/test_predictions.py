@@ -7,6 +7,9 @@ import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.admission import AdmissionPolicy
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.scenario import load_scenario, prefill
+from mini_kv.events.traced_manager import TracedKVCacheManager, free_order_of
 from mini_kv.lessons.chain import PRESETS, chain
 from mini_kv.lessons.curves import (
     follow_replay,
@@ -15,17 +18,14 @@ from mini_kv.lessons.curves import (
     small_trace,
     waste_over_block_sizes,
 )
-from mini_kv.lessons.live import LiveCache
 from mini_kv.lessons.misbehave import idle_seconds, serve
 from mini_kv.lessons.predict import LOCK, Predict, questions, seen
-from mini_kv.lessons.second_home import story
+from mini_kv.lessons.small_cache import LiveCache
+from mini_kv.lessons.tiers_in_letters import story
 from mini_kv.lessons.timeline import PROMPT, long_among_short
 from mini_kv.lessons.windows import find_with_holes, held_while_computing, hits_of_the_second_round
 from mini_kv.planning.cost import H200, decode_step, request_cost, served
-from mini_kv.policy.admission import Greedy, Strategy
-from mini_kv.trace.recorder import Recorder
-from mini_kv.trace.scenario import load_scenario, prefill
-from mini_kv.trace.traced_manager import TracedKVCacheManager, free_order_of
+from mini_kv.policy.admission_strategies import Greedy, Strategy
 from mini_kv.traces.clock import replay_with_clock
 from mini_kv.traces.seen import common_length
 

@@ -10,8 +10,8 @@ import pytest
 from mini_kv import engine
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.chats import Chat, read_chat
-from mini_kv.traces.prompt_tokenizer import PromptTokenizer, library
+from mini_kv.traces.readers.chats import Chat, read_chat
+from mini_kv.traces.readers.prompt_tokenizer import PromptTokenizer, library
 
 pytest.importorskip(
     "tokenizers", reason="texts need tokenizers: make test, or in a checkout, pip install -e '.[tokenizer]'"

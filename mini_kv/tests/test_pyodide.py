@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mini_kv.trace.puzzle import puzzle_names
+from mini_kv.events.puzzle import puzzle_names
 
 ROOT = Path(__file__).parents[2]
 PYODIDE = Path(__file__).with_name("pyodide")
@@ -29,7 +29,7 @@ PAGE = (
     "pyproject.toml",
     "mini_kv/__init__.py",
     "mini_kv/core",
-    "mini_kv/trace",
+    "mini_kv/events",
     "mini_kv/viz",
     "mini_kv/labkit",
     "mini_kv/policy",
@@ -129,7 +129,7 @@ def test_the_browsers_python_is_another_one(browser: Answers) -> None:
 @pytest.mark.parametrize("part", ["stories", "frames", "drawings", "terminal"])
 def test_every_scenario_is_the_same(browser: Answers, here: Answers, part: str) -> None:
     """The same calls and edges, the same state after each step, drawn in the same characters."""
-    names = sorted(path.stem for path in (ROOT / "mini_kv/trace/scenarios").glob("*.toml"))
+    names = sorted(path.stem for path in (ROOT / "mini_kv/events/scenarios").glob("*.toml"))
     assert sorted(browser["scenarios"]) == sorted(here["scenarios"]) == names
     for name in names:
         assert browser["scenarios"][name][part] == here["scenarios"][name][part]
@@ -160,7 +160,7 @@ def test_every_golden_prefix_has_the_same_hash(browser: Answers, here: Answers, 
 def test_every_module_imports(browser: Answers, here: Answers) -> None:
     """All of core, trace and labkit, and the text of viz, from the files of a page alone."""
     assert browser["modules"] == here["modules"]
-    assert {"mini_kv.core.request", "mini_kv.trace.scenario", "mini_kv.viz.text", "mini_kv.labkit.plugin"} <= set(
+    assert {"mini_kv.core.request", "mini_kv.events.scenario", "mini_kv.viz.text", "mini_kv.labkit.plugin"} <= set(
         browser["modules"]
     )
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv import traces
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.parts import KVCacheParts
-from mini_kv.trace.edge import EdgeKind
-from mini_kv.trace.recorder import Recorder
-from mini_kv.traces import mooncake
-from mini_kv.traces.mooncake import TraceRequest, read_trace
+from mini_kv.events.edge import EdgeKind
+from mini_kv.events.recorder import Recorder
+from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
 from mini_kv.traces.replay import Found, num_blocks_for_all, replay
 from mini_kv.traces.synthetic import generate
 
@@ -21,7 +21,7 @@ def ask(num_tokens, *hash_ids):
 
 @pytest.fixture(scope="module")
 def small_trace():
-    return read_trace(Path(mooncake.__file__).with_name("small.jsonl"))
+    return read_trace(Path(traces.__file__).with_name("small.jsonl"))
 
 
 def figures(report, *names):

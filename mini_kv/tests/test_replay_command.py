@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.policy.admission import strategies
-from mini_kv.traces import mooncake
+from mini_kv import traces
+from mini_kv.policy.admission_strategies import strategies
+from mini_kv.traces.commands.replay_command import ProgressBar, add_arguments
+from mini_kv.traces.commands.replay_command import run as run_replay
 from mini_kv.traces.league import league
-from mini_kv.traces.mooncake import read_trace
-from mini_kv.traces.replay_command import ProgressBar, add_arguments
-from mini_kv.traces.replay_command import run as run_replay
+from mini_kv.traces.readers.mooncake import read_trace
 
 LFU_OF_LAB_13 = Path(__file__).parents[2] / "solutions" / "lab-13" / "solution.py"
-SMALL = str(Path(mooncake.__file__).with_name("small.jsonl"))
+SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 
 
 def run(*argv):

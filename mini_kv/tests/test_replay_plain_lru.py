@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.traces import mooncake
-from mini_kv.traces.mooncake import TraceRequest, read_trace
+from mini_kv import traces
 from mini_kv.traces.plain_lru import plain_lru_hit_tokens
+from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
 from mini_kv.traces.replay import replay
 from mini_kv.traces.synthetic import generate
 
@@ -73,7 +73,7 @@ ALL_RULES = STEPS[-1][0]
 
 @pytest.fixture(scope="module")
 def small_trace():
-    return read_trace(Path(mooncake.__file__).with_name("small.jsonl"))
+    return read_trace(Path(traces.__file__).with_name("small.jsonl"))
 
 
 def test_the_plain_lru_on_paper():

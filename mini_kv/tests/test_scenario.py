@@ -4,9 +4,9 @@ import doctest
 
 import pytest
 
-from mini_kv.trace import scenario as scenario_module
-from mini_kv.trace.frame import frame_of
-from mini_kv.trace.scenario import (
+from mini_kv.events import scenario as scenario_module
+from mini_kv.events.frame import frame_of
+from mini_kv.events.scenario import (
     Scenario,
     ScenarioError,
     ScenarioPlayer,
@@ -16,7 +16,7 @@ from mini_kv.trace.scenario import (
     parse_tokens,
     scenario_names,
 )
-from mini_kv.trace.story import first_difference, story
+from mini_kv.events.story import first_difference, story
 
 HEAD = 'title = "T"\nnum_blocks = 5\nblock_size = 2\n'
 

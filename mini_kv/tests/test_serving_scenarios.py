@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini_kv.trace.scenario import PlayedStep, ScenarioError, ScenarioPlayer, load_scenario, parse_scenario
+from mini_kv.events.scenario import PlayedStep, ScenarioError, ScenarioPlayer, load_scenario, parse_scenario
 from mini_kv.viz.figure import story_data
 
 HEAD = """

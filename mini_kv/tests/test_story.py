@@ -6,12 +6,12 @@ import random
 import pytest
 
 from mini_kv.core.errors import UnknownRequestError
+from mini_kv.events import story as story_module
+from mini_kv.events.frame import frame_of
+from mini_kv.events.scenario import ScenarioPlayer, load_scenario, prefill
+from mini_kv.events.story import first_difference, id_runs, story
+from mini_kv.events.traced_manager import free_order_of
 from mini_kv.tests.traced_run import traced_kv
-from mini_kv.trace import story as story_module
-from mini_kv.trace.frame import frame_of
-from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, prefill
-from mini_kv.trace.story import first_difference, id_runs, story
-from mini_kv.trace.traced_manager import free_order_of
 
 
 def test_examples_in_docstrings():

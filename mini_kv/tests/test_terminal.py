@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import pytest
 
-from mini_kv.trace.scenario import load_scenario, parse_scenario
+from mini_kv.events.scenario import load_scenario, parse_scenario
 from mini_kv.viz.terminal import play_in_terminal
 
 ROOT = Path(__file__).resolve().parents[2]

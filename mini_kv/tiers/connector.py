@@ -37,7 +37,7 @@ from mini_kv.core.kv_cache_interface import KVCacheConfig
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
-from mini_kv.tiers.memory import Lease
+from mini_kv.tiers.memory_tier import Lease
 from mini_kv.tiers.sealed import OVERHEAD_BYTES
 from mini_kv.tiers.tiered_cache import Fetch, Search, TieredCache
 

@@ -22,7 +22,7 @@ from functools import partial
 
 from mini_kv.tiers.background import Inline, Worker
 from mini_kv.tiers.disk import DiskTier
-from mini_kv.tiers.memory import Lease, MemoryTier
+from mini_kv.tiers.memory_tier import Lease, MemoryTier
 from mini_kv.tiers.remote import RemoteTier
 from mini_kv.tiers.sealed import DamagedError, seal, unseal
 

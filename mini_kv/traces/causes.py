@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mini_kv.core.kv_cache_interface import MambaSpec
 from mini_kv.traces.curve import Stack
-from mini_kv.traces.prompts import Prompt
+from mini_kv.traces.prompt_hashes import Prompt
 from mini_kv.traces.waterfall import Waterfall
 
 NAMED_FROM = 0.03

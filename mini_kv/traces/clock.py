@@ -22,9 +22,9 @@ from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.policy.admission import Strategy, strategies
-from mini_kv.trace.step import run_step, sample_ready
-from mini_kv.traces.mooncake import TraceRequest, name_blocks
+from mini_kv.events.step_loop import run_step, sample_ready
+from mini_kv.policy.admission_strategies import Strategy, strategies
+from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 
 MAX_BLOCKS = 1_000_000
 """Most blocks of a pool that is built here: this many take a second."""

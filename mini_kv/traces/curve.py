@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.prompts import Prompt
+from mini_kv.traces.prompt_hashes import Prompt
 
 
 class CurvePoint(NamedTuple):

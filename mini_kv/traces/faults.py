@@ -9,8 +9,8 @@ Both are invisible in a request: its answer is right. What they cost shows in a 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.seen import common_length
-from mini_kv.traces.token_request import TokenRequest
 
 HEAD = 24
 """Tokens before the time of day."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces.token_request import TokenRequest
+from mini_kv.traces.readers.token_request import TokenRequest
 
 Tokens: TypeAlias = tuple[int, ...]
 _VOCABULARY = 100_000

@@ -13,7 +13,7 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.policy.belady import belady
 from mini_kv.policy.catalogue import find_policy
 from mini_kv.policy.eviction import Policy, parts_of
-from mini_kv.traces.mooncake import TraceRequest, name_blocks
+from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 from mini_kv.traces.replay import ReplayReport, replay
 
 BELADY = "belady"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.block_hash import generate_block_hash_extra_keys
-from mini_kv.traces.prompts import make_prompts, new_request
+from mini_kv.traces.prompt_hashes import make_prompts, new_request
+from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.seen import common_length
-from mini_kv.traces.token_request import TokenRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ engine puts a block without a hash at the front of the free queue, to be reused 
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from mini_kv.traces.mooncake import TraceRequest
+from mini_kv.traces.readers.mooncake import TraceRequest
 
 
 def plain_lru_hit_tokens(trace: Iterable[TraceRequest], num_blocks: int | None = None) -> int:

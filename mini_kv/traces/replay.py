@@ -22,7 +22,7 @@ from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KV
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
-from mini_kv.traces.mooncake import TraceRequest, name_blocks
+from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 
 SHARES = {"nothing": 0.0, "less than 1/4": 0.25, "1/4 to 3/4": 0.75, "3/4 or more": math.inf}
 """Where the groups of `ReplayReport.found` end; each holds the shares below its end that no earlier group holds."""
@@ -112,7 +112,7 @@ def replay(
     """Send a trace through a `KVCacheManager`, by the rules above, and return what the cache did for it.
 
     Args:
-        trace: at least one request; a trace of tokens by way of `mini_kv.traces.prompts.as_hashes`.
+        trace: at least one request; a trace of tokens by way of `mini_kv.traces.prompt_hashes.as_hashes`.
         num_blocks: size of the pool, the null block included; `None` for unbounded, see `num_blocks_for_all`.
         concurrency: how many requests hold their blocks at once, at most.
         parts: what the cache is built from, where it is not the engine's own: a policy's queue, an observer's blocks.

@@ -22,7 +22,7 @@ from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.traces.prompts import Prompt
+from mini_kv.traces.prompt_hashes import Prompt
 
 
 @dataclass(frozen=True, slots=True)

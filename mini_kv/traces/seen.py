@@ -13,9 +13,9 @@ from bisect import bisect
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from mini_kv.traces.mooncake import TraceRequest
-from mini_kv.traces.prompts import Trace, token_requests
-from mini_kv.traces.token_request import TokenRequest
+from mini_kv.traces.prompt_hashes import Trace, token_requests
+from mini_kv.traces.readers.mooncake import TraceRequest
+from mini_kv.traces.readers.token_request import TokenRequest
 
 GRAM = 16
 """Tokens that agree by chance in no two places of a text."""

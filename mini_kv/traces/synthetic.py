@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from mini_kv.traces.mooncake import BLOCK_SIZE, TraceRequest, format_request
+from mini_kv.traces.readers.mooncake import BLOCK_SIZE, TraceRequest, format_request
 
 # Inclusive ranges of what is drawn: tokens, turns, milliseconds.
 _SYSTEM_PROMPT_TOKENS = ((1_200, 1_800), (4_000, 5_000), (300, 500), (2_200, 3_000))

@@ -14,7 +14,7 @@ from math import lcm
 from typing import NamedTuple
 
 from mini_kv.traces.curve import Stack
-from mini_kv.traces.prompts import Prompt, Trace, make_prompts, token_requests
+from mini_kv.traces.prompt_hashes import Prompt, Trace, make_prompts, token_requests
 from mini_kv.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
 from mini_kv.traces.seen import Behind, Shared, shared_and_behind
 

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from mini_kv.engine.hf.tokenizer_patterns import OURS
 from mini_kv.engine.tokenizer import byte_names, merge_pair
-from mini_kv.engine.tokenizer_patterns import OURS
 
 
 def learn_merges(texts: Sequence[str], num_merges: int) -> list[tuple[bytes, bytes]]:

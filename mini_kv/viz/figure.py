@@ -14,11 +14,11 @@ from importlib import resources
 from string import Template
 
 from mini_kv.core.request import RequestStatus
-from mini_kv.trace.frame import frames
-from mini_kv.trace.predict import Prediction
-from mini_kv.trace.puzzle import PuzzlePlayer
-from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
-from mini_kv.trace.traced_manager import Span
+from mini_kv.events.frame import frames
+from mini_kv.events.predict import Prediction
+from mini_kv.events.puzzle import PuzzlePlayer
+from mini_kv.events.scenario import PlayedStep, Scenario, ScenarioPlayer
+from mini_kv.events.traced_manager import Span
 from mini_kv.viz.language import fill, words
 from mini_kv.viz.still import MOST_BLOCKS, svg
 from mini_kv.viz.story_json import Data, StoryWriter

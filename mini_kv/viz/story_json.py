@@ -32,10 +32,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from mini_kv.trace.edge import Edge, EdgeKind
-from mini_kv.trace.frame import BlockView, Frame
-from mini_kv.trace.story import id_runs, story
-from mini_kv.trace.traced_manager import Span, edges_of
+from mini_kv.events.edge import Edge, EdgeKind
+from mini_kv.events.frame import BlockView, Frame
+from mini_kv.events.story import id_runs, story
+from mini_kv.events.traced_manager import Span, edges_of
 from mini_kv.viz.language import line_in
 from mini_kv.viz.text import draw_state
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from mini_kv.trace.frame import frames
-from mini_kv.trace.predict import Prediction
-from mini_kv.trace.scenario import PlayedStep, Scenario, ScenarioPlayer
-from mini_kv.trace.story import story_line
-from mini_kv.trace.traced_manager import Span
+from mini_kv.events.frame import frames
+from mini_kv.events.predict import Prediction
+from mini_kv.events.scenario import PlayedStep, Scenario, ScenarioPlayer
+from mini_kv.events.story import story_line
+from mini_kv.events.traced_manager import Span
 from mini_kv.viz.text import LEGEND, draw_state
 
 WIDTH = 78

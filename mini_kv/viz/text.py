@@ -8,7 +8,7 @@ free  next-> 10 7# <-last         the free queue: 10 is reused next; 7 can still
 
 from collections.abc import Collection, Sequence
 
-from mini_kv.trace.frame import BlockView, Frame
+from mini_kv.events.frame import BlockView, Frame
 from mini_kv.viz.language import fill, words
 
 LEGEND = "#=cached  xN=ref_cnt"

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from mini_kv.labkit import plugin
-from mini_kv.labkit.commands.story import story_texts
+from mini_kv.labkit.commands.story_command import story_texts
 from mini_kv.labkit.failure import parts_of
 from mini_kv.labkit.lab import Lab, load_lab
 from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard

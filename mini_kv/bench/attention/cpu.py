@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mini_kv.attention.backends import paged_attention
 from mini_kv.bench.attention import cpu_peers
-from mini_kv.bench.attention.clock import cpu_seconds
 from mini_kv.bench.attention.shapes import Inputs, Shape, decode, make_inputs, prefill
+from mini_kv.bench.attention.timing import cpu_seconds
 from mini_kv.bench.measure import Spread, spread, take_turns
 
 LAYERS_BYTES = 512 * 2**20

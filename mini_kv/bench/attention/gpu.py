@@ -17,8 +17,8 @@ from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.reference import attend_once, visible_kv
 from mini_kv.bench.attention import gpu_peers
-from mini_kv.bench.attention.clock import Calls, gpu_seconds
 from mini_kv.bench.attention.shapes import Inputs, Shape, decode, make_inputs, prefill
+from mini_kv.bench.attention.timing import Calls, gpu_seconds
 
 _SETS_BYTES = 512 * 2**20
 """Keys and values of all sets together: far more than the 50 to 60 MB of a GPU's last cache."""

@@ -10,9 +10,9 @@ import torch
 from mini_kv.attention import triton_backend
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.attention.triton_plan import Plan, Tiles, pick_splits
-from mini_kv.bench.attention.clock import gpu_seconds
 from mini_kv.bench.attention.gpu import Clock
 from mini_kv.bench.attention.shapes import Inputs, Shape, decode, make_inputs, prefill
+from mini_kv.bench.attention.timing import gpu_seconds
 
 SHAPES = {
     "decode B32 4k": decode(32, 4096),

@@ -15,7 +15,7 @@ import torch
 
 from mini_kv.bench.attention.cpu_peers import VARIABLE
 from mini_kv.bench.beside_vllm.compare import AGREE, compare
-from mini_kv.bench.beside_vllm.live import ask_at, live_run
+from mini_kv.bench.beside_vllm.running_server import ask_at, live_run
 from mini_kv.bench.beside_vllm.workload import (
     BLOCK_SIZE,
     LIMITS,

@@ -12,7 +12,7 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.request import Request
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.trace.step import run_step
+from mini_kv.events.step_loop import run_step
 
 
 class MiniKV(Peer):

@@ -2,5 +2,5 @@
 
 Standard library only; runs in a browser. In reading order: `request_queue`, `output` (what a step is), `config` (the
 limits, and what can ever run under them), `admission` (when a newcomer may enter), `step` (what is kept of the step
-under way), `checks`, `scheduler`.
+under way), `scheduler_checks`, `scheduler`.
 """

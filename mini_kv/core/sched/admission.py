@@ -2,7 +2,7 @@
 
 A newcomer that fits now may still be let in too early: running requests grow by a token per step, and if it took the
 last block, one of them is preempted a moment later and pays for all of its tokens again. Blocks kept back prevent that,
-and are of no use otherwise. `mini_kv.policy.admission` holds more strategies.
+and are of no use otherwise. `mini_kv.policy.admission_strategies` holds more strategies.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from mini_kv.core.errors import SchedulerError
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.mamba_manager import mamba_block_aligned_split
 from mini_kv.core.request import Request, RequestStatus
-from mini_kv.core.sched import checks
+from mini_kv.core.sched import scheduler_checks
 from mini_kv.core.sched.admission import AdmissionPolicy, Greedy
 from mini_kv.core.sched.config import SchedulerConfig, check_limits
 from mini_kv.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
@@ -99,7 +99,7 @@ class Scheduler:
         long for the model, for the pool, or for one step where prompts must not be cut.
         """
         self._recover_if_torn()
-        checks.check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
+        scheduler_checks.check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
         self._note_limits(request, max_tokens, frozenset(stop_token_ids), priority)
         self._is_torn = True
         self.waiting.add_request(request)
@@ -108,7 +108,7 @@ class Scheduler:
 
     def _note_limits(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
         """Note on a new request when it came, when it ends, and how urgent it is."""
-        request.max_slots = checks.max_slots(self.config, request, max_tokens)
+        request.max_slots = scheduler_checks.max_slots(self.config, request, max_tokens)
         request.stop_token_ids = stop_token_ids
         request.priority = priority
         request.arrival = self._num_arrived
@@ -141,10 +141,10 @@ class Scheduler:
         `KVCacheManager.fork` raise.
         """
         self._recover_if_torn()
-        parent = checks.check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
+        parent = scheduler_checks.check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
         if len(self.running) == self.config.max_num_seqs:
             return False
-        checks.check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
+        scheduler_checks.check_new(self.kv_cache_manager, self.config, self.requests, child, max_tokens)
         # The manager checks this as well, but by then a refusal would look like an interrupt.
         check_fork(self.kv_cache_manager.coordinator, self.kv_cache_manager.requests, parent, child)
         self._note_limits(child, max_tokens, parent.stop_token_ids, parent.priority)
@@ -182,7 +182,7 @@ class Scheduler:
         self._schedule_running(step)
         if self.num_preemptions == num_preemptions:  # else a preempted request would come straight back in
             self._schedule_waiting(step)
-            checks.check_progress(self.waiting, self.running)
+            scheduler_checks.check_progress(self.waiting, self.running)
         step.output.kv_cache_block_copies = self.kv_cache_manager.take_kv_cache_block_copies()
         step.output.finished_req_ids, self._finished_req_ids = self._finished_req_ids, []
         step.output.preempted_req_ids, self._preempted_req_ids = self._preempted_req_ids, []
@@ -203,8 +203,8 @@ class Scheduler:
         for a token that is none; nothing is changed then.
         """
         self._recover_if_torn()
-        step = checks.check_is_under_way(self.step, scheduler_output)
-        requests = checks.checked_results(step, sampled_token_ids)
+        step = scheduler_checks.check_is_under_way(self.step, scheduler_output)
+        requests = scheduler_checks.checked_results(step, sampled_token_ids)
         step.before_results = [(request, request.num_tokens, len(request.block_hashes)) for request in requests]
         self._is_torn = True
         self.kv_cache_manager.finish_kv_cache_block_copies()
@@ -278,7 +278,7 @@ class Scheduler:
         Raises `SchedulerError` if the request is not running or still in its prompt, or if a layer keeps states.
         """
         self._recover_if_torn()
-        request = checks.check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)
+        request = scheduler_checks.check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)
         request.spec_token_ids = list(token_ids)
 
     # Requests that run.

@@ -1,8 +1,10 @@
-"""The learner's verbs of mini-kv, one per file, and an instructor's: `grade`, `class_picture`, `release`, `address`.
+"""The learner's verbs of mini-kv and an instructor's, one module for each.
 
-In the order of the course: `story`, `puzzle`, `run`, `status`, `predict`, `hint`, `watch`, `reset`, `generate`,
-`doctor`, `gpu_report`. Each file says in add_arguments what the verb takes, and does it in run, which returns the exit
-status. mini-kv loads the file of the verb that was typed and no other, so that no verb waits for what it does not use.
+In the order of the course: `story_command`, `puzzle_command`, `run_command`, `status_command`, `predict_command`,
+`hint_command`, `watch_command`, `reset_command`, `generate_command`, `doctor_command`, `gpu_report_command`. For an
+instructor: `grade_command`, `class_command`, `release_command`, `address_command`. Each module has a function for the
+verb's arguments and one that runs it and returns the exit status. mini-kv loads the module of the verb that was typed
+and no other.
 """
 
 import argparse

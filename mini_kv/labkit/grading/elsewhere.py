@@ -16,8 +16,8 @@ from mini_kv.labkit.grading.handins import read_handin
 from mini_kv.labkit.grading.isolation import find_walls
 from mini_kv.labkit.grading.release import release
 from mini_kv.labkit.lab import Lab, find_lab
+from mini_kv.labkit.learner_state import write_whole
 from mini_kv.labkit.scoreboard import State
-from mini_kv.labkit.state import write_whole
 
 SETUP = """#!/usr/bin/env bash
 set -e

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_kv.labkit.commands.predict import is_right
+from mini_kv.labkit.commands.predict_command import is_right
 from mini_kv.labkit.grading.copies import CANARY, fresh_copy
 from mini_kv.labkit.grading.handins import HandIn
 from mini_kv.labkit.grading.inside import LIMITS, PIPES

@@ -11,7 +11,7 @@ from typing import Any
 
 from mini_kv.labkit.grading.grade import Mark
 from mini_kv.labkit.lab import Lab
-from mini_kv.labkit.state import write_whole
+from mini_kv.labkit.learner_state import write_whole
 
 FILE = "marks.json"
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mini_kv.labkit.course import load_course
-from mini_kv.labkit.grading.leaks import bare_text, found_in, secrets
+from mini_kv.labkit.grading.solution_leaks import bare_text, found_in, secrets
 from mini_kv.labkit.lab import all_labs
 
 LEFT_OUT = ("solutions", "book", ".ci", ".github", "mini_kv/tests")

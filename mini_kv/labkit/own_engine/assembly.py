@@ -22,7 +22,7 @@ from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
-from mini_kv.labkit.parts import OwnParts
+from mini_kv.labkit.learner_parts import OwnParts
 
 if TYPE_CHECKING:
     from torch import Tensor

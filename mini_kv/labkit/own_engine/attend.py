@@ -14,7 +14,7 @@ from mini_kv.attention.options import AttentionOptions
 from mini_kv.engine.kv_memory import Layers
 from mini_kv.engine.model_runner import RunnerParts
 from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.parts import OwnParts
+from mini_kv.labkit.learner_parts import OwnParts
 
 
 def runner_parts(own: OwnParts) -> RunnerParts:

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mini_kv.engine.generate_command import prepare, show
-from mini_kv.engine.terminal import printable
+from mini_kv.engine.generate_text import prepare, show
+from mini_kv.engine.generation_screen import printable
 from mini_kv.labkit import LabTodo
 from mini_kv.labkit.lab import all_labs, shown
+from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import seams
 from mini_kv.labkit.own_engine.blame import Search
 from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, Trial
-from mini_kv.labkit.parts import OwnParts
 from mini_kv.labkit.time_limit import TookTooLongError
 
 

@@ -19,8 +19,8 @@ from mini_kv.labkit.implementation import (
 )
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, LabPart
+from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
-from mini_kv.labkit.parts import OwnParts
 from mini_kv.labkit.time_limit import TookTooLongError, time_limit
 
 

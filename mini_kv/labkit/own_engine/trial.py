@@ -6,13 +6,13 @@ from collections.abc import Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mini_kv.labkit.parts import OwnParts
+from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.time_limit import TookTooLongError, time_limit
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mini_kv.engine.generate_command import Deltas
+    from mini_kv.engine.generate_text import Deltas
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import DeltaOutput
 
@@ -45,7 +45,7 @@ class Trial:
     def prepare(self) -> "LLMEngine | None":
         """Build the engine and add the prompts; return it, or `None` if that failed."""
         # Imported late: torch is needed from here on.
-        from mini_kv.engine.generate_command import make_engine, start
+        from mini_kv.engine.generate_text import make_engine, start
         from mini_kv.labkit.own_engine.assembly import seams
 
         try:

@@ -9,8 +9,8 @@ import torch
 
 from mini_kv.bench.attention import cpu, cpu_peers, gpu, gpu_peers
 from mini_kv.bench.attention.__main__ import main
-from mini_kv.bench.attention.clock import cpu_seconds
 from mini_kv.bench.attention.shapes import Shape, decode, make_inputs, prefill
+from mini_kv.bench.attention.timing import cpu_seconds
 from mini_kv.bench.measure import Spread
 from mini_kv.tests.attention.problem import relative_error
 

@@ -16,7 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from mini_kv.labkit.fixture import LabFailure
 from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.kernels.memory import KernelMemory, draw_lanes
+from mini_kv.labkit.kernels.memory_access import KernelMemory, draw_lanes
 
 with interpreted():
 

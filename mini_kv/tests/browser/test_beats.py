@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mini_kv.lessons import second_home
+from mini_kv.events.scenario import load_scenario, parse_scenario, scenario_names
+from mini_kv.lessons import tiers_in_letters
 from mini_kv.lessons.levers import waste_lever
 from mini_kv.tests.story_examples import crowded_run
-from mini_kv.trace.scenario import load_scenario, parse_scenario, scenario_names
 from mini_kv.viz.figure import page, story_data
 from mini_kv.viz.state import ids
 from mini_kv.viz.still import MOST_BLOCKS, TINTS, svg
@@ -305,7 +305,7 @@ def shelves_of(picture):
 @pytest.mark.parametrize("width", [360, 720])
 def test_a_still_has_the_shelves_below_the_queue(open_page, tmp_path, width):
     """Blocks that go down to memory, and come up again: headings, places and tags, step by step."""
-    data = second_home.story(("abcd", "wxyz", "abcd"), num_blocks=5, memory_blocks=7)
+    data = tiers_in_letters.story(("abcd", "wxyz", "abcd"), num_blocks=5, memory_blocks=7)
     for shown, picture in same_in_both(open_page, tmp_path, data, width):
         assert [*shown.evaluate(SHELVES)] == shelves_of(picture)
     tags = {one[2] for one in shelves_of(svg(data, 3, width)) if len(one[2]) == 4}

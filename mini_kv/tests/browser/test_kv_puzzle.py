@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv.events.puzzle import load_puzzle
 from mini_kv.tests.test_puzzles import SOLUTIONS
-from mini_kv.trace.puzzle import load_puzzle
 from mini_kv.viz.figure import script
 
 PACKED = Path(__file__).parents[3] / "book" / "docs" / "assets" / "kv-lab"

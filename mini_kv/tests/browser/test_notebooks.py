@@ -13,8 +13,8 @@ from threading import Thread
 
 import pytest
 
-from mini_kv.lessons.live import LiveCache
-from mini_kv.trace.scenario import load_scenario
+from mini_kv.events.scenario import load_scenario
+from mini_kv.lessons.small_cache import LiveCache
 
 pytestmark = pytest.mark.notebooks
 

@@ -8,7 +8,7 @@ from mini_kv import LLM, ConfigError, EngineConfig, SamplingParams, SchedulerCon
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.llm_engine import LLMEngine
-from mini_kv.engine.prompts import PromptError
+from mini_kv.engine.prompt_tokens import PromptError
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
 TEXT = "A block is free when"

@@ -10,10 +10,10 @@ from mini_kv.core.errors import ConfigError, RepeatedRequestError
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.config import EngineConfig
+from mini_kv.engine.engine_stats import CachingMetrics, StatLogger
 from mini_kv.engine.llm_engine import LLMEngine
-from mini_kv.engine.prompts import PromptError
+from mini_kv.engine.prompt_tokens import PromptError
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.stats import CachingMetrics, StatLogger
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, small_model
 from mini_kv.tests.engine.test_detokenizer import Letters
 

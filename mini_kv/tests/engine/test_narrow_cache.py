@@ -19,7 +19,7 @@ from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.tiered_cache import TieredCache
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)

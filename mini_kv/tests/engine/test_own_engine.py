@@ -9,13 +9,13 @@ import pytest
 from mini_kv.cli import build_parser, main
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.sched.config import SchedulerConfig
-from mini_kv.engine.generate_command import make_engine, start
+from mini_kv.engine.generate_text import make_engine, start
 from mini_kv.labkit.lab import all_labs
 from mini_kv.labkit.own_engine.assembly import seams
 from mini_kv.labkit.own_engine.command import run_with_labs
 from mini_kv.labkit.own_engine.found import find_parts, own_parts
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
-from mini_kv.tests.engine.test_generate_command import without_torch
+from mini_kv.tests.engine.test_generate_text import without_torch
 
 REPOSITORY = Path(__file__).parents[3]
 SOLUTIONS = REPOSITORY / "solutions"

@@ -20,8 +20,8 @@ from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
 from mini_kv.tests.tiers.tiers_driver import TROUBLES, FakeServer
 from mini_kv.tiers.background import Inline, Thread, Worker
-from mini_kv.tiers.cost import LearnedCost, ReloadCost
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
+from mini_kv.tiers.reload_cost import LearnedCost, ReloadCost
 from mini_kv.tiers.remote import Breaker, RemoteTier
 from mini_kv.tiers.tiered_cache import TieredCache
 

@@ -23,7 +23,7 @@ from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tests.engine.failing_stories import KINDS, MODELS, Fuse, OnlyAttention
 from mini_kv.tests.tiers.tiers_driver import FakeServer
 from mini_kv.tiers.disk import DiskTier
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.remote import RemoteTier
 from mini_kv.tiers.tiered_cache import TieredCache
 

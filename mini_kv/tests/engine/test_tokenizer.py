@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_kv.engine.errors import CheckpointError
+from mini_kv.engine.hf.tokenizer_patterns import GPT_2, KNOWN_PATTERNS, patterns_in
 from mini_kv.engine.tokenizer import Tokenizer, python_pattern
-from mini_kv.engine.tokenizer_patterns import GPT_2, KNOWN_PATTERNS, patterns_in
 
 TINY = Path(__file__).parents[2] / "engine" / "tiny" / "tokenizer.json"
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 
 from mini_kv.bench.beside_vllm.__main__ import as_run, main, read_recording
 from mini_kv.bench.beside_vllm.compare import AGREE, compare
-from mini_kv.bench.beside_vllm.live import live_run
+from mini_kv.bench.beside_vllm.running_server import live_run
 from mini_kv.bench.beside_vllm.workload import (
     BLOCK_SIZE,
     LIMITS,

@@ -21,6 +21,9 @@ from mini_kv.core.request import LoRARequest, MultiModalFeature
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
+from mini_kv.events.edge import EdgeKind
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.traced_manager import TracedKVCacheManager, edges_of
 from mini_kv.serve import kv_events
 from mini_kv.serve.kv_events import (
     AllBlocksCleared,
@@ -36,9 +39,6 @@ from mini_kv.serve.kv_events_manager import EventsKVCacheManager
 from mini_kv.serve.kv_events_publisher import ZmqEventPublisher, publishing
 from mini_kv.tests.engine.small_models import small_model
 from mini_kv.tests.kv_events.record_kv_events import EVENTS, RECORDING, with_bytes
-from mini_kv.trace.edge import EdgeKind
-from mini_kv.trace.recorder import Recorder
-from mini_kv.trace.traced_manager import TracedKVCacheManager, edges_of
 
 RECORDED = json.loads(RECORDING.read_text(encoding="utf-8"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.commands import release as release_command
+from mini_kv.labkit.commands import release_command
 from mini_kv.labkit.grading.elsewhere import classroom50_test, gradescope_zip, main
 from mini_kv.labkit.grading.grade import Mark
 from mini_kv.labkit.grading.gradebook import as_csv, gradebook_csv, gradebook_page, load, save

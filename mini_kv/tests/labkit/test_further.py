@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.commands.status import status_lines
+from mini_kv.labkit.commands.status_command import status_lines
 from mini_kv.labkit.implementation import Implementation, load_file
 from mini_kv.labkit.lab import all_labs, find_lab
 from mini_kv.labkit.scoreboard import LabResult, State, draw_scoreboard

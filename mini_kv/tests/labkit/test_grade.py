@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.commands.grade import run
+from mini_kv.labkit.commands.grade_command import run
 from mini_kv.labkit.grading.grade import Grader
 from mini_kv.labkit.grading.handins import MAX_BYTES, HandIn, find_handins
 from mini_kv.labkit.grading.isolation import Walls, find_walls

@@ -12,7 +12,7 @@ from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.implementation import load_file
 from mini_kv.labkit.kernels.compiled import compile_calls
 from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.kernels.memory import KernelMemory
+from mini_kv.labkit.kernels.memory_access import KernelMemory
 from mini_kv.labkit.lab import load_lab
 
 ROOT = Path(__file__).parents[3]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.commands.predict import ask_next
+from mini_kv.labkit.commands.predict_command import ask_next
 from mini_kv.labkit.lab import Lab, load_lab
+from mini_kv.labkit.learner_state import update_state
 from mini_kv.labkit.progress import foreseen
-from mini_kv.labkit.state import update_state
 
 pytestmark = pytest.mark.slow
 

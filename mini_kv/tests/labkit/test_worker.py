@@ -6,9 +6,9 @@ from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
+from mini_kv.events.step_loop import run_step
 from mini_kv.labkit.fixture import LabFailure
-from mini_kv.labkit.worker import RememberingWorker
-from mini_kv.trace.step import run_step
+from mini_kv.labkit.slot_worker import RememberingWorker
 
 
 def first_step() -> SchedulerOutput:

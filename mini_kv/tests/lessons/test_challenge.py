@@ -5,7 +5,7 @@ import pytest
 from mini_kv.lessons.chain import chain
 from mini_kv.lessons.challenge import CHALLENGES, Challenge
 from mini_kv.lessons.lever import Lever
-from mini_kv.lessons.live import LiveCache
+from mini_kv.lessons.small_cache import LiveCache
 
 OF_PROMPTS = {"thrown out", "nothing spared"}
 """These need a model: in test_generation.py."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mini_kv.events.metrics import MemoryUse
 from mini_kv.lessons.curves import (
     FollowedRequest,
     OverlapGroup,
@@ -15,8 +16,7 @@ from mini_kv.lessons.curves import (
     small_trace,
     waste_over_block_sizes,
 )
-from mini_kv.trace.metrics import MemoryUse
-from mini_kv.traces.mooncake import TraceRequest
+from mini_kv.traces.readers.mooncake import TraceRequest
 from mini_kv.traces.replay import replay
 
 # Two chats of two turns that take turns, in blocks of 512: each second turn begins with the whole first one.

@@ -7,6 +7,7 @@ import pytest
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.contiguous import NoCache, generate_alone
 from mini_kv.engine.sampling import SamplingParams
+from mini_kv.events.scenario import ScenarioPlayer, load_scenario
 from mini_kv.lessons.challenge import CHALLENGES
 from mini_kv.lessons.generation import (
     TEXTS,
@@ -28,7 +29,6 @@ from mini_kv.lessons.notebook import PromptPlayer
 from mini_kv.lessons.predict import questions
 from mini_kv.lessons.watched import ForgetsNewBlocks, WatchedEngine, WatchedRunner, tiny
 from mini_kv.tests.test_predictions import ABOUT_THE_ENGINE
-from mini_kv.trace.scenario import ScenarioPlayer, load_scenario
 
 SCENARIO = load_scenario("from-prompt-to-text")
 

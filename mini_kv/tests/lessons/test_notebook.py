@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.scenario import ScenarioError, load_scenario, prefill
+from mini_kv.events.traced_manager import TracedKVCacheManager
 from mini_kv.lessons import timeline
 from mini_kv.lessons.chart import LOOKS, bar_chart, line_chart, stacked_chart, timeline_chart
 from mini_kv.lessons.needs import MissingPackageError, need
 from mini_kv.lessons.notebook import LivePlayer, Story
-from mini_kv.trace.recorder import Recorder
-from mini_kv.trace.scenario import ScenarioError, load_scenario, prefill
-from mini_kv.trace.traced_manager import TracedKVCacheManager
 from mini_kv.viz import figure
 
 ROOT = Path(__file__).parents[3]

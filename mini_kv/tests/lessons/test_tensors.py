@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mini_kv.events.scenario import ScenarioPlayer, load_scenario
 from mini_kv.lessons import tensors
 from mini_kv.lessons.predict import questions
 from mini_kv.lessons.quantization_error import errors
@@ -22,7 +23,6 @@ from mini_kv.lessons.tensors import (
     write_steps,
 )
 from mini_kv.tests.test_predictions import ABOUT_ATTENTION
-from mini_kv.trace.scenario import ScenarioPlayer, load_scenario
 
 
 def test_examples_in_docstrings():

@@ -1,6 +1,7 @@
 """The timeline: what each request did in each step, and that it is the scheduler's own story."""
 
 from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.events.scenario import ScenarioPlayer, load_scenario
 from mini_kv.lessons.timeline import (
     ABSENT,
     AGAIN,
@@ -13,8 +14,7 @@ from mini_kv.lessons.timeline import (
     timeline,
     who_runs_next,
 )
-from mini_kv.policy.admission import Greedy
-from mini_kv.trace.scenario import ScenarioPlayer, load_scenario
+from mini_kv.policy.admission_strategies import Greedy
 
 SIGNS = {ABSENT: " ", WAITS: ".", PROMPT: "P", ANSWER: "a", OUT: "x", AGAIN: "R"}
 

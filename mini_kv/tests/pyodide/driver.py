@@ -60,7 +60,7 @@ def answers() -> dict[str, Any]:
 def modules() -> list[str]:
     """Import all of core, trace and labkit, and viz as far as it is text; return the names."""
     names = ["mini_kv", "mini_kv.viz.text", "mini_kv.viz.terminal"]
-    for package in ("mini_kv.core", "mini_kv.trace", "mini_kv.labkit"):
+    for package in ("mini_kv.core", "mini_kv.events", "mini_kv.labkit"):
         path = importlib.import_module(package).__path__
         names += [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(path))]
     for name in names:
@@ -70,7 +70,7 @@ def modules() -> list[str]:
 
 def scenarios() -> dict[str, Any]:
     """Play every scenario: story, frame and drawing per step, and the whole as the terminal shows it."""
-    from mini_kv.trace.scenario import ScenarioPlayer, load_scenario, scenario_names
+    from mini_kv.events.scenario import ScenarioPlayer, load_scenario, scenario_names
     from mini_kv.viz.terminal import draw_step, play_in_terminal
 
     played = {}
@@ -91,7 +91,7 @@ def scenarios() -> dict[str, Any]:
 
 def puzzles() -> dict[str, Any]:
     """Make all calls of every puzzle that can be made; return the story that the page draws, and what is measured."""
-    from mini_kv.trace.puzzle import PuzzlePlayer, load_puzzle, puzzle_names
+    from mini_kv.events.puzzle import PuzzlePlayer, load_puzzle, puzzle_names
     from mini_kv.viz.figure import puzzle_data
 
     played = {}
@@ -156,12 +156,12 @@ def write_mutant(name: str) -> str:
 
 def helps() -> dict[str, list[str]]:
     """Return what the learner's commands say after these runs: progress, hints, questions, the story of a test."""
-    from mini_kv.labkit.commands.hint import give_hint
-    from mini_kv.labkit.commands.predict import ask_predictions
-    from mini_kv.labkit.commands.status import status_lines
-    from mini_kv.labkit.commands.story import tell_test
+    from mini_kv.labkit.commands.hint_command import give_hint
+    from mini_kv.labkit.commands.predict_command import ask_predictions
+    from mini_kv.labkit.commands.status_command import status_lines
+    from mini_kv.labkit.commands.story_command import tell_test
     from mini_kv.labkit.lab import load_lab
-    from mini_kv.labkit.state import read_state
+    from mini_kv.labkit.learner_state import read_state
 
     lab_05 = load_lab(LAB.resolve())
     out = {name: io.StringIO() for name in ("hint", "predict", "story")}

@@ -10,10 +10,10 @@ from argparse import Namespace
 from dataclasses import replace
 
 from mini_kv import LLM, SamplingParams
+from mini_kv.events.debug import leak_report
 from mini_kv.serve.engine_loop import Mailbox
 from mini_kv.serve.serve_command import make_service
 from mini_kv.serve.server import Server
-from mini_kv.trace.debug import leak_report
 
 TEXT = "A block is free when no request holds it, and the cache remembers"
 OPTIONS = {

@@ -15,10 +15,10 @@ from mini_kv.tests.tiers.tiers_driver import BLOCK_SIZE, ENVELOPE_BYTES, PAYLOAD
 from mini_kv.tiers.background import Inline, Worker
 from mini_kv.tiers.connector import KVConnectorMetadata, TieredPool, TieringConnector, tiered_parts
 from mini_kv.tiers.disk import DiskTier
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.remote import RemoteTier
-from mini_kv.tiers.scheduler import TieredScheduler
 from mini_kv.tiers.tiered_cache import TieredCache
+from mini_kv.tiers.tiered_scheduler import TieredScheduler
 
 
 class Held(Worker):

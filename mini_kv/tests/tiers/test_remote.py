@@ -12,7 +12,7 @@ import pytest
 from mini_kv.core.errors import ConfigError
 from mini_kv.tests.tiers.tiers_driver import FakeServer
 from mini_kv.tiers.background import Thread
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.remote import SECONDS_TO_FIND_A_CLUSTER, Breaker, RemoteTier, connect
 from mini_kv.tiers.tiered_cache import TieredCache
 

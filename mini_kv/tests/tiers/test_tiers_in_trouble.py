@@ -14,7 +14,7 @@ from mini_kv.tests.tiers.tiers_driver import ENVELOPE_BYTES, FakeServer
 from mini_kv.tiers.background import Inline, Thread, Worker
 from mini_kv.tiers.connector import TieredPool
 from mini_kv.tiers.disk import DiskTier
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.remote import RemoteTier
 from mini_kv.tiers.tiered_cache import TieredCache
 

@@ -23,11 +23,11 @@ from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.tiers.background import Inline
 from mini_kv.tiers.connector import KVConnectorMetadata, TieringConnector, tiered_parts
 from mini_kv.tiers.disk import DiskTier
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.remote import Breaker, RemoteTier
-from mini_kv.tiers.scheduler import TieredScheduler
 from mini_kv.tiers.sealed import OVERHEAD_BYTES
 from mini_kv.tiers.tiered_cache import TieredCache
+from mini_kv.tiers.tiered_scheduler import TieredScheduler
 
 BLOCK_SIZE = 4
 PAYLOAD_BYTES = 32

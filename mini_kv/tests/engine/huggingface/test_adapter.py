@@ -9,8 +9,8 @@ import torch
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import AttentionSpec, FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
-from mini_kv.engine.huggingface import INTERFACE, SUPPORTED, HuggingFaceModel
-from mini_kv.engine.huggingface_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_model import INTERFACE, SUPPORTED, HuggingFaceModel
 from mini_kv.tests.engine.huggingface import checkpoints
 from mini_kv.tests.engine.huggingface.dense import DensePast, answer
 

@@ -9,10 +9,10 @@ from mini_kv import LLM, SamplingParams
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.errors import CheckpointError
-from mini_kv.engine.huggingface import INTERFACE, HuggingFaceModel
-from mini_kv.engine.huggingface_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_model import INTERFACE, HuggingFaceModel
 from mini_kv.engine.llm_engine import LLMEngine
-from mini_kv.engine.prompts import PromptError
+from mini_kv.engine.prompt_tokens import PromptError
 from mini_kv.tests.engine.huggingface import checkpoints
 from mini_kv.tests.engine.huggingface.test_same_words import CUT, GREEDY
 from mini_kv.tests.engine.huggingface.test_tokenizer import byte_level

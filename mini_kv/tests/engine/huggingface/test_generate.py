@@ -3,8 +3,8 @@
 import importlib.util
 
 from mini_kv.cli import main
-from mini_kv.engine.huggingface_checkpoint import load_huggingface
-from mini_kv.engine.terminal import printable
+from mini_kv.engine.generation_screen import printable
+from mini_kv.engine.hf.hf_checkpoint import load_huggingface
 from mini_kv.tests.engine.huggingface import checkpoints
 from mini_kv.tests.engine.huggingface.test_tokenizer import byte_level
 

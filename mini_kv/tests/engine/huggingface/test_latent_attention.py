@@ -10,12 +10,12 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import NoCache
-from mini_kv.engine.huggingface_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_checkpoint import load_huggingface
 from mini_kv.engine.latent_attention import Latents, attend_to_latents
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TieredEngine
-from mini_kv.tiers.memory import MemoryTier
+from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.tiered_cache import TieredCache
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.errors import CheckpointError
-from mini_kv.engine.huggingface import SUPPORTED
-from mini_kv.engine.huggingface_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_model import SUPPORTED
 from mini_kv.tests.engine.huggingface import checkpoints
 
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -301,6 +301,6 @@ def test_importing_the_adapter_does_not_import_transformers():
     import subprocess
     import sys
 
-    code = "import sys, mini_kv.engine.huggingface_checkpoint; print('transformers' in sys.modules)"
+    code = "import sys, mini_kv.engine.hf.hf_checkpoint; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -14,8 +14,8 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.contiguous import ContiguousCache, NoCache, generate_alone
-from mini_kv.engine.huggingface import SUPPORTED
-from mini_kv.engine.huggingface_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_model import SUPPORTED
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams

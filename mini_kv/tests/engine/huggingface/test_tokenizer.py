@@ -9,9 +9,9 @@ import pytest
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.errors import CheckpointError
-from mini_kv.engine.huggingface_checkpoint import load_huggingface
-from mini_kv.engine.huggingface_tokenizer import HuggingFaceTokenizer
-from mini_kv.engine.tokenizer_patterns import KNOWN_PATTERNS
+from mini_kv.engine.hf.hf_checkpoint import load_huggingface
+from mini_kv.engine.hf.hf_tokenizer import HuggingFaceTokenizer
+from mini_kv.engine.hf.tokenizer_patterns import KNOWN_PATTERNS
 from mini_kv.tests.engine.huggingface import checkpoints
 
 TEXTS = ["the cache", "Schlüssel und Werte", "  two  spaces\n\tand a tab", "鍵と値", "\U0001f511", "<0x41> ▁", ""]

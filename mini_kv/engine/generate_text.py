@@ -1,0 +1,390 @@
+"""`mini-kv generate "A block is"`: the engine at a terminal. Torch is imported when the command runs, not before."""
+
+import argparse
+import atexit
+import io
+import os
+import shutil
+import sys
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from mini_kv.core.errors import ConfigError, KVCacheError
+from mini_kv.core.kv_cache_planning import CACHE_DTYPES, bytes_per_block, get_kv_cache_groups, with_cache_dtype
+from mini_kv.engine.generation_screen import MARKS, Screen, pool_lines, printable, text_lines
+
+if TYPE_CHECKING:
+    from mini_kv.engine.config import EngineConfig
+    from mini_kv.engine.detokenizer import TextTokenizer
+    from mini_kv.engine.drafts import SpeculativeConfig
+    from mini_kv.engine.interface import CausalLM
+    from mini_kv.engine.llm_engine import LLMEngine
+    from mini_kv.engine.output_processor import DeltaOutput
+
+    Deltas = Generator[DeltaOutput, None, None]
+
+LARGEST = 1_000_000
+"""The largest value of every whole number but the seed: a pool of this many blocks takes a second to make."""
+MOST_ANSWERS = 1000
+"""The largest `--n`."""
+MOST_BYTES = 64 << 20
+"""The largest file that prompts are read from."""
+
+
+def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_generate` reads."""
+    parser.add_argument(
+        "prompts",
+        metavar="PROMPT",
+        nargs="*",
+        help="a text to go on from; several run in one batch (an error calls the first of them request '0')",
+    )
+    parser.add_argument(
+        "--prompts",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="prompts from a file, one per line, or from standard input: -; may be given several times",
+    )
+    parser.add_argument("--chat", action="store_true", help="each prompt is said to a chat model, by its own template")
+    _add_sampling_arguments(parser)
+    _add_model_arguments(parser)
+    parser.add_argument(
+        "--num-blocks",
+        type=int,
+        default=65,
+        metavar="N",
+        help="size of the pool, the null block included (default: 65)",
+    )
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=CACHE_DTYPES,
+        default="auto",
+        help="keep keys and values in 8 bits (default: auto, as the model computes them)",
+    )
+    parser.add_argument(
+        "--drafts",
+        type=int,
+        metavar="N",
+        help="guess N tokens from the text itself and check them in one step: the same words, fewer steps",
+    )
+    _add_tier_arguments(parser)
+    parser.add_argument("--stats", action="store_true", help="say at the end, on stderr, how fast it was")
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those that say which model speaks."""
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="a checkpoint's folder; with the extra hf of Qwen, Gemma, Phi and others, too (default: the small model)",
+    )
+    parser.add_argument(
+        "--windows",
+        action="store_true",
+        help="the small model's sister: two of its three layers see 32 tokens; each layer has a block table of its own",
+    )
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        metavar="DTYPE",
+        help="compute in float32, for instance (default: auto, the checkpoint's own; in bfloat16, words may differ from"
+        " other programs' where two tokens are about as likely)",
+    )
+    parser.add_argument(
+        "--untested",
+        action="store_true",
+        help="run an architecture that no test covers, if a short text comes out as with transformers",
+    )
+
+
+def _add_tier_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those that say where blocks go that the pool evicts."""
+    tiers = parser.add_argument_group("a second home for blocks", "Blocks that the pool evicts are kept here.")
+    tiers.add_argument("--memory-tier", type=int, metavar="MIB", help="in this process, up to this many MiB")
+    tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in a folder of their own, up to 1 GiB")
+    tiers.add_argument(
+        "--server-tier",
+        metavar="ADDRESS",
+        help="on a Valkey or Redis server that several engines share: redis://host:port/0 (with the extra remote)",
+    )
+    tiers.add_argument(
+        "--reload",
+        choices=("always", "cheaper"),
+        default="always",
+        help="cheaper: compute what would take longer to bring up, by what both have taken so far (default: always)",
+    )
+
+
+def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those that say how tokens are chosen."""
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
+    )
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="draw from the likeliest that have the share P together (default: 1.0)",
+    )
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="draw from those with at least this share of the likeliest one's probability (default: 0.0, all)",
+    )
+    parser.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="behind each text its tokens, how likely each was, and the N likeliest beside it",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    parser.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
+
+
+def run_generate(args: argparse.Namespace, **parts: Any) -> int:
+    """Write what the model says to each prompt; return the exit status. `parts` go to `LLMEngine`.
+
+    On a terminal the texts and the blocks are drawn after every step; elsewhere only the texts are written.
+
+    0: done. 2: an argument, a prompt or the checkpoint is wrong, said in one line on stderr, and nothing was written.
+    """
+    prepared = prepare(args, **parts)
+    if prepared is None:
+        return 2
+    show(*prepared, args)
+    return 0
+
+
+def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas] | None":
+    """Return an engine with all prompts added, and its outputs to come; `None` if that failed and an error was printed.
+
+    `parts` go to `LLMEngine`.
+    """
+    try:
+        _read_files(args)
+        engine = make_engine(args, **parts)
+        return engine, start(engine, args)
+    except ModuleNotFoundError as error:
+        advice = "in a checkout, `make test` brings it, or pip install -e '.[engine]'"
+        print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
+    except (KVCacheError, OSError) as error:
+        print(f"mini-kv generate: {printable(str(error))}", file=sys.stderr)  # a chat template may say anything
+    return None
+
+
+def _read_files(args: argparse.Namespace) -> None:
+    """Put the files' lines behind the prompts, once. Raises `ConfigError` if there is no prompt then."""
+    files, args.files = args.files, []
+    for name in files:
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ConfigError(f"--prompts {name!r} has more than {MOST_BYTES:,} bytes")
+        lines = content.decode("utf-8-sig", errors="replace").split("\n")
+        args.prompts += [line.removesuffix("\r") for line in lines if line.strip()]
+    if not args.prompts:
+        raise ConfigError("there is no prompt: write one, or give --prompts FILE with a line that is not blank")
+
+
+def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> None:
+    """Write the texts as they come; then, on stderr, the figures if they were asked for."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a prompt, or a model, may say what this terminal cannot show
+    between = "\n" if args.chat else ""
+    texts = [
+        printable(prompt.encode("utf-8", "surrogateescape").decode("utf-8", errors="replace")) + between
+        for prompt in args.prompts
+        for _ in range(args.n)
+    ]
+    said: list[list[DeltaOutput]] = [[] for _ in texts]
+    stream = _noted(stream, said, args.n)
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        show_live(engine, stream, texts, sys.stdout, args.n)
+    else:
+        write_plain(stream, texts, sys.stdout, args.n)
+    if args.logprobs is not None:
+        for number, deltas in enumerate(said, start=1):
+            print("\n".join(logprob_lines(number, deltas)))
+    if args.stats:
+        stats = engine.stats
+        print(engine.stat_logger.line(), file=sys.stderr)
+        print(f"{stats.num_steps} steps, {stats.num_scheduled_tokens} tokens through the model", file=sys.stderr)
+        if args.drafts is not None:
+            print(f"{stats.num_accepted_tokens} of {stats.num_draft_tokens} drafts were right", file=sys.stderr)
+
+
+def _noted(stream: "Deltas", said: "list[list[DeltaOutput]]", n: int) -> "Deltas":
+    """Pass the outputs on, and keep each with those of its text."""
+    for delta in stream:
+        said[int(delta.request_id) * n + delta.index].append(delta)
+        yield delta
+
+
+def logprob_lines(number: int, deltas: "Iterable[DeltaOutput]") -> list[str]:
+    """Return a line per token of a text: the token, how likely it was, its rank, and the likeliest beside it."""
+    lines = [
+        f"[{number}] natural logarithms of probabilities, and ranks: the token that was chosen, then the likeliest"
+    ]
+    for delta in deltas:
+        told = [
+            f"{printable(repr(each.decoded_token)):>12} {each.logprob:7.3f} #{each.rank}"
+            for each in (delta.logprobs or {}).values()
+        ]
+        lines.append("  ".join(told))
+    return lines
+
+
+def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
+    """Load the checkpoint and build the engine; `parts` go to `LLMEngine`.
+
+    Raises `ModuleNotFoundError` where torch or safetensors is missing.
+    """
+    from mini_kv.engine.config import EngineConfig
+    from mini_kv.engine.llm import load
+    from mini_kv.engine.llm_engine import LLMEngine
+
+    for option in ("num_blocks", "block_size", "max_tokens", "top_k", "n"):
+        most = MOST_ANSWERS if option == "n" else LARGEST
+        if getattr(args, option) > most:
+            name = option.replace("_", "-")
+            raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {most:,}")
+    model, tokenizer = load(_folder(args), dtype=args.dtype, untested=args.untested)
+    _check_memory(model, args)
+    config = EngineConfig(
+        args.block_size,
+        args.num_blocks,
+        kv_cache_dtype=args.kv_cache_dtype,
+        speculative_config=_speculative_config(args.drafts),
+    )
+    if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
+        if args.reload != "always":
+            raise ConfigError(f"--reload {args.reload} needs a tier to reload from: --memory-tier, for instance")
+        return LLMEngine(model, tokenizer, config, **parts)
+    if parts:
+        raise ConfigError(f"the engine over tiers has its own parts, and cannot take {', '.join(sorted(parts))}")
+    return _over_tiers(model, tokenizer, config, args)
+
+
+def _folder(args: argparse.Namespace) -> Path | None:
+    """Return the checkpoint's folder; `None`: the small model."""
+    from mini_kv.engine.checkpoint import tiny_folder
+
+    if args.windows and args.model is not None:
+        raise ConfigError(f"--windows is a small model of its own, and --model says {str(args.model)!r}: give one")
+    return tiny_folder(windows=True) if args.windows else args.model
+
+
+def _speculative_config(num_drafts: int | None) -> "SpeculativeConfig | None":
+    """Return how drafts are found: by the text's last 2 to 4 tokens."""
+    from mini_kv.engine.drafts import SpeculativeConfig
+
+    return None if num_drafts is None else SpeculativeConfig(num_drafts, prompt_lookup_min=2, prompt_lookup_max=4)
+
+
+def _over_tiers(
+    model: "CausalLM", tokenizer: "TextTokenizer | None", config: "EngineConfig", args: argparse.Namespace
+) -> "LLMEngine":
+    """Return an engine over the tiers that were asked for; they are closed when the process ends."""
+    from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+    from mini_kv.tiers.reload_cost import LearnedCost
+
+    memory_tier = 64 if args.memory_tier is None else args.memory_tier
+    if not 1 <= memory_tier <= LARGEST:
+        raise ConfigError(f"--memory-tier is {memory_tier}, it must be 1 to {LARGEST:,} MiB")
+    tier_config = TierConfig(memory_tier << 20, disk_folder=args.disk_tier, server=args.server_tier)
+    cost = LearnedCost() if args.reload == "cheaper" else None
+    tiers = open_tiers(tier_config)
+    atexit.register(tiers.close)
+    if tiers.disk is not None and tiers.disk.failures["damaged index"]:
+        advice = "it was set aside (index.sqlite3.damaged), and this tier starts empty"
+        print(f"mini-kv generate: the index in {printable(str(args.disk_tier))} is damaged: {advice}", file=sys.stderr)
+    return TieredEngine(model, tokenizer, config, tiers=tiers, cost=cost)
+
+
+def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:
+    """Raise `ConfigError` if the machine does not give as much memory as the pool needs."""
+    import torch
+
+    num_blocks, block_size = args.num_blocks, args.block_size
+    specs = with_cache_dtype(model.get_kv_cache_spec(block_size), args.kv_cache_dtype)
+    num_bytes = num_blocks * bytes_per_block(get_kv_cache_groups(specs))
+    try:
+        torch.empty(max(num_bytes, 0), dtype=torch.uint8, device=model.device)
+    except (MemoryError, RuntimeError):
+        pool = f"a pool of {num_blocks:,} blocks of {block_size:,} tokens"
+        raise ConfigError(f"{pool} takes {num_bytes:,} bytes, which this machine does not give") from None
+
+
+def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
+    """Add all prompts. Raises what `LLMEngine.stream` raises, and then none is added."""
+    from mini_kv.engine.sampling import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        logprobs=args.logprobs,
+        seed=args.seed,
+        stop_token_ids=getattr(engine.model, "eos_token_ids", ()),  # a chat model has several
+    )
+    if not args.chat:
+        return engine.stream(args.prompts, params, n=args.n)
+    from mini_kv.engine.llm import chat_prompts
+
+    messages = [[{"role": "user", "content": prompt}] for prompt in args.prompts]
+    return engine.stream([token_ids for _, token_ids in chat_prompts(engine.tokenizer, messages)], params, n=args.n)
+
+
+def write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO, n: int) -> None:
+    """Write one text as it comes, or several when all are done, each with its number."""
+    live = len(texts) == 1
+    if live:
+        out.write(texts[0])
+    for delta in stream:
+        new_text = printable(delta.new_text)
+        texts[int(delta.request_id) * n + delta.index] += new_text
+        if live:
+            out.write(new_text)
+            out.flush()
+    out.write("\n" if live else "".join(f"[{number}] {text}\n" for number, text in enumerate(texts, start=1)))
+
+
+def show_live(engine: "LLMEngine", stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO, n: int = 1) -> None:
+    """Draw the texts and the pool after every step; in the end leave the texts, whole, and the pool as it is then.
+
+    There are n texts per prompt, one prompt's after the other's.
+    """
+    screen = Screen(out)
+    num_steps = 0
+    for delta in stream:
+        texts[int(delta.request_id) * n + delta.index] += printable(delta.new_text)
+        if engine.stats.num_steps > num_steps:
+            num_steps = engine.stats.num_steps
+            columns, rows = shutil.get_terminal_size()
+            below = _below_the_texts(engine, columns)
+            # Lines that have left the screen at the top cannot be drawn again: keep to what fits.
+            above = text_lines(texts, columns - 1)[-max(1, rows - len(below) - 1) :]
+            screen.draw([*above, *below])
+    screen.clear()
+    columns = shutil.get_terminal_size().columns
+    screen.draw([*text_lines(texts, columns - 1), *_below_the_texts(engine, columns)])
+
+
+def _below_the_texts(engine: "LLMEngine", columns: int) -> list[str]:
+    """Return the pool, and what its marks mean."""
+    pool = engine.kv_cache_manager.block_pool
+    num_held = len(pool.blocks) - 1 - pool.num_free_blocks
+    heading = f"{num_held} of {len(pool.blocks) - 1} blocks held, step {engine.stats.num_steps}"
+    return ["", heading[: columns - 1], *pool_lines(pool, columns - 1), MARKS[: columns - 1]]

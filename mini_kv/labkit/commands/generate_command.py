@@ -1,0 +1,66 @@
+"""`mini-kv generate PROMPT`: let a model write; with `--labs`, on an engine with the learner's parts in it."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.engine.generate_text import add_generate_arguments, run_generate
+from mini_kv.labkit.lab import UnknownLabError, find_checkout
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the engine's arguments, those for its events, and the one that puts the learner's parts in it."""
+    add_generate_arguments(parser)
+    parser.add_argument(
+        "--kv-events",
+        metavar="ENDPOINT",
+        help="publish which blocks are stored and removed, as vLLM does: tcp://127.0.0.1:5557 (with the extra events;"
+        " see `mini-kv attach`)",
+    )
+    parser.add_argument("--kv-events-replay", metavar="ENDPOINT", help="where a listener asks for what it has missed")
+    parser.add_argument(
+        "--labs",
+        metavar="PATH",
+        help="run on the parts that your labs provide, and say whose each part is; PATH is the word starter, the word"
+        " solution, or a folder with lab-NN.py or lab-NN/starter.py",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write what the model says to each prompt; return the exit status."""
+    if args.kv_events is not None or args.kv_events_replay is not None:
+        return _run_publishing(args)
+    if args.labs is None:
+        return run_generate(args)
+    from mini_kv.labkit.own_engine.command import run_with_labs  # a while to load, and only this case needs it
+
+    try:
+        root = find_checkout(Path.cwd())
+    except UnknownLabError as error:
+        print(f"mini-kv generate: {error}", file=sys.stderr)
+        return 2
+    return run_with_labs(args, root)
+
+
+def _run_publishing(args: argparse.Namespace) -> int:
+    """Do it on an engine that tells what its cache does."""
+    try:
+        if (args.memory_tier, args.disk_tier, args.server_tier, args.labs) != (None, None, None, None):
+            raise ConfigError("--kv-events tells of the engine's own pool: leave out --labs and tiers")
+        if args.kv_events is None:
+            raise ConfigError("--kv-events-replay needs --kv-events, whose batches it repeats")
+        from mini_kv.serve.kv_events_publisher import ZmqEventPublisher, publishing
+
+        publisher = ZmqEventPublisher(args.kv_events, args.kv_events_replay)
+    except ConfigError as error:
+        print(f"mini-kv generate: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        advice = "in a checkout, `make test` brings it, or pip install -e '.[events]'"
+        print(f"mini-kv generate: no {error.name} here: {advice}", file=sys.stderr)
+        return 2
+    try:
+        return run_generate(args, **publishing(publisher))
+    finally:
+        publisher.shutdown()

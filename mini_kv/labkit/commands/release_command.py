@@ -1,0 +1,46 @@
+"""`mini-kv release`: the student's tree, or what Gradescope and Classroom 50 want for a lab."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mini_kv.labkit.commands import write_file
+from mini_kv.labkit.grading.elsewhere import classroom50_test, gradescope_zip
+from mini_kv.labkit.grading.release import leaks, release
+from mini_kv.labkit.grading.solution_leaks import secrets
+from mini_kv.labkit.lab import find_checkout, find_lab
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what can be made."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--student", metavar="OUT", help="a folder to make: the course without solutions and notes")
+    what.add_argument("--check", metavar="DIR", help="look for solutions in a folder")
+    what.add_argument("--gradescope", nargs=2, metavar=("LAB", "ZIP"), help="an autograder to upload")
+    what.add_argument("--classroom50", nargs=2, metavar=("LAB", "FILE"), help="an assignment's tests.json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make it; return the exit status: 1 if `--check` has found something."""
+    try:
+        return _make(args)
+    except (OSError, ValueError) as error:
+        print(f"mini-kv release: {error}", file=sys.stderr)
+        return 2
+
+
+def _make(args: argparse.Namespace) -> int:
+    root = find_checkout(Path.cwd())
+    if args.student is not None:
+        print(f"{release(root, Path(args.student))} files in {args.student}; no solution found in them")
+    elif args.gradescope is not None:
+        gradescope_zip(find_lab(args.gradescope[0], root), Path(args.gradescope[1]))
+        print(f"upload {args.gradescope[1]} under Configure Autograder")
+    elif args.classroom50 is not None:
+        write_file(args.classroom50[1], classroom50_test(find_lab(args.classroom50[0], root)))
+        print(f"put {args.classroom50[1]} where the classroom keeps the assignment's tests")
+    else:
+        found = leaks(Path(args.check), secrets(root))
+        print("\n".join([*found, f"{len(found)} leaks in {args.check}"]))
+        return int(bool(found))
+    return 0

@@ -1,0 +1,34 @@
+"""`mini-kv reset LAB`: put a lab's starter back as it was; the learner's file is kept."""
+
+import argparse
+import os
+import shutil
+import sys
+from typing import TextIO
+
+from mini_kv.labkit.commands import add_lab_argument, on_lab
+from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.learner_state import backup_path, locked
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the lab."""
+    add_lab_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Put it back; return the exit status."""
+    return on_lab(args, lambda lab: reset_starter(lab, sys.stdout))
+
+
+def reset_starter(lab: Lab, out: TextIO) -> int:
+    """Put the course's starter back; the learner's file is kept under a new name first. Raises `OSError`."""
+    lab.state.mkdir(exist_ok=True)
+    with locked(lab.state):
+        if lab.starter.is_file():
+            copy = backup_path(lab.state, f"{lab.lab_id}.py")
+            shutil.copy2(lab.starter, copy)
+            out.write(f"your file is kept as {os.path.relpath(copy)}\n")
+        shutil.copyfile(lab.pristine_starter, lab.starter)
+    out.write(f"{os.path.relpath(lab.starter)} is as it was at the start\n")
+    return 0

@@ -1,0 +1,61 @@
+"""`mini-kv run LAB`: test the learner's file; the first failure in full, and how many more there are."""
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TextIO
+
+from mini_kv.labkit.commands import add_lab_argument, on_lab
+from mini_kv.labkit.commands.predict_command import ask_next
+from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.learner_state import read_state
+from mini_kv.labkit.progress import foreseen
+from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the lab, and how much to tell."""
+    add_lab_argument(parser)
+    parser.add_argument("--all", action="store_true", help="tell every failure and the whole scoreboard")
+    parser.add_argument("--lab-seconds", metavar="N", type=seconds_of, default=TIME_LIMIT_S, help="for a slow machine")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the lab; return 0 if it passed, 1 if not, 2 if it could not run."""
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    return on_lab(args, lambda lab: run_lab(lab, sys.stdout, sys.stdin if asks else None, args.all, args.lab_seconds))
+
+
+def run_lab(
+    lab: Lab, out: TextIO, answers: TextIO | None = None, tell_all: bool = False, seconds: float = TIME_LIMIT_S
+) -> int:
+    """Run the lab on `starter.py`; with `answers` (a terminal), first ask for one number that the run will show.
+
+    Raises `ValueError` if there is no pytest to run it.
+    """
+    if importlib.util.find_spec("pytest") is None:
+        raise ValueError("labs are run by pytest, which is not installed: pip install pytest")
+    if answers is not None:
+        ask_next(lab, out, answers)
+    out.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results.json"  # written when all tests are over, and not before
+        options = ["-q", f"--lab-seconds={seconds}", *([] if tell_all else ["-rN", "--brief"])]
+        command = [sys.executable, "-m", "pytest", str(lab.folder), *options, f"--lab-json={results}"]
+        environment = {**os.environ, "LAB_IMPL": "starter"}
+        status = subprocess.run(command, cwd=lab.root, env=environment, check=False).returncode
+        ended = results.exists()
+    if not ended:
+        out.write(
+            f"Python ended with status {status} before the tests did. Does {lab.starter.name} end it, or crash it?\n"
+        )
+        return 2
+    right, asked = foreseen(lab)
+    if asked:
+        code = read_state(lab.state, "progress").get(lab.lab_id, {"score": 0})["score"]
+        out.write(f"code {code}/{lab.points}, foreseen {right}/{asked}\n")
+    return status if status in (0, 1) else 2

@@ -1,0 +1,191 @@
+"""A small cache under the reader's hands: the real engine, told what to do one press of a button at a time.
+
+    cache = LiveCache(num_blocks=11, block_size=4)
+    cache.admit("0..15 100..103")      # "A holds 5 blocks. ..."
+    cache.finish("A")
+    cache.pressure(3)                  # a stranger comes and needs 3 blocks; it leaves before the next press
+
+Every call answers with a sentence, also when the cache refuses. `LivePlayer` in `notebook` puts the buttons on it.
+
+    told("admit 0..31", "finish A", "admit 0..31", num_blocks=9)      the same as text, for the answer to a question
+    found_in_turn(["0..31", "0..31"])                                 what each of some prompts finds, and the rate
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.request import Request
+from mini_kv.events.edge import EdgeKind
+from mini_kv.events.metrics import MemoryUse, memory_over_time
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.scenario import parse_tokens, prefill
+from mini_kv.events.story import id_runs
+from mini_kv.events.traced_manager import Span, TracedKVCacheManager
+
+_FIRST_STRANGE_TOKEN = 1_000_000
+"""Tokens from here on belong to strangers: no prompt of the reader's has them."""
+_MAX_PROMPT_TOKENS = 400
+"""More would not fit on a screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that was let in: its prompt, and how many of its tokens it found."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    num_hits: int
+
+
+class LiveCache:
+    """A cache whose calls are recorded, its running requests, and a letter for the next one."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        """Build the pool; `num_blocks` counts the null block."""
+        recorder = Recorder()
+        manager = KVCacheManager.for_full_attention(num_blocks, block_size, new_block=recorder.new_block)
+        self.kv = TracedKVCacheManager(manager, recorder, snapshots=True)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.told: list[str] = []
+        """A sentence for each step: an admission, granted or refused, or a request that ends."""
+        self.admitted: list[Admitted] = []
+        """What every request found that was let in, strangers left out."""
+        self._running: dict[str, Request] = {}
+        self._num_admitted = 0
+        self._num_strangers = 0
+
+    @property
+    def spans(self) -> list[Span]:
+        """Everything that was done to the cache, call by call."""
+        return self.kv.spans
+
+    @property
+    def running(self) -> list[str]:
+        """The requests that hold blocks, in order of admission; a stranger is not asked when it leaves."""
+        return [name for name in self._running if not name.startswith("stranger")]
+
+    @property
+    def found(self) -> str:
+        """The tokens that were found so far, of those that were asked for."""
+        stats = self.kv.prefix_cache_stats
+        rate = f" ({100 * stats.hits / stats.queries:.2f} %)" if stats.queries else ""
+        return f"{stats.hits:,} of {stats.queries:,} tokens{rate}"
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Used, cached and empty blocks of the pool now."""
+        batches = [span.edges for span in self.spans]
+        return memory_over_time(batches, self.num_blocks)[-1] if batches else MemoryUse(0, 0, self.num_blocks - 1)
+
+    def would_find(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of this prompt are found as things are. Changes nothing."""
+        manager = self.kv.manager
+        return manager.get_computed_blocks(manager.new_request("asks", prompt))[1]
+
+    def admit(self, tokens: str) -> str:
+        """Admit a request with this prompt, written like `0..15 100..103`, and say what it found and what it cost."""
+        parts = tokens.split()
+        if not parts or not all(re.fullmatch(r"[0-9]{1,9}(\.\.[0-9]{1,9})?", part) for part in parts):
+            return f"A prompt is numbers and runs of numbers, like 0..15 100..103; this is not: {tokens}"
+        if not 0 < _num_tokens(tokens) <= _MAX_PROMPT_TOKENS:
+            return f"A prompt here has 1 to {_MAX_PROMPT_TOKENS} tokens; this one has {_num_tokens(tokens)}."
+        self._send_stranger_away()
+        name = _letter(self._num_admitted)
+        said = self._admit(name, parse_tokens(tokens))
+        self._num_admitted += name in self.running  # who is refused comes again, under the same name
+        return said
+
+    def finish(self, name: str) -> str:
+        """End a request, and say which of its blocks became free."""
+        if name not in self.running:
+            return f"{name} is not running." if name else "No request is running: admit one first."
+        self._send_stranger_away()
+        self.kv.free(self._running.pop(name))
+        # There is always one: the last token is computed for each request, so its last block is its own.
+        return self._tell(f"{name} is done. Free now, in this order: {id_runs(self._last_ids(EdgeKind.FREED))}.")
+
+    def pressure(self, num_blocks: int) -> str:
+        """Admit a request of `num_blocks` blocks of unknown tokens, and say which blocks were evicted for it.
+
+        It leaves when anything else is pressed: so the evictions are what is seen last.
+        """
+        self._send_stranger_away()
+        self._num_strangers += 1
+        first = _FIRST_STRANGE_TOKEN * self._num_strangers
+        tokens = tuple(range(first, first + num_blocks * self.block_size))
+        return self._admit(f"stranger {self._num_strangers}", tokens)
+
+    def _send_stranger_away(self) -> None:
+        name = f"stranger {self._num_strangers}"
+        if name in self._running:
+            self.kv.free(self._running.pop(name))
+            self._tell(f"{name} leaves. No prompt will ever hit its blocks, but the cache cannot know that.")
+
+    def _admit(self, name: str, prompt: tuple[int, ...]) -> str:
+        request = self.kv.manager.new_request(name, prompt)
+        num_free = self.kv.manager.block_pool.num_free_blocks
+        num_hits = prefill(self.kv, request)
+        if num_hits is None:
+            needed = -(-len(prompt) // self.block_size)
+            why = f"it needs {needed} blocks, and {num_free} are free"
+            return self._tell(f"{name} is refused: {why}. Nothing has changed.")
+        self._running[name] = request
+        if not name.startswith("stranger"):
+            self.admitted.append(Admitted(name, prompt, num_hits))
+        new = self._last_ids(EdgeKind.ALLOCATED)
+        evicted = self._last_ids(EdgeKind.EVICTED)
+        said = f"{name}: {num_hits} of {len(prompt)} tokens were found; new blocks: {id_runs(new)}."
+        price = f"Forgotten for it: {id_runs(evicted)}." if evicted else "Nothing had to be forgotten."
+        return self._tell(f"{said} {price}")
+
+    def _tell(self, sentence: str) -> str:
+        self.told.append(sentence)
+        return sentence
+
+    def _last_ids(self, kind: EdgeKind) -> list[int]:
+        """Return the blocks to which this happened in the last call."""
+        return [edge.block_id for edge in self.spans[-1].edges if edge.kind is kind]
+
+
+def told(*presses: str, num_blocks: int = 11, block_size: int = 4) -> str:
+    """Return what a new cache says to these presses, a line per press, then its memory and what was found.
+
+    A press is written like "admit 0..15 100..103", "finish A" or "pressure 3".
+    """
+    cache = LiveCache(num_blocks, block_size)
+    lines = []
+    for press in presses:
+        verb, _, what = press.partition(" ")
+        if verb == "pressure":
+            lines.append(cache.pressure(int(what)))
+        else:
+            lines.append(cache.admit(what) if verb == "admit" else cache.finish(what))
+    used, cached, empty = cache.memory
+    lines.append(f"{used} blocks used, {cached} cached, {empty} empty. Found so far: {cache.found}.")
+    return "\n".join(lines)
+
+
+def found_in_turn(prompts: Sequence[str], block_size: int = 4) -> str:
+    """Return what each prompt found that comes when those before it are there, in tokens, and all of them together."""
+    sizes = [-(-_num_tokens(prompt) // block_size) for prompt in prompts]
+    cache = LiveCache(1 + sum(sizes), block_size)
+    for prompt in prompts:
+        cache.admit(prompt)
+    found = [str(one.num_hits) for one in cache.admitted]
+    shown = [*found[:3], "...", found[-1]] if len(found) > 5 else found
+    return f"found by each, in turn: {', '.join(shown)}\nby all of them together: {cache.found}"
+
+
+def _num_tokens(tokens: str) -> int:
+    """Return how many tokens the text lists, without making the list."""
+    ends = [part.partition("..") for part in tokens.split()]
+    return sum(max(0, int(last or first) - int(first) + 1) for first, _, last in ends)
+
+
+def _letter(index: int) -> str:
+    """Return A, B, ..., Z, A2, B2, ..."""
+    round_, letter = divmod(index, 26)
+    return chr(ord("A") + letter) + (str(round_ + 1) if round_ else "")

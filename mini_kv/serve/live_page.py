@@ -1,0 +1,356 @@
+"""The page at /: what the cache does, while it does it, drawn by the book's own figure `<kv-story>`.
+
+The engine's thread notes what happens; while a page looks on, it tells the last steps as a story, a few times a second,
+and every page gets the newest telling. A page that is slow misses tellings, and never a state: each telling is
+whole. A page shows the words of all clients.
+"""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Send
+
+from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_manager import KVCacheManager
+from mini_kv.core.parts import KVCacheParts
+from mini_kv.core.request import RequestStatus
+from mini_kv.engine.llm_engine import LLMEngine
+from mini_kv.engine.output_processor import DeltaOutput
+from mini_kv.events.edge import EdgeKind
+from mini_kv.events.frame import Frame, frame_of
+from mini_kv.events.recorder import Recorder
+from mini_kv.events.story import story
+from mini_kv.events.traced_manager import Span, TracedKVCacheManager
+from mini_kv.serve.engine_loop import EngineLoop, Ticket
+from mini_kv.serve.streams import EventStream, as_event, send_piece
+from mini_kv.viz.figure import script
+from mini_kv.viz.story_json import StoryWriter
+
+EVERY_S = 0.15
+"""Seconds between two tellings, at least."""
+MOST_STEPS, MOST_RECORDED = 48, 2000
+"""Steps of the story that a page gets, and of one that is recorded."""
+MOST_LINES, MOST_REQUESTS, MOST_CHARACTERS = 12, 16, 400
+
+Json = dict[str, Any]
+
+
+def plain_manager(config: KVCacheConfig, *, new_block: Any, **options: Any) -> KVCacheManager:
+    """Return the engine's own manager, on blocks that report what happens to them."""
+    return KVCacheManager(config, parts=KVCacheParts(new_block=new_block), **options)
+
+
+class LiveStory:
+    """Watches an engine from its thread, and tells of it."""
+
+    def __init__(self, make: Callable[..., Any] = plain_manager, record: bool = False) -> None:
+        """Prepare to watch the manager that `make` makes; `record`: keep the whole story, too."""
+        self._make, self._recorder = make, Recorder(strict=False)
+        self._spans: list[Span] = []
+        self._requests: dict[str, Json] = {}
+        self._came: list[str] = []
+        self._ended: list[str] = []
+        self._log: deque[str] = deque(maxlen=60)
+        self._num_evicted = self._num_steps = 0
+        self._told_at = 0.0
+        self.kept: list[tuple[Frame, list[Span], dict[int, list[str]], Json]] = []
+        self._record = record
+        self._recording: StoryWriter | None = None
+        self._words: dict[int, list[str]] = {}
+        self._spelled: dict[int, str] = {}
+        self.listened_by(lambda: False, lambda telling: None)
+
+    def listened_by(self, is_wanted: Callable[[], bool], tell: Callable[[Json], None]) -> None:
+        """From now on ask `is_wanted` whether a page looks on, and give `tell` each telling."""
+        self.is_wanted, self.tell = is_wanted, tell
+
+    def make_manager(self, config: KVCacheConfig, **options: Any) -> TracedKVCacheManager:
+        """Make the manager of the engine that is to be watched: an argument of `LLMEngine`."""
+        self._kv = TracedKVCacheManager(
+            self._make(config, new_block=self._recorder.new_block, **options), self._recorder
+        )
+        self._num_blocks = config.num_blocks
+        return self._kv
+
+    def watch(self, engine: LLMEngine) -> None:
+        """Take the engine that was made so."""
+        self._engine = engine
+        self._begun = frame_of(self._kv.manager)
+        if self._record:
+            self._recording = self._writer()
+
+    # Called by the loop, in the engine's thread.
+
+    def came(self, ticket: Ticket) -> None:
+        """Note a request."""
+        while len(self._requests) >= MOST_REQUESTS:
+            ended = (name for name, each in self._requests.items() if each["state"] not in ("waits", "runs"))
+            del self._requests[next(ended, next(iter(self._requests)))]
+        prompt = "".join(map(self._word, ticket.prompt_token_ids))[:MOST_CHARACTERS]
+        self._requests[ticket.request_id] = {
+            "name": ticket.request_id,
+            "prompt": prompt,
+            "tokens": len(ticket.prompt_token_ids),
+            "found": "",
+            "said": "",
+            "cached": None,
+            "state": "waits",
+        }
+        self._came.append(ticket.request_id)
+        self._log.append(f"{ticket.request_id} comes with {len(ticket.prompt_token_ids)} tokens")
+
+    def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
+        """Note a token."""
+        request = self._requests.get(delta.request_id)
+        if request is None or delta.index:
+            return  # of several samples the page follows the first
+        request["said"] += delta.new_text
+        if request["state"] == "waits":
+            found = ticket.prompt_token_ids[: delta.num_cached_tokens or 0]
+            request["found"] = "".join(map(self._word, found))[:MOST_CHARACTERS]
+        request["cached"], request["state"] = delta.num_cached_tokens, delta.finish_reason or "runs"
+        if delta.finish_reason:
+            self._ended.append(delta.request_id)
+            self._log.append(f"{delta.request_id} ends: {delta.finish_reason}")
+
+    def turned(self, busy: bool) -> None:
+        """Take what the cache did, and tell it if it is time."""
+        spans = _worth_telling(self._kv.spans)
+        self._kv.spans.clear()
+        evicted = [edge.block_id for span in spans for edge in span.edges if edge.kind is EdgeKind.EVICTED]
+        self._num_evicted += len(evicted)
+        if evicted:
+            self._log.append(f"evicted: {', '.join(map(str, evicted))}")
+        if not self._record and not self.is_wanted():
+            self.kept.clear()
+            self._came, self._ended, self._spans = [], [], []
+            return
+        self._spans += spans
+        now = time.perf_counter()
+        if busy and now - self._told_at < EVERY_S:
+            return
+        self._told_at = now
+        if self._spans or not self.kept:
+            self._add_step()
+        if self.is_wanted():
+            self.tell(self.telling())
+
+    # A telling.
+
+    def _add_step(self) -> None:
+        """Make a step of the story of what has happened since the last one."""
+        self._read_words()
+        frame, words = frame_of(self._kv.manager), dict(self._words)
+        lines = story(span for span in self._spans if span.edges or span.call == "get_computed_blocks")
+        said = [f"{', '.join(self._came)} came."] if self._came else []
+        said += [f"{', '.join(self._ended)} ended."] if self._ended else []
+        self._num_steps += 1
+        told = {
+            "do": f"step {self._engine.stats.num_steps}",
+            "say": " ".join(said),
+            "lines": lines[:MOST_LINES],
+            "waiting": self._waiting(),
+        }
+        self.kept.append((frame, self._spans, words, told))
+        if self._recording is not None and len(self._recording.steps) < MOST_RECORDED:
+            self._recording.add_step(frame, self._spans, words, **told)
+        self._spans, self._came, self._ended = [], [], []
+        if len(self.kept) > MOST_STEPS:  # half at once: the figure plays what is added at the end, and knows it by that
+            self.kept = self.kept[MOST_STEPS // 2 :]
+
+    def telling(self) -> Json:
+        """Return all that a page shows."""
+        scheduler, stats = self._engine.scheduler, self._engine.stats
+        pool = self._kv.block_pool
+        counters = {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "held": self._num_blocks - 1 - pool.num_free_blocks,
+            "blocks": self._num_blocks - 1,
+            "hit_rate": stats.recent_requests.hit_rate,
+            "evicted": self._num_evicted,
+            "preempted": scheduler.num_preemptions,
+            "prompt_tokens": stats.num_prompt_tokens,
+            "generation_tokens": stats.num_generation_tokens,
+        }
+        told = {"counters": counters, "requests": list(self._requests.values()), "log": list(self._log)}
+        return {"story": self._story(), **told}
+
+    def _story(self) -> Json:
+        """Return the last steps as a story."""
+        if not self.kept:
+            return self._writer().data()
+        frame, _, words, _ = self.kept[0]
+        writer = StoryWriter(self._title(), self._num_blocks, self._kv.block_size, start=frame, words=words)
+        for frame, spans, words, told in self.kept[1:]:
+            writer.add_step(frame, spans, words, **told)
+        return writer.data()
+
+    def recorded(self) -> Json | None:
+        """Return the whole story so far, if it was recorded."""
+        return None if self._recording is None else self._recording.data()
+
+    def _writer(self) -> StoryWriter:
+        return StoryWriter(self._title(), self._num_blocks, self._kv.block_size, start=self._begun)
+
+    def _title(self) -> str:
+        return f"{self._num_blocks - 1} blocks of {self._kv.block_size} tokens, live"
+
+    def _waiting(self) -> list[str | list[str]]:
+        waiting = self._engine.scheduler.waiting
+        return [
+            [each.request_id, "preempted"] if each.status is RequestStatus.PREEMPTED else each.request_id
+            for each in waiting
+        ]
+
+    def _read_words(self) -> None:
+        """Read the words in each held block; a block that is free keeps them until it is evicted."""
+        for edge in (edge for span in self._spans for edge in span.edges):
+            if edge.kind is EdgeKind.EVICTED:
+                self._words.pop(edge.block_id, None)
+        size = self._kv.block_size
+        for name in self._kv.requests:
+            token_ids = self._engine.scheduler.requests[name].token_ids
+            for table in self._kv.get_block_ids(name):
+                for place, block_id in enumerate(table):
+                    if block_id:
+                        words = [self._word(each) for each in token_ids[place * size : (place + 1) * size]]
+                        self._words[block_id] = words
+
+    def _word(self, token_id: int) -> str:
+        tokenizer = self._engine.tokenizer
+        if tokenizer is None:
+            return f"{token_id} "
+        if token_id not in self._spelled:
+            self._spelled[token_id] = tokenizer.decode_bytes([token_id]).decode("utf-8", errors="replace")
+        return self._spelled[token_id]
+
+
+def _worth_telling(spans: Iterable[Span]) -> list[Span]:
+    """Return the calls without those of a request that was refused: it asks again in every step."""
+    told: list[Span] = []
+    for span in spans:
+        if span.call == "allocate_slots" and span.result is None:
+            if told and told[-1].call == "get_computed_blocks" and told[-1].request_id == span.request_id:
+                told.pop()
+            continue
+        told.append(span)
+    return told
+
+
+class LivePage:
+    """The page, and the stream of tellings that it listens to."""
+
+    def __init__(self, live: LiveStory, loop: EngineLoop, head: Mapping[str, Any]) -> None:
+        """Take the story, its loop, and what the page is to know of the server."""
+        self.live, self._loop, self._head = live, loop, dict(head)
+        self._telling: bytes = b""
+        self._news: set[asyncio.Event] = set()
+        self._is_closed = False
+        live.listened_by(lambda: bool(self._news), self._take)
+
+    def _take(self, telling: Json) -> None:
+        """Take a telling from the engine's thread."""
+        body = as_event(telling).encode()
+        self._loop.to_clients(lambda: self._publish(body))
+
+    def _publish(self, body: bytes) -> None:
+        self._telling = body
+        for news in self._news:
+            news.set()
+
+    @property
+    def num_viewers(self) -> int:
+        """How many look on."""
+        return len(self._news)
+
+    def close(self) -> None:
+        """Let all pages go."""
+        self._is_closed = True
+        for news in self._news:
+            news.set()
+
+    def routes(self) -> list[Route]:
+        """Return the page's addresses."""
+        return [
+            Route("/", self._page),
+            Route("/page.js", _file("page.js", "text/javascript")),
+            Route("/kv_story.js", self._script),
+            Route("/story.json", self._recorded),
+            Route("/events", self._events),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        text = resources.files("mini_kv.serve").joinpath("page.html").read_text(encoding="utf-8")
+        head = json.dumps(self._head).replace("<", "\\u003c")
+        policy = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+        return Response(text.replace("{{head}}", head), media_type="text/html", headers=headers)
+
+    async def _script(self, request: Request) -> Response:
+        return Response(script(), media_type="text/javascript")
+
+    async def _recorded(self, request: Request) -> Response:
+        """Answer with the story: the recorded one, or else the last steps."""
+        told: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+
+        def ask() -> None:
+            data = self.live.recorded() or self.live.telling()["story"]
+            self._loop.to_clients(lambda: told.set_result(data))
+
+        self._loop.post(ask)
+        headers = {"Content-Disposition": 'attachment; filename="story.json"'}
+        return JSONResponse(await asyncio.shield(told), headers=headers)
+
+    async def _events(self, request: Request) -> Response:
+        return _Tellings(self)
+
+    async def listen(self, send: Send) -> None:
+        """Send the newest telling whenever there is one, until the server ends; an empty line every 15 seconds."""
+        news = asyncio.Event()
+        self._news.add(news)
+        try:
+            self._loop.post(lambda: None)  # the loop goes round once, so that there is something to show
+            while not self._is_closed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(15):
+                        await news.wait()
+                await send_piece(send, self._telling if news.is_set() else b":\n\n")
+                news.clear()
+        finally:
+            self._news.discard(news)
+
+
+class _Tellings(EventStream):
+    """A stream of tellings."""
+
+    def __init__(self, page: LivePage) -> None:
+        super().__init__()
+        self._page = page
+
+    async def send_all(self, send: Send) -> None:
+        """Send them until the page is closed."""
+        await self._page.listen(send)
+
+
+def _file(name: str, media_type: str) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        text = resources.files("mini_kv.serve").joinpath(name).read_text(encoding="utf-8")
+        return Response(text, media_type=media_type)
+
+    return answer
+
+
+def save(data: Json, path: Path) -> None:
+    """Write a story to a file."""
+    path.write_text(json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")

@@ -1,0 +1,97 @@
+"""`mini-kv league TRACE.jsonl`: which policy, in a pool of which size, finds how much."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.policy.catalogue import POLICIES
+from mini_kv.traces.commands.replay_command import ProgressBar
+from mini_kv.traces.league import BELADY, Standing, checked_sizes, default_sizes, league
+from mini_kv.traces.prompt_hashes import as_hashes
+from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
+from mini_kv.traces.readers.mooncake import TraceError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
+    add_trace_arguments(parser)
+    parser.add_argument(
+        "--num-blocks",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="sizes of the pool in blocks, the null block included (default: eight, from the longest prompt to all)",
+    )
+    parser.add_argument(
+        "--policy",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"policies to compare: {', '.join(POLICIES)}, or your own as file.py:Class (default: all of these)",
+    )
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="processes to share the work (default: one per core)"
+    )
+    parser.add_argument("--json", action="store_true", help="print every replay's report as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay the trace under every policy and print the table; return the exit status.
+
+    0: done. 2: the trace or an argument is wrong, said in one line on stderr. 130: interrupted with Ctrl-C.
+    """
+    bar = ProgressBar(sys.stderr)
+    try:
+        trace = as_hashes(read_traffic(args), args.block_size)
+        sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
+        policies = [*(args.policy or POLICIES), BELADY]
+        bar.total = len(sizes) * len(policies)
+        standings = league(trace, sizes, policies, num_processes=args.processes, on_progress=bar.show)
+    except KeyboardInterrupt:
+        return 130
+    except (TraceError, ConfigError, ImportError, SyntaxError) as error:
+        print(f"mini-kv league: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"mini-kv league: {args.trace}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    finally:
+        bar.clear()
+    if args.json:
+        print(json.dumps([{"policy": s.policy, **s.report.as_dict()} for s in standings], indent=2))
+    else:
+        print(format_table(standings))
+    return 0
+
+
+def format_table(standings: Sequence[Standing]) -> str:
+    """Return the hit rates in percent of the prompt tokens: a row per policy, a column per size, `*` at the best."""
+    sizes = [s.num_blocks for s in standings if s.policy == BELADY]
+    rates: dict[str, list[float]] = {}
+    for standing in standings:
+        rates.setdefault(standing.policy, []).append(100 * (standing.report.hit_rate_of_prompt_tokens or 0.0))
+    ceiling = rates.pop(BELADY)
+    best = [max(column) for column in zip(*rates.values(), strict=True)]
+    width = max(map(len, [*rates, BELADY]))
+    block_size = standings[0].report.block_size
+    return "\n".join(
+        [
+            f"hits in percent of the prompt tokens; pools in blocks of {block_size} tokens, one request at a time",
+            "",
+            _row("", width, [f"{size:>9,} " for size in sizes]),
+            *(_row(policy, width, list(map(_cell, row, best))) for policy, row in rates.items()),
+            _row(BELADY, width, list(map(_cell, ceiling))),
+            "",
+            f"* the best that does not know the future; {BELADY} does, and cannot be beaten",
+        ]
+    )
+
+
+def _row(name: str, width: int, cells: Sequence[str]) -> str:
+    return " ".join([f"{name:<{width}}", *cells]).rstrip()
+
+
+def _cell(rate: float, best: float | None = None) -> str:
+    return f"{rate:9.2f}{'*' if rate == best else ' '}"

@@ -1,0 +1,214 @@
+"""`mini-kv replay TRACE.jsonl`: the command around `replay`, and with `--rate` or `--admission` `replay_with_clock`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TextIO
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.sched.config import SchedulerConfig
+from mini_kv.policy.admission_strategies import strategies
+from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
+from mini_kv.policy.eviction import parts_of
+from mini_kv.traces.clock import ClockReport, arrival_times, replay_with_clock
+from mini_kv.traces.prompt_hashes import as_hashes
+from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
+from mini_kv.traces.readers.mooncake import TraceError, TraceRequest
+from mini_kv.traces.replay import ReplayReport, replay
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
+    add_trace_arguments(parser)
+    parser.add_argument(
+        "--num-blocks",
+        type=int,
+        metavar="N",
+        help="size of the pool in blocks, the null block included (default: no limit)",
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="C",
+        help="how many requests hold their blocks at once, at most (default: 1, with a clock 128)",
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="NAME",
+        default="lru",
+        help=f"which cached block goes first: {', '.join(POLICIES)}, or your own as file.py:Class (default: lru)",
+    )
+    parser.add_argument(
+        "--rate",
+        metavar="R",
+        help="with a clock and answers, through the scheduler: R requests per second, or as 'recorded'",
+    )
+    parser.add_argument(
+        "--admission",
+        action="append",
+        metavar="NAME",
+        help="with a clock: when a waiting request may enter; several times to compare, or all: "
+        f"{', '.join(strategies())}, or your own as file.py:Class",
+    )
+    parser.add_argument(
+        "--ms-per-step", type=int, default=20, metavar="MS", help="with a clock: how long a step lasts (default: 20)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay the trace and print the report; return the exit status.
+
+    0: done. 2: the trace or an argument is wrong, said in one line on stderr, and nothing was replayed.
+    130: interrupted with Ctrl-C.
+    """
+    bar = ProgressBar(sys.stderr)
+    try:
+        policy = find_policy(args.policy)
+        with_clock = args.rate is not None or args.admission is not None
+        names = _names(args.admission)
+        for name in names:
+            find_strategy(name)  # a wrong name is told before a minute has gone by
+        rate = _rate(args.rate)
+        trace = as_hashes(read_traffic(args), args.block_size)
+        bar.total = len(trace) * (len(names) if with_clock else 1)
+        if with_clock:
+            print(_with_clock(trace, names, rate, args, bar))
+            return 0
+        concurrency = 1 if args.concurrency is None else args.concurrency
+        report = replay(trace, args.num_blocks, concurrency=concurrency, parts=parts_of(policy), on_progress=bar.show)
+    except KeyboardInterrupt:
+        return 130
+    except (TraceError, ConfigError) as error:
+        print(f"mini-kv replay: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"mini-kv replay: {args.trace}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except ValueError as error:  # a NUL in the path
+        print(f"mini-kv replay: {args.trace!r}: {error}", file=sys.stderr)
+        return 2
+    finally:
+        bar.clear()
+    print(json.dumps(report.as_dict(), indent=2) if args.json else _format_report(report))
+    return 0
+
+
+def _names(asked: Sequence[str] | None) -> list[str]:
+    """Return the strategies that were asked for, each once; `all` stands for those that have names."""
+    names: list[str] = []
+    for name in asked or ["greedy"]:
+        names += list(strategies()) if name == "all" else [name]
+    return list(dict.fromkeys(names))
+
+
+def _rate(written: str | None) -> float | None:
+    """Return the requests per second that were asked for; `None` for those of the trace."""
+    if written in (None, "recorded"):
+        return None
+    try:
+        return float(written)
+    except ValueError:
+        raise ConfigError(f"--rate is {written!r}: requests per second, or recorded") from None
+
+
+def _with_clock(
+    trace: Sequence[TraceRequest], names: list[str], rate: float | None, args: argparse.Namespace, bar: "ProgressBar"
+) -> str:
+    """Replay the trace with a clock under each of these strategies, and return a line for each, or all as JSON."""
+    config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
+    reports: dict[str, ClockReport] = {}
+    for name in names:
+        before = len(reports) * len(trace)
+        reports[name] = replay_with_clock(
+            trace,
+            args.num_blocks,
+            config,
+            strategy=find_strategy(name),
+            rate=rate,
+            ms_per_step=args.ms_per_step,
+            parts=parts_of(find_policy(args.policy)),
+            on_progress=partial(bar.show, before=before),
+        )
+    if args.json:
+        return json.dumps({name: asdict(report) for name, report in reports.items()}, indent=2)
+    seconds = (arrival_times(trace, rate)[-1] - arrival_times(trace, rate)[0]) / 1000
+    per_second = f"{len(trace) / seconds:.2f} per second" if seconds else "all at once"
+    return f"{len(trace):,} requests, {per_second}, steps of {args.ms_per_step} ms\n{_table(reports)}"
+
+
+def _table(reports: dict[str, ClockReport]) -> str:
+    """Return the reports as a table, one line per strategy."""
+    first = next(iter(reports.values()))
+    lines = [
+        f"pool of {first.num_blocks:,} blocks (one is the null block); {first.requests_refused:,} requests are larger",
+        "",
+        "admission             steps  preempted  recomputed    hits  usage   peak  running  mean wait  longest",
+    ]
+    for name, report in reports.items():
+        label, hits = name.rpartition("/")[2], report.hit_tokens / max(report.prompt_tokens, 1)
+        lines.append(
+            f"{label:<20} {report.steps:>6,} {report.preemptions:>10,} {report.tokens_recomputed:>11,}"
+            f" {100 * hits:>5.1f} % {100 * report.mean_usage:>4.0f} % {report.peak_held_blocks:>6,}"
+            f" {report.peak_running:>8,} {report.mean_wait:>10.1f} {report.longest_wait:>8,}"
+        )
+    return "\n".join(lines)
+
+
+def _format_report(report: ReplayReport) -> str:
+    """Return the report as text, one figure per line with the numbers that it is made of."""
+    r = report
+    lines = [
+        f"{r.requests:,} requests, {r.distinct_blocks:,} different full blocks of {r.block_size} tokens",
+        f"pool of {r.num_blocks:,} blocks (one is the null block), at most {r.concurrency:,} running at once",
+        "",
+        f"hit rate by tokens  {_percent(r.hit_rate_of_prompt_tokens):>9}  "
+        f"{r.hit_tokens:,} of {r.prompt_tokens:,} prompt tokens were in the cache",
+        f"hit rate by blocks  {_percent(r.hit_rate_of_full_blocks):>9}  "
+        f"{r.hit_blocks:,} of {r.full_blocks:,} full blocks of prompts (partial ones are never cached)",
+        *(
+            f"found {group.share:<13} {group.requests:>9,}  requests: {group.hit_tokens:,} of their "
+            f"{group.prompt_tokens:,} tokens"
+            for group in r.found
+        ),
+        f"refused requests    {r.requests_refused:>9,}  "
+        f"are larger than the pool: {r.prompt_tokens_refused:,} prompt tokens, left out above",
+        f"evictions           {r.evictions:>9,}  cached blocks lost their key, since their memory was needed",
+        f"peak usage          {_percent(r.peak_usage):>9}  {r.peak_held_blocks:,} blocks were held at once",
+        f"time                {r.seconds:>7.2f} s  without reading the file",
+    ]
+    return "\n".join(lines)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+class ProgressBar:
+    """A line on a terminal that is redrawn in place; silent on anything but a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.total = 1
+        """What is 100 %."""
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._drawn = ""
+
+    def show(self, done: int, before: int = 0) -> None:
+        """Draw the bar with `before + done` of `total` filled, if that looks different from what is there."""
+        percent = 100 * (before + done) // self.total
+        text = f"{percent:3} % [{'#' * (percent // 5):<20}]"
+        if self._is_terminal and text != self._drawn:
+            self._drawn = text
+            self._stream.write("\r" + text)
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Leave the terminal as if the bar had never been there."""
+        if self._drawn:
+            # Two cells more: on Ctrl-C the terminal writes ^C behind the bar.
+            self._stream.write("\r" + " " * (len(self._drawn) + 2) + "\r")
+            self._stream.flush()
