@@ -17,11 +17,16 @@ PATH = ROOT / "book" / "data" / "league.json"
 
 
 def percent(policy: str, num_blocks: int) -> float:
-    """Return the hits in percent of the prompt tokens. Raises `ValueError` for what was not recorded."""
+    """Return the hits in percent of the prompt tokens. Raises `KeyError` for what was not recorded."""
+    return 100 * hit_rates()[policy][num_blocks]
+
+
+def hit_rates() -> dict[str, dict[int, float]]:
+    """Return the hits as a share of the prompt tokens, by policy and by number of blocks."""
+    found: dict[str, dict[int, float]] = {}
     for row in load()["rows"]:
-        if (row["policy"], row["num_blocks"]) == (policy, num_blocks):
-            return float(100 * row["hit_tokens"] / row["prompt_tokens"])
-    raise ValueError(f"league.json has no {policy} in {num_blocks} blocks")
+        found.setdefault(row["policy"], {})[row["num_blocks"]] = row["hit_tokens"] / row["prompt_tokens"]
+    return found
 
 
 def load() -> dict[str, Any]:
@@ -33,7 +38,7 @@ def load() -> dict[str, Any]:
 def as_markdown() -> str:
     """Return the table, the best of each size in bold, and below it where the figures come from."""
     recorded = load()
-    sizes = list(dict.fromkeys(row["num_blocks"] for row in recorded["rows"]))
+    sizes = list(hit_rates()[BELADY])
     best = {size: max(POLICIES, key=lambda policy: percent(policy, size)) for size in sizes}
     lines = ["| blocks | " + " | ".join(f"{size:,}" for size in sizes) + " |", "|---|" + "---:|" * len(sizes)]
     for policy in [*POLICIES, BELADY]:

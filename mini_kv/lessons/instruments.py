@@ -6,15 +6,24 @@ rows_and_blocks       the same arrivals, in rows as long as the longest text, an
 changed_token         the names of a prompt's blocks when one of its tokens is another
 forgery               a name that is a polynomial, forged by hand; beside it the engine's
 hits_of_a_pool        what a pool of some size finds, and what it could find if it knew the future
+policies_by_size      what each eviction policy finds of a trace, in pools of several sizes
+sliding_window        a text under a window: what both kinds of layers still hold
 holes                 where two kinds of layers meet, when blocks are missing
 
 Those of steps, kernels and seconds are in `instruments_of_steps`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from mini_kv.core.kv_cache_interface import AttentionSpec, FullAttentionSpec, MLAAttentionSpec
+from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.core.sched.output import SchedulerOutput
@@ -326,6 +335,112 @@ def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
 
     control = Control("blocks", numbers(*sizes), start=sizes.index(100))
     return Instrument("What a pool finds, and what it could", (control,), draw, (WIDTH, 220))
+
+
+def policies_by_size(hit_rates: Mapping[str, Mapping[int, float]], ceiling: str = "belady") -> Instrument:
+    """Return a line per eviction policy over the pool's size, one of them picked out.
+
+    `hit_rates[policy][num_blocks]`: hit tokens as a share of the prompt tokens. All policies have the same sizes, and
+    the first one is compared with. `ceiling` names the policy that no other can pass.
+    """
+    policies = [policy for policy in hit_rates if policy != ceiling]
+    sizes = list(hit_rates[ceiling])
+    left, top, width, height, most = 34, 8, 370, 190, 0.4
+
+    def place(at: int, share: float) -> tuple[float, float]:
+        return left + width * at / (len(sizes) - 1), top + height * (1 - share / most)
+
+    def path(policy: str) -> str:
+        points = (place(at, share) for at, share in enumerate(hit_rates[policy].values()))
+        return "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in points)
+
+    def draw(chosen: int, at: int) -> View:
+        policy, size = policies[chosen], sizes[at]
+        found, best, compared = (hit_rates[name][size] for name in (policy, ceiling, policies[0]))
+        marks = {f"{name} line": Mark("path", d=path(name), of="line soft", stroke_width=0.6) for name in policies}
+        x, y = place(at, found)
+        marks |= {
+            "frame": Mark("path", d=f"M{left} {top}v{height}h{width}", of="line soft"),
+            "ceiling": Mark("path", d=path(ceiling), of="line", stroke_dasharray="6 3"),
+            "chosen": Mark("path", d=path(policy), fill="none", stroke="#0072b2", stroke_width=3),
+            "here": Mark("path", d=f"M{x:.0f} {top}v{height}", of="line soft"),
+            "dot": Mark("circle", cx=x, cy=y, r=5, of="blue"),
+            "all": text(left - 4, top + 10, f"{most:.0%}", "end soft"),
+            "none": text(left - 4, top + height, "0", "end soft"),
+            "least": text(left, top + height + 16, f"{sizes[0]:,}", "soft"),
+            "axis": text(left + width, top + height + 16, f"{sizes[-1]:,} blocks of the pool", "end soft"),
+            "hand": handle(left, top, width, height, across=1),
+        }
+        points = 100 * (found - compared)
+        beside = "the policy to beat." if chosen == 0 else f"{points:+.1f} points beside {policies[0]}."
+        return View(marks, (
+            f"{policy} in ", f"{size:,}", " blocks (blue): ", f"{found:.1%}", " of the tokens are found, ", beside,
+            " No policy could find more than ", f"{best:.1%}", " (dashed).",
+        ))  # fmt: skip
+
+    controls = (
+        Control("policy", policies, start=policies.index("seen-twice"), choice=True),
+        Control("blocks", numbers(*sizes), start=sizes.index(5000)),
+    )
+    return Instrument("Eight policies, one hour of traffic", controls, draw, (WIDTH, 220))
+
+
+def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
+    """Return a strip of tokens with a window on it, and below it the block tables of two kinds of layers."""
+    windows = (8, 12, 16)
+    side = 400 / num_tokens
+    held = {window: _tables_after_each_token(num_tokens, block_size, window) for window in windows}
+
+    def draw(last: int, width: int) -> View:
+        window, now = windows[width], last + 1
+        first = max(0, now - window)
+        tables = held[window][last]
+        marks = {"strip": text(0, 14, "tokens; the newest one reads those in the window (orange)", "soft")}
+        for token in range(now):
+            of = "orange" if token >= first else "pale"
+            marks[f"token {token}"] = Mark("rect", x=side * token, y=20, width=side - 1, height=18, of=of)
+        for row, (kind, blocks) in enumerate(zip(("full attention", f"window {window}"), tables, strict=True)):
+            y = 74 + 56 * row
+            name = f"{kind}: {sum(map(bool, blocks))} blocks"
+            marks[f"{row} name"] = text(0, y - 7, name, "soft")
+            for place, block_id in enumerate(blocks):
+                x, wide = side * block_size * place, side * block_size - 2
+                of = "pale" if block_id else "dash"
+                marks[f"{row} {place}"] = Mark("rect", x=x, y=y, width=wide, height=26, of=of)
+                words = str(block_id) if block_id else ""
+                marks[f"{row} {place} id"] = text(x + wide / 2, y + 17, words, "mid small")
+        marks["hand"] = handle(0, 16, 400, 26, across=0)
+        full, kept = (sum(map(bool, blocks)) for blocks in tables)
+        return View(marks, (
+            "Token ", f"{last}", " is computed. Full attention holds ", f"{full}", " blocks, a window of ", f"{window}",
+            " holds ", f"{kept}", ". Of its table ", f"{full - kept}", " fell out and are free for others (dashed).",
+        ))  # fmt: skip
+
+    controls = (
+        Control("tokens", numbers(*range(1, num_tokens + 1)), start=29),
+        Control("window", numbers(*windows), start=1, choice=True),
+    )
+    return Instrument("What a window holds", controls, draw, (WIDTH, 164))
+
+
+def _tables_after_each_token(num_tokens: int, block_size: int, window: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Compute a text token by token; return the tables of full attention and of a window, by block id, 0 for null.
+
+    They are taken when the next token has its slot, so that what this one read last is already given back.
+    """
+    specs = (
+        FullAttentionSpec(block_size),
+        SlidingWindowSpec(block_size, sliding_window=window),
+    )
+    groups = tuple(KVCacheGroupSpec((str(index),), spec) for index, spec in enumerate(specs))
+    kv = KVCacheManager(KVCacheConfig(2 + 2 * num_tokens // block_size, groups))
+    request = kv.new_request("A", range(num_tokens))
+    result = []
+    for _ in range(num_tokens):
+        kv.allocate_slots(request, 1)
+        result.append(tuple(map(tuple, kv.get_block_ids("A"))))
+        request.num_computed_tokens += 1
+    return result
 
 
 def holes(num_blocks: int = 10, window: int = 48) -> Instrument:

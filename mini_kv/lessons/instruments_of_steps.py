@@ -6,6 +6,7 @@ roofline              operations per byte of a step, by requests and context
 timetable             who computes what in which step, under a budget of tokens
 one_more_word         measured times of a word, drawn as they are
 bus                   the seconds of a step, and of each that rides along
+reload_or_recompute   the time to have a prefix back from a tier, and to compute it again
 """
 
 import math
@@ -16,7 +17,8 @@ from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.lessons.instrument import Control, Instrument, Mark, View, handle
 from mini_kv.lessons.instruments import WIDTH, numbers, text
 from mini_kv.lessons.timeline import Arrival, timeline
-from mini_kv.planning.cost import Card, Served, decode_step, largest_batch
+from mini_kv.planning.cost import Card, Served, decode_step, largest_batch, prefill_seconds
+from mini_kv.tiers.reload_cost import ReloadCost
 
 
 def softmax_in_tiles() -> Instrument:
@@ -272,3 +274,44 @@ def bus(model: Served, card: Card) -> Instrument:
 
     controls = (Control("requests", numbers(*batches)), Control("tokens behind each", numbers(*contexts), start=1))
     return Instrument("The bus", controls, draw, (WIDTH, 166))
+
+
+def reload_or_recompute(model: Served, card: Card) -> Instrument:
+    """Return the time to have a prefix back from a tier, beside the time to compute it again."""
+    links = {"memory, 50 GB/s": 50e9, "disk, 5 GB/s": 5e9, "network, 10 Gbit/s": 1.25e9}
+    waits = {"0.1 ms": 1e-4, "1 ms": 1e-3, "10 ms": 1e-2}
+    lengths = (16, 32, 64, 128, 256, 512, 1024, 2048)
+    per_token = prefill_seconds(model, card, 1, 0)
+    scale = 400 / (lengths[-1] * per_token)
+
+    def draw(link: int, wait: int, at: int) -> View:
+        at_once, num_tokens = [*waits.values()][wait], lengths[at]
+        price = ReloadCost(per_token, 1 / [*links.values()][link], at_once)
+        num_bytes = num_tokens * model.kv_bytes_per_token
+        compute, copy = num_tokens * per_token, num_bytes * price.seconds_per_byte
+        marks = {"compute name": text(0, 14, f"compute {num_tokens:,} tokens again", "soft")}
+        marks["compute"] = Mark("rect", x=0, y=20, width=max(0.6, scale * compute), height=22, of="blue")
+        marks["compute time"] = text(WIDTH, 14, f"{1e3 * compute:,.1f} ms", "end big")
+        marks["reload name"] = text(0, 72, f"reload {num_bytes / 2**20:,.0f} MiB: wait, then copy", "soft")
+        waited = min(400.0, scale * at_once)
+        marks["wait"] = Mark("rect", x=0, y=78, width=max(0.6, waited), height=22, of="pink")
+        copied = max(0.6, min(400 - waited, scale * copy))
+        marks["copy"] = Mark("rect", x=waited, y=78, width=copied, height=22, of="orange")
+        marks["reload time"] = text(WIDTH, 72, f"{1e3 * (at_once + copy):,.1f} ms", "end big")
+        shortest = price.crossover_tokens(model.kv_bytes_per_token)
+        quicker = "Reload it." if price.is_worth_it(num_tokens, num_bytes) else "Compute it again."
+        copied_token = 1e6 * model.kv_bytes_per_token * price.seconds_per_byte
+        told = (
+            f"From {shortest:,} tokens on, reloading is quicker."
+            if shortest
+            else f"Reloading is never quicker: a token takes {copied_token:.0f} µs to copy, and {1e6 * per_token:.0f}"
+            " to compute."
+        )
+        return View(marks, (quicker, " ", told))
+
+    controls = (
+        Control("from", [*links], choice=True),
+        Control("before the first byte", [*waits], start=1, choice=True),
+        Control("tokens", numbers(*lengths), start=5),
+    )
+    return Instrument("Reload, or compute again?", controls, draw, (WIDTH, 110))

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from mini_kv_book.league import hit_rates
 
 from mini_kv.lessons import instruments, instruments_of_steps
 from mini_kv.lessons.curves import small_trace
@@ -42,12 +43,15 @@ def shown():
         "changed_token": instruments.changed_token(),
         "forgery": instruments.forgery(),
         "hits_of_a_pool": instruments.hits_of_a_pool(small_trace()),
+        "policies_by_size": instruments.policies_by_size(hit_rates()),
+        "sliding_window": instruments.sliding_window(),
         "holes": instruments.holes(),
         "softmax_in_tiles": instruments_of_steps.softmax_in_tiles(),
         "tiles_over_blocks": instruments_of_steps.tiles_over_blocks(),
         "roofline": instruments_of_steps.roofline(model, H200),
         "timetable": instruments_of_steps.timetable(),
         "bus": instruments_of_steps.bus(model, H200),
+        "reload_or_recompute": instruments_of_steps.reload_or_recompute(model, H200),
     }
 
 

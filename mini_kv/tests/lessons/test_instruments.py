@@ -21,6 +21,11 @@ ROWS = [
     {"tokens": 512, "no cache ms": 400.0, "contiguous ms": 9.5, "paged ms": 10.5},
     {"tokens": 4096, "contiguous ms": 15.0, "paged ms": 15.0},
 ]
+RATES = {
+    "lru": {1000: 0.1, 5000: 0.2},
+    "seen-twice": {1000: 0.15, 5000: 0.18},
+    "belady": {1000: 0.2, 5000: 0.3},
+}
 ALL = {
     "recomputed": instruments.recomputed,
     "token_in_boxes": instruments.token_in_boxes,
@@ -31,9 +36,12 @@ ALL = {
     "tiles_over_blocks": instruments_of_steps.tiles_over_blocks,
     "roofline": lambda: instruments_of_steps.roofline(llama(), H200),
     "timetable": instruments_of_steps.timetable,
+    "policies_by_size": lambda: instruments.policies_by_size(RATES),
+    "sliding_window": instruments.sliding_window,
     "holes": instruments.holes,
     "one_more_word": lambda: instruments_of_steps.one_more_word(ROWS),
     "bus": lambda: instruments_of_steps.bus(llama(), H200),
+    "reload_or_recompute": lambda: instruments_of_steps.reload_or_recompute(llama(), H200),
 }
 
 
@@ -161,3 +169,34 @@ def test_softmax_in_tiles_is_a_softmax():
     shares = [float(view.marks[f"share {tile}"].values["width"]) / 404 for tile in range(3)]
     exact = [sum(math.exp(score - 4) for score in scores[i : i + 2]) / total for i in (0, 2, 4)]
     assert shares == pytest.approx(exact, abs=2e-4)
+
+
+def test_a_policy_is_compared_with_the_first_and_with_the_ceiling():
+    policies = instruments.policies_by_size(RATES)
+    assert says(policies, 1, 0) == (
+        "seen-twice in 1,000 blocks (blue): 15.0% of the tokens are found, +5.0 points beside lru."
+        " No policy could find more than 20.0% (dashed)."
+    )
+    assert "18.0% of the tokens are found, -2.0 points beside lru" in says(policies, 1, 1)
+    assert "the policy to beat" in says(policies, 0, 1)
+
+
+def test_a_window_of_12_holds_three_or_four_blocks_of_4():
+    """As the formula of *windows and groups* says: four where it begins inside a block, three where it does not."""
+    window = instruments.sliding_window()
+    held = [int(says(window, last, 1).split("window of 12 holds ")[1].split(".")[0]) for last in range(48)]
+    assert held == [1] * 4 + [2] * 4 + [3] * 4 + [4, 4, 4, 3] * 9
+    assert says(window, 29, 1) == (
+        "Token 29 is computed. Full attention holds 8 blocks, a window of 12 holds 4."
+        " Of its table 4 fell out and are free for others (dashed)."
+    )
+
+
+def test_a_prefix_is_reloaded_from_the_crossover_on():
+    """At 16 microseconds a token to compute and 2.6 to copy, a wait of 1 ms is earned back by 74 tokens."""
+    prefix = instruments_of_steps.reload_or_recompute(llama(), H200)
+    assert says(prefix, 0, 1, 2) == "Compute it again. From 74 tokens on, reloading is quicker."
+    assert says(prefix, 0, 1, 3) == "Reload it. From 74 tokens on, reloading is quicker."
+    assert says(prefix, 1, 0, 7) == (
+        "Compute it again. Reloading is never quicker: a token takes 26 µs to copy, and 16 to compute."
+    )
