@@ -396,8 +396,8 @@ def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
         first = max(0, now - window)
         tables = held[window][last]
         marks = {"strip": text(0, 14, "tokens; the newest one reads those in the window (orange)", "soft")}
-        for token in range(now):
-            of = "orange" if token >= first else "pale"
+        for token in range(num_tokens):
+            of = "line soft" if token >= now else "orange" if token >= first else "pale"
             marks[f"token {token}"] = Mark("rect", x=side * token, y=20, width=side - 1, height=18, of=of)
         for row, (kind, blocks) in enumerate(zip(("full attention", f"window {window}"), tables, strict=True)):
             y = 74 + 56 * row

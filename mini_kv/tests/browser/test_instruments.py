@@ -1,5 +1,6 @@
 """The instruments in a browser: what a reader sees at a position is what the engine said there, and at once."""
 
+import json
 from random import Random
 
 import pytest
@@ -121,6 +122,44 @@ def test_the_picture_itself_can_be_taken_in_hand(shown, url, open_page):
     place = line.bounding_box()
     page.mouse.click(place["x"] + place["width"] - 1, place["y"] + 20)
     assert pool.locator(".kv-controls b").inner_text() == "300"
+
+
+def test_every_control_answers_to_the_keys(shown, url, open_page):
+    page = open_page(url)
+    for (name, instrument), box in zip(shown.items(), page.locator(".kv-instrument").all(), strict=True):
+        at = list(instrument.start)
+        for number, control in enumerate(instrument.controls):
+            part, last = box.locator("[data-control]").nth(number), len(control.labels) - 1
+            if control.choice:
+                part.get_by_role("radio").nth(at[number]).press("ArrowRight")
+                at[number] = (at[number] + 1) % (last + 1)
+            else:
+                part.get_by_role("slider").press("End")
+                part.get_by_role("slider").press("ArrowLeft")
+                at[number] = last - 1
+            assert box.get_by_role("status").inner_text() == "".join(instrument.views[*at].says), (name, control.name)
+
+
+def test_every_handle_goes_where_the_pointer_is(shown, url, open_page):
+    """A third along each of its axes: at the nearest position of the control."""
+    page = open_page(url)
+    held = []
+    for (name, instrument), box in zip(shown.items(), page.locator(".kv-instrument").all(), strict=True):
+        at = list(instrument.start)
+        for part in box.locator("[data-drag]").all():
+            share = {"x": 0.5, "y": 0.5}
+            for axis, control in json.loads(part.get_attribute("data-drag")).items():
+                last = len(instrument.controls[control].labels) - 1
+                at[control] = round(last / 3)
+                share[axis] = at[control] / last
+            part.scroll_into_view_if_needed()
+            frame = part.bounding_box()
+            place = {"x": share["x"] * frame["width"], "y": (1 - share["y"]) * frame["height"]}
+            part.click(position=place)
+            held.append(name)
+        if name in held:
+            assert box.get_by_role("status").inner_text() == "".join(instrument.views[*at].says), name
+    assert {*held} == {name for name, instrument in shown.items() if "data-drag" in instrument.fragment()}
 
 
 def test_without_scripts_it_is_a_still_and_its_controls_are_not_there(shown, url, open_page):
