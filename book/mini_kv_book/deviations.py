@@ -62,6 +62,12 @@ DEVIATIONS = (
     Deviation("key-namespace", "generate_block_hash_extra_keys",
         "salt in the first block's extras; no model, no epoch", "salt, model fingerprint and weights epoch in the root",
         "one place decides who shares with whom; new weights need no reset"),
+    Deviation("hash-lookahead", "KVCacheManager.__init__", "takes `use_eagle` and `num_hash_lookahead_tokens`; covers"
+        " as many tokens as a drafter reads ahead", "reads both off `KVCacheConfig`; covers 0 tokens or 1",
+        "the config says how blocks are found; no drafter here reads further"),
+    Deviation("drafter-retention", "replay_boundaries", "keeps a block more where hits drop one, under a retention"
+        " interval; drops in groups without a flag if no group has one", "`ConfigError` for a drop and a retention"
+        " interval; only flagged groups drop", "hashes that cover the next token need neither"),
     Deviation("empty-salt", "generate_block_hash_extra_keys", "an empty salt is no salt",
         "raises `ConfigError`", "a tenant whose salt was lost must not end up in a cache that others share"),
     Deviation("image-order", "generate_block_hash_extra_keys", "expects images by offset",

@@ -150,6 +150,7 @@ def get_request_block_hasher(
     hash_function: HashFunction = sha256,
     model_fingerprint: str = "",
     weights_epoch: int = 0,
+    num_hash_lookahead_tokens: int = 0,
 ) -> RequestBlockHasher:
     """Return a function that hashes the full blocks of a request that have no hash yet.
 
@@ -158,25 +159,34 @@ def get_request_block_hasher(
         hash_function: see `HASH_FUNCTIONS`.
         model_fingerprint: which weights, in any words; part of the namespace.
         weights_epoch: raise it when the weights change, and no key from before matches any more.
+        num_hash_lookahead_tokens: tokens after each block that its hash covers; a block is hashed when these exist.
     """
+
+    def extra_keys_of(request: Request, start: int, end: int) -> list[ExtraKey]:
+        covered = end + num_hash_lookahead_tokens
+        extra_keys = generate_block_hash_extra_keys(request, start, covered)
+        return [*extra_keys, *(("lookahead", token) for token in request.token_ids[end:covered])]
 
     def request_block_hasher(request: Request) -> list[BlockHash]:
         """Return the hashes of the blocks that became full since the last call. Costs O(new tokens)."""
         start = len(request.block_hashes) * block_size
-        if request.num_tokens < start + block_size:
+        num_tokens = request.num_tokens - num_hash_lookahead_tokens
+        if num_tokens < start + block_size:
             return []
         if request.block_hashes:
             parent: bytes = request.block_hashes[-1]
         else:
             parent = root_block_hash(hash_function, request.cache_salt, model_fingerprint, weights_epoch)
-        packed = pack_token_ids(request.token_ids[start : request.num_tokens // block_size * block_size])
-        has_extra_keys = request.lora_request is not None or len(request.mm_features) > 0
+        packed = pack_token_ids(request.token_ids[start : num_tokens // block_size * block_size])
+        has_extra_keys = (
+            request.lora_request is not None or len(request.mm_features) > 0 or num_hash_lookahead_tokens > 0
+        )
         extras = NO_EXTRA_KEYS
         block_hashes = []
         for offset in range(0, len(packed), 4 * block_size):
             if has_extra_keys:
                 first = start + offset // 4
-                extras = frame_extra_keys(generate_block_hash_extra_keys(request, first, first + block_size))
+                extras = frame_extra_keys(extra_keys_of(request, first, first + block_size))
             parent = hash_function(parent + extras + packed[offset : offset + 4 * block_size])
             block_hashes.append(parent)
         return cast(list[BlockHash], block_hashes)

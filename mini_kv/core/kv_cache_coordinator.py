@@ -71,6 +71,8 @@ class KVCacheCoordinator(ABC):
             )
             for group_id, spec in enumerate(specs)
         )
+        for manager, group in zip(self.single_type_managers, kv_cache_config.kv_cache_groups, strict=True):
+            manager.use_eagle = group.is_eagle_group and kv_cache_config.drops_last_block
         self.skipping_managers = tuple(
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
@@ -254,7 +256,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         for manager in cycle(self.full_attention_first):
             group_id = manager.kv_cache_group_id
             if group_id not in hits or manager in self.skipping_managers:
-                hits[group_id] = manager.find_longest_cache_hit(manager.hashes_per_block(block_hashes), hit_length)
+                num_dropped = manager.block_size if manager.use_eagle else 0  # found behind the hit, and dropped
+                hashes = manager.hashes_per_block(block_hashes)
+                hits[group_id] = manager.find_longest_cache_hit(hashes, hit_length + num_dropped)
             length = min(len(hits[group_id]) * manager.block_size, hit_length)
             length -= length % self.scheduler_block_size
             del hits[group_id][length // manager.block_size :]

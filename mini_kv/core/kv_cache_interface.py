@@ -161,6 +161,9 @@ class KVCacheGroupSpec:
 
     layer_names: tuple[str, ...]
     kv_cache_spec: KVCacheSpec
+    is_eagle_group: bool = False
+    """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token depends on the next token as well, so the last
+    block of a hit may be wrong for it, and a hit drops that block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +176,24 @@ class KVCacheConfig:
     prefix_cache_retention_interval: int | None = None
     """Tokens from one place to the next where windows and states keep what a hit needs; 0: at the ends of prompts and
     where requests parted; `None`: everywhere. vLLM's default is 0, which keeps fewer keys and finds fewer hits."""
+    num_hash_lookahead_tokens: int = 0
+    """Tokens after each block that its hash covers, 0 or 1. With 1, a block is found only if the next token is equal
+    too, and no hit drops a block. Source: vLLM RFC 50438."""
 
     def __post_init__(self) -> None:
         if self.num_blocks < 2:
             raise ConfigError(f"num_blocks is {self.num_blocks}: the null block takes one, so it must be at least 2")
         if not self.kv_cache_groups:
             raise ConfigError("a KV cache needs at least one group of layers")
+        if self.num_hash_lookahead_tokens not in (0, 1):
+            raise ConfigError(f"num_hash_lookahead_tokens is {self.num_hash_lookahead_tokens}, it must be 0 or 1")
+        if self.drops_last_block and self.prefix_cache_retention_interval is not None:
+            raise ConfigError("a retention interval keeps no block to drop: set num_hash_lookahead_tokens to 1")
+        for group in self.kv_cache_groups:
+            if group.is_eagle_group and not isinstance(group.kv_cache_spec, FullAttentionSpec | SlidingWindowSpec):
+                raise ConfigError(f"is_eagle_group: a drafter has no layers of {type(group.kv_cache_spec).__name__}")
+
+    @property
+    def drops_last_block(self) -> bool:
+        """Whether hits drop their last block, for the groups of a drafter."""
+        return self.num_hash_lookahead_tokens == 0 and any(group.is_eagle_group for group in self.kv_cache_groups)

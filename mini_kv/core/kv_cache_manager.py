@@ -99,8 +99,13 @@ class KVCacheManager:
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
         self.quiet = QuietStretches()
+        lookahead = kv_cache_config.num_hash_lookahead_tokens
         self._block_hasher = parts.make_block_hasher(
-            self.coordinator.hash_block_size, get_hash_function(hash_name), model_fingerprint, weights_epoch
+            self.coordinator.hash_block_size,
+            get_hash_function(hash_name),
+            model_fingerprint,
+            weights_epoch,
+            **({"num_hash_lookahead_tokens": lookahead} if lookahead else {}),
         )
 
     @classmethod

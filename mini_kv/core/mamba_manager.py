@@ -61,13 +61,18 @@ class MambaManager(SingleTypeKVCacheManager):
         return gaps + super().allocate_new_blocks(request_id, num_tokens)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the state in the index if the step ends where a hit can end, which is at a block's end."""
-        if num_tokens % self.cache_hit_alignment_tokens > 0:
-            return
-        position = num_tokens // self.block_size - 1
-        self.num_cached_block[request.request_id] = position  # what stands before it is no state of a block's end
-        super().cache_blocks(request, num_tokens)
-        self._promises[request.request_id] = (self.req_to_blocks[request.request_id][position], request, num_tokens)
+        """Enter the state in the index if the step ends where a hit can end, which is at a block's end.
+
+        Where block hashes cover the next token, the last step's state may have got its hash only now.
+        """
+        num_before = request.num_computed_tokens
+        has_waited = self.num_cached_block[request.request_id] == num_before // self.block_size - 1
+        for end in (num_before, num_tokens) if has_waited else (num_tokens,):
+            if end % self.cache_hit_alignment_tokens == 0:
+                position = end // self.block_size - 1
+                self.num_cached_block[request.request_id] = position  # no state of a block's end stands before it
+                super().cache_blocks(request, end)
+                self._promises[request.request_id] = (self.req_to_blocks[request.request_id][position], request, end)
 
     def free(self, request_id: str) -> None:
         """Free as any group does, and forget the request's promise."""

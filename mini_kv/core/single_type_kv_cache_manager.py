@@ -73,6 +73,8 @@ class SingleTypeKVCacheManager(ABC):
         self.cache_hit_alignment_tokens = cache_hit_alignment_tokens or self.block_size
         self.retention_interval = retention_interval
         self.promised = set() if promised is None else promised
+        self.use_eagle = False
+        """Whether a hit drops its last block: see `KVCacheGroupSpec.is_eagle_group`."""
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         """The block table of each admitted request."""
         self.num_cached_block: dict[str, int] = {}
@@ -114,19 +116,21 @@ class SingleTypeKVCacheManager(ABC):
         """
         index = self.block_pool.cached_block_hash_to_block
         step = self.blocks_per_boundary
-        num_blocks = min(max_length // self.block_size, len(block_hashes)) // step * step
-        while True:
+        num_dropped = int(self.use_eagle)
+        num_blocks = (min(max_length // self.block_size, len(block_hashes)) - num_dropped) // step * step
+        while num_blocks > 0:
             first = self.get_num_skipped_tokens(num_blocks * self.block_size) // self.block_size
             hit: list[KVCacheBlock] = []
-            for position in range(num_blocks - 1, first - 1, -1):
+            for position in range(num_blocks + num_dropped - 1, first - 1, -1):
                 key = make_block_hash_with_group_id(block_hashes[position], self.kv_cache_group_id)
                 found = index.get_one_block(key)
                 if found is None:
-                    num_blocks = position // step * step
+                    num_blocks = (position - num_dropped) // step * step
                     break
                 hit.append(found)
             else:
-                return [self.block_pool.null_block] * first + hit[::-1]
+                return [self.block_pool.null_block] * first + hit[num_dropped:][::-1]
+        return []
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
@@ -207,7 +211,10 @@ class SingleTypeKVCacheManager(ABC):
         if num_full <= num_cached:
             return
         hashes = self.hashes_per_block(request.block_hashes)
-        num_full = min(num_full, len(hashes)) // self.blocks_per_boundary * self.blocks_per_boundary
+        num_hashed = min(num_full, len(hashes))
+        num_full = num_hashed // self.blocks_per_boundary * self.blocks_per_boundary
+        if self.use_eagle and 0 < num_full < num_hashed:
+            num_full += 1  # found behind a hit, and dropped
         if num_full <= num_cached:
             return
         table = self.req_to_blocks[request.request_id]
@@ -323,7 +330,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
             if found is None:
                 break
             hit.append(found)
-        return hit
+        return hit[:-1] if self.use_eagle else hit
 
 
 class SlidingWindowManager(SingleTypeKVCacheManager):

@@ -292,7 +292,9 @@ def reload_or_recompute(model: Served, card: Card) -> Instrument:
         marks = {"compute name": text(0, 14, f"compute {num_tokens:,} tokens again", "soft")}
         marks["compute"] = Mark("rect", x=0, y=20, width=max(0.6, scale * compute), height=22, of="blue")
         marks["compute time"] = text(WIDTH, 14, f"{1e3 * compute:,.1f} ms", "end big")
-        marks["reload name"] = text(0, 72, f"reload {num_bytes / 2**20:,.0f} MiB: wait (pink), then copy (orange)", "soft")
+        marks["reload name"] = text(
+            0, 72, f"reload {num_bytes / 2**20:,.0f} MiB: wait (pink), then copy (orange)", "soft"
+        )
         waited = min(400.0, scale * at_once)
         marks["wait"] = Mark("rect", x=0, y=78, width=max(0.6, waited), height=22, of="pink")
         copied = max(0.6, min(400 - waited, scale * copy))

@@ -91,13 +91,17 @@ class Config:
         self,
         *,
         retention_interval: int | None = None,
+        drafter_groups: Sequence[int] = (),
+        num_hash_lookahead_tokens: int = 0,
         manager_class: type[KVCacheManager] = KVCacheManager,
         **options: Any,
     ) -> KVCacheManager:
-        """Return a new cache; the options are the manager's. The reference knows no retention interval."""
+        """Return a new cache; the options are the manager's. The reference knows no retention and no drafter."""
         specs = [spec_of(group) for group in self.all_groups()]
-        groups = tuple(KVCacheGroupSpec((f"group {i}",), spec) for i, spec in enumerate(specs))
-        config = KVCacheConfig(self.num_blocks, groups, retention_interval)
+        groups = tuple(
+            KVCacheGroupSpec((f"group {i}",), spec, is_eagle_group=i in drafter_groups) for i, spec in enumerate(specs)
+        )
+        config = KVCacheConfig(self.num_blocks, groups, retention_interval, num_hash_lookahead_tokens)
         kv = manager_class(config, enable_caching=self.enable_caching, **options)
         return DebugKVCacheManager(kv) if self.debug else kv
 

@@ -260,6 +260,18 @@ def test_fast_hasher_equals_its_slow_twin(block_size: int) -> None:
     assert hasher(request) == []
 
 
+def test_a_hash_with_lookahead_covers_the_next_token_and_waits_for_it() -> None:
+    """Twelve tokens are three blocks, and the last of them has no next token yet; an image behind a block counts."""
+    hasher = get_request_block_hasher(4, num_hash_lookahead_tokens=1)
+    cat = MultiModalFeature("cat", 4, 2)
+    request = Request("A", range(12), block_hasher=hasher, mm_features=[cat])
+    slow = [hash_block_tokens(sha256, NONE_HASH, range(4), [("mm", "cat", 4), ("lookahead", 4)])]
+    slow.append(hash_block_tokens(sha256, slow[0], range(4, 8), [("mm", "cat", 0), ("lookahead", 8)]))
+    assert request.block_hashes == slow
+    request.append_output_token_ids(99)
+    assert request.block_hashes == [*slow, hash_block_tokens(sha256, slow[1], range(8, 12), [("lookahead", 99)])]
+
+
 def test_a_hasher_of_no_model_in_particular_starts_from_none_hash() -> None:
     """Left out, fingerprint and epoch are those of the empty namespace, not of another one."""
     assert hashed([1, 2, 3, 4]) == [hash_block_tokens(sha256, NONE_HASH, [1, 2, 3, 4])]

@@ -15,7 +15,12 @@ from mini_kv.core.errors import (
     UnknownRequestError,
 )
 from mini_kv.core.invariants import check_invariants
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from mini_kv.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+)
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_kv.core.request import LoRARequest, Request
 from mini_kv.core.single_type_kv_cache_manager import FullAttentionManager
@@ -604,6 +609,15 @@ def test_settings_that_cannot_work() -> None:
         KVCacheConfig(1, (group,))
     with pytest.raises(ConfigError, match=r"^a KV cache needs at least one group of layers$"):
         KVCacheConfig(4, ())
+    for lookahead in (-1, 2):
+        with pytest.raises(ConfigError, match=f"num_hash_lookahead_tokens is {lookahead}, it must be 0 or 1"):
+            KVCacheConfig(4, (group,), num_hash_lookahead_tokens=lookahead)
+    drafter = KVCacheGroupSpec(("layer",), FullAttentionSpec(4), is_eagle_group=True)
+    with pytest.raises(ConfigError, match="a retention interval keeps no block to drop"):
+        KVCacheConfig(4, (drafter,), 8)
+    chunks = KVCacheGroupSpec(("layer",), ChunkedLocalAttentionSpec(4, attention_chunk_size=8), is_eagle_group=True)
+    with pytest.raises(ConfigError, match="is_eagle_group: a drafter has no layers of ChunkedLocalAttentionSpec"):
+        KVCacheConfig(4, (chunks,))
     with pytest.raises(ConfigError, match="unknown hash function 'md5'"):
         KVCacheManager.for_full_attention(4, 4, hash_name="md5")
     for name in ("block_size", "num_kv_heads", "head_size", "dtype_bytes"):

@@ -36,6 +36,27 @@ SCENARIOS = (
     ("random, states, one text", 14, {"num_blocks": 24, "block_size": 4, "groups": "full:4 state:4"}),
     ("random, states and windows", 15, {"num_blocks": 40, "block_size": 4, "groups": "full:4 state:4 window:4:6"}),
     ("random, larger blocks", 16, {"num_blocks": 40, "block_size": 4, "groups": "full:4 window:2:5"}),
+    ("random, a drafter", 17, {"num_blocks": 14, "block_size": 4, "drafter_groups": [0]}),
+    (
+        "random, a drafter with a window",
+        18,
+        {"num_blocks": 32, "block_size": 4, "groups": "full:4 window:4:6", "drafter_groups": [0, 1]},
+    ),
+    (
+        "random, a drafter in one of two windows",
+        19,
+        {"num_blocks": 44, "block_size": 4, "groups": "full:4 window:4:7 window:4:14", "drafter_groups": [1]},
+    ),
+    (
+        "random, lookahead hashes",
+        20,
+        {"num_blocks": 24, "block_size": 4, "groups": "full:4 window:4:6", "num_hash_lookahead_tokens": 1},
+    ),
+    (
+        "random, lookahead hashes beside states",
+        21,
+        {"num_blocks": 24, "block_size": 4, "groups": "full:4 state:4", "num_hash_lookahead_tokens": 1},
+    ),
 )
 NUM_CALLS = 100
 MAX_WAITING = 3

@@ -26,7 +26,9 @@ from mini_kv.core.request import LoRARequest, MultiModalFeature
 from mini_kv.tests.golden.common import FOLDER, Call, Language, Scenario, State, format_groups, look, parse_numbers
 from mini_kv.tests.random_driver import Config
 
-SCENARIO_FILES = (FOLDER / "scenarios.toml", FOLDER / "scenarios-random.toml", FOLDER / "scenarios-groups.toml")
+SCENARIO_FILES = tuple(
+    FOLDER / f"{name}.toml" for name in ("scenarios", "scenarios-random", "scenarios-groups", "scenarios-drafter")
+)
 RECORDING = FOLDER / "vllm-0.33.json"
 
 FIELDS = ("result", "tables", "refs", "free", "keys", "answers", "usage", "stats")
@@ -35,11 +37,14 @@ DEFAULTS: dict[str, Any] = {
     "block_size": 4,
     "enable_caching": True,
     "groups": "",
+    "drafter_groups": [],
+    "num_hash_lookahead_tokens": 0,
     "max_in_flight_tokens": 1_000_000,
     "watermark": 0.0,
     "max_model_len": 1_000_000,
 }
-"""Settings of a scenario that names none; the last only vLLM has. Groups: as in `random_driver.Config`."""
+"""Settings of a scenario that names none; the last only vLLM has. Groups: as in `random_driver.Config`; those of a
+drafter by number."""
 
 
 class Engine(ABC):
@@ -270,9 +275,8 @@ class MiniKV(Engine):
         """Build the manager; `debug` checks the ledger of invariants after every call."""
         super().__init__(settings)
         chosen = {name: settings[name] for name in ("num_blocks", "block_size", "enable_caching", "groups")}
-        self.manager = Config(**chosen, debug=debug).make(
-            max_in_flight_tokens=settings["max_in_flight_tokens"], watermark=settings["watermark"]
-        )
+        names = ("drafter_groups", "num_hash_lookahead_tokens", "max_in_flight_tokens", "watermark")
+        self.manager = Config(**chosen, debug=debug).make(**{name: settings[name] for name in names})
 
     def new_request(
         self,

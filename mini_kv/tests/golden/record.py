@@ -85,7 +85,8 @@ def cache_config_of(settings: dict[str, Any], retention_interval: int | None) ->
         num_blocks=settings["num_blocks"],
         kv_cache_tensors=[],
         kv_cache_groups=[
-            KVCacheGroupSpec([f"layer {i}"], spec_of(group)) for i, group in enumerate(groups_of(settings))
+            KVCacheGroupSpec([f"layer {i}"], spec_of(group), is_eagle_group=i in settings.get("drafter_groups", ()))
+            for i, group in enumerate(groups_of(settings))
         ],
         prefix_cache_retention_interval=retention_interval,
     )
@@ -108,8 +109,13 @@ class VLLM(Engine):
             enable_caching=self.enable_caching,
             log_stats=True,
             watermark=settings["watermark"],
+            use_eagle=bool(settings["drafter_groups"]) and settings["num_hash_lookahead_tokens"] == 0,
+            num_hash_lookahead_tokens=settings["num_hash_lookahead_tokens"],
         )
-        self.block_hasher = get_request_block_hasher(hash_block_size, sha256) if self.enable_caching else None
+        lookahead = settings["num_hash_lookahead_tokens"]
+        self.block_hasher = (
+            get_request_block_hasher(hash_block_size, sha256, lookahead) if self.enable_caching else None
+        )
 
     def new_request(
         self,
