@@ -350,7 +350,7 @@ def test_one_of_two_twins_is_evicted(lab: LabUnderTest) -> None:
 
 
 @points(1, EVICT, stage="adversary", why="held or free, a cached block can be evicted; and that moves no block")
-def test_held_or_free_or_nameless(lab: LabUnderTest) -> None:
+def test_in_use_or_free_or_not_cached(lab: LabUnderTest) -> None:
     """A block that A holds is evicted and stays A's; one that is free stays where it is; one is not cached at all."""
     kv = make_kv(lab, EVICT, num_blocks=9)
     hold(kv, OTHERS[:8], "X")
