@@ -67,10 +67,11 @@ def labs_in_page() -> list[str]:
     return [path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml") if 'needs = "C"' in path.read_text("utf-8")]
 
 
+COMMANDS = "book/docs/reference/commands.md"
 COUNTED: list[tuple[str, str, Callable[[], int]]] = [
-    ("book/docs/reference/commands.md", f"`make notebooks`: {NUMBER} notebooks", lambda: len([*ROOT.glob("notebooks/*.ipynb")])),
-    ("book/docs/reference/commands.md", f"mini-kv puzzle +# {NUMBER} small ones", lambda: len(puzzle_names())),
-    ("book/docs/reference/commands.md", rf"engine.md\): {NUMBER} files", lambda: len(spine()["files"])),
+    (COMMANDS, f"`make notebooks`: {NUMBER} notebooks", lambda: len([*ROOT.glob("notebooks/*.ipynb")])),
+    (COMMANDS, f"mini-kv puzzle +# {NUMBER} small ones", lambda: len(puzzle_names())),
+    (COMMANDS, rf"engine.md\): {NUMBER} files", lambda: len(spine()["files"])),
     ("README.md", f"{NUMBER} scenarios were recorded", lambda: sum(len(load()) for load in PARTS.values())),
     ("book/docs/index.md", f"{NUMBER} puzzles", lambda: len(puzzle_names())),
     ("book/docs/index.md", f"{NUMBER} chapters with", lambda: len([*DOCS.glob("chapters/[0-9]*.md")])),

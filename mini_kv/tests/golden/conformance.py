@@ -34,8 +34,8 @@ def summary() -> str:
     scenarios = [scenario for load in PARTS.values() for scenario in load()]
     num_calls, num_equal = count(scenarios)
     return (
-        f"{len(scenarios)} scenarios were recorded from {UPSTREAM}: after {num_equal:,} of {num_calls:,} calls all that "
-        f"can be seen is equal, and {num_calls - num_equal} differ as listed"
+        f"{len(scenarios)} scenarios were recorded from {UPSTREAM}: after {num_equal:,} of {num_calls:,} calls "
+        f"all that can be seen is equal, and {num_calls - num_equal} differ as listed"
     )
 
 
