@@ -92,8 +92,8 @@ def told(error: Exception) -> InWords:
 
 
 def number(block: object) -> object:
-    """Return the block's number as a plain int; what is no block, as it is, marked as such."""
-    return int(block.block_id) if isinstance(block, KVCacheBlock) else f"no block: {block!r}"
+    """Return the block's number as a plain int; for any other value the string `"not a block: ..."`."""
+    return int(block.block_id) if isinstance(block, KVCacheBlock) else f"not a block: {block!r}"
 
 
 def numbers(blocks: object) -> object:

@@ -64,8 +64,8 @@ def speeds(code: ModuleType, function: HashFunction, num_tokens: int, block_size
         for _ in range(num_tokens // block_size):
             function(block)
 
-    named = tokens_per_second(lambda: hasher(request), num_tokens)
-    return named, tokens_per_second(only_the_digest, num_tokens)
+    block_hashes = tokens_per_second(lambda: hasher(request), num_tokens)
+    return block_hashes, tokens_per_second(only_the_digest, num_tokens)
 
 
 def tokens_taken(kv: KVCacheManager, first: Request, second: Request) -> int:
@@ -75,7 +75,7 @@ def tokens_taken(kv: KVCacheManager, first: Request, second: Request) -> int:
 
 
 def tokens_taken_of_q(code: ModuleType, function: HashFunction) -> int:
-    """Return how many of the 9 tokens Q 5 6 7 8 9 the cache takes from P 5 6 7 8 9, if `code` names the blocks of 4."""
+    """Return how many of the 9 tokens Q 5 6 7 8 9 the cache takes from P 5 6 7 8 9, with the hashes of `code`."""
     hasher = code.get_request_block_hasher(4, function)
     requests = [Request(name, [*block, 5, 6, 7, 8, 9], block_hasher=hasher) for name, block in (("P", P), ("Q", Q))]
     return tokens_taken(KVCacheManager.for_full_attention(8, 4), *requests)
@@ -129,8 +129,8 @@ def report(code: ModuleType, functions: Mapping[str, HashFunction], num_tokens: 
     """Print the speed of each function, the collision, and the refusals."""
     print(f"1. A prompt of {num_tokens:,} tokens, blocks of 16, millions of tokens per second")
     for name, function in functions.items():
-        named, digest = speeds(code, function, num_tokens)
-        print(f"   {name:9} block hashes {named:7.1f}    the hash function alone {digest:7.1f}")
+        block_hashes, digest = speeds(code, function, num_tokens)
+        print(f"   {name:9} block hashes {block_hashes:7.1f}    the hash function alone {digest:7.1f}")
     print_collision(code, functions)
     if "xxh3_64" in functions:
         print_wide_collision()

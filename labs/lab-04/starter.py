@@ -1,4 +1,4 @@
-"""lab-04: a name for a prefix. Your work goes here.
+"""lab-04: the block hash, what a prefix is found by. Your work goes here.
 
 Run it from the repository's root:
 
@@ -142,6 +142,6 @@ def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> Block
     The hash, then the group's number as 4 bytes, big-endian. (Layers of different kinds form groups, and one prefix
     has other KV in each of them.) `get_block_hash` and `get_group_id` of the engine take the key apart again.
 
-    Example: the hash b"name" in group 258 gives b"name\x00\x00\x01\x02".
+    Example: the hash b"hash" in group 258 gives b"hash\x00\x00\x01\x02".
     """
     todo("lab-04", "make_block_hash_with_group_id", "the hash, then 4 bytes")

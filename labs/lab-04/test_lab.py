@@ -1,4 +1,4 @@
-"""lab-04: a name for a prefix, its block hash. Read the numbered tests in order: they say what goes into it.
+"""lab-04: the block hash, what a prefix is found by. Read the numbered tests in order: they say what goes into it.
 
 No test looks at the bytes that you hash. Names are shown as letters, in the order in which a test meets them: one
 letter, one hash. Only the key of the index, in test 12, is fixed to the byte.
@@ -161,8 +161,8 @@ def test_7_extra_keys_are_part_of_the_hash(lab: LabUnderTest) -> None:
         [("mm", "dog", 0)],
         [("lora", "sql", "/7"), ("mm", "cat", 0)],
     ]
-    named = {f"hash of 1 2 3 4 with {some}": hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in keys}
-    all_different(lab, named)
+    hashes = {f"hash of 1 2 3 4 with {some}": hash_block(lab, sha256, PARENT, [1, 2, 3, 4], some) for some in keys}
+    all_different(lab, hashes)
     nothing: list[tuple[Any, ...]] = [([],), ((),), ()]
     plain = [hash_block(lab, sha256, PARENT, [1, 2, 3, 4], *arguments) for arguments in nothing]
     expect_hashes(lab, "hashes of 1 2 3 4 with [], with (), without extra keys", "aaa", Letters()(plain))
@@ -248,8 +248,8 @@ def test_11_another_process_gives_the_same_hashes(lab: LabUnderTest) -> None:
 def test_12_each_group_has_a_key_of_its_own(lab: LabUnderTest) -> None:
     """The hash, then the group in 4 bytes; the engine can take it apart again."""
     for group_id, tail in ((0, b"\0\0\0\0"), (1, b"\0\0\0\1"), (258, b"\0\0\1\2")):
-        key = lab.make_block_hash_with_group_id(b"name", group_id)
-        lab.expect(f"key of b'name' in group {group_id}", b"name" + tail, key, why="4 bytes, big-endian, as in vLLM")
+        key = lab.make_block_hash_with_group_id(b"hash", group_id)
+        lab.expect(f"key of b'hash' in group {group_id}", b"hash" + tail, key, why="4 bytes, big-endian, as in vLLM")
     key = lab.make_block_hash_with_group_id(PARENT, 2**20)
     lab.expect("hash and group, read back", [PARENT, 2**20], [get_block_hash(key), get_group_id(key)])
 

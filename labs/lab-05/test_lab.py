@@ -62,7 +62,11 @@ def test_2_identical_prompt_shares_all_but_the_tail_block(lab: LabUnderTest) -> 
     )
 
 
-@points(4, "ref_counts", why="a reference a table: blocks 1 to 7 stand in A's and in B's, the last in one only")
+@points(
+    4,
+    "ref_counts",
+    why="each table that contains a block adds one reference: blocks 1 to 7 are in both tables, the last is in one",
+)
 def test_3_reference_counts_show_the_sharing(lab: LabUnderTest) -> None:
     """A and B hold the first seven blocks together, and one block each; without A, B holds each of its blocks once."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
@@ -128,7 +132,7 @@ def test_7_caching_disabled_means_no_sharing(lab: LabUnderTest) -> None:
     lab.expect("B's block table", [9, 10, 11, 12, 13, 14, 15, 16], table(kv, "B"))
 
 
-@points(4, "cache_hit_rate", why="the rate counts tokens, and those of the first request, who found nothing, as well")
+@points(4, "cache_hit_rate", why="the rate counts the tokens of all requests: also A's, which found nothing")
 def test_8_hit_rate_counts_the_pioneers(lab: LabUnderTest) -> None:
     """The second request found 28 of 32, 87.5 %; but the first found none, and together it is 43.75 %."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
@@ -168,7 +172,7 @@ def test_same_block_after_another_prefix_is_another_block(lab: LabUnderTest) -> 
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     admit(lab, kv, [1, 2, 3, 4, 5, 6, 7, 8, 9], "A")
     _, cached = admit(lab, kv, [0, 0, 0, 0, 5, 6, 7, 8, 9], "B")
-    lab.expect("B's cached tokens", 0, cached, why="5 6 7 8 stood after 1 2 3 4, and a key names the whole prefix")
+    lab.expect("B's cached tokens", 0, cached, why="5 6 7 8 came after 1 2 3 4: another hash")
     _, cached = admit(lab, kv, [5, 6, 7, 8, 9], "C")
     lab.expect("C's cached tokens", 0, cached, why="5 6 7 8 at the beginning of a prompt have never been computed")
     lab.expect("tables of B and C", [[4, 5, 6], [7, 8]], [table(kv, "B"), table(kv, "C")])
@@ -176,7 +180,7 @@ def test_same_block_after_another_prefix_is_another_block(lab: LabUnderTest) -> 
 
 @points(2, "prefill", stage="adversary", after="test_1_first_request_populates_a_cold_cache")
 def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
-    """A's blocks are overwritten by C; who asks for A's prompt then must not be given C's KV."""
+    """A's blocks are overwritten by C: a request with A's prompt must not find C's KV."""
     kv = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
     a, _ = admit(lab, kv, PROMPT, "A")
     kv.free(a)
@@ -184,12 +188,12 @@ def test_evicted_key_never_hits(lab: LabUnderTest) -> None:
     lab.expect("C's block table", [8, 7, 6, 5, 4, 3, 2, 1], table(kv, "C"), why="C needs the whole pool")
     kv.free(c)
     _, cached = admit(lab, kv, PROMPT, "D")
-    lab.expect("D's cached tokens", 0, cached, why="a key goes when its block is reused")
+    lab.expect("D's cached tokens", 0, cached, why="a block that is reused loses its block hash")
 
 
 @points(1, "prefill", stage="adversary", after="test_4_diverging_prompt_shares_only_the_common_prefix")
 def test_nothing_after_a_hole_is_hit(lab: LabUnderTest) -> None:
-    """A's third block loses its key while A runs: what follows it is still cached, and out of reach."""
+    """A's third block loses its block hash while A runs: the blocks after it are cached, and no lookup reaches them."""
     kv = lab.make_kv(num_blocks=20, block_size=BLOCK_SIZE)
     admit(lab, kv, PROMPT, "A")
     kv.evict_blocks([3])
@@ -310,7 +314,7 @@ def test_reference_counts_of_any_table(lab: LabUnderTest) -> None:
 
 @points(2, "cache_hit_rate", stage="adversary", after="test_8_hit_rate_counts_the_pioneers")
 def test_hit_rate_ignores_lookups_that_admit_no_request(lab: LabUnderTest) -> None:
-    """A look into the cache is not a request: who is refused and asks again counts once."""
+    """A lookup is not a request: a refused request that tries again counts once."""
     kv = lab.make_kv(num_blocks=9, block_size=BLOCK_SIZE)
     a = kv.hold(PROMPT, "A")
     for _ in range(3):

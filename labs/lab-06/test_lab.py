@@ -197,7 +197,7 @@ def test_11_a_request_that_is_not_admitted_has_nothing_to_free(lab: LabUnderTest
     free(kv, a)
     refuses(lab, "free(A) for the second time", UnknownRequestError, lambda: free(kv, a))
     refuses(lab, "free(B), who was never admitted", UnknownRequestError, lambda: free(kv, b))
-    kv.hold(PROMPT[:6], "A")  # the name is free again
+    kv.hold(PROMPT[:6], "A")  # the id is free again
     lab.expect("A's new block table", [1, 2], table(kv, "A"), why="block 1 is a hit")
 
 
@@ -299,16 +299,16 @@ def test_no_new_token(lab: LabUnderTest) -> None:
     lab.expect("admitted requests", ["A"], list(kv.requests))
 
 
-@points(1, ALLOCATE, stage="adversary", why="an id names one table, and one request writes it")
+@points(1, ALLOCATE, stage="adversary", why="an id belongs to one table, and one request writes it")
 def test_an_id_in_use_is_refused(lab: LabUnderTest) -> None:
-    """Another request calls itself A while A is running. When A is gone, it may."""
+    """Another request with the id A is refused while A is running, and admitted when A is freed."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)
     a, other = admit(kv, PROMPT[:8], "A"), kv.new_request("A", PROMPT[30:40])
     refuses(lab, "allocate_slots of another A", RepeatedRequestError, lambda: allocate(kv, other, 10))
     lab.expect("A's block table", [1, 2], table(kv, "A"))
     lab.expect("new blocks of the first A", [3], decode(kv, a), why="the first A is running as before")
     kv.free(a)
-    lab.expect("new blocks of the other A", [3, 4, 5], allocate(kv, other, 10), why="the name is free again")
+    lab.expect("new blocks of the other A", [3, 4, 5], allocate(kv, other, 10), why="the id is free again")
 
 
 @points(1, ALLOCATE, stage="adversary", after="test_7_a_hit_begins_the_table")
@@ -375,11 +375,11 @@ def test_caching_can_be_off(lab: LabUnderTest) -> None:
 
 
 @points(1, FREE, stage="adversary", after="test_11_a_request_that_is_not_admitted_has_nothing_to_free")
-def test_a_stranger_of_the_same_name(lab: LabUnderTest) -> None:
-    """Another request is called A as well, and was never admitted: it has nothing to free here."""
+def test_another_request_with_the_same_id_frees_nothing(lab: LabUnderTest) -> None:
+    """Another request has the id A as well, and was never admitted: it has nothing to free here."""
     kv = make_kv(lab, FREE, num_blocks=7, block_size=4)
     a, stranger = kv.hold(PROMPT[:6], "A"), kv.new_request("A", PROMPT[:6])
-    why = "the request counts, not its name: these are the blocks of the A that is running"
+    why = "the request counts, not its id: these are the blocks of the A that is running"
     refuses(lab, "free(another A)", UnknownRequestError, lambda: free(kv, stranger), why)
     lab.expect("A's block table", [1, 2], table(kv, "A"))
     free(kv, a)

@@ -268,7 +268,7 @@ def counters(stats: Any) -> tuple[int, int, int]:
 
 
 def id_of(block: object) -> object:
-    """Return the id of a block; what is no block, as it is, but a number in words, for it is not the block."""
+    """Return a block's id. For an int return the string "the number N"; return any other value unchanged."""
     if isinstance(block, int):
         return f"the number {block}"
     return block.block_id if isinstance(block, KVCacheBlock) else block

@@ -50,7 +50,7 @@ HASHES = [BlockHash(b"hash %d" % number) for number in range(5)]
 
 
 @points(2, CACHE, why="a block hash stands for tokens that do not change any more, so only a full block is cached")
-def test_1_a_full_block_gets_its_name(lab: LabUnderTest) -> None:
+def test_1_a_full_block_gets_its_block_hash(lab: LabUnderTest) -> None:
     """A comes with 10 tokens: two full blocks are cached, the third, with 2 tokens, is not."""
     kv = make_kv(lab, CACHE, num_blocks=12)
     hold(kv, PROMPT[:10], "A")
@@ -94,7 +94,7 @@ def test_4_nothing_behind_a_gap_is_hit(lab: LabUnderTest) -> None:
 
 
 @points(3, CACHE, why="B's eighth block alone is new: it is entered, beside A's, under the same hash")
-def test_5_two_blocks_with_one_name(lab: LabUnderTest) -> None:
+def test_5_two_blocks_with_one_block_hash(lab: LabUnderTest) -> None:
     """B brings A's prompt. Seven blocks are shared, the eighth is computed again, into block 9: with block 8's hash."""
     kv = make_kv(lab, CACHE, num_blocks=20)
     hold(kv, PROMPT, "A")
@@ -210,7 +210,7 @@ def test_only_the_blocks_that_have_just_become_full(lab: LabUnderTest) -> None:
 
 
 @points(1, CACHE, stage="adversary", why="a second hash would leave the first in the index, for a block with other KV")
-def test_a_name_is_given_once(lab: LabUnderTest) -> None:
+def test_a_block_hash_is_given_once(lab: LabUnderTest) -> None:
     """The third block of the part is cached already: the caller has lost count. Nothing may change."""
     pool, blocks = make_table(lab, 4)
     pool.cache_full_blocks(blocks, [BlockHash(b"another")] * 4, 2, 3)
@@ -350,7 +350,7 @@ def test_one_of_two_twins_is_evicted(lab: LabUnderTest) -> None:
 
 
 @points(1, EVICT, stage="adversary", why="held or free, a cached block can be evicted; and that moves no block")
-def test_held_or_free_or_nameless(lab: LabUnderTest) -> None:
+def test_in_use_or_free_or_not_cached(lab: LabUnderTest) -> None:
     """A block that A holds is evicted and stays A's; one that is free stays where it is; one is not cached at all."""
     kv = make_kv(lab, EVICT, num_blocks=9)
     hold(kv, OTHERS[:8], "X")

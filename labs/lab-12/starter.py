@@ -46,8 +46,8 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
         1. A block goes when all of its tokens are skipped (`self.get_num_skipped_tokens`), and not before.
         2. Those that went in earlier calls are null blocks by now, in one row from the head of the table. They stay.
         3. Put `self.block_pool.null_block` in the place of each that goes, and give the blocks to
-           `self.block_pool.free_blocks`, all in one call, the last one first. References, names and the free queue are
-           its business; no request holds null blocks, so give it none.
+           `self.block_pool.free_blocks`, all in one call, the last one first. It updates references, block hashes
+           and the free queue. No request holds null blocks, so give it none.
 
         A request that is not admitted yet has no table: then there is nothing to do.
 
@@ -59,11 +59,11 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
         """Return the longest hit of at most `max_length` tokens: a block for each place, null blocks on its left.
 
-            names     a   b   c   d   e         window 4, blocks of 2: the token behind a block's end reads the last
+            hashes    a   b   c   d   e         window 4, blocks of 2: the token behind a block's end reads the last
             cached    a   -   c   d   -         3 tokens before it, so the last 2 blocks
             hit      null null c   d            8 tokens; b is missing, and the next token does not read it
 
-        1. Whole blocks only: not more than `max_length` has room for, nor more than have names.
+        1. Whole blocks only: not more than `max_length` has room for, nor more than there are hashes.
         2. A hit that ends behind a block is good when every block is cached of which the next token reads something.
            Near the beginning these are fewer: the first block alone is a hit if it is cached.
         3. Of all good ones take the longest. So look from the right: the first that is good will do.

@@ -41,10 +41,13 @@ def test_every_lab_has_the_chapter_that_teaches_it():
 
 
 def rows_of(folder: str) -> list[str]:
-    """Return the lines that list what is in a folder: title, address, what it needs."""
+    """Return the lines that list what is in a folder: title, address, what it needs, a lab's minutes."""
     if folder == "labs":
         about = {lab: load_lab(ROOT / "labs" / lab) for lab in LABS}
-        return [f"| [{lab[4:6]} {one.title}]({lab}/README.md) | {NEEDS[one.needs]} |" for lab, one in about.items()]
+        return [
+            f"| [{lab[4:6]} {one.title}]({lab}/README.md) | {NEEDS[one.needs]} | {one.minutes} |"
+            for lab, one in about.items()
+        ]
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / folder).glob("*.ipynb"))}
     titles = {name: json.loads(text)["cells"][0]["source"][0].strip("# \n") for name, text in texts.items()}
     needs = {name: NEEDS["T" if "It needs torch" in text else "C"] for name, text in texts.items()}

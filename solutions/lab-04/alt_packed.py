@@ -34,10 +34,10 @@ def hash_block_tokens(
 ) -> BlockHash:
     """Return the hash of one full block, given the hash of the block before it."""
     packed = struct.pack(f">{len(curr_block_token_ids)}Q", *curr_block_token_ids)
-    return _name(hash_function, parent_block_hash, packed, extra_keys)
+    return _hash(hash_function, parent_block_hash, packed, extra_keys)
 
 
-def _name(hash_function: HashFunction, parent: BlockHash, packed: bytes, extra_keys: Sequence[ExtraKey]) -> BlockHash:
+def _hash(hash_function: HashFunction, parent: BlockHash, packed: bytes, extra_keys: Sequence[ExtraKey]) -> BlockHash:
     """Return the digest of the tokens, behind their length, then the extra keys, then the parent."""
     return BlockHash(hash_function(struct.pack(">Q", len(packed)) + packed + encode_extra_keys(extra_keys) + parent))
 
@@ -83,12 +83,12 @@ def get_request_block_hasher(
             return []
         packed = struct.pack(f">{len(starts) * block_size}Q", *request.token_ids[first : starts[-1] + block_size])
 
-        def name(parent: BlockHash, start: int) -> BlockHash:
+        def next_hash(parent: BlockHash, start: int) -> BlockHash:
             keys = generate_block_hash_extra_keys(request, start, start + block_size)
-            return _name(hash_function, parent, packed[8 * (start - first) : 8 * (start - first + block_size)], keys)
+            return _hash(hash_function, parent, packed[8 * (start - first) : 8 * (start - first + block_size)], keys)
 
         parent = request.block_hashes[-1] if first else root(request.cache_salt)
-        return list(accumulate(starts, name, initial=parent))[1:]
+        return list(accumulate(starts, next_hash, initial=parent))[1:]
 
     return hasher
 

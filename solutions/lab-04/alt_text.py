@@ -66,20 +66,20 @@ def get_request_block_hasher(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> Callable[[Request], list[BlockHash]]:
-    """Return a function that walks on from the request's last name."""
+    """Return a function that continues from the request's last hash."""
 
     def hasher(request: Request) -> list[BlockHash]:
-        names = list(request.block_hashes)
-        while (len(names) + 1) * block_size <= len(request.token_ids):
-            start = len(names) * block_size
-            if not names:
+        hashes = list(request.block_hashes)
+        while (len(hashes) + 1) * block_size <= len(request.token_ids):
+            start = len(hashes) * block_size
+            if not hashes:
                 parent = root_block_hash(hash_function, request.cache_salt, model_fingerprint, weights_epoch)
             else:
-                parent = names[-1]
+                parent = hashes[-1]
             tokens = request.token_ids[start : start + block_size]
             extra_keys = generate_block_hash_extra_keys(request, start, start + block_size)
-            names.append(hash_block_tokens(hash_function, parent, tokens, extra_keys))
-        return names[len(request.block_hashes) :]
+            hashes.append(hash_block_tokens(hash_function, parent, tokens, extra_keys))
+        return hashes[len(request.block_hashes) :]
 
     return hasher
 

@@ -76,21 +76,21 @@ def get_request_block_hasher(
     """Return a function that hashes those full blocks of a request that have no hash yet."""
 
     def request_block_hasher(request: Request) -> list[BlockHash]:
-        num_named = len(request.block_hashes)
+        num_hashed = len(request.block_hashes)
         num_full = request.num_tokens // block_size
-        if num_named == num_full:
+        if num_hashed == num_full:
             return []
-        if num_named > 0:
+        if num_hashed > 0:
             parent = request.block_hashes[-1]
         else:
             parent = root_block_hash(hash_function, request.cache_salt, model_fingerprint, weights_epoch)
-        new_names = []
-        for index in range(num_named, num_full):
+        new_hashes = []
+        for index in range(num_hashed, num_full):
             start, end = index * block_size, (index + 1) * block_size
             extra_keys = generate_block_hash_extra_keys(request, start, end)
             parent = hash_block_tokens(hash_function, parent, request.token_ids[start:end], extra_keys)
-            new_names.append(parent)
-        return new_names
+            new_hashes.append(parent)
+        return new_hashes
 
     return request_block_hasher
 

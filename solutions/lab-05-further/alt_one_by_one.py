@@ -15,10 +15,10 @@ def take(pool: SmallPool, num_blocks: int) -> list[int] | None:
 
 def _take_first(pool: SmallPool) -> int:
     block_id = pool.free_queue.pop(0)
-    name, pool.blocks[block_id].block_hash = pool.blocks[block_id].block_hash, None
-    if name is not None:
-        left = [other for other in pool.index.pop(name) if other != block_id]
-        pool.index |= {name: left} if left else {}
+    block_hash, pool.blocks[block_id].block_hash = pool.blocks[block_id].block_hash, None
+    if block_hash is not None:
+        left = [other for other in pool.index.pop(block_hash) if other != block_id]
+        pool.index |= {block_hash: left} if left else {}
     pool.blocks[block_id].ref_cnt += 1
     return block_id
 
@@ -41,7 +41,7 @@ def give_back(pool: SmallPool, table: Sequence[int]) -> None:
 
 def admit(pool: SmallPool, block_hashes: Sequence[str], num_blocks: int) -> list[int] | None:
     """Give a request its table of `num_blocks` blocks, first block first; `None`, and nothing changed, without room."""
-    table = [pool.index[name][0] for name in takewhile(pool.index.__contains__, block_hashes)]
+    table = [pool.index[block_hash][0] for block_hash in takewhile(pool.index.__contains__, block_hashes)]
     num_held = sum(pool.blocks[block_id].ref_cnt > 0 for block_id in table)
     if num_blocks - num_held > len(pool.free_queue):
         return None

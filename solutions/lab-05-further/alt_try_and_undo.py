@@ -13,8 +13,8 @@ def take(pool: SmallPool, num_blocks: int) -> list[int] | None:
     pool.free_queue = left
     for block in map(pool.blocks.__getitem__, taken):
         block.block_hash, block.ref_cnt = None, 1
-    bearers = {name: [other for other in ids if other not in taken] for name, ids in pool.index.items()}
-    pool.index = {name: ids for name, ids in bearers.items() if ids}
+    bearers = {block_hash: [other for other in ids if other not in taken] for block_hash, ids in pool.index.items()}
+    pool.index = {block_hash: ids for block_hash, ids in bearers.items() if ids}
     return taken
 
 
@@ -36,8 +36,8 @@ def admit(pool: SmallPool, block_hashes: Sequence[str], num_blocks: int) -> list
     """Give a request its table of `num_blocks` blocks, first block first; `None`, and nothing changed, without room."""
     queue = list(pool.free_queue)
     table: list[int] = []
-    for name in block_hashes:
-        oldest = pool.index.get(name, [])[:1]
+    for block_hash in block_hashes:
+        oldest = pool.index.get(block_hash, [])[:1]
         if not oldest:
             break
         table += oldest

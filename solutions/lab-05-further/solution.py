@@ -26,23 +26,23 @@ def give_back(pool: SmallPool, table: Sequence[int]) -> None:
     """End a table's hold on its blocks. What no table holds any more can be reused; block hashes stay."""
     if len(set(table)) < len(table) or any(pool.blocks[block_id].ref_cnt == 0 for block_id in table):
         raise ValueError(f"not a table: {table}")
-    named: list[int] = []
-    unnamed: list[int] = []
+    hashed: list[int] = []
+    unhashed: list[int] = []
     for block_id in reversed(table):
         block = pool.blocks[block_id]
         block.ref_cnt -= 1
         if block.ref_cnt == 0:
-            (unnamed if block.block_hash is None else named).append(block_id)
-    pool.free_queue = unnamed + pool.free_queue + named
+            (unhashed if block.block_hash is None else hashed).append(block_id)
+    pool.free_queue = unhashed + pool.free_queue + hashed
 
 
 def admit(pool: SmallPool, block_hashes: Sequence[str], num_blocks: int) -> list[int] | None:
     """Give a request its table of `num_blocks` blocks, first block first; `None`, and nothing changed, without room."""
     found = []
-    for name in block_hashes:
-        if name not in pool.index:
+    for block_hash in block_hashes:
+        if block_hash not in pool.index:
             break
-        found.append(pool.index[name][0])
+        found.append(pool.index[block_hash][0])
     revived = [block_id for block_id in found if pool.blocks[block_id].ref_cnt == 0]
     num_new = num_blocks - len(found)
     if len(revived) + num_new > len(pool.free_queue):

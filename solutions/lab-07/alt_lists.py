@@ -56,7 +56,7 @@ class BlockPool(block_pool.BlockPool):
         kv_cache_group_id: int = 0,
     ) -> None:
         part = slice(num_cached_blocks, num_full_blocks)
-        keys = [make_block_hash_with_group_id(name, kv_cache_group_id) for name in block_hashes[part]]
+        keys = [make_block_hash_with_group_id(block_hash, kv_cache_group_id) for block_hash in block_hashes[part]]
         if any(block.block_hash for block in blocks[part]):
             raise BlockStateError("a block is cached already")
         for block, key in zip(blocks[part], keys, strict=True):

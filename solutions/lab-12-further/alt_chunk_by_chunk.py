@@ -1,4 +1,4 @@
-"""lab-12, further: right in another way. A hit is looked for chunk by chunk, and places are named one by one."""
+"""lab-12, further: right in another way. A hit is looked for chunk by chunk, and places are computed one by one."""
 
 from collections.abc import Mapping, Sequence
 

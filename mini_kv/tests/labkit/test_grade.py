@@ -48,7 +48,7 @@ def test_a_solution_gets_all_points_and_a_starter_none(grader):
 def test_a_belief_is_recognised(grader):
     wrong = SOLUTION.replace(b"return stats.hits / stats.queries", b"return 100 * stats.hits / stats.queries")
     mark = grade(grader, wrong)
-    assert mark.beliefs == {"cache_hit_rate": "a rate is a percentage\nask: which range does the contract name?"}
+    assert mark.beliefs == {"cache_hit_rate": "a rate is a percentage\nask: which range does the contract state?"}
     assert 0 < mark.score < 50
 
 
