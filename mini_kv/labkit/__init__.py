@@ -6,10 +6,11 @@ runs), `fixture` (what a test gets in hand), `time_limit` (how long it may take)
 (to compare with: a slow cache and scheduler, random lives, a worker that remembers what lies where), `small_tree` (a
 radix tree of plain nodes), `small_pool` (a pool of plain lists, for a further part), `arena` (the workloads of
 lab-13), `second_home` (what lab-14 is about), `failure` (the message), `scoreboard`, `misconception` (naming the idea
-behind a wrong answer), `learner_state`, `progress` and `export` (results kept and passed on), `plugin` (pytest's
-hooks), `commands` (the learner's verbs of `mini-kv`), `shrink` (the fewest steps that fail), `audit` (are the tests
-any good?), `kernels` (what a lab about Triton needs), `own_engine` (the engine with a learner's parts), `course` (what
-an instructor says of a course), `grading` (a class: hand-ins, marks, the gradebook, a release).
+behind a wrong answer), `learner_state`, `progress` and `export` (results kept and passed on), `judge` (is it
+what it was?), `plugin` (pytest's hooks), `commands` (the learner's verbs of `mini-kv`), `shrink` (the fewest steps that
+fail), `audit` (are the tests any good?), `kernels` (what a lab about Triton needs), `own_engine` (the engine with a
+learner's parts), `course` (what an instructor says of a course), `grading` (a class: hand-ins, marks, the gradebook, a
+release).
 """
 
 from collections.abc import Callable

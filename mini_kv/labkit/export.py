@@ -97,10 +97,12 @@ def remove_old(path: str | None) -> None:
         Path(path).resolve().unlink()
 
 
-def write_exports(paths: dict[str, str | None], results: Sequence[LabResult]) -> None:
-    """Write the files that were asked for: option to path, or to `None`."""
+def write_exports(paths: dict[str, str | None], results: Sequence[LabResult], *, over: bool = True) -> None:
+    """Write the files that were asked for: option to path, or to `None`. A pipe takes one text, when all is over."""
     for option, path in paths.items():
-        if path is not None and Path(path).exists():  # a pipe: a file would have been removed
-            Path(path).write_text(FORMATS[option][0](results), encoding="utf-8")
-        elif path is not None:
+        if path is None:
+            continue
+        if Path(path).is_file() or not Path(path).exists():
             write_whole(Path(path), FORMATS[option][0](results))
+        elif over:
+            Path(path).write_text(FORMATS[option][0](results), encoding="utf-8")

@@ -124,7 +124,10 @@ def _what(error: BaseException, at: str) -> list[str] | None:
     if isinstance(error, TookTooLongError):
         return [str(error)]
     if isinstance(error, SystemExit):
-        return ["the code called exit()"]
+        raised = isinstance(error.__cause__, KeyboardInterrupt)
+        return ["the code raised KeyboardInterrupt" if raised else "the code called exit()"]
+    if isinstance(error, MemoryError):
+        return ["no memory is left: the code asked for more than a test may take"]
     if isinstance(error, KVCacheError) or at:
         return textwrap.wrap(f"{type(error).__name__}: {error}".removesuffix(": "), WIDTH)[:4]
     return None

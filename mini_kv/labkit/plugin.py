@@ -4,6 +4,7 @@ The root `conftest.py` hands pytest to this module. Tests outside `labs/` are le
 Under pytest-xdist tests run in workers; the process that started them gathers the results and tells them.
 """
 
+import faulthandler
 import gc
 import importlib
 import os
@@ -12,7 +13,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Generator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,15 +26,21 @@ from mini_kv.labkit.export import FORMATS, remove_old, write_exports
 from mini_kv.labkit.failure import describe, describe_break_down, observed, running_line, with_belief
 from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.labkit.implementation import Implementation, ImplementationError, check_choice, resolve
+from mini_kv.labkit.judge import functions_of_the_judge
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
-from mini_kv.labkit.scoreboard import LabResult, State, draw_brief, draw_scoreboard
-from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of, time_limit
+from mini_kv.labkit.scoreboard import ENDED, LabResult, State, draw_brief, draw_scoreboard
+from mini_kv.labkit.time_limit import TIME_LIMIT_S, Interrupted, hard_limit, memory_limit, seconds_of, time_limit
 
 WAIT = 12
 """How many times as long one waits for it: on a busy machine a process computes for a part of the time."""
+PRINTED = 10_000
+"""Characters that are kept of what one test printed."""
+end_python = os._exit
+"""The real one."""
+PROCESS = os.getpid()
 
 RESULTS = pytest.StashKey[dict[str, LabResult]]()
 IMPLEMENTATIONS = pytest.StashKey[dict[str, Implementation]]()
@@ -43,6 +51,14 @@ ENGINE_BUG = pytest.StashKey[Mapping[str, Any]]()
 """What the audit puts in place of the engine's classes and functions, by name."""
 NOTES = pytest.StashKey[list[str]]()
 """Sentences about the learner's files, told after the scoreboard."""
+STDERR = pytest.StashKey[int]()
+"""The number of a file that is the terminal, also while pytest catches what is printed."""
+CLOCK = pytest.StashKey[threading.Event]()
+"""Stops the clock of the test that runs."""
+JUDGE = pytest.StashKey[dict[str, Any]]()
+"""The judge's functions by name, as they were before a learner's code was loaded."""
+OVER = pytest.StashKey[pytest.Session]()
+"""Is there when all has been told and written."""
 
 
 class Waiting(Exception):
@@ -76,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[IMPLEMENTATIONS] = {}
     config.stash[LOADED] = {}
     config.stash[NOTES] = []
+    config.stash[STDERR] = os.dup(2)
     if config.getoption("--brief"):
         config.option.tbstyle = "no"  # pytest prints no failure; ours follows
     if not config.pluginmanager.hasplugin("timeout"):
@@ -93,9 +110,32 @@ def _choice() -> str:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what pytest and the tests are made of: it stays until the end."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Spare the garbage collector what pytest and the tests are made of; take from learners' code what ends Python."""
     gc.freeze()
+    if _is_learners(session.config):
+        patch = pytest.MonkeyPatch()
+        for module in (os, sys.modules[os.name]):  # `posix` is where `os` has it from
+            patch.setattr(module, "_exit", _exit)
+        session.config.add_cleanup(patch.undo)
+        session.config.stash[JUDGE] = functions_of_the_judge()
+
+
+def _is_learners(config: pytest.Config) -> bool:
+    return not all(implementation.is_reference for implementation in config.stash[IMPLEMENTATIONS].values())
+
+
+def changed(config: pytest.Config) -> list[str]:
+    """Return the names of the judge's functions that are not what they were."""
+    now = functions_of_the_judge()
+    return [name for name, thing in config.stash.get(JUDGE, {}).items() if now.get(name) is not thing]
+
+
+def _exit(status: int) -> None:
+    """Stand in for `os._exit`: a child of this process may end in silence, a test may not."""
+    if os.getpid() != PROCESS:
+        end_python(status)
+    raise SystemExit(status)
 
 
 def pytest_report_header() -> str:
@@ -188,13 +228,43 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Give a lab's test its time, and no more."""
-    if item.nodeid not in item.config.stash[RESULTS]:
+    """Give a lab's test its time and its memory, and no more; whatever the code does, the run goes on."""
+    config, result = item.config, item.config.stash[RESULTS].get(item.nodeid)
+    if result is None:
         return (yield)
+    with suppress(OSError, ValueError):  # told at the end, if it still cannot be written then
+        _write_results(config, ends_in=result)
     marks = [mark.args[0] for mark in item.iter_markers("timeout")]  # ours is 0; a long test brings its own
-    seconds = max([item.config.getoption("--lab-seconds"), *marks])
-    with time_limit(WAIT * seconds, seconds, lambda: _end_python(item)):
-        return (yield)
+    seconds = max([config.getoption("--lab-seconds"), *marks])
+    patience = 1e6 if "pydevd" in sys.modules else WAIT * seconds  # a person looks at it, line by line
+    with (
+        hard_limit(patience, seconds, config.stash[STDERR]),
+        time_limit(patience, seconds, lambda: _end_python(item)) as config.stash[CLOCK],
+        memory_limit() if result.lab.needs == "C" else nullcontext(),
+    ):
+        try:
+            return (yield)
+        except (KeyboardInterrupt, pytest.exit.Exception) as error:  # pytest would stop at both
+            if isinstance(error, Interrupted) or getattr(error, "returncode", 0) is None:  # Ctrl-C; a debugger's `quit`
+                raise
+            raise SystemExit().with_traceback(error.__traceback__) from error
+
+
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Stop the clocks: a person looks at the code."""
+    faulthandler.cancel_dump_traceback_later()
+    if CLOCK in config.stash:
+        config.stash[CLOCK].set()
+
+
+def _write_results(config: pytest.Config, ends_in: LabResult | None = None) -> None:
+    """Write the files that were asked for: at the end, and before each test what it will be if Python ends in it."""
+    if hasattr(config, "workeroutput"):
+        return
+    results = list(config.stash[RESULTS].values())
+    if ends_in is not None:
+        results = [replace(r, state=State.FAIL, message=ENDED) if r is ends_in else r for r in results]
+    write_exports({option: config.getoption(option) for option in FORMATS}, results, over=ends_in is None)
 
 
 def _end_python(item: pytest.Item) -> None:
@@ -210,13 +280,13 @@ def _end_python(item: pytest.Item) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if capture is not None:
         capture.suspend_global_capture(in_=True)
-    pytest_sessionfinish(item.session)
+    _finish(config)
     reporter.write_line("")
     if not config.getoption("--brief"):
         reporter.write_line(result.message)
     pytest_terminal_summary(reporter, config)
     sys.stdout.flush()
-    os._exit(pytest.ExitCode.TESTS_FAILED)
+    end_python(pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -232,6 +302,7 @@ def pytest_runtest_makereport(
         report = yield
     finally:
         item.config.option.tbstyle = style
+    report.sections = [(name, _shortened(text)) for name, text in report.sections]
     if call.excinfo is None:
         if report.when == "call" and report.passed:
             result.state = State.PASS
@@ -245,6 +316,14 @@ def pytest_runtest_makereport(
         _set_message(item, report, result, call.excinfo)
         report.lab_state = result.state.value  # type: ignore[attr-defined]  # reports carry what plugins add
     return report
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and the end of what was printed."""
+    if len(text) <= PRINTED:
+        return text
+    half = PRINTED // 2
+    return f"{text[:half]}\n({len(text) - PRINTED:,} characters are left out)\n{text[-half:]}"
 
 
 def _state_of(error: BaseException) -> State:
@@ -313,19 +392,44 @@ def _printed_first(terminalreporter: Any) -> str:
     return "".join(text for name, text in failures[0].sections if name.startswith("Captured")) if failures else ""
 
 
-@pytest.hookimpl(tryfirst=True)  # before JUnit's file is written
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remember how far the learner is, and write the files that were asked for; a worker sends its results instead."""
-    stash = session.config.stash
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["labs"] = pickle.dumps(stash[RESULTS])
-        return
-    _name_beliefs(session.config)
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before JUnit's file is written
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Write down all results; a worker sends them instead."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["labs"] = pickle.dumps(config.stash[RESULTS])
+        return (yield)
+    _finish(config)
+    if any(result.state is State.FAIL for result in config.stash[RESULTS].values()):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+    yield
+    config.stash[OVER] = session
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End Python where it runs nothing but pytest: no thread, no `atexit` hook of the learner's has the last word."""
+    os.close(config.stash[STDERR])
+    if OVER in config.stash and _is_learners(config) and [*config.invocation_params.args] == sys.argv[1:]:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        end_python(config.stash[OVER].exitstatus)
+
+
+def _finish(config: pytest.Config) -> None:
+    """Name beliefs, write the files that were asked for, and remember how far the learner is."""
+    stash = config.stash
+    touched = changed(config)
+    if touched:
+        stash[NOTES].append(f"the code changed what is not its own, so nothing counts: {', '.join(touched)[:200]}")
+        for result in stash[RESULTS].values():
+            result.state, result.message = State.FAIL, stash[NOTES][-1]
+    _name_beliefs(config)
     try:
-        write_exports({option: session.config.getoption(option) for option in FORMATS}, list(stash[RESULTS].values()))
+        _write_results(config)
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"the results could not be written: {error}") from None
-    if not all(implementation.is_reference for implementation in stash[IMPLEMENTATIONS].values()):
+    if _is_learners(config):
         with warnings.catch_warnings():  # files that a learner's code left open, in a cycle: close them unheard
             warnings.simplefilter("ignore")
             gc.collect()

@@ -13,6 +13,9 @@ from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.kernels.compiled import Card, draw_cards
 from mini_kv.labkit.lab import Lab, all_labs, run_command
 
+ENDED = "Python ended in this test, before the test did"
+"""The message of a test that runs, in the files: it stays if Python is killed, or held by C until its time is over."""
+
 
 @unique
 class State(StrEnum):

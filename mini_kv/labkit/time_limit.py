@@ -1,7 +1,8 @@
-"""An end for code that may never come back, on every system that has threads."""
+"""An end for code that may never come back, on every system that has threads, and for its hunger for memory."""
 
 import _thread
 import argparse
+import faulthandler
 import math
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 TIME_LIMIT_S = 5
@@ -17,6 +19,10 @@ WATCH_S = 0.1
 """Seconds between two looks at the clock."""
 INTERRUPTS = 10
 """Interruptions, a look apart, that code may swallow before the last resort."""
+GRACE_S = 5
+"""Seconds more until the system ends what Python cannot interrupt."""
+MEMORY_MB = 1536
+"""What a test may take on top of what is in use; the labs without PyTorch need a hundredth of it."""
 
 REASON = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
 
@@ -34,6 +40,10 @@ def seconds_of(text: str) -> float:
 
 class TookTooLongError(BaseException):
     """The code did not come back. Not an `Exception`: a loop that swallows exceptions would swallow this one too."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C was typed. Code may raise `KeyboardInterrupt` as well, and that stops nothing."""
 
 
 class _Watcher(threading.Thread):
@@ -65,7 +75,7 @@ class _Watcher(threading.Thread):
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
         """Answer an interruption: ours, or Ctrl-C."""
         if not self.verdict:
-            raise KeyboardInterrupt
+            raise Interrupted
         if not self.done.is_set():
             raise TookTooLongError(self.verdict)
 
@@ -81,11 +91,11 @@ def _interrupt_main() -> None:
 @contextmanager
 def time_limit(
     seconds: float, cpu_seconds: float = float("inf"), last_resort: Callable[[], None] | None = None
-) -> Iterator[None]:
+) -> Iterator[threading.Event]:
     """Raise `TookTooLongError` in the code that runs inside when its time is over, and again until it ends.
 
     For the main thread, which is where Python delivers interrupts; elsewhere, and in a browser's Python, which has no
-    threads, there is no limit. Ctrl-C still works.
+    threads, there is no limit. Ctrl-C still works, and raises `Interrupted`. To set the event is to stop the clock.
 
     Args:
         seconds: by the clock on the wall.
@@ -93,14 +103,54 @@ def time_limit(
         last_resort: called, from another thread, if the code swallows one interruption after the other.
     """
     if sys.platform == "emscripten" or threading.current_thread() is not threading.main_thread():
-        yield
+        yield threading.Event()
         return
     watcher = _Watcher(seconds, cpu_seconds, last_resort)
     before = signal.signal(signal.SIGINT, watcher.interrupt)
     watcher.start()
     try:
-        yield
+        yield watcher.done
     finally:
         watcher.done.set()
         watcher.join()
         signal.signal(signal.SIGINT, before or signal.default_int_handler)
+
+
+@contextmanager
+def hard_limit(seconds: float, cpu_seconds: float, stderr: int) -> Iterator[None]:
+    """Let the system end this process soon after its time is over, whatever runs: code in C may hold Python's lock.
+
+    The exit status is not 0 then, and the lines that ran are written to `stderr`, the number of an open file. Where
+    there are no signals, as on Windows, only the clock on the wall counts.
+    """
+    if sys.platform == "emscripten":
+        yield
+        return
+    faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=stderr)
+    if sys.platform != "win32":
+        faulthandler.register(signal.SIGPROF, file=stderr, chain=True)
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds + GRACE_S)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@contextmanager
+def memory_limit() -> Iterator[None]:
+    """Raise `MemoryError` in the code that runs inside before the machine has no memory left, where Linux counts it."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    most = [limit for limit in (soft, hard, used + (MEMORY_MB << 20)) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

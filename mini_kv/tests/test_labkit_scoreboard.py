@@ -133,7 +133,9 @@ def test_a_run_that_stops_early_has_not_lost_a_point_from_the_total(lab):
     run = lab.run_code("", "-x")
     assert run.states == dict(zip(TESTS, ["FAIL 0/3", "NOT RUN 0/2", "NOT RUN 0/1", "NOT RUN 0/4"], strict=True))
     assert "0 of 10 points" in board(run)
-    run = lab.run_code(f"{SOLUTION}\n\ndef double(numbers):\n    raise KeyboardInterrupt\n")
+    run = lab.run_code(
+        f"{SOLUTION}\n\ndef double(numbers):\n    import signal\n    signal.raise_signal(signal.SIGINT)\n"
+    )
     assert list(run.states.values()) == ["PASS 3/3", "PASS 2/2", "PASS 1/1", "NOT RUN 0/4"]
     assert run.status == 2
 
@@ -159,21 +161,29 @@ EXPORTS = {"--lab-json": "a.json", "--lab-gradescope": "b.json", "--lab-csv": "c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [(f"{SOLUTION}\n\ndef double(numbers):\n    import os\n\n    os._exit(0)\n", 0), (None, 4)],
-    ids=["ends the process", "is not there"],
-)
-def test_results_of_an_earlier_run_do_not_survive_a_crash(lab, code, status):
-    """Full marks were written; then comes a run that never gets to its end, or not even to its beginning."""
+def test_results_of_an_earlier_run_do_not_survive_a_crash(lab):
+    """Full marks were written; then comes a run that is killed, and one that does not even begin.
+
+    Of the first one, what was known when it was killed is there. JUnit's file is pytest's, and written at the end.
+    """
     options = [f"{option}={file}" for option, file in EXPORTS.items()]
     assert lab.run("solution", *options).status == 0
     assert all((lab.root / file).is_file() for file in EXPORTS.values())
-    if code is not None:
-        run = lab.run_apart(code, *options, environment=os.environ)
-    else:
-        run = lab.run("no_such_file.py", *options)
-    assert (run.status, run.states) == (status, {})
+    killed = "    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    run = lab.run_apart(f"{SOLUTION}\n\ndef double(numbers):\n{killed}", *options, environment=os.environ)
+    assert (run.status, run.states) == (-9, {})
+    tests = json.loads((lab.root / "a.json").read_text(encoding="utf-8"))["tests"]
+    assert [(test["state"], test["score"], test["message"]) for test in tests] == [
+        ("pass", 3, ""),
+        ("pass", 2, ""),
+        ("pass", 1, ""),
+        ("fail", 0, "Python ended in this test, before the test did"),
+    ]
+    graded = json.loads((lab.root / "b.json").read_text(encoding="utf-8"))["tests"]
+    assert [test["score"] for test in graded] == [3, 2, 1, 0]
+    assert (lab.root / "c.csv").read_text(encoding="utf-8").endswith("TOTAL,,,,6,10\n")
+    assert not (lab.root / "d.xml").exists()
+    assert lab.run("no_such_file.py", *options).status == 4
     assert [file for file in EXPORTS.values() if (lab.root / file).exists()] == []
 
 

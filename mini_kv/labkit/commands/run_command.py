@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from mini_kv.labkit.commands.predict_command import ask_next
 from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import read_state
 from mini_kv.labkit.progress import foreseen
+from mini_kv.labkit.scoreboard import ENDED
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of
 
 
@@ -43,16 +45,16 @@ def run_lab(
         ask_next(lab, out, answers)
     out.flush()
     with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder) / "results.json"  # written when all tests are over, and not before
+        results = Path(folder) / "results.json"
         options = ["-q", f"--lab-seconds={seconds}", *([] if tell_all else ["-rN", "--brief"])]
         command = [sys.executable, "-m", "pytest", str(lab.folder), *options, f"--lab-json={results}"]
         environment = {**os.environ, "LAB_IMPL": "starter"}
         status = subprocess.run(command, cwd=lab.root, env=environment, check=False).returncode
-        ended = results.exists()
-    if not ended:
-        out.write(
-            f"Python ended with status {status} before the tests did. Does {lab.starter.name} end it, or crash it?\n"
-        )
+        tests = json.loads(results.read_text(encoding="utf-8"))["tests"] if results.exists() else []
+    ended = next((test["test"] for test in tests if test["message"] == ENDED), "")
+    if ended or not tests:
+        where = f" in {ended}" if ended else ""
+        out.write(f"Python ended with status {status}{where}. Does {lab.starter.name} end it, or crash it?\n")
         return 2
     right, asked = foreseen(lab)
     if asked:

@@ -7,7 +7,7 @@ lines that each begin with it. What is said here is evidence and no mark: the pa
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,19 +51,17 @@ class _Teller:
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
         self.tell = tell
-        self.before: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self.implementations: dict[str, Any] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Tell the tests' names and points; remember the judge as it is before the submission is loaded."""
+        """Tell the tests' names and points."""
         from mini_kv.labkit.plugin import IMPLEMENTATIONS, RESULTS  # not sooner: pytest wants to load it itself
 
         self.results, self.implementations = session.config.stash[RESULTS], session.config.stash[IMPLEMENTATIONS]
         told = [[r.test, r.points, r.function, r.stage] for r in self.results.values()]
         self.tell({"tests": told})
-        self.before = dict(_judge())
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -72,25 +70,11 @@ class _Teller:
         self.tell({"test": result.test, "state": str(result.state), "message": result.message[:_MESSAGE]})
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell what the student may believe, what was changed of the judge, and that all is over."""
-        now = dict(_judge())
-        changed = [name for name, thing in self.before.items() if now.get(name) is not thing]
+        from mini_kv.labkit.plugin import changed
+
         beliefs: dict[str, str] = {}
         for implementation in self.implementations.values():
             beliefs |= find_beliefs(implementation.lab, list(self.results.values()))
-        self.tell({"end": True, "changed": changed[:20], "beliefs": beliefs})
-
-
-def _judge() -> Iterator[tuple[str, Any]]:
-    """Yield every function of mini_kv and of pytest by its name, as it stands in its module or class now."""
-    for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] not in ("mini_kv", "_pytest", "pytest", "pluggy") or module is None:
-            continue
-        for name, thing in list(vars(module).items()):
-            if callable(thing):
-                yield f"{module_name}.{name}", thing
-            if isinstance(thing, type) and thing.__module__ == module_name:
-                for inner, method in list(vars(thing).items()):
-                    if callable(method) or isinstance(method, property | classmethod | staticmethod):
-                        yield f"{module_name}.{name}.{inner}", method
+        self.tell({"end": True, "changed": changed(session.config)[:20], "beliefs": beliefs})

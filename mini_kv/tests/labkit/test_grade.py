@@ -97,7 +97,7 @@ def test_a_file_that_misbehaves_is_worth_what_is_right_in_it(cheat, grader):
 
 
 FORCED = {
-    "leaves at once, with success": "broken",
+    "leaves at once, with success": "graded",
     "patches the comparison": "held",
     "patches expect": "held",
 }
@@ -106,7 +106,7 @@ FORCED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("cheat", FORCED)
 def test_what_a_ta_lets_run_by_mistake_still_gets_no_points(cheat):
-    """The second line: it ends early, or the judge notices that it was changed, or passes what cannot pass."""
+    """The second line: nothing passes, or the judge notices that it was changed, or passes what cannot pass."""
     grader = Grader([LAB], Walls("process", ROOT), seconds=20, accepted=["1/lab-05"])
     mark = grade(grader, SOLVED + REFUSED[cheat])
     assert (mark.status, mark.score) == (FORCED[cheat], 0)
@@ -160,27 +160,6 @@ def test_a_report_that_is_not_the_judges_holds_the_lab(grader):
         ran.hear(report.encode(), "w")
         grader._count(mark, ran)
         assert (mark.status, mark.score, mark.why[0]) == ("held", 0, why)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("import os; os._exit(0)", 0),
-        ("import atexit, os; atexit.register(os._exit, 0)", 0),
-        ("import pytest; pytest.exit('over', 0)", 0),
-        ("raise SystemExit(0)", 1),
-        ("import pytest; pytest.skip(allow_module_level=True)", 1),
-    ],
-)
-def test_when_plain_pytest_ends_with_0_though_nothing_passed(code, status, tmp_path):
-    """As the page "Grade a class" lists it."""
-    (tmp_path / "file.py").write_text(code)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "labs/lab-05"]
-    environment = os.environ | {"LAB_IMPL": str(tmp_path / "file.py")}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
-    assert done.returncode == status
-    assert b"50 of 50" not in done.stdout
 
 
 # What is handed in ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,20 @@
+"""The judge, function by function, to see whether code that ran beside it has changed it."""
+
+import sys
+from typing import Any
+
+
+def functions_of_the_judge() -> dict[str, Any]:
+    """Return every function of mini_kv and of pytest by its name, as it stands in its module or class now."""
+    found = {}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] not in ("mini_kv", "_pytest", "pytest", "pluggy") or module is None:
+            continue
+        for name, thing in list(vars(module).items()):
+            if callable(thing):
+                found[f"{module_name}.{name}"] = thing
+            if isinstance(thing, type) and thing.__module__ == module_name:
+                for inner, method in list(vars(thing).items()):
+                    if callable(method) or isinstance(method, property | classmethod | staticmethod):
+                        found[f"{module_name}.{name}.{inner}"] = method
+    return found
