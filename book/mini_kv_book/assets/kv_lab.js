@@ -146,7 +146,7 @@ class KvLab extends HTMLElement {
     this.result = make("section", { class: "result", "aria-label": this.#t("Result") });
     this.figure = make("section", { class: "figure", "aria-label": this.#t("What your code did"), tabindex: "-1" });
     const bar = make("div", { class: "bar", role: "group", "aria-label": this.#t("{0}, commands", this.lab) });
-    const rarely = make("details", { class: "file" }, make("summary", {}, this.#t("File")), reset, open, save, handIn, this.file);
+    const rarely = make("details", { class: "file" }, make("summary", {}, `${this.#t("File")}…`), reset, open, save, handIn, this.file);
     bar.append(this.run, this.stop, this.predict, this.hint, rarely);
     const all = make("div", { class: "all" });
     this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
@@ -707,7 +707,8 @@ const STYLE = `${LOOK}
 .all > .bar { margin: .5em 0 }
 .bar > :disabled { display: none }
 .file, .file[open]::details-content { display: contents }
-.file > summary { padding: .35em .7em; cursor: pointer; color: var(--todo) }
+.file > summary { list-style: none; padding: .35em .7em; cursor: pointer; color: var(--todo); text-decoration: underline }
+.file > summary::-webkit-details-marker { display: none }
 .file[open] > summary { color: var(--fg) }
 .below { overflow-y: auto }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }

@@ -47,7 +47,7 @@ class KvPuzzle extends HTMLElement {
     const key = make("p", { class: "key" }, make("mark", {}, "\u2260 word"), " is the first word that differs from every prompt that came before.");
     const more = make("div", { class: "bar more", role: "group", "aria-label": "Commands" }, this.back, this.again, this.hint);
     this.told = make("p", { class: "told", hidden: true }, this.#about.hint);
-    this.status = make("p", { class: "status" });
+    this.status = make("p", { class: "status" }, `0 of ${this.#about.most} ${this.#about.most === 1 ? "call" : "calls"} made.`);
     this.why = make("p", { class: "why" });
     const answer = make("div", { class: "answer", role: "status" }, this.status, this.why);
     this.ending = make("p", { class: "ending", hidden: true });

@@ -131,7 +131,7 @@ def button(page, name):
 def in_file_menu(page, name):
     """Open what is done to the file as a whole, and return one of its buttons."""
     if page.locator(".file").get_attribute("open") is None:
-        page.get_by_text("File", exact=True).click()
+        page.locator(".file > summary").click()
     return button(page, name)
 
 
@@ -193,7 +193,7 @@ def test_in_chinese(show):
     """Commands, forecast, verdict, card, hints and the figure; what tests and terminal say stays as it is."""
     page = show("chinese")
     buttons = page.locator(".bar summary, .bar button").all_text_contents()
-    assert buttons == ["运行", "停止", "先猜 0/4", "提示", "文件", "重来", "打开…", "另存…", "提交…"]
+    assert buttons == ["运行", "停止", "先猜 0/4", "提示", "文件…", "重来", "打开…", "另存…", "提交…"]
     button(page, "运行").click()
     wait_for_result(page)
     assert page.locator(".card h3").inner_text() == "接下来写 prefill。"
