@@ -1,6 +1,7 @@
 """How a lab's page is arranged: its contract with the editor beside it on the first screen, then its README."""
 
 import ast
+import re
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -9,6 +10,8 @@ from mini_kv_book.places import ROOT, anchor_of
 
 SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
 """Sections that stand beside the editor, below the contract."""
+NEEDS = re.compile(r"Needs\s+Python\s+and\s+pytest,\s+no\s+GPU,\s+no\s+PyTorch\.")
+"""How a README says what a lab needs that a page can run."""
 
 
 def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
@@ -17,7 +20,7 @@ def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
     Args:
         lines: of the README.
         lab: such as `lab-05`.
-        solve: what the editor's section is called, and the link to it on top of the page.
+        solve: what the link to the editor is called, on top of the page.
     """
     sections = sections_of(lines)
     heading, *opening = sections.pop("")
@@ -26,12 +29,21 @@ def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
     return [
         *[heading, "", f"[{solve}](#run-it-here){{ .kv-solve }}", ""],
         *['<div class="kv-bench" markdown>', '<div class="kv-contract" markdown>', "", *contract(lab), "", "</div>"],
-        *['<div class="kv-desk" markdown>', "", f"## {solve} {{ #run-it-here }}", "", "```kv-lab", lab, "```", ""],
+        *['<div class="kv-desk" markdown>', "", "## Your code { #run-it-here }", "", "```kv-lab", lab, "```", ""],
         *["</div>", '<div class="kv-spec" markdown>', "", *opening, "", _below(rest[:2]), ""],
         *chain(*(sections[title] for title in spec)),
         *["", "</div>", "</div>", ""],
         *chain(*(sections[title] for title in rest)),
     ]
+
+
+def nothing_to_install(lines: list[str]) -> list[str]:
+    r"""Return the lines of a README for a page that runs the lab: what it needs is needed at home only.
+
+    >>> nothing_to_install(["45 minutes, difficulty 2 of 5. Needs Python and", "pytest, no GPU, no PyTorch. No more."])
+    ['45 minutes, difficulty 2 of 5. Nothing to install here. To run it at home: Python and pytest. No more.']
+    """
+    return NEEDS.sub("Nothing to install here. To run it at home: Python and pytest.", "\n".join(lines)).split("\n")
 
 
 def _below(titles: list[str]) -> str:

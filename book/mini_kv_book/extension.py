@@ -16,7 +16,7 @@ from mkdocs.exceptions import BuildError
 
 from mini_kv.lessons import instrument
 from mini_kv.viz.figure import script
-from mini_kv_book.bench import arranged
+from mini_kv_book.bench import arranged, nothing_to_install
 from mini_kv_book.course import closed_sentence
 from mini_kv_book.generate import publish, write_pages
 from mini_kv_book.lab import ASSETS, SCRIPTS, megabytes, runs_here
@@ -59,8 +59,9 @@ class Directives(Preprocessor):
         if closed := closed_sentence(path.parent.name):
             return [lines[0], "", closed]
         needs = tomllib.loads((path.parent / "lab.toml").read_text(encoding="utf-8"))["needs"]
-        solve = "Solve it here" if runs_here(needs, megabytes()) else "Solve it on your machine"
-        return arranged(lines, path.parent.name, solve)
+        if runs_here(needs, megabytes()):
+            return arranged(nothing_to_install(lines), path.parent.name, "Solve it here")
+        return arranged(lines, path.parent.name, "Solve it on your machine")
 
 
 def for_instructors(lab: str) -> list[str]:
@@ -109,9 +110,10 @@ class InChinese(Treeprocessor):
         if page is None or not told or heading is None:
             return
         paragraph = ElementTree.Element("p", {"class": "kv-language"})
+        paragraph.text = "In Chinese: "  # so that one sees what it is on a system without a font for the title
         href = posixpath.relpath(told[0], posixpath.dirname(page) or ".")
         link = ElementTree.SubElement(paragraph, "a", {"href": href, "hreflang": "zh-Hans", "lang": "zh-Hans"})
-        link.text = f"中文\uff1a{_title_of(told[0])}"
+        link.text = _title_of(told[0])
         root.insert(heading + 1, paragraph)
 
 

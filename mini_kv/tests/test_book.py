@@ -81,7 +81,9 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 run_command(fence.body)
             case "kv-source":
                 source_of(fence.body)
-            case "kv-story" | "kv-film":
+            case "kv-film":
+                return wrong_story(fence.body.splitlines()[0], "en")
+            case "kv-story":
                 return wrong_story(fence.body, "zh" if fence.where.startswith("book/docs/zh/") else "en")
             case "kv-beside":
                 first, second = fence.body.strip().splitlines()
@@ -186,7 +188,7 @@ def test_a_labs_page_has_the_editor_before_the_long_text():
         '<div class="kv-bench" markdown>',
         '<div class="kv-contract" markdown>',
         '<div class="kv-desk" markdown>',
-        "## Solve it here { #run-it-here }",
+        "## Your code { #run-it-here }",
         "```kv-lab",
         '<div class="kv-spec" markdown>',
         "Why.",

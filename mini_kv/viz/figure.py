@@ -127,17 +127,18 @@ def beside(data: Data, other: Data) -> str:
     return f'<div class="kv-beside">{fragment(data)}{fragment(other, follows=True)}</div>'
 
 
-def fragment(data: Data, film: bool = False, follows: bool = False) -> str:
+def fragment(data: Data, film: bool = False, follows: bool = False, choice: str = "") -> str:
     """Return a figure without its script. Where no script runs, the reader finds a still and the story in words.
 
     `film`: it plays by itself, over and over, until the reader takes it. `follows`: it is the second of two.
+    `choice`: a link for the slot beside the button that takes a film.
 
     The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
     """
     mode = " film" if film else " follows" if follows else ""
     return (
         f'<div class="kv-story"><kv-story{_key(data)}{mode}>'
-        f'<script type="application/json">{_inert(data)}</script>{_still(data)}{_in_words(data)}'
+        f'<script type="application/json">{_inert(data)}</script>{choice}{_still(data)}{_in_words(data)}'
         "</kv-story></div>"
     )
 

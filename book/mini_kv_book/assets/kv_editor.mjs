@@ -3,7 +3,7 @@
 import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
 import { python } from "@codemirror/lang-python";
-import { bracketMatching, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
+import { bracketMatching, codeFolding, foldEffect, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { EditorState, StateEffect, StateField } from "@codemirror/state";
 import { Decoration, drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
@@ -32,13 +32,45 @@ const marked = StateField.define({
 });
 const line = Decoration.line({ class: "marked" });
 
-/** Make an editor in `parent`; returns {text, focus, goTo}. `run` is called on Ctrl+Enter, `changed` on every edit; the line at
- * the offset `write` is seen, with what leads up to it above. */
-export function makeEditor({ parent, root, text, write, label, run, changed }) {
+/**
+ * Show a function from its head on; where its first line to write would be out of sight, the docstring between them is folded.
+ * @param {EditorView} view
+ * @param {{head: number, write: number}} first offsets of both lines
+ */
+function open(view, { head, write }) {
+  view.requestMeasure({
+    read: () => view.lineBlockAt(write).bottom - view.lineBlockAt(head).top > view.scrollDOM.clientHeight,
+    write: (tooLong) => {
+      const { doc } = view.state;
+      const begun = doc.sliceString(head, write).match(/"""/);
+      const summary = begun && doc.lineAt(head + begun.index);
+      const fold = tooLong && summary ? [foldEffect.of({ from: summary.to, to: doc.lineAt(write).from - 1 })] : [];
+      view.dispatch({ effects: [...fold, EditorView.scrollIntoView(head, { y: "start", yMargin: 0 })] });
+    },
+  });
+}
+
+/**
+ * What stands for folded lines: how many they are.
+ * @param {string} words with {0} for the number
+ */
+const folding = (words) =>
+  codeFolding({
+    preparePlaceholder: (state, { from, to }) => state.doc.lineAt(to).number - state.doc.lineAt(from).number,
+    placeholderDOM(_, unfold, lines) {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", className: "folded", textContent: words.replace("{0}", lines), onclick: unfold });
+      return button;
+    },
+  });
+
+/** Make an editor in `parent`; returns {text, focus, goTo}. `run` is called on Ctrl+Enter, `changed` on every edit; `first` is the
+ * function that is seen. */
+export function makeEditor({ parent, root, text, first, label, folded, run, changed }) {
   const view = new EditorView({
     parent,
     root,
-    scrollTo: EditorView.scrollIntoView(write, { y: "end", yMargin: 24 }),
+    scrollTo: EditorView.scrollIntoView(first.head, { y: "start", yMargin: 0 }),
     state: EditorState.create({
       doc: text,
       extensions: [
@@ -54,6 +86,7 @@ export function makeEditor({ parent, root, text, write, label, run, changed }) {
         python(),
         syntaxHighlighting(colours),
         marked,
+        folding(folded),
         EditorView.lineWrapping, // a contract is read whole
         keymap.of([
           { key: "Mod-Enter", run: () => (run(), true) },
@@ -72,6 +105,7 @@ export function makeEditor({ parent, root, text, write, label, run, changed }) {
       ],
     }),
   });
+  open(view, first);
   return {
     get text() {
       return view.state.doc.toString();

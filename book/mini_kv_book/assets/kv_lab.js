@@ -146,7 +146,7 @@ class KvLab extends HTMLElement {
     this.result = make("section", { class: "result", "aria-label": this.#t("Result") });
     this.figure = make("section", { class: "figure", "aria-label": this.#t("What your code did"), tabindex: "-1" });
     const bar = make("div", { class: "bar", role: "group", "aria-label": this.#t("{0}, commands", this.lab) });
-    const rarely = make("details", { class: "file" }, make("summary", {}, this.#t("File")), reset, open, save, handIn, this.file);
+    const rarely = make("details", { class: "file" }, make("summary", {}, `${this.#t("File")}…`), reset, open, save, handIn, this.file);
     bar.append(this.run, this.stop, this.predict, this.hint, rarely);
     const all = make("div", { class: "all" });
     this.strip = make("div", { class: "strip" }); // the first results, while the rest still runs
@@ -175,7 +175,8 @@ class KvLab extends HTMLElement {
       parent: this.place,
       root: this.#root,
       text: this.#book.page.text,
-      write: this.#firstToWrite(),
+      first: this.#firstToWrite(),
+      folded: this.#t("Show {0} more lines of what it does", "{0}"),
       label: this.#t("{0}, your starter.py", this.lab),
       run: () => this.#run(),
       changed: () => this.#changed(),
@@ -189,10 +190,13 @@ class KvLab extends HTMLElement {
     this.setAttribute("ready", "");
   }
 
-  /** Where the first line to be written is; where none is left, the first function. */
+  /** Where the first line to be written is, and the head of its function; where none is left, the first function's head. */
   #firstToWrite() {
     const { text } = this.#book.page;
-    return [/^ *todo\(/m, /^(def|class) /m].map((line) => text.search(line)).find((at) => at >= 0) ?? 0;
+    const heads = [...text.matchAll(/^ *(async )?def /gm)].map(({ index }) => index);
+    const write = text.search(/^ *todo\(/m);
+    const head = heads.findLast((at) => at < write) ?? heads[0] ?? 0;
+    return { head, write: Math.max(head, write) };
   }
 
   #changed() {
@@ -595,7 +599,7 @@ class KvLab extends HTMLElement {
 
   #countAnswers() {
     const done = this.#about.questions.filter((question) => this.#book.page.answers[question.id]).length;
-    this.predict.textContent = this.#t("Predict {0}/{1}", done, this.#about.questions.length);
+    this.predict.textContent = this.#t("Questions {0} of {1}", done, this.#about.questions.length);
   }
 
   #questions() {
@@ -707,7 +711,8 @@ const STYLE = `${LOOK}
 .all > .bar { margin: .5em 0 }
 .bar > :disabled { display: none }
 .file, .file[open]::details-content { display: contents }
-.file > summary { padding: .35em .7em; cursor: pointer; color: var(--todo) }
+.file > summary { list-style: none; padding: .35em .7em; cursor: pointer; color: var(--todo); text-decoration: underline }
+.file > summary::-webkit-details-marker { display: none }
 .file[open] > summary { color: var(--fg) }
 .below { overflow-y: auto }
 .editor .cm-editor.cm-focused { outline: 2px solid var(--accent) }
@@ -715,6 +720,7 @@ const STYLE = `${LOOK}
 .editor .cm-editor .cm-gutters { background: var(--soft); color: var(--todo); border-right: 1px solid var(--line) }
 .editor .cm-editor .cm-activeLine, .editor .cm-editor .cm-activeLineGutter { background: light-dark(#1c4f9c0d, #9cc2ff12) }
 .editor .cm-editor .cm-content { caret-color: var(--fg) }
+.editor .folded { margin-left: 1ch; padding: 0 .6em; font-size: 12.5px }
 .editor .cm-editor .cm-cursor { border-left-color: var(--fg) }
 .editor .cm-editor .cm-selectionBackground { background: light-dark(#bcd3f5, #34496b) !important }
 .editor .cm-editor .cm-matchingBracket { background: light-dark(#d8ecd8, #2f5142) !important }

@@ -35,19 +35,20 @@ class KvPuzzle extends HTMLElement {
     const style = make("style");
     style.textContent = STYLE;
     this.buttons = this.#about.calls.map((call, index) => {
-      const number = make("kbd", { "aria-hidden": "true" }, String(index + 1));
+      const number = make("kbd", { "aria-hidden": "true", title: `Key ${index + 1}` }, String(index + 1));
       const one = button("", () => this.#call(call), { "aria-keyshortcuts": String(index + 1) });
-      one.append(number, call);
+      one.append(call, number);
       return one;
     });
     this.rows = this.#about.strips.map((strip) => this.#row(strip.request));
     this.back = button("Back", () => this.#ask(this.#calls.slice(0, -1)), { "aria-keyshortcuts": "Backspace" });
     this.again = button("Start again", () => this.#ask([]));
     this.hint = button("Hint", () => this.#hint(), { "aria-expanded": "false" });
-    const key = make("p", { class: "key" }, make("mark", {}, "\u2260 word"), " is the first word that differs from every prompt that came before.");
+    const typed = make("span", { class: "typed" }, " ", make("kbd", {}, "1"), " A number on a call is its key, not an order.");
+    const key = make("p", { class: "key" }, make("mark", {}, "\u2260 word"), " is the first word that differs from every prompt that came before.", typed);
     const more = make("div", { class: "bar more", role: "group", "aria-label": "Commands" }, this.back, this.again, this.hint);
     this.told = make("p", { class: "told", hidden: true }, this.#about.hint);
-    this.status = make("p", { class: "status" });
+    this.status = make("p", { class: "status" }, `0 of ${this.#about.most} ${this.#about.most === 1 ? "call" : "calls"} made.`);
     this.why = make("p", { class: "why" });
     const answer = make("div", { class: "answer", role: "status" }, this.status, this.why);
     this.ending = make("p", { class: "ending", hidden: true });
@@ -203,7 +204,9 @@ small { font-size: .85em; min-height: 1.3em }
 mark { background: none; color: inherit; font-weight: 700; outline: 2px solid var(--fail); outline-offset: 1px; border-radius: 2px;
   padding: 0 .15em; margin: 0 .2em; white-space: nowrap }
 .key { margin: 0 0 .6em; font-size: .85em }
-kbd { font: 600 .85em var(--mono); color: var(--todo); margin-right: .6em }
+kbd { font: 600 .8em var(--mono); color: var(--todo); padding: 0 .4em; border: 1px solid var(--line); border-bottom-width: 2px; border-radius: 3px }
+.head kbd { margin-left: .7em }
+@media (hover: none) { kbd, .typed { display: none } } /* no keyboard */
 .bar button { min-height: 2.6em }
 button[aria-disabled=true] { opacity: .55; cursor: default; border-color: var(--line) }
 .status { font-weight: 600; margin: 0 0 .2em; min-height: 1.5em }

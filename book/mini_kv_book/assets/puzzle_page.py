@@ -46,4 +46,4 @@ def _said(player: PuzzlePlayer) -> str:
         return f"Solved in {call_count(made)}."
     if made == most:
         return f"Not reached, and {call_count(made)} made. {' '.join(player.unmet())} Take one back, or start again."
-    return f"{made} of {call_count(most)} made." if made else ""
+    return f"{made} of {call_count(most)} made."

@@ -373,8 +373,8 @@ def test_a_film_plays_by_itself_in_scenes(open_page, tmp_path):
     shown.clock.run_for(32_000)
     lines = shown.evaluate("lines")
     scenes = [
-        "The second person asks the same: 28 words are found in seven blocks, and the last block's 4 words are"
-        " computed again.",
+        "The second person asks the same: 28 words are found in seven blocks, and the last 4 are computed, since the"
+        " answer starts from them.",
         "The first person leaves, and seven blocks are still held by the second.",
         "The second person leaves too, and nothing is erased.",
         "A guest with another question needs three blocks, and the end of the old question is overwritten.",

@@ -475,7 +475,7 @@ def test_both_languages_lead_to_each_other(site):
         for name in pages:
             path = site / name.removesuffix(".md").removesuffix("index") / "index.html"
             (link,) = re.findall(
-                r'<p class="kv-language"><a href="([^"]*)" hreflang="zh-Hans"', path.read_text("utf-8")
+                r'<p class="kv-language">In Chinese: <a href="([^"]*)" hreflang="zh-Hans"', path.read_text("utf-8")
             )
             assert target_of(link, path, site).resolve() == there.resolve()
             assert path.resolve() in back
@@ -534,7 +534,7 @@ def test_the_whole_film_is_on_the_first_screen(book_url, open_page):
     """The claim, two people, what is happening, the tables, the queue."""
     page = open_page(book_url, width=1280, height=720)
     page.wait_for_selector("kv-story .pic")
-    assert page.locator("h1").inner_text().startswith("The second person pays for 4 words, not 32")
+    assert page.locator("h1").inner_text().startswith("Same question again: 4 words computed, not 32")
     assert page.evaluate("document.querySelector('kv-story').getBoundingClientRect().bottom") <= 720
     assert page.locator("kv-story .bubble .cost").all_inner_texts() == ["computed 32 of 32", "computed 4 of 32"]
 

@@ -131,7 +131,7 @@ def button(page, name):
 def in_file_menu(page, name):
     """Open what is done to the file as a whole, and return one of its buttons."""
     if page.locator(".file").get_attribute("open") is None:
-        page.get_by_text("File", exact=True).click()
+        page.locator(".file > summary").click()
     return button(page, name)
 
 
@@ -193,7 +193,7 @@ def test_in_chinese(show):
     """Commands, forecast, verdict, card, hints and the figure; what tests and terminal say stays as it is."""
     page = show("chinese")
     buttons = page.locator(".bar summary, .bar button").all_text_contents()
-    assert buttons == ["运行", "停止", "先猜 0/4", "提示", "文件", "重来", "打开…", "另存…", "提交…"]
+    assert buttons == ["运行", "停止", "预测题 0/4", "提示", "文件…", "重来", "打开…", "另存…", "提交…"]
     button(page, "运行").click()
     wait_for_result(page)
     assert page.locator(".card h3").inner_text() == "接下来写 prefill。"
@@ -580,7 +580,7 @@ def test_a_file_can_be_opened_and_saved(show, tmp_path):
 def test_every_prediction_is_judged_as_in_the_terminal(show):
     """Right, right in other words, and each wrong answer with what would have to be true."""
     page = show()
-    button(page, "Predict 0/4").click()
+    button(page, "Questions 0 of 4").click()
     for question in toml("labs/lab-05/predict.toml")["question"]:
         field = page.get_by_label(question["ask"], exact=True)
         verdict = page.locator(".question", has=field).locator(".verdict")
@@ -592,7 +592,7 @@ def test_every_prediction_is_judged_as_in_the_terminal(show):
             field.fill(answer)
             field.press("Enter")
             assert verdict.inner_text() == f"No. {reason} It is {question['answer']}. {question['why']}"
-    assert button(page, "Predict 4/4").is_visible()
+    assert button(page, "Questions 4 of 4").is_visible()
 
 
 FORECASTS = toml("labs/lab-05/predict.toml")["question"]
@@ -725,7 +725,7 @@ def test_nothing_serious_for_accessibility(show, axe, dark):
     run(page, text)
     button(page, "Step through it").click()
     page.wait_for_selector("kv-story")
-    button(page, "Predict 0/4").click()
+    button(page, "Questions 0 of 4").click()
     in_file_menu(page, "Reset").click()
     open_terminal(page)
     unfold(page)

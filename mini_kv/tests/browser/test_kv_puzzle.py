@@ -166,7 +166,7 @@ def test_one_can_go_back_and_start_again(show):
     assert said(puzzle) == "1 of 2 calls made."
     assert lines(puzzle)[0].startswith("lookup A")
     call(page, puzzle, "Start again")
-    assert (said(puzzle), why(puzzle), lines(puzzle)) == ("", "", ["free A: freed 3..1"])
+    assert (said(puzzle), why(puzzle), lines(puzzle)) == ("0 of 2 calls made.", "", ["free A: freed 3..1"])
     call(page, puzzle, "prefill B", "prefill C")
     assert said(puzzle) == "Solved in 2 calls."
 

@@ -417,7 +417,7 @@ export class Picture {
     const m = (this.m = metrics(this.story, Math.min(width, 960)));
     this.z = zones(this.story, m);
     if (m.dense) this.#memory = Math.max(...this.story.states.map((state) => zones(this.story, m, [state]).memory));
-    const height = this.fig.classList.contains("film") ? this.z.memory - HEAD : this.z.height; // a film needs no memory
+    const height = this.fig.classList.contains("film") ? this.z.memory - 2 * HEAD : this.z.height; // a film needs no memory
     this.svg.setAttribute("height", String(height + (m.dense ? this.#memory - this.z.memory : 0)));
     this.fig.classList.toggle("narrow", width < 480);
     this.fig.classList.toggle("dense", m.dense);

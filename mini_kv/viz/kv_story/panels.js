@@ -13,11 +13,40 @@ import { asText, fill } from "./words.js";
 
 /** @param {Words} t */
 export function legend(t) {
-  const signs = LOUDEST.filter((kind) => kind !== "illegal").map((kind) => {
-    const icon = draw("svg", { viewBox: "0 0 16 16", "aria-hidden": "true", class: "icon" }, sign(kind));
-    return make("span", { style: "white-space:nowrap;margin-inline-end:1em" }, icon, ` ${t.kinds[kind]}`);
-  });
-  return make("ul", {}, ...t.legend.map((line) => make("li", {}, line)), make("li", {}, ...signs));
+  const kinds = LOUDEST.filter((kind) => kind !== "illegal");
+  return make("ul", {}, ...t.legend.map((line) => make("li", {}, line)), make("li", {}, ...signs(t, kinds)));
+}
+
+/**
+ * Kinds of events, each with its sign.
+ * @param {Words} t
+ * @param {string[]} kinds
+ */
+const signs = (t, kinds) => kinds.map((kind) => withIcon(sign(kind), t.kinds[kind]));
+
+/** @type {(picture: SVGElement, words: string) => HTMLElement} */
+function withIcon(picture, words) {
+  const icon = draw("svg", { viewBox: "0 0 16 16", "aria-hidden": "true", class: "icon" }, picture);
+  return make("span", { class: "means" }, icon, ` ${words}`);
+}
+
+/**
+ * What the looks mean that this story has: cards, stripes, and the signs of what happens in it.
+ * @param {Words} t
+ * @param {Story} story
+ * @param {boolean} dense cards too small for more than their colour
+ * @returns {(string | HTMLElement)[]}
+ */
+export function key(t, { states }, dense) {
+  if (dense) return [t.key];
+  const happened = new Set(states.flatMap((state) => state.events.map((event) => event.kind)));
+  const stripe = draw("path", { class: "hue hue0", d: "M8 1V15" });
+  return [
+    t.key,
+    ...(states.some((state) => state.hue.some(Boolean)) ? [" ", withIcon(stripe, t.stripe)] : []),
+    ...(states.some((state) => Object.keys(state.scheduled).length) ? [" ", make("span", { class: "means" }, t.plus)] : []),
+    ...(happened.size ? [" ", t.changed, " ", ...signs(t, LOUDEST.filter((kind) => happened.has(kind)))] : []),
+  ];
 }
 
 /**

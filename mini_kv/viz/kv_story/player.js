@@ -14,7 +14,7 @@ import { beatsOf } from "./beats.js";
 import { draw, make, Picture } from "./draw.js";
 import { STRIDE } from "./gestures.js";
 import { decode, differing, drawText, idRuns, StoryError } from "./model.js";
-import { blockPanel, bubbles, caption, indexList, legend, waitingList } from "./panels.js";
+import { blockPanel, bubbles, caption, indexList, key, legend, waitingList } from "./panels.js";
 import { Questions } from "./questions.js";
 import { STYLE } from "./style.js";
 import { fill, WORDS } from "./words.js";
@@ -57,14 +57,16 @@ function times(beats) {
 }
 
 /**
- * What stands under a film: what is happening, and how to stop it.
+ * What stands over a film: what is happening, how to take it or do something else, how to stop it.
  * @param {Words} t
  */
 function makeFilm(t) {
   const line = make("p", { class: "line" });
-  const pause = make("button", { type: "button" }, t.pause);
+  const icon = draw("path");
+  const pause = make("button", { type: "button" }, draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, icon));
   const take = make("button", { type: "button", class: "take" }, t.film);
-  return { roll: make("div", { class: "roll" }, line, take, pause), line, pause, take };
+  const other = make("slot", { name: "choice" }); // what the page offers beside it
+  return { roll: make("div", { class: "roll" }, line, take, other, pause), line, pause, icon, take };
 }
 
 /**
@@ -108,15 +110,15 @@ function makeParts(t, story) {
   const pre = make("pre", { tabindex: 0 });
   const textBox = make("details", { class: "text" }, make("summary", {}, t.text), pre);
   const title = make("div", { class: "title" }, story.title);
-  const key = make("p", { class: "key" }, t.key);
+  const looks = make("p", { class: "key" });
   const prompts = make("div", { class: "bubbles" });
   const film = makeFilm(t);
-  const seen = make("div", { class: "seen" }, prompts, film.roll, wait, picture.element);
+  const seen = make("div", { class: "seen" }, prompts, film.roll, wait, picture.element, looks);
   const hands = make("div", { class: "hands" }, bar, said);
   const stage = make("div", { class: "stage" }, seen, hands);
-  fig.append(title, key, stage, panel, indexBox, how, textBox);
+  fig.append(title, stage, panel, indexBox, how, textBox);
   const slider = { range, ticks, count, beat, speed };
-  return { t, fig, picture, seen, buttons, ...slider, prompts, film, key, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
+  return { t, fig, picture, seen, buttons, ...slider, prompts, film, looks, said, cap, ask, panel, wait, index, indexBox, pre, textBox };
 }
 
 /**
@@ -340,10 +342,11 @@ class KvStory extends HTMLElement {
   }
 
   #layout() {
-    const { fig, seen, picture } = this.#parts;
+    const { t, fig, seen, picture, looks } = this.#parts;
     this.#width = Math.round(this.clientWidth) || 720;
     fig.classList.toggle("wide", this.#width >= WIDE && !this.hasAttribute("film"));
     picture.layout(seen.clientWidth || this.#width);
+    looks.replaceChildren(...key(t, this.#opened, picture.m.dense), ...(this.closest(".kv-beside") ? [" ", t.differs] : []));
     this.#reserve();
     this.#showTicks();
   }
@@ -451,7 +454,6 @@ class KvStory extends HTMLElement {
       button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || acts[name]());
     }
     p.fig.classList.toggle("follows", this.hasAttribute("follows"));
-    if (this.closest(".kv-beside")) p.key.append(` ${p.t.differs}`);
     p.buttons.link.hidden = this.#number === 0;
     p.buttons.link.addEventListener("click", () => this.#copyLink());
     p.range.addEventListener("input", () => this.#slide(+p.range.value));
@@ -722,7 +724,10 @@ class KvStory extends HTMLElement {
   #pauseFilm(paused) {
     const { film, t } = this.#parts;
     this.#paused = paused;
-    film.pause.textContent = paused ? t.play : t.pause;
+    const name = paused ? "play" : "pause";
+    film.pause.title = t[name];
+    film.pause.setAttribute("aria-label", t[name]);
+    film.icon.setAttribute("d", ICONS[name]);
   }
 
   /**

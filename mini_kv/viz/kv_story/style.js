@@ -11,7 +11,9 @@ export const STYLE = `
  --new:#ffa25c;--ok:#3fd6a8;
  --btn:#333}
 .title{font-weight:650;margin:0 0 .2em}
-.key{margin:0 0 .6em;font-size:13px;opacity:.85}
+.key{margin:.5em 0;font-size:13px;opacity:.85}
+.film .key{margin:0}
+.means{white-space:nowrap;margin-inline-end:.7em}
 .pic{touch-action:pan-y;outline-offset:3px;border-radius:4px;user-select:none;-webkit-user-select:none}
 .pic:focus-visible,button:focus-visible,input:focus-visible,summary:focus-visible{outline:3px solid var(--line)}
 svg{display:block;width:100%;overflow:visible}
@@ -112,11 +114,15 @@ svg .cell.held text{fill:var(--ink)}
 @keyframes paid{from{background:none;opacity:.55}}
 .found{text-decoration:underline 2px var(--ok);text-underline-offset:3px}
 .cost{font-weight:700;white-space:nowrap}
-.bubbles[hidden],.film .hands,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .key,.film .memory,
+.bubbles[hidden],.film .hands,.film .index,.film .how,.film .text,.film .panel,.film .title,.film .memory,
  .roll[hidden]{display:none}
 .roll{display:flex;flex-wrap:wrap;align-items:center;gap:8px;margin:.4em 0;min-height:56px}
-.line{flex:1 1 24em;min-height:3em;display:flex;align-items:center;margin:0;font-size:17px;font-weight:600}
+.line{flex:1 1 24em;min-height:3em;display:flex;align-items:center;margin:0;font-size:16px;font-weight:600}
 .take{background:var(--line);border-color:var(--line);color:var(--card);font-weight:600}
+.roll slot{display:contents}
+::slotted(a){display:flex!important;align-items:center;min-height:40px;padding:4px 8px!important;border-radius:6px!important;
+ background:var(--line)!important;color:var(--card)!important;font:inherit!important;font-weight:600!important}
+.roll button svg{width:22px;height:22px;fill:currentColor;margin:auto}
 .track{position:relative;flex:1 1 180px;min-width:90px}
 .track input{display:block;width:100%;height:32px;margin:0;accent-color:var(--line)}
 .ticks{position:absolute;inset:26px 8px 0;height:8px;pointer-events:none}
@@ -165,5 +171,5 @@ slot{display:none}
 @media print{.bar,.ask,.roll,details:not([open]){display:none}slot{display:block}}
 .narrow .track{flex-basis:100%;order:1}
 .narrow .at{order:2;height:1.5em}
-.narrow .hands{display:flex;flex-direction:column-reverse}
+.narrow:not(.film) .hands{display:flex;flex-direction:column-reverse}
 .narrow .bar{position:sticky;bottom:0;z-index:1;margin:0;padding:4px 0;background:var(--md-default-bg-color,var(--jp-layout-color1,Canvas))}`;
