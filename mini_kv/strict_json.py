@@ -1,17 +1,26 @@
-"""JSON that means one thing only: for files from others, which may be broken or hostile.
+"""JSON that means one thing only, and files of it: both come from others, and may be broken or hostile.
 
 Python's own reader is more generous: of two equal keys it takes the last, it reads `NaN`, it turns `1e400` into
 infinity, and how deep it follows brackets depends on how much of the stack is in use.
+
+A file must be an ordinary file, not too large, in UTF-8, with one object in it. Otherwise one sentence says what it is
+instead. A link may lead out of the file's folder: Hugging Face's cache consists of links to files that are named by
+their content.
 
 Standard library only.
 """
 
 import json
 import math
+import stat
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 MAX_DEPTH = 64
 """Brackets within brackets; the configurations and tokenizers that models are published with have less than ten."""
+MAX_CONFIG_BYTES = 1 << 20
+"""Largest file with settings; published ones have a few KiB."""
 
 
 def loads(text: str) -> Any:
@@ -34,6 +43,43 @@ def loads(text: str) -> Any:
         if not level:
             return value
     raise _too_deep()
+
+
+def read_object(
+    path: Path,
+    error: Callable[[Path, str], Exception],
+    max_bytes: int = MAX_CONFIG_BYTES,
+    *,
+    needed_for: str = "the model's sizes",
+) -> dict[str, Any]:
+    """Return the object in a file. Raises `error(path, problem)` if the file is missing or holds something else."""
+    check_file(path, error, max_bytes, needed_for=needed_for)
+    try:
+        data = loads(path.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as problem:
+        message = f"is not UTF-8: byte {problem.start} is 0x{problem.object[problem.start]:02x}"
+        raise error(path, message) from None
+    except json.JSONDecodeError as problem:
+        raise error(path, f"is not JSON: {problem}") from None
+    except ValueError as problem:
+        raise error(path, f"is not JSON that can be read: {problem}") from None
+    if not isinstance(data, dict):
+        raise error(path, f"is not an object with settings, but {type(data).__name__}")
+    return data
+
+
+def check_file(path: Path, error: Callable[[Path, str], Exception], max_bytes: int, *, needed_for: str) -> None:
+    """Raise `error(path, problem)` for a file that is missing, too large, or no file: a pipe can be read forever."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise error(path, f"there is no such file, and {needed_for} are read from it") from None
+    except (OSError, ValueError) as problem:  # Python's words for a NUL in a path are a ValueError
+        raise error(path, f"cannot be read: {problem}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise error(path, "is no ordinary file")
+    if status.st_size > max_bytes:
+        raise error(path, f"has {status.st_size:,} bytes, and a file of its kind has at most {max_bytes:,}")
 
 
 def _members(value: object) -> list[Any]:

@@ -7,7 +7,7 @@ text at a time, without a cache and with a contiguous one: the oracle), `kv_memo
 `output_processor` (what the user gets), `config` (sizes and limits), `prompt_tokens` (checked, and made token ids),
 `llm_engine` (the loop around all of them), `llm` (a folder, and what it says), `engine_stats` (the line in the log),
 `threads` (one is enough for a small model), `fingerprint` (which model the KV comes from), `poison` (debug mode:
-memory that holds no KV must not be read as KV), `tokenizer` (text to token ids and back), `errors`, `json_file`,
+memory that holds no KV must not be read as KV), `tokenizer` (text to token ids and back), `errors`,
 `weights_file` and `checkpoint` (a model's files, checked while they are read), `generation_screen` and `generate_text`
 (the engine at a terminal). Checkpoints that others have trained run by way of transformers: `hf`, and
 `latent_attention` (one vector in place of keys and values). Blocks that the pool evicts go on in `mini_kv.tiers`:

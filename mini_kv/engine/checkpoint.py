@@ -18,10 +18,10 @@ import torch
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.engine.errors import CheckpointError
-from mini_kv.engine.json_file import read_json
 from mini_kv.engine.model import ModelConfig, TinyLlama
 from mini_kv.engine.tokenizer import Tokenizer
 from mini_kv.engine.weights_file import TensorHeader, check_finite, read_header
+from mini_kv.strict_json import read_object
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -80,7 +80,7 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLl
 def load_config(folder: Path) -> ModelConfig:
     """Read a folder's `config.json`."""
     path = folder / CONFIG
-    data = read_json(path)
+    data = read_object(path, CheckpointError)
     model_type = data.get("model_type", "llama")
     known = _ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if known is None:
@@ -199,7 +199,7 @@ def _number(path: Path, name: str, value: object, *, above: float, most: float) 
 
 
 def _eos_token_id(folder: Path) -> int | None:
-    value = read_json(folder / CONFIG).get("eos_token_id")
+    value = read_object(folder / CONFIG, CheckpointError).get("eos_token_id")
     if value is not None and type(value) is not int:
         raise CheckpointError(folder / CONFIG, f"eos_token_id is {value!r}, and only one token, or null, is supported")
     return value

@@ -23,8 +23,10 @@ from typing import Any
 
 from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.hf.tokenizer_patterns import GPT_2, KNOWN_PATTERNS
-from mini_kv.engine.json_file import MAX_TOKENIZER_BYTES, read_json
+from mini_kv.strict_json import read_object
 
+MAX_TOKENIZER_BYTES = 64 << 20
+"""Largest tokenizer; that of Gemma 3, with 262,144 tokens, has 33 MB."""
 _MAX_SPECIAL_TOKENS, _MAX_SPECIAL_LENGTH = 1024, 128
 """How many special tokens a tokenizer may have, of how many characters: a text is searched for all of them."""
 _MAX_CUTS = 8
@@ -216,7 +218,7 @@ class _Reader:
         self.bytes_of = {name: byte for byte, name in byte_names().items()}
 
     def tokenizer(self, eos_token_id: int | None) -> Tokenizer:
-        data = read_json(self.path, MAX_TOKENIZER_BYTES, needed_for="the model's tokens")
+        data = read_object(self.path, CheckpointError, MAX_TOKENIZER_BYTES, needed_for="the model's tokens")
         try:
             return self._build(data, eos_token_id)
         except CheckpointError:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from mini_kv.engine.errors import CheckpointError
-from mini_kv.engine.json_file import check_file
+from mini_kv.strict_json import check_file
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights, as a file of weights calls them. Those of 8 bits and fewer mean nothing without their scales."""
@@ -32,7 +32,7 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
     """
     from safetensors import SafetensorError, safe_open
 
-    check_file(path, 1 << 63, needed_for="the model's weights")
+    check_file(path, CheckpointError, 1 << 63, needed_for="the model's weights")
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no dict

@@ -16,8 +16,8 @@ from pathlib import Path
 from re import fullmatch
 from typing import Any
 
-from mini_kv import strict_json
 from mini_kv.core.errors import ConfigError
+from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
 MAX_LAYERS = 1_000
@@ -178,7 +178,7 @@ class _Config:
     def __init__(self, path: Path) -> None:
         self.path = path
         rules = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
-        outer = _load(path)
+        outer = read_object(path, _refusal)
         part = next((outer[name] for name in TEXT_PARTS if isinstance(outer.get(name), dict)), outer)
         self.values = self._with_usual_names(part, rules["names"])
         self.model_type = self.values.get("model_type")
@@ -268,17 +268,8 @@ class _Config:
             )
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """Return the object in the file."""
-    try:
-        values = strict_json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON that can be read: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} is not a model's config.json: it holds {_short(values)}, not an object")
-    return values
+def _refusal(path: Path, problem: str) -> ConfigError:
+    return ConfigError(f"{path}: {problem}")
 
 
 def _short(value: object) -> str:

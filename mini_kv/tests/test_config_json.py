@@ -221,14 +221,13 @@ def test_a_wrong_value_is_named(fields: dict[str, Any], problem: str, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[1, 2]", " is not a model's config.json: it holds [1, 2], not an object"),
+        ("[1, 2]", "is not an object with settings, but list"),
         (
             "{",
-            " is not JSON that can be read: Expecting property name enclosed in double quotes:"
-            " line 1 column 2 (char 1)",
+            "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
-        ('{"a": NaN}', " is not JSON that can be read: NaN is no number of JSON"),
-        ('{"head_dim": 1, "head_dim": 2}', " is not JSON that can be read: an object has the key 'head_dim' twice"),
+        ('{"a": NaN}', "is not JSON that can be read: NaN is no number of JSON"),
+        ('{"head_dim": 1, "head_dim": 2}', "is not JSON that can be read: an object has the key 'head_dim' twice"),
     ],
 )
 def test_a_file_that_is_no_configuration(text: str, problem: str, tmp_path: Path) -> None:
@@ -236,15 +235,15 @@ def test_a_file_that_is_no_configuration(text: str, problem: str, tmp_path: Path
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as raised:
         load_model(str(path))
-    assert str(raised.value) == f"{path}{problem}"
+    assert str(raised.value) == f"{path}: {problem}"
 
 
 def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    with pytest.raises(ConfigError, match="No such file or directory"):
+    with pytest.raises(ConfigError, match="there is no such file, and the model's sizes are read from it"):
         load_model(str(path))
     path.write_bytes(b"\xff\xfe{}")
-    with pytest.raises(ConfigError, match="is not JSON that can be read"):
+    with pytest.raises(ConfigError, match="is not UTF-8: byte 0 is 0xff"):
         load_model(str(path))
 
 

@@ -69,7 +69,7 @@ def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--memory", "nan", "--model", "llama-3-8b"], "--memory is nan, it must be above 0"),
         (["--block-size", "0"], "block_size is 0, it must be at least 1"),
         (["--model", "jamba"], "state layers beside others need groups: they cannot be treated as full attention"),
-        (["--model", "nothing.json"], "nothing.json: No such file or directory"),
+        (["--model", "nothing.json"], "nothing.json: there is no such file"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_exit_2(

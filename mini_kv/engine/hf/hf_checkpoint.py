@@ -23,8 +23,9 @@ from mini_kv.engine.errors import CheckpointError
 from mini_kv.engine.hf.hf_model import HuggingFaceModel, check_config
 from mini_kv.engine.hf.hf_tokenizer import HuggingFaceTokenizer
 from mini_kv.engine.hf.tokenizer_patterns import KNOWN_PATTERNS, patterns_in
-from mini_kv.engine.json_file import MAX_INDEX_BYTES, MAX_TOKENIZER_BYTES, check_file, read_json
+from mini_kv.engine.tokenizer import MAX_TOKENIZER_BYTES
 from mini_kv.engine.weights_file import TensorHeader, check_finite, num_elements, read_header
+from mini_kv.strict_json import check_file, read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +35,8 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenize
 SETTINGS = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json")
 """What else transformers reads if it is there."""
+_MAX_INDEX_BYTES = 16 << 20
+"""Largest index of a checkpoint that consists of several files."""
 COUNTS = 1024
 """Settings that begin with num_ may be as large as that, or as the number of tensors: lists are made that long."""
 SHOWN = 5
@@ -67,7 +70,7 @@ def load_huggingface(
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(folder, "is not a folder on this machine; mini_kv downloads nothing")
-    config = read_json(folder / "config.json")
+    config = read_object(folder / "config.json", CheckpointError)
     try:
         check_config(config, untested=untested)
     except ConfigError as error:
@@ -94,17 +97,17 @@ def _check_other_files(folder: Path) -> None:
             raise CheckpointError(path, "is no ordinary file")
     for name in SETTINGS:
         if (folder / name).exists():
-            read_json(folder / name)
+            read_object(folder / name, CheckpointError)
     for name in _OTHER_FILES:
         if (folder / name).exists():
-            check_file(folder / name, MAX_TOKENIZER_BYTES, needed_for="tokens")
+            check_file(folder / name, CheckpointError, MAX_TOKENIZER_BYTES, needed_for="tokens")
     if (folder / "tokenizer.json").exists():
         _check_patterns(folder / "tokenizer.json")
 
 
 def _check_patterns(path: Path) -> None:
     """Raise if the tokenizer cuts texts by a pattern that is not known to be quick."""
-    for pattern in patterns_in(read_json(path, MAX_TOKENIZER_BYTES)):
+    for pattern in patterns_in(read_object(path, CheckpointError, MAX_TOKENIZER_BYTES)):
         if not isinstance(pattern, str) or pattern not in KNOWN_PATTERNS:
             raise CheckpointError(path, f"has the pattern {pattern!r}, which is none of the known patterns")
 
@@ -132,7 +135,7 @@ def _find_weights(folder: Path) -> tuple[Path, list[Path]]:
 
 def _files_in(index: Path) -> list[str]:
     """Return the names of the weights' files, all of which are there."""
-    files = read_json(index, MAX_INDEX_BYTES).get("weight_map")
+    files = read_object(index, CheckpointError, _MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise CheckpointError(index, "has no weight_map")
     names = sorted({str(name) for name in files.values()})
