@@ -90,10 +90,9 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 return wrong_story(first, "en") or wrong_story(second, "en")
             case "kv-still":
                 return wrong_still(*fence.body.split())
-            case "kv-lab":
-                return "" if fence.body.strip() in generate.labs() else "no such lab"
-            case "kv-puzzle":
-                return "" if fence.body.strip() in puzzle_names() else "no such puzzle"
+            case "kv-lab" | "kv-puzzle":
+                known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
+                return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
             case _:
                 return "no such fence"
     except FenceError as error:
