@@ -21,8 +21,9 @@ from mini_kv.core.errors import ConfigError, KVCacheError
 from mini_kv.engine.checkpoint import load_model, tiny_folder
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tiers.reload_cost import ReloadCost, line_through
+from mini_kv.tiers.tier_config import TierConfig, open_tiers
 from mini_kv.tiers.tiered_cache import TieredCache
 
 LENGTHS = (16, 32, 64, 128, 256, 480)

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Self
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import CACHE_DTYPES
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.drafts import SpeculativeConfig
+from mini_kv.tiers.tier_config import TierConfig
 
 DEFAULT_KV_CACHE_MEMORY = 64 << 20
 """Bytes of KV memory where neither blocks nor bytes are given."""
@@ -23,10 +25,10 @@ NOT_HERE = {
     "limit_mm_per_prompt": "prompts are text",
     "compilation_config": "nothing is compiled or captured ahead",
     "kv_events_config": "an engine takes a publisher: mini_kv.serve.kv_events_publisher; generate has --kv-events",
-    "kv_transfer_config": "blocks go to memory, disk or a server by TieredEngine, and to no other engine's worker",
+    "kv_transfer_config": "blocks go to memory, disk or a server by kv_tiers, and to no other engine's worker",
     "async_scheduling": "a step is planned when the one before is done",
     "enforce_eager": "nothing is captured, so every step is eager",
-    "swap_space": "blocks that the pool evicts go on in tiers, see TieredEngine; vLLM 0.33 has no such option either",
+    "swap_space": "blocks that the pool evicts go on in tiers, see kv_tiers; vLLM 0.33 has no such option either",
     "trust_remote_code": "no code that lies in a checkpoint is run",
     "tokenizer": "the tokenizer lies in the model's folder",
 }
@@ -51,6 +53,8 @@ class EngineConfig:
     """How tokens are proposed that a step then checks; `None`: a step brings each request one token."""
     kv_cache_dtype: str = "auto"
     """In which form keys and values are kept: `"auto"`, the model's own; `"int8_per_token_head"` or `"fp8"`, 8 bits."""
+    kv_tiers: TierConfig | None = None
+    """Where blocks go that the pool evicts: memory, disk, a server; `None`: nowhere."""
     debug_poison: bool = False
     """Whether memory that no request may read is filled with NaN before each step; see `poison`."""
     seed: int = 0
@@ -69,7 +73,7 @@ class EngineConfig:
 
         Args:
             args: the names of `EngineConfig` and of `SchedulerConfig`, which are vLLM's, and `num_gpu_blocks_override`
-                for `num_blocks`; `speculative_config` may be a dictionary, as in vLLM.
+                for `num_blocks`; `speculative_config` may be a dictionary, as in vLLM, and so may `kv_tiers`.
 
         Raises `ConfigError` for a name that is neither, and says why where vLLM has it and we do not; and for a value
         that can never be right. Needs no PyTorch. Source: vLLM
@@ -85,6 +89,8 @@ class EngineConfig:
                 raise ConfigError(f"there is no option {name}: {reason}")
         if isinstance(args.get("speculative_config"), Mapping):
             args["speculative_config"] = _speculative_config(args["speculative_config"])
+        if isinstance(args.get("kv_tiers"), Mapping):
+            args["kv_tiers"] = _tier_config(args["kv_tiers"])
         scheduler = SchedulerConfig(**{name: value for name, value in args.items() if name in limits})
         return cls(scheduler=scheduler, **{name: value for name, value in args.items() if name in ours})
 
@@ -106,6 +112,16 @@ def _check_number(name: str, value: object, least: int, *, may_be_none: bool) ->
     if value < least:
         why = ": the null block takes one" if name == "num_blocks" else ""
         raise ConfigError(f"{name} is {value}, it must be at least {least}{why}")
+
+
+def _tier_config(args: Mapping[str, Any]) -> TierConfig:
+    """Return it by its options' names; a folder may be a text. Raises `ConfigError` for another name."""
+    known = [each.name for each in fields(TierConfig)]
+    for name in args:
+        if name not in known:
+            raise ConfigError(f"kv_tiers has no option {name}: there are {', '.join(known)}")
+    folder = args.get("disk_folder")
+    return TierConfig(**{**args, "disk_folder": None if folder is None else Path(folder)})
 
 
 def _speculative_config(args: Mapping[str, Any]) -> SpeculativeConfig:

@@ -15,12 +15,11 @@ from mini_kv.core.kv_cache_planning import CACHE_DTYPES, bytes_per_block, get_kv
 from mini_kv.engine.generation_screen import MARKS, Screen, pool_lines, printable, text_lines
 
 if TYPE_CHECKING:
-    from mini_kv.engine.config import EngineConfig
-    from mini_kv.engine.detokenizer import TextTokenizer
     from mini_kv.engine.drafts import SpeculativeConfig
     from mini_kv.engine.interface import CausalLM
     from mini_kv.engine.llm_engine import LLMEngine
     from mini_kv.engine.output_processor import DeltaOutput
+    from mini_kv.tiers.tier_config import TierConfig
 
     Deltas = Generator[DeltaOutput, None, None]
 
@@ -106,12 +105,16 @@ def _add_tier_arguments(parser: argparse.ArgumentParser) -> None:
     """Add those that say where blocks go that the pool evicts."""
     tiers = parser.add_argument_group("a second home for blocks", "Blocks that the pool evicts are kept here.")
     tiers.add_argument("--memory-tier", type=int, metavar="MIB", help="in this process, up to this many MiB")
-    tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in a folder of their own, up to 1 GiB")
+    tiers.add_argument("--disk-tier", type=Path, metavar="DIR", help="in a folder of their own")
+    tiers.add_argument(
+        "--disk-capacity", type=int, default=1024, metavar="MIB", help="up to this many MiB there (default: 1024)"
+    )
     tiers.add_argument(
         "--server-tier",
         metavar="ADDRESS",
         help="on a Valkey or Redis server that several engines share: redis://host:port/0 (with the extra remote)",
     )
+    tiers.add_argument("--server-cluster", action="store_true", help="the server is one of a cluster")
     tiers.add_argument(
         "--reload",
         choices=("always", "cheaper"),
@@ -251,7 +254,7 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
     """
     from mini_kv.engine.config import EngineConfig
     from mini_kv.engine.llm import load
-    from mini_kv.engine.llm_engine import LLMEngine
+    from mini_kv.engine.tiered_engine import TieredEngine, open_engine
 
     for option in ("num_blocks", "block_size", "max_tokens", "top_k", "n"):
         most = MOST_ANSWERS if option == "n" else LARGEST
@@ -265,14 +268,16 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
         args.num_blocks,
         kv_cache_dtype=args.kv_cache_dtype,
         speculative_config=_speculative_config(args.drafts),
+        kv_tiers=_tier_config(args),
     )
-    if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
-        if args.reload != "always":
-            raise ConfigError(f"--reload {args.reload} needs a tier to reload from: --memory-tier, for instance")
-        return LLMEngine(model, tokenizer, config, **parts)
-    if parts:
-        raise ConfigError(f"the engine over tiers has its own parts, and cannot take {', '.join(sorted(parts))}")
-    return _over_tiers(model, tokenizer, config, args)
+    engine = open_engine(model, tokenizer, config, **parts)
+    if isinstance(engine, TieredEngine):
+        atexit.register(engine.close)
+        if engine.tiers.disk is not None and engine.tiers.disk.failures["damaged index"]:
+            advice = "it was set aside (index.sqlite3.damaged), and this tier starts empty"
+            folder = printable(str(args.disk_tier))
+            print(f"mini-kv generate: the index in {folder} is damaged: {advice}", file=sys.stderr)
+    return engine
 
 
 def _folder(args: argparse.Namespace) -> Path | None:
@@ -291,24 +296,26 @@ def _speculative_config(num_drafts: int | None) -> "SpeculativeConfig | None":
     return None if num_drafts is None else SpeculativeConfig(num_drafts, prompt_lookup_min=2, prompt_lookup_max=4)
 
 
-def _over_tiers(
-    model: "CausalLM", tokenizer: "TextTokenizer | None", config: "EngineConfig", args: argparse.Namespace
-) -> "LLMEngine":
-    """Return an engine over the tiers that were asked for; they are closed when the process ends."""
-    from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
-    from mini_kv.tiers.reload_cost import LearnedCost
+def _tier_config(args: argparse.Namespace) -> "TierConfig | None":
+    """Return the tiers that were asked for; `None`: none."""
+    from mini_kv.tiers.tier_config import TierConfig
 
+    if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):
+        if args.reload != "always":
+            raise ConfigError(f"--reload {args.reload} needs a tier to reload from: --memory-tier, for instance")
+        return None
     memory_tier = 64 if args.memory_tier is None else args.memory_tier
-    if not 1 <= memory_tier <= LARGEST:
-        raise ConfigError(f"--memory-tier is {memory_tier}, it must be 1 to {LARGEST:,} MiB")
-    tier_config = TierConfig(memory_tier << 20, disk_folder=args.disk_tier, server=args.server_tier)
-    cost = LearnedCost() if args.reload == "cheaper" else None
-    tiers = open_tiers(tier_config)
-    atexit.register(tiers.close)
-    if tiers.disk is not None and tiers.disk.failures["damaged index"]:
-        advice = "it was set aside (index.sqlite3.damaged), and this tier starts empty"
-        print(f"mini-kv generate: the index in {printable(str(args.disk_tier))} is damaged: {advice}", file=sys.stderr)
-    return TieredEngine(model, tokenizer, config, tiers=tiers, cost=cost)
+    for option, value in (("--memory-tier", memory_tier), ("--disk-capacity", args.disk_capacity)):
+        if not 1 <= value <= LARGEST:
+            raise ConfigError(f"{option} is {value}, it must be 1 to {LARGEST:,} MiB")
+    return TierConfig(
+        memory_tier << 20,
+        disk_folder=args.disk_tier,
+        disk_bytes=args.disk_capacity << 20,
+        server=args.server_tier,
+        is_cluster=args.server_cluster,
+        reload=args.reload,
+    )
 
 
 def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:

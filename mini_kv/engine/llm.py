@@ -7,10 +7,11 @@ Source: vLLM 0.33 `LLM` (entrypoints/llm.py). What vLLM has and we do not, `mini
 """
 
 import importlib.util
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -18,10 +19,10 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import blocks_per_request, bytes_per_block, get_kv_cache_groups, with_cache_dtype
 from mini_kv.engine.config import DEFAULT_KV_CACHE_MEMORY, EngineConfig
 from mini_kv.engine.hf.hf_tokenizer import HuggingFaceTokenizer
-from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.output_processor import RequestOutput
 from mini_kv.engine.prompt_tokens import Prompt, PromptError
 from mini_kv.engine.sampling import SamplingParams
+from mini_kv.engine.tiered_engine import TieredEngine, open_engine
 
 if TYPE_CHECKING:
     from mini_kv.engine.detokenizer import TextTokenizer
@@ -71,7 +72,23 @@ class LLM:
         loaded, tokenizer = load(folder, dtype=dtype, device=device, untested=untested)
         if config.num_blocks is None and config.kv_cache_memory_bytes is None:
             config = replace(config, kv_cache_memory_bytes=_memory_for_one_text(loaded, config))
-        self.llm_engine = LLMEngine(loaded, tokenizer, config, **(parts or {}))
+        self.llm_engine = open_engine(loaded, tokenizer, config, **(parts or {}))
+        if isinstance(self.llm_engine, TieredEngine):
+            self._close = weakref.finalize(self, self.llm_engine.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish writing to the tiers and let go of disk and server; without tiers, do nothing.
+
+        Happens by itself when the object is gone or the process ends.
+        """
+        if isinstance(self.llm_engine, TieredEngine):
+            self._close()
 
     @property
     def max_model_len(self) -> int:

@@ -1,8 +1,5 @@
 """An engine whose evicted blocks find a second home: in memory, on disk, on a server that other engines use as well."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -17,44 +14,30 @@ from mini_kv.engine.detokenizer import TextTokenizer
 from mini_kv.engine.interface import CausalLM
 from mini_kv.engine.kv_transfer import KVTransfer
 from mini_kv.engine.llm_engine import LLMEngine
-from mini_kv.tiers.background import Thread, Worker
 from mini_kv.tiers.connector import KVConnectorMetadata, TieringConnector, tiered_parts
-from mini_kv.tiers.disk import DiskTier
-from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.reload_cost import LearnedCost
-from mini_kv.tiers.remote import RemoteTier, connect
+from mini_kv.tiers.tier_config import open_tiers
 from mini_kv.tiers.tiered_cache import TieredCache
 from mini_kv.tiers.tiered_scheduler import TieredScheduler
 
 
-@dataclass(frozen=True, slots=True)
-class TierConfig:
-    """Which tiers an engine has. Without any of them but memory, nothing leaves the process."""
+def open_engine(model: CausalLM, tokenizer: TextTokenizer | None, config: EngineConfig, **parts: Any) -> LLMEngine:
+    """Return the engine that the config asks for; with `kv_tiers` a `TieredEngine`, whose tiers are opened here.
 
-    memory_bytes: int = 64 << 20
-    disk_folder: Path | None = None
-    """A folder of this engine alone."""
-    disk_bytes: int = 1 << 30
-    server: str | None = None
-    """`redis://host:port/db` of a Valkey or Redis server."""
-    is_cluster: bool = False
-    secret: bytes | None = None
-    """Known to the engines that share the server, and not to the server."""
-    seconds_to_wait: float = 0.05
-    """How long a request waits for blocks on their way, at most; and each call to the server."""
-
-    def __post_init__(self) -> None:
-        if self.seconds_to_wait <= 0:
-            raise ConfigError(f"seconds_to_wait is {self.seconds_to_wait}, it must be more than 0")
-
-
-def open_tiers(config: TierConfig, make_worker: Callable[[], Worker] = Thread) -> TieredCache:
-    """Open disk and server, and put the tiers together. Raises `ConfigError` for what cannot be opened."""
-    remote = None
-    if config.server is not None:
-        remote = RemoteTier(connect(config.server, seconds=config.seconds_to_wait, is_cluster=config.is_cluster))
-    disk = DiskTier(config.disk_folder, config.disk_bytes) if config.disk_folder is not None else None
-    return TieredCache(MemoryTier(config.memory_bytes), disk, remote, secret=config.secret, make_worker=make_worker)
+    `parts` go to `LLMEngine`. Raises `ConfigError` for parts beside tiers, which have parts of their own.
+    """
+    tiers = config.kv_tiers
+    if tiers is None:
+        return LLMEngine(model, tokenizer, config, **parts)
+    if parts:
+        raise ConfigError(f"the engine over tiers has its own parts, and cannot take {', '.join(sorted(parts))}")
+    cost = LearnedCost() if tiers.reload == "cheaper" else None
+    opened = open_tiers(tiers)
+    try:
+        return TieredEngine(model, tokenizer, config, tiers=opened, seconds_to_wait=tiers.seconds_to_wait, cost=cost)
+    except BaseException:
+        opened.close()
+        raise
 
 
 class TieredEngine(LLMEngine):

@@ -280,7 +280,7 @@ def test_every_option_of_ours_is_told_beside_vllms():
     ours = [field.name for config in (EngineConfig, SchedulerConfig) for field in fields(config)]
     assert [row[0].strip("|` ") for row in rows] == [name for name in ours if name != "scheduler"]
     alone = [row[0].strip("|` ") for row in rows if "ours alone" in row[2]]
-    assert alone == ["backend", "debug_poison", "multi_tenant", "num_lookahead_tokens"]
+    assert alone == ["backend", "kv_tiers", "debug_poison", "multi_tenant", "num_lookahead_tokens"]
     same = {row[0].strip("|` "): (row[1], row[2].removesuffix(" |")) for row in rows}
     assert same["max_num_seqs"] == ("`128`", "`128`")
     assert same["kv_cache_dtype"] == ("`auto`", "`auto`, `CacheConfig.cache_dtype`")

@@ -14,7 +14,7 @@ from mini_kv.engine.generate_text import make_engine, run_generate, show_live, s
 from mini_kv.engine.generation_screen import Screen, pool_lines, printable, text_lines
 from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.output_processor import DeltaOutput
-from mini_kv.engine.tiered_engine import TierConfig, open_tiers
+from mini_kv.tiers.tier_config import TierConfig, open_tiers
 
 GREEDY = ["--temperature", "0", "--max-tokens", "12"]
 
@@ -120,6 +120,8 @@ def test_parts_are_not_dropped_for_tiers(capsys):
         (["", "good"], "the prompt of request '0' is empty: there is nothing to go on from"),
         (["good", "--max-tokens", "0"], "max_tokens is 0, it must be at least 1"),
         (["good", "--reload", "cheaper"], "--reload cheaper needs a tier to reload from: --memory-tier, for instance"),
+        (["good", "--disk-tier", "x", "--disk-capacity", "0"], "--disk-capacity is 0, it must be 1 to 1,000,000 MiB"),
+        (["good", "--memory-tier", "1", "--server-cluster"], "is_cluster says what kind of server there is, and no"),
         (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
         (["good", "--logprobs", "-2"], "logprobs is -2, it must be at least 0, or -1 for all tokens"),

@@ -119,3 +119,35 @@ def test_a_folder_that_is_not_there_is_named_and_nothing_is_downloaded(tmp_path)
 def test_the_small_model_has_learned_no_chat(llm):
     with pytest.raises(ConfigError, match="this model has learned no chat: its tokenizer has no chat template"):
         llm.chat([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.slow
+def test_tiers_are_an_option_and_give_the_same_words(tmp_path):
+    """Memory and disk bring back what a pool of eight blocks lost. The next engine finds what had gone down to disk."""
+    prompts = [[number, *range(40, 60)] for number in range(4)]
+    small = {"block_size": 4, "num_blocks": 9}
+    plain = LLM(**small)
+    right = [plain.generate([prompt], GREEDY)[0].outputs[0].token_ids for prompt in prompts]
+    tiers = {"memory_bytes": 60_000, "disk_folder": str(tmp_path), "disk_bytes": 8 << 20, "seconds_to_wait": 5.0}
+    hits = []
+    for _ in range(2):
+        with LLM(**small, kv_tiers=tiers) as llm:
+            for _ in range(2):
+                outputs = [llm.generate([prompt], GREEDY)[0] for prompt in prompts]
+                assert [output.outputs[0].token_ids for output in outputs] == right
+                hits.append([output.num_cached_tokens for output in outputs])
+    assert hits == [[0] * 4, [20] * 4, [20, 0, 0, 0], [20] * 4]
+
+
+@pytest.mark.parametrize(
+    ("tiers", "problem"),
+    [
+        ({"disk": "x"}, "kv_tiers has no option disk: there are memory_bytes, disk_folder, disk_bytes, server"),
+        ({"memory_bytes": 0}, "memory_bytes is 0, it must be at least 1"),
+        ({"reload": "never"}, "reload is 'never', it must be 'always' or 'cheaper'"),
+        ({"is_cluster": True}, "is_cluster says what kind of server there is, and no server is given"),
+    ],
+)
+def test_tiers_that_cannot_be_are_refused_by_name(tiers, problem):
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        LLM(kv_tiers=tiers)

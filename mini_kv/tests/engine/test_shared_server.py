@@ -12,9 +12,10 @@ import pytest
 
 from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tests.engine.small_models import alone, prompts_with_shared_prefixes, small_model
 from mini_kv.tests.tiers.valkey_server import PROGRAM, ValkeyCluster, ValkeyServer
+from mini_kv.tiers.tier_config import TierConfig, open_tiers
 
 MODEL = small_model()
 GREEDY = SamplingParams(max_tokens=6, temperature=0)

@@ -16,13 +16,14 @@ from mini_kv.engine.config import EngineConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.model import TinyLlama
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tests.engine.small_models import VOCAB_SIZE, alone, prompts_with_shared_prefixes, small_model
 from mini_kv.tests.tiers.tiers_driver import TROUBLES, FakeServer
 from mini_kv.tiers.background import Inline, Thread, Worker
 from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.reload_cost import LearnedCost, ReloadCost
 from mini_kv.tiers.remote import Breaker, RemoteTier
+from mini_kv.tiers.tier_config import TierConfig, open_tiers
 from mini_kv.tiers.tiered_cache import TieredCache
 
 pytestmark = pytest.mark.slow

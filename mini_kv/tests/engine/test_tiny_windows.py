@@ -15,9 +15,10 @@ from mini_kv.engine.contiguous import ContiguousCache, generate_alone
 from mini_kv.engine.drafts import SpeculativeConfig
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.engine.sampling import SamplingParams
-from mini_kv.engine.tiered_engine import TierConfig, TieredEngine, open_tiers
+from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tests.engine.test_says_the_same import debug_manager
 from mini_kv.tiers.background import Inline
+from mini_kv.tiers.tier_config import TierConfig, open_tiers
 
 WINDOW = 32
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
