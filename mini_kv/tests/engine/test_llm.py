@@ -125,13 +125,12 @@ def test_the_small_model_has_learned_no_chat(llm):
 def test_tiers_are_an_option_and_give_the_same_words(tmp_path):
     """Memory and disk bring back what a pool of eight blocks lost. The next engine finds what had gone down to disk."""
     prompts = [[number, *range(40, 60)] for number in range(4)]
-    small = {"block_size": 4, "num_blocks": 9}
-    plain = LLM(**small)
+    plain = LLM(block_size=4, num_blocks=9)
     right = [plain.generate([prompt], GREEDY)[0].outputs[0].token_ids for prompt in prompts]
     tiers = {"memory_bytes": 60_000, "disk_folder": str(tmp_path), "disk_bytes": 8 << 20, "seconds_to_wait": 5.0}
     hits = []
     for _ in range(2):
-        with LLM(**small, kv_tiers=tiers) as llm:
+        with LLM(block_size=4, num_blocks=9, kv_tiers=tiers) as llm:
             for _ in range(2):
                 outputs = [llm.generate([prompt], GREEDY)[0] for prompt in prompts]
                 assert [output.outputs[0].token_ids for output in outputs] == right
