@@ -81,10 +81,9 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 run_command(fence.body)
             case "kv-source":
                 source_of(fence.body)
-            case "kv-film":
-                return wrong_story(fence.body.splitlines()[0], "en")
-            case "kv-story":
-                return wrong_story(fence.body, "zh" if fence.where.startswith("book/docs/zh/") else "en")
+            case "kv-story" | "kv-film":
+                name = fence.body.strip().splitlines()[0]
+                return wrong_story(name, "zh" if fence.where.startswith("book/docs/zh/") else "en")
             case "kv-beside":
                 first, second = fence.body.strip().splitlines()
                 return wrong_story(first, "en") or wrong_story(second, "en")

@@ -38,15 +38,18 @@ const line = Decoration.line({ class: "marked" });
  * @param {{head: number, write: number}} first offsets of both lines
  */
 function open(view, { head, write }) {
+  const { doc } = view.state;
+  const docstring = doc.sliceString(head, write).match(/"""[^]*"""/);
+  const show = (tooLong) => {
+    if (tooLong && docstring?.[0].includes("\n")) {
+      const from = head + docstring.index;
+      view.dispatch({ effects: foldEffect.of({ from: doc.lineAt(from).to, to: from + docstring[0].length }) });
+    }
+    view.scrollDOM.scrollTop = view.lineBlockAt(head).top; // the page itself stays where it is
+  };
   view.requestMeasure({
     read: () => view.lineBlockAt(write).bottom - view.lineBlockAt(head).top > view.scrollDOM.clientHeight,
-    write: (tooLong) => {
-      const { doc } = view.state;
-      const begun = doc.sliceString(head, write).match(/"""/);
-      const summary = begun && doc.lineAt(head + begun.index);
-      const fold = tooLong && summary ? [foldEffect.of({ from: summary.to, to: doc.lineAt(write).from - 1 })] : [];
-      view.dispatch({ effects: [...fold, EditorView.scrollIntoView(head, { y: "start", yMargin: 0 })] });
-    },
+    write: (tooLong) => queueMicrotask(() => show(tooLong)), // nothing may change while it is measured
   });
 }
 
@@ -70,7 +73,6 @@ export function makeEditor({ parent, root, text, first, label, folded, run, chan
   const view = new EditorView({
     parent,
     root,
-    scrollTo: EditorView.scrollIntoView(first.head, { y: "start", yMargin: 0 }),
     state: EditorState.create({
       doc: text,
       extensions: [

@@ -176,7 +176,7 @@ class KvLab extends HTMLElement {
       root: this.#root,
       text: this.#book.page.text,
       first: this.#firstToWrite(),
-      folded: this.#t("Show {0} more lines of what it does", "{0}"),
+      folded: this.#t("Show {0} more lines: what it must do", "{0}"),
       label: this.#t("{0}, your starter.py", this.lab),
       run: () => this.#run(),
       changed: () => this.#changed(),
