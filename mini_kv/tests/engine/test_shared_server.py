@@ -125,6 +125,53 @@ def test_a_cluster_of_three_is_one_cache(tmp_path: Path) -> None:
         cluster.kill()
 
 
+def test_a_server_that_stands_still_costs_a_request_its_deadline_and_no_more(server: ValkeyServer) -> None:
+    """SIGSTOP: the connection stays open, and no answer comes. Each request asks; the breaker is held closed."""
+    prompts = [[number, *range(30)] for number in range(12)]
+    expected = alone(MODEL, prompts, 6)
+    tiers = open_tiers(TierConfig(memory_bytes=6_000, server=server.address, seconds_to_wait=0.2))
+    assert tiers.remote is not None
+    tiers.remote.breaker.seconds_open = 0.0
+
+    def seconds_of_each(llm: TieredEngine) -> list[float]:
+        took = []
+        for prompt, words in zip(prompts, expected, strict=True):
+            began = time.perf_counter()
+            assert texts(llm, [prompt]) == [words]
+            took.append(time.perf_counter() - began)
+        return took
+
+    with TieredEngine(MODEL, config=SMALL_POOL, tiers=tiers, seconds_to_wait=0.2) as llm:
+        usual = seconds_of_each(llm)
+        server.pause()
+        stalled = seconds_of_each(llm)
+        server.resume()
+    assert sum(tiers.remote.failures.values()) > 0
+    added = sum(stalled) - sum(usual)
+    assert added < len(prompts) * 0.2 + 0.5, (usual, stalled)
+
+
+def test_a_member_of_a_cluster_is_lost_amid_the_requests(tmp_path: Path) -> None:
+    """What the other two keep is found; what the third one kept is computed again; no word changes."""
+    cluster = ValkeyCluster(tmp_path)
+    try:
+        prompts = [[number, *range(30)] for number in range(8)]
+        expected = alone(MODEL, prompts, 6)
+        tiers = open_tiers(TierConfig(memory_bytes=6_000, server=cluster.address, is_cluster=True, seconds_to_wait=1.0))
+        assert tiers.remote is not None
+        with TieredEngine(MODEL, config=SMALL_POOL, tiers=tiers, seconds_to_wait=1.0) as llm:
+            assert texts(llm, prompts) == expected
+            tiers.flush()
+            assert min(cluster.num_keys()) > 0
+            assert texts(llm, prompts[:4]) == expected[:4]
+            cluster.servers[1].kill()
+            assert texts(llm, prompts) == expected
+            tiers.flush()
+        assert sum(tiers.remote.failures.values()) > 0
+    finally:
+        cluster.kill()
+
+
 def test_a_server_that_needs_a_password_or_is_full(tmp_path: Path) -> None:
     """Real errors of a real server are misses."""
     prompts = prompts_with_shared_prefixes(6)

@@ -133,6 +133,21 @@ def test_what_waits_to_be_shared_has_a_bound_too() -> None:
     assert (len(worker.jobs), tiers.counts["dropped"], tiers.counts["shared"]) == (2, 2, 2)
 
 
+def test_single_flight_two_requests_wait_for_one_fetch() -> None:
+    """The second one asks for the block while it is on its way; the server is asked once, and both have it."""
+    worker, server = Held(), FakeServer(random.Random(0))
+    tiers = TieredCache(MemoryTier(SMALL), remote=RemoteTier(server), make_worker=lambda: worker)
+    tiers.share(b"a", b"payload")
+    worker.run()
+    tiers.poll()
+    num_calls = server.num_calls
+    first, second = tiers.fetch({b"a": 7}), tiers.fetch({b"a": 7})
+    assert (len(worker.jobs), first.is_done, second.is_done) == (1, False, False)
+    worker.run()
+    tiers.poll()
+    assert (server.num_calls - num_calls, first.is_done, second.is_done, b"a" in tiers.memory) == (1, True, True, True)
+
+
 def test_what_arrives_late_and_was_computed_meanwhile_is_not_taken_in() -> None:
     """A block has one owner: the pool has it now."""
     server, held = FakeServer(random.Random(0)), Held()

@@ -1,6 +1,7 @@
 """A Valkey or Redis server of one's own, on loopback, for a test."""
 
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -47,6 +48,14 @@ class ValkeyServer:
             except OSError:
                 time.sleep(0.02)
         raise AssertionError("the server does not answer")
+
+    def pause(self) -> None:
+        """Let it stand still: connections are accepted by the system, and nothing is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it at once, with all that it has."""
