@@ -15,6 +15,7 @@ from mini_kv.engine.sampling import SamplingParams
 from mini_kv.engine.tiered_engine import TieredEngine
 from mini_kv.tests.engine.small_models import alone, prompts_with_shared_prefixes, small_model
 from mini_kv.tests.tiers.valkey_server import PROGRAM, ValkeyCluster, ValkeyServer
+from mini_kv.tiers.background import Thread
 from mini_kv.tiers.memory_tier import MemoryTier
 from mini_kv.tiers.remote import RemoteTier, connect
 from mini_kv.tiers.tier_config import TierConfig, open_tiers
@@ -145,7 +146,7 @@ def test_a_server_that_stands_still_costs_a_request_its_deadline_and_no_more(ser
     expected = alone(MODEL, prompts, 6)
     remote = RemoteTier(connect(server.address, seconds=0.2))
     remote.breaker.seconds_open = 0.0
-    tiers = TimedWaits(MemoryTier(6_000), remote=remote)
+    tiers = TimedWaits(MemoryTier(6_000), remote=remote, make_worker=Thread)
     with TieredEngine(MODEL, config=SMALL_POOL, tiers=tiers, seconds_to_wait=0.2) as llm:
         assert [texts(llm, [prompt]) for prompt in prompts] == [[words] for words in expected]
         usual = tiers.seconds_waited
