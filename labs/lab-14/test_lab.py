@@ -107,7 +107,7 @@ def test_8_a_lease_returns_the_bytes_and_counts(lab: LabUnderTest) -> None:
     desk.sees('lease of "x", which is not there', (None, came), home="cba", leases={"b": 1, "a": 2})
 
 
-@points(4, "lease", after="test_8_a_lease_returns_the_bytes_and_counts")
+@points(3, "lease", after="test_8_a_lease_returns_the_bytes_and_counts")
 def test_9_damaged_bytes_are_not_there(lab: LabUnderTest) -> None:
     """A bit of b flipped, and a and c were exchanged: each holds bytes that were right for the other."""
     desk = Desk(lab, 4, "abcd")
@@ -195,6 +195,17 @@ def test_a_full_home_has_room_for_what_it_has(lab: LabUnderTest) -> None:
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 1, "c": 1})
     came = desk.store("b")
     desk.sees('store of "b", which is there', (True, came), home="acb", leases={"a": 1, "c": 1, "b": 1})
+
+
+@points(1, "lease", stage="adversary", after="test_9_damaged_bytes_are_not_there")
+def test_what_is_leased_can_be_damaged(lab: LabUnderTest) -> None:
+    """a and b are leased when a bit of a flips; then somebody else asks for a."""
+    desk = Desk(lab, 3, "abc", {"a": 1, "b": 1})
+    desk.damage("a")
+    came = desk.lease("a")
+    why = "the bytes were right when they were leased first; these are not, and each lease looks"
+    desk.sees('lease of "a", damaged since it was leased', (None, came), home="bc", leases={"b": 1}, why=why)
+    lab.expect("damaged so far", 1, desk.home.num_damaged)
 
 
 @points(2, "promote", stage="adversary", after="test_11_what_comes_up_changes_places_with_what_goes_down")

@@ -153,7 +153,7 @@ def test_gradescopes_zip_has_its_two_scripts_at_the_root(tmp_path):
         scripts = {name: archive.read(name).decode() for name in ("setup.sh", "run_autograder")}
         assert [archive.getinfo(name).external_attr >> 16 & 0o111 for name in scripts] == [0o111, 0o111]
     assert {"course/labs/lab-05/test_lab.py", "course/conftest.py"} <= set(names)
-    assert [name for name in names if "solution" in name] == []
+    assert [name for name in names if "/solutions/" in name or name.endswith("/solution.py")] == []
     assert [text.splitlines()[0] for text in scripts.values()] == ["#!/usr/bin/env bash"] * 2
     assert "/autograder/submission" in scripts["run_autograder"]
     assert "/autograder/results/results.json" in scripts["run_autograder"]
