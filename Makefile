@@ -10,6 +10,7 @@
 # make notebooks-test  run all of them, and drive them in a browser
 # make lint     what CI checks besides tests      make constraints, make clean, make help
 # make report   print the sizes of everything     make report SINCE=v1   with an older revision, and the difference
+# make sentences   draw 200 sentences to be judged by a reader     make sentences SEED=7   another draw
 #
 # ARGS passes options on to pytest: make test ARGS="-k hash -x"
 # Written for GNU make 3.81, which is what macOS has.
@@ -32,7 +33,7 @@ PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
        $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .PHONY: start test test-all audit e2e book site book-whole book-test book-instructor book-zensical book-pages notebooks \
-        notebooks-html notebooks-test lint report constraints clean help new-venv
+        notebooks-html notebooks-test lint report sentences constraints clean help new-venv
 .SUFFIXES:
 
 start: $(VENV)/.ready
@@ -131,6 +132,9 @@ lint: $(VENV)/.lint $(VENV)/.torch
 
 report:
 	@$(PY) .ci/report.py $(if $(SINCE),--since "$(SINCE)")
+
+sentences:
+	@$(PY) .ci/sentences.py $(SEED)
 
 # torch stands here by hand, and without hashes: resolving it would pin CUDA packages that a CPU does not need, and its build
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
