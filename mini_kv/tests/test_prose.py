@@ -42,6 +42,14 @@ def test_no_page_no_notebook_and_no_docstring_calls_a_chapter_by_a_number():
     assert {name: numbers for name, numbers in found.items() if numbers} == {}
 
 
+def test_no_wrapped_line_becomes_a_heading():
+    """Python-Markdown makes a heading of a line that begins with `#163](https://...`, the second half of a link."""
+    pages = [*DOCS.rglob("*.md"), *ROOT.glob("labs/*/README.md")]
+    texts = {page: re.sub(r"^ *```.*?^ *```$", "", prose_of(page), flags=re.MULTILINE | re.DOTALL) for page in pages}
+    found = {page.parent.name: re.findall(r"^ *#+[^#\s].*", text, re.MULTILINE) for page, text in texts.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
 def test_the_navigation_has_every_chapter_once_and_no_number():
     assert sorted(order()) == sorted(path.name for path in (DOCS / "chapters").glob("[0-9][0-9]-*.md"))
     titles = [title for part in generate.chapters().values() for title in part.values()]
