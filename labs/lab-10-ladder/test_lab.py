@@ -103,13 +103,26 @@ def test_9_one_tile(lab: LabUnderTest, torch: ModuleType) -> None:
 
 
 @points(
-    3, "online_softmax", why="what was summed is worth less when a larger score comes: both sums, by the same factor"
+    2, "online_softmax", why="what was summed is worth less when a larger score comes: both sums, by the same factor"
 )
 def test_10_scores_rise_from_tile_to_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     """21 scores in three tiles: rising by 2 a tile; falling by 60, so that none but the first counts; all near -200."""
     tile = torch.arange(21) // 8
     out, values = torch.full((3,), UNTOUCHED), noise(torch, 3, 21)
     scores = noise(torch, 3, 21) + torch.stack([2.0 * tile, -60.0 * tile, -200.0 + 0 * tile])
+    memory = start(lab, "online_softmax", {"out": out, "scores": scores, "values": values}, 8)
+    compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
+
+
+@points(1, "online_softmax", why="the next row begins a stride further on, and the stride may be more than a row")
+def test_rows_of_longer_rows(lab: LabUnderTest, torch: ModuleType) -> None:
+    """Three rows of 21 scores and values; behind each stand five numbers that are not its own."""
+    out, scores, values = (
+        torch.full((3,), UNTOUCHED),
+        part(torch, 3, 21, around=STALE),
+        part(torch, 3, 21, around=STALE),
+    )
+    scores[:], values[:] = noise(torch, 2, 3, 21)
     memory = start(lab, "online_softmax", {"out": out, "scores": scores, "values": values}, 8)
     compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
 

@@ -93,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LOADED] = {}
     config.stash[NOTES] = []
     config.stash[STDERR] = os.dup(2)
+    config.add_cleanup(lambda: os.close(config.stash[STDERR]))
     if config.getoption("--brief"):
         config.option.tbstyle = "no"  # pytest prints no failure; ours follows
     if not config.pluginmanager.hasplugin("timeout"):
@@ -409,7 +410,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End Python where it runs nothing but pytest: no thread, no `atexit` hook of the learner's has the last word."""
-    os.close(config.stash[STDERR])
     if OVER in config.stash and _is_learners(config) and [*config.invocation_params.args] == sys.argv[1:]:
         sys.stdout.flush()
         sys.stderr.flush()

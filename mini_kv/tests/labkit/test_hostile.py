@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from mini_kv.labkit.fixture import LabUnderTest
 from mini_kv.tests.throwaway_lab import ROOT, SOLUTION, ThrowawayLab
 
 pytest_plugins = ["pytester"]
@@ -125,7 +126,8 @@ def test_of_much_that_was_printed_the_beginning_and_the_end_are_shown(lab):
     assert "...end" in run.out
 
 
-def test_who_changes_the_judge_gets_nothing_and_is_told_why(lab):
+def test_who_changes_the_judge_gets_nothing_and_is_told_why(lab, monkeypatch):
+    monkeypatch.setattr(LabUnderTest, "expect", LabUnderTest.expect)  # afterwards it is itself again
     code, status, letters = HOSTILE["changes the judge"]
     run = lab.run_code(code)
     assert (run.status, run.letters) == (status, letters)
