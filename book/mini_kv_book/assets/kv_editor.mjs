@@ -3,7 +3,7 @@
 import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
 import { python } from "@codemirror/lang-python";
-import { bracketMatching, codeFolding, foldEffect, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
+import { bracketMatching, codeFolding, foldEffect, foldKeymap, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { EditorState, StateEffect, StateField } from "@codemirror/state";
 import { Decoration, drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
@@ -63,6 +63,7 @@ const folding = (words) =>
     placeholderDOM(_, unfold, lines) {
       const button = document.createElement("button");
       Object.assign(button, { type: "button", className: "folded", textContent: words.replace("{0}", lines), onclick: unfold });
+      Object.assign(button, { tabIndex: -1, title: "Ctrl+Shift+]" }); // Tab leaves the editor; a key unfolds at the cursor
       return button;
     },
   });
@@ -95,6 +96,7 @@ export function makeEditor({ parent, root, text, first, label, folded, run, chan
           ...closeBracketsKeymap,
           ...defaultKeymap,
           ...historyKeymap,
+          ...foldKeymap,
           indentWithTab,
         ]),
         EditorView.contentAttributes.of({

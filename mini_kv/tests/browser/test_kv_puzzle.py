@@ -179,7 +179,7 @@ def test_it_is_played_with_keys(show):
         page.keyboard.press(key)
         wait(page)
     assert said(puzzle) == "Solved in 2 calls."
-    assert puzzle.evaluate("puzzle => puzzle.shadowRoot.activeElement.textContent") == "1prefill A"
+    assert puzzle.evaluate("puzzle => puzzle.shadowRoot.activeElement.textContent") == "prefill A1"
 
 
 def test_the_hint_is_the_terminals(show):
@@ -259,7 +259,7 @@ def test_a_prompt_is_a_strip_of_words_in_blocks(show):
 def test_calls_stand_on_the_request_that_they_act_on(show):
     _, puzzle = show("let-it-slide")
     rows = puzzle.locator(".calls > .row").all()
-    assert [row.get_by_role("button").all_inner_texts() for row in rows] == [["1decode A", "3free A"], ["2prefill B"]]
+    assert [row.get_by_role("button").all_inner_texts() for row in rows] == [["decode A1", "free A3"], ["prefill B2"]]
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -37,6 +37,9 @@ const ICONS = {
   link: "M4 12a4 4 0 0 1 4-4h3v2H8a2 2 0 0 0 0 4h3v2H8a4 4 0 0 1-4-4zm5 1v-2h6v2zm4-5h3a4 4 0 0 1 0 8h-3v-2h3a2 2 0 0 0 0-4h-3z",
 };
 
+/** @type {(name: keyof typeof ICONS) => SVGElement} */
+const iconOf = (name) => draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, draw("path", { d: ICONS[name] }));
+
 /** Milliseconds of a beat, by kind. @type {Record<string, number>} */
 const BEAT = { lookup: 500, evicted: 600, uncached: 600, revived: 750, shared: 500, cached: 380, illegal: 800 };
 const OTHER_BEAT = 450;
@@ -62,11 +65,10 @@ function times(beats) {
  */
 function makeFilm(t) {
   const line = make("p", { class: "line" });
-  const icon = draw("path");
-  const pause = make("button", { type: "button" }, draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, icon));
+  const pause = make("button", { type: "button" });
   const take = make("button", { type: "button", class: "take" }, t.film);
   const other = make("slot", { name: "choice" }); // what the page offers beside it
-  return { roll: make("div", { class: "roll" }, line, take, other, pause), line, pause, icon, take };
+  return { roll: make("div", { class: "roll" }, line, take, other, pause), line, pause, take };
 }
 
 /**
@@ -77,8 +79,7 @@ function makeFilm(t) {
 function makeParts(t, story) {
   /** @type {(name: keyof typeof ICONS) => HTMLButtonElement} */
   const button = (name) => {
-    const icon = draw("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, draw("path", { d: ICONS[name] }));
-    return make("button", { type: "button", "aria-label": t[name], title: t[name] }, icon);
+    return make("button", { type: "button", "aria-label": t[name], title: t[name] }, iconOf(name));
   };
   const fig = make("div", { class: "fig", role: "group", "aria-label": fill(t.figure, story.title) });
   const picture = new Picture(t, story, fig);
@@ -727,7 +728,7 @@ class KvStory extends HTMLElement {
     const name = paused ? "play" : "pause";
     film.pause.title = t[name];
     film.pause.setAttribute("aria-label", t[name]);
-    film.icon.setAttribute("d", ICONS[name]);
+    film.pause.replaceChildren(iconOf(name));
   }
 
   /**
