@@ -488,9 +488,12 @@ def test_a_loop_that_python_cannot_leave_ends_the_worker(show):
 
 
 def test_code_that_ends_python_is_told_so(show):
-    """`os._exit` takes the whole interpreter with it; the next Run has a new one."""
+    """`os._exit` fails its test, as in the terminal. The real one takes the interpreter; the next Run has a new one."""
     page = show()
-    assert run(page, "import os\nos._exit(3)\n").startswith("Python broke down and was ended.")
+    assert run(page, "import os\nos._exit(0)\n").startswith("Not passed yet: 0 of 50 points.")
+    assert "the code called exit()" in "\n".join(brief(page))
+    text = "from mini_kv.labkit.plugin import end_python\nend_python(3)\n"
+    assert run(page, text).startswith("Python broke down and was ended.")
     assert "exit(3)" in page.locator(".result pre").inner_text()
     assert run(page, solution()).startswith("Passed: 50 of 50")
 
