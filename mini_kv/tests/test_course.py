@@ -119,7 +119,7 @@ def test_the_site_is_where_pages_puts_it_or_where_the_course_says(course, url):
 def test_the_readme_leads_to_a_lab_in_the_published_book():
     """The command that moves the address moves it, too: no file has the old one after it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"\[Solve it here\]\((.*?)\)", readme) == [f"{load_course(ROOT).site_url}labs/lab-05/"]
+    assert re.findall(r"\[Solve a lab\]\((.*?)\)", readme) == [f"{load_course(ROOT).site_url}labs/lab-05/"]
     assert of_book.published_at() == load_course(ROOT).site_url
 
 
