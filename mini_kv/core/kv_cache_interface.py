@@ -162,8 +162,9 @@ class KVCacheGroupSpec:
     layer_names: tuple[str, ...]
     kv_cache_spec: KVCacheSpec
     is_eagle_group: bool = False
-    """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token depends on the next token as well, so the last
-    block of a hit may be wrong for it, and a hit drops that block."""
+    """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token depends on the next token, too, so a block is
+    sure only if the block after it is found as well. A hit drops its last block, unless
+    `KVCacheConfig.num_hash_lookahead_tokens` is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,9 @@ class KVCacheConfig:
     """Tokens from one place to the next where windows and states keep what a hit needs; 0: at the ends of prompts and
     where requests parted; `None`: everywhere. vLLM's default is 0, which keeps fewer keys and finds fewer hits."""
     num_hash_lookahead_tokens: int = 0
-    """Tokens after each block that its hash covers, 0 or 1. With 1, a block is found only if the next token is equal
-    too, and no hit drops a block. Source: vLLM RFC 50438."""
+    """For a drafter, in place of the drop: tokens after each block that its hash covers, in every group, 0 or 1. With 1
+    a block is hashed one token later, and requests that part right after a block do not share it. Source: vLLM RFC
+    50438. Not `num_lookahead_tokens`, which are slots for drafts."""
 
     def __post_init__(self) -> None:
         if self.num_blocks < 2:
@@ -188,7 +190,8 @@ class KVCacheConfig:
         if self.num_hash_lookahead_tokens not in (0, 1):
             raise ConfigError(f"num_hash_lookahead_tokens is {self.num_hash_lookahead_tokens}, it must be 0 or 1")
         if self.drops_last_block and self.prefix_cache_retention_interval is not None:
-            raise ConfigError("a retention interval keeps no block to drop: set num_hash_lookahead_tokens to 1")
+            message = "a retention interval keeps the blocks of a hit, and not the one after it that a hit drops"
+            raise ConfigError(f"{message}: set num_hash_lookahead_tokens to 1")
         for group in self.kv_cache_groups:
             if group.is_eagle_group and not isinstance(group.kv_cache_spec, FullAttentionSpec | SlidingWindowSpec):
                 raise ConfigError(f"is_eagle_group: a drafter has no layers of {type(group.kv_cache_spec).__name__}")

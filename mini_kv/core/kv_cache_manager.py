@@ -99,13 +99,13 @@ class KVCacheManager:
         """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
         requests its own way may leave it empty."""
         self.quiet = QuietStretches()
-        lookahead = kv_cache_config.num_hash_lookahead_tokens
+        hash_lookahead = kv_cache_config.num_hash_lookahead_tokens
         self._block_hasher = parts.make_block_hasher(
             self.coordinator.hash_block_size,
             get_hash_function(hash_name),
             model_fingerprint,
             weights_epoch,
-            **({"num_hash_lookahead_tokens": lookahead} if lookahead else {}),
+            **({"num_hash_lookahead_tokens": hash_lookahead} if hash_lookahead else {}),  # a learner's hasher has none
         )
 
     @classmethod
@@ -183,17 +183,18 @@ class KVCacheManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Give the request slots for its next tokens; return the new blocks, or `None` if there are too few.
+        """Give the request slots for its next tokens; return the new blocks, or `None` if it has to wait.
 
             tokens      | computed        | new_computed    | new            | lookahead |
-                        | in its table    | the hit         | to compute now | drafts    |
+                        | in its table    | the hit         | to compute now | may come  |
             blocks      | held            | touched         | from the free queue        |
             index       | entered         | entered         | full ones now  | never     |
 
         A first call admits the request. Its hit can be passed (`num_new_computed_tokens`, as upstream does) or have
         been adopted already (`request.num_computed_tokens`), not both; the blocks of the hit come with it.
-        Full blocks enter the index at once, as a promise that this step computes them (see `withdraw_promises`).
-        Drafts that the request does not contain yet get slots but no keys. Blocks that no token reads any more, those
+        Full blocks are entered in the index at once, so other requests find them from now on. That is a promise that
+        this step computes them (see `withdraw_promises`). The drafts among the new tokens get slots, and their blocks
+        are not entered before the drafts are accepted (see `cache_blocks`). Blocks that no token reads any more, those
         left of a window, are given back first, and their memory can be part of what is granted.
 
         Args:
@@ -209,9 +210,11 @@ class KVCacheManager:
 
         Returns:
             What was added to the tables, per group (often nothing): blocks from the free queue, and null blocks
-            where a group of states keeps none. `None`, with nothing changed, if the new blocks and the revived blocks
-            of the hit are more than the free blocks. A hit that was adopted before is then the caller's to take back:
-            set `request.num_computed_tokens` to 0.
+            where a group of states keeps none. `None`, with nothing changed, in three cases: there are too few free
+            blocks for the new ones, the copies, the revived ones of the hit and the reserve; a newcomer would break
+            into the watermark, or not fit to its end; its hit ends in a state that the step under way still computes.
+            The scheduler then lets the request wait or preempts another one. A hit that was adopted before is the
+            caller's to take back: set `request.num_computed_tokens` to 0.
 
         Raises:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
@@ -220,52 +223,52 @@ class KVCacheManager:
         first, end = self.quiet.get(request, (0, 0))
         is_quiet = first <= request.num_computed_tokens < request.num_computed_tokens + num_new_tokens < end
         if is_quiet and num_new_computed_tokens == num_lookahead_tokens == 0 and new_computed_blocks is None:
-            return self.empty_kv_cache_blocks  # as for most decoded tokens
+            return self.empty_kv_cache_blocks  # to save time: the call would end at the second return, changing nothing
 
         request_id = request.request_id
         hit = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
-        num_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
-        num_tokens_with_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
-        num_full_tokens = min(num_computed_tokens + num_new_tokens, request.num_tokens)
-        num_slots = self.coordinator.num_token_slots(request_id)
-        reach = range(self.num_adopted_tokens.get(request_id, 0), num_slots + 1)
+        total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
+        num_slots_wanted = total_computed_tokens + num_new_tokens + num_lookahead_tokens
+        num_tokens_to_cache = min(total_computed_tokens + num_new_tokens, request.num_tokens)
+        num_slots_held = self.coordinator.num_token_slots(request_id)
+        reach = range(self.num_adopted_tokens.get(request_id, 0), num_slots_held + 1)
         check_allocation(
             self.coordinator,
             request,
             num_new_tokens,
             num_lookahead_tokens,
-            num_computed_tokens,
+            total_computed_tokens,
             hit,
             self.requests.get(request_id),
             reach,
         )
 
-        shared = self.copy_on_write.shared_blocks(request_id, num_computed_tokens)
-        if num_tokens_with_slots <= num_slots and not shared:
-            # The last block has room and is the request's own.
-            self.coordinator.remove_skipped_blocks(request_id, num_computed_tokens)
-            self.coordinator.cache_blocks(request, num_full_tokens)
-            self.quiet.note(self.coordinator, request, num_computed_tokens, num_full_tokens)
+        shared = self.copy_on_write.shared_blocks(request_id, total_computed_tokens)
+        if num_slots_wanted <= num_slots_held and not shared:
+            # No block is needed, so nothing can be refused. A newcomer has no slots, and does not get here.
+            self.coordinator.remove_skipped_blocks(request_id, total_computed_tokens)
+            self.coordinator.cache_blocks(request, num_tokens_to_cache)
+            self.quiet.note(self.coordinator, request, total_computed_tokens, num_tokens_to_cache)
             return self.empty_kv_cache_blocks
 
-        num_needed = self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens_with_slots, hit)
+        num_needed = self.coordinator.get_num_blocks_to_allocate(request_id, num_slots_wanted, hit)
         if num_needed is None:
-            return None
+            return None  # its hit ends in a state that is still being computed
         num_needed += len(shared) + reserved_blocks
-        num_needed -= self.coordinator.get_num_blocks_to_free(request_id, num_computed_tokens)
+        num_needed -= self.coordinator.get_num_blocks_to_free(request_id, total_computed_tokens)
         if num_needed > self.block_pool.num_free_blocks:
-            return None
+            return None  # too few blocks
         is_new = request_id not in self.requests
         if is_new and not self._may_enter(request, hit, num_needed, full_sequence_must_fit, has_scheduled_reqs):
-            return None
+            return None  # it fits now, and would crowd those that run
 
-        self.coordinator.remove_skipped_blocks(request_id, num_computed_tokens)
-        if is_new:
-            self._admit(request, num_computed_tokens, hit)
-        self.copy_on_write.copy(request_id, num_computed_tokens, shared)
-        new_blocks = self.coordinator.allocate_new_blocks(request_id, num_tokens_with_slots)
-        self.coordinator.cache_blocks(request, num_full_tokens)
-        self.quiet.note(self.coordinator, request, num_computed_tokens, num_full_tokens)
+        self.coordinator.remove_skipped_blocks(request_id, total_computed_tokens)
+        if is_new:  # the hit is touched before a block is taken, which could be one of its own
+            self._admit(request, total_computed_tokens, hit)
+        self.copy_on_write.copy(request_id, total_computed_tokens, shared)
+        new_blocks = self.coordinator.allocate_new_blocks(request_id, num_slots_wanted)
+        self.coordinator.cache_blocks(request, num_tokens_to_cache)
+        self.quiet.note(self.coordinator, request, total_computed_tokens, num_tokens_to_cache)
         return KVCacheBlocks(new_blocks)
 
     def free(self, request: Request) -> None:

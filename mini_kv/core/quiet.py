@@ -1,6 +1,6 @@
 """Quiet stretches: while its last block fills up, a running request needs nothing of the cache, and is not looked at.
 
-    block of 16     |= full =|= full =|= 5 of 16 -  -  -  -|        37 tokens have their slots
+    block of 16     |= full =|= full =|= 5 of 16 -  -  -  -|        37 tokens are computed, or will be in this step
                                        | quiet: 38 to 47      |     the 48th fills the block: it gets its key
 
 Decoding, that is 14 of 16 calls. What ends a stretch early: the request is freed, is forked, has its promises
@@ -18,15 +18,15 @@ class QuietStretches(dict[Request, tuple[int, int]]):
     """Per request the least tokens that a quiet call starts from, and the number that it has to end before."""
 
     def note(
-        self, coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, num_full_tokens: int
+        self, coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, num_tokens_to_cache: int
     ) -> None:
-        """Note a stretch, after a call that entered the full blocks of the first `num_full_tokens` tokens.
+        """Note a stretch, after a call that entered the full blocks of the first `num_tokens_to_cache` tokens.
 
         It ends where the block of any group does, and where one falls out of a window's reach. None is noted where a
         layer keeps states: what these may be asked for is checked at every call.
         """
         if not coordinator.has_states:
-            end = cdiv(num_full_tokens, coordinator.hash_block_size) * coordinator.hash_block_size
+            end = cdiv(num_tokens_to_cache, coordinator.hash_block_size) * coordinator.hash_block_size
             for manager in coordinator.skipping_managers:
                 end = _first_skip(manager, num_computed_tokens, end)
             self[request] = (num_computed_tokens, end)

@@ -89,9 +89,7 @@ MUTANTS = (
     Mutant("window a token too long", GROUP, "- self.sliding_window + 1)", "- self.sliding_window)"),
     Mutant("slides head first", GROUP, "in reversed(table[start:end])", "in table[start:end]"),
     Mutant("nulls withdrawn too", GROUP, "[first:num_cached] if not block.is_null]", "[first:num_cached]]"),
-    Mutant(
-        "state within a block published", STATES, "if num_tokens % self.cache_hit_alignment_tokens > 0:", "if False:"
-    ),
+    Mutant("state within a block published", STATES, "if end % self.cache_hit_alignment_tokens == 0:", "if True:"),
     Mutant(
         "states passed by published",
         STATES,
@@ -105,7 +103,7 @@ MUTANTS = (
         "block_hashes[position], self.kv_cache_group_id)",
         "block_hashes[position], 0)",
     ),
-    Mutant("miss forgets the end", GROUP, "num_blocks = position // step * step", "num_blocks = position"),
+    Mutant("miss forgets the end", GROUP, "(position - num_dropped) // step * step", "position - num_dropped"),
     Mutant("shortest answer not asked again", GROUPS, "if num_agreed == len(", "if len(hits) == len("),
     Mutant("shared blocks counted as given back", GROUPS, "block.ref_cnt == 1\n", "block.ref_cnt > 0\n"),
     Mutant(
@@ -115,7 +113,7 @@ MUTANTS = (
         "slides although refused",
         MANAGER,
         "        num_needed += len(shared) + reserved_blocks\n",
-        "        self.coordinator.remove_skipped_blocks(request.request_id, num_computed_tokens)\n",
+        "        self.coordinator.remove_skipped_blocks(request.request_id, total_computed_tokens)\n",
     ),
     Mutant(
         "large block by its first part",
@@ -148,22 +146,22 @@ MUTANTS = (
     Mutant(
         "lookahead cached",
         MANAGER,
-        "min(num_computed_tokens + num_new_tokens, request.num_tokens)",
-        "min(num_tokens_with_slots, request.num_tokens)",
+        "min(total_computed_tokens + num_new_tokens, request.num_tokens)",
+        "min(num_slots_wanted, request.num_tokens)",
     ),
     Mutant("last free block never given", MANAGER, "if num_needed > self", "if num_needed >= self"),
     Mutant(
         "refusal leaks references",
         MANAGER,
-        "num_free_blocks:\n            return None\n",
+        "num_free_blocks:\n            return None  # too few blocks\n",
         "num_free_blocks:\n            self.block_pool.touch(hit[0])\n            return None\n",
     ),
     Mutant(
         "new blocks before the hit is touched",
         MANAGER,
-        "            self._admit(request, num_computed_tokens, hit)\n",
+        "            self._admit(request, total_computed_tokens, hit)\n",
         "            early = self.block_pool.get_new_blocks(num_needed - sum(b.ref_cnt == 0 for b in hit[0]))\n"
-        "            self._admit(request, num_computed_tokens, hit)\n"
+        "            self._admit(request, total_computed_tokens, hit)\n"
         "            self.block_pool.free_blocks(early)\n",
     ),
     Mutant("stale hit accepted", CHECKS, "if block.block_hash is None or block.block_hash != key:", "if False:"),
