@@ -116,8 +116,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     if _is_learners(session.config):
         patch = pytest.MonkeyPatch()
-        for module in (os, sys.modules[os.name]):  # `posix` is where `os` has it from
-            patch.setattr(module, "_exit", _exit)
+        patch.setattr(os, "_exit", _exit)
+        if os.name == "posix":
+            import posix  # where `os` has it from
+
+            patch.setattr(posix, "_exit", _exit)
         session.config.add_cleanup(patch.undo)
         session.config.stash[JUDGE] = functions_of_the_judge()
 

@@ -126,10 +126,13 @@ def test_of_much_that_was_printed_the_beginning_and_the_end_are_shown(lab):
     assert "...end" in run.out
 
 
-def test_who_changes_the_judge_gets_nothing_and_is_told_why(lab, monkeypatch):
-    monkeypatch.setattr(LabUnderTest, "expect", LabUnderTest.expect)  # afterwards it is itself again
+def test_who_changes_the_judge_gets_nothing_and_is_told_why(lab):
     code, status, letters = HOSTILE["changes the judge"]
-    run = lab.run_code(code)
+    own = LabUnderTest.expect
+    try:
+        run = lab.run_code(code)
+    finally:
+        LabUnderTest.expect = own
     assert (run.status, run.letters) == (status, letters)
     assert run.out.splitlines()[-2] == (
         "note: the code changed what is not its own, so nothing counts: mini_kv.labkit.fixture.LabUnderTest.expect"
