@@ -1,7 +1,8 @@
 """The page at /: what the cache does, while it does it, drawn by the book's own figure `<kv-story>`.
 
 The engine's thread records events. While a page is open, it turns the last steps into a story, a few times per second,
-and every page gets the newest story. A slow page misses some stories, and no state, because each story is whole. A page shows the words of all clients.
+and every page gets the newest story. A slow page misses some stories, and no state, because each story is whole. A page
+shows the words of all clients.
 """
 
 import asyncio
