@@ -124,7 +124,7 @@ def costs(seconds: dict[str, dict[int, float]], bytes_per_token: int) -> dict[st
 
 
 def measured_crossover(seconds: dict[str, dict[int, float]], name: str) -> int | None:
-    """Return the shortest measured length from which on reloading was quicker."""
+    """Return the shortest measured length for which reloading was quicker, as for all longer ones."""
     quicker = [length for length in LENGTHS if seconds[name][length] < seconds["computed"][length]]
     return next((length for length in LENGTHS if all(other in quicker for other in LENGTHS if other >= length)), None)
 

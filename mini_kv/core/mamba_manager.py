@@ -13,8 +13,9 @@ class MambaManager(SingleTypeKVCacheManager):
     """Tables for layers that keep a running state in place of keys and values.
 
     A step reads one state and writes one, into the block in which its last token lies; the places between stay null.
-    A state can be shared only where a step ended exactly at a block's end, and not before that step has run:
-    attention reads a promised block layer by layer, after it was written; a state is needed before the first token.
+    A state can be shared only where a step ended exactly at a block's end, and after that step has run. A block of
+    keys and values can be shared within its step, because each layer writes before it reads. A state is needed before
+    the first token is computed.
 
         blocks of 16        [ s16 ]  [ null ]  [ s48 ]  [ s50 ]        steps that ended at 16, 48 and 50
         in the index          yes                yes      no

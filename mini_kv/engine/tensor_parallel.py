@@ -8,7 +8,8 @@
 
 A block of the pool has the same number on every card and holds, on each, that card's heads of the same tokens: so one
 table, one plan and one hash are enough for all. With more cards than KV heads, each head is kept more than once, and
-more cards buy no more room. After attention and after the feed-forward network the cards add up what each has found.
+more cards buy no more room. After attention and after the feed-forward network the cards add up their partial
+results.
 
 Here each card is a process on a CPU, and each plans for itself: all see the same requests, so all plan the same. vLLM
 plans once and sends the plan to its workers. It also cuts embedding and logits, which are whole here.

@@ -43,7 +43,7 @@ class Edge(NamedTuple):
 
 
 def ref_cnt_edge(old: int, new: int, has_hash: bool) -> EdgeKind:
-    """Return the kind of edge that a change of the reference count is."""
+    """Return the kind of edge for a change of the reference count."""
     if old < 0 or new < 0 or abs(new - old) != 1:
         return EdgeKind.ILLEGAL
     if new > old:

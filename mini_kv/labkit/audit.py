@@ -93,7 +93,7 @@ class Audit:
 
 
 def load_mutants(lab: Lab) -> list[Mutant]:
-    """Return the lab's mutants. Raises `ValueError` for two with one id."""
+    """Return the lab's mutants. Raises `ValueError` if two have the same id."""
     values = tomllib.loads((lab.solutions / "mutants.toml").read_text(encoding="utf-8"))
     mutants = [Mutant(**mutant) for mutant in values["mutant"]]
     ids = [mutant.id for mutant in mutants]

@@ -37,7 +37,7 @@ def fingerprint_file(lab: Lab) -> Path:
 
 
 def find_beliefs(lab: Lab, results: Sequence[LabResult]) -> dict[str, str]:
-    """Return the belief behind each function whose tests saw exactly what is known of it, as `Mutant.belief` has it."""
+    """Return `Mutant.belief` for each function whose test results are exactly those of a known mutant."""
     file = fingerprint_file(lab)
     known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     found = {function: known.get(function, {}).get(digest) for function, digest in fingerprints(results).items()}

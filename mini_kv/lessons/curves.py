@@ -105,7 +105,7 @@ def waste_over_block_sizes(lengths: Sequence[int], block_sizes: Iterable[int]) -
 
 
 def hits_over_pool_sizes(trace: Sequence[TraceRequest], pool_sizes: Iterable[int]) -> list[ReplayReport]:
-    """Return the report of a replay for each pool size; a size counts the null block. One request runs at a time."""
+    """Return the report of a replay for each pool size; a size includes the null block. One request runs at a time."""
     return [replay(trace, num_blocks) for num_blocks in pool_sizes]
 
 

@@ -1,4 +1,4 @@
-"""The figure as a widget: the element of the book, shown by a notebook, told by the kernel what to show.
+"""The figure as a notebook widget: the book's element, controlled by the notebook's kernel.
 
     figure = story_element(data)        a widget for any box of ipywidgets; needs anywidget
     figure.story = other_data           the same figure goes on from where it was

@@ -103,7 +103,7 @@ class Case:
         return block_lives(self.seen.kv.spans, self.seen.times)
 
     def reuses(self) -> list[Reuse]:
-        """Return the uses of keys that had been used, with gaps in seconds."""
+        """Return each repeated use of a key, with the seconds since the use before."""
         return reuses(self.seen.kv.spans, self.seen.times)
 
     def leaks(self) -> list[Leak]:

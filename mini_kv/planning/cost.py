@@ -69,7 +69,7 @@ def served(name: str, num_parameters: float, num_heads: int) -> Served:
 def prefill_seconds(model: Served, card: Card, num_tokens: int, places: int) -> float:
     """Return the least time to compute these tokens of prompts.
 
-    `places`: the sum of their places in their prompts, 1 for the first: a token attends to all up to itself.
+    `places`: the sum of the tokens' positions in their prompts, counted from 1. A token attends to so many tokens.
     """
     return (2 * model.num_parameters * num_tokens + model.attention_flops_per_token * places) / card.flops
 

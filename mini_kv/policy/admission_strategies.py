@@ -6,9 +6,9 @@
     hysteresis          until too much is held, then none       few changes of mind, long waits
     with small ones     then small requests alone               shorter waits, more tokens computed twice
 
-vLLM's own rule beside greedy, a share of the pool that stays free, is an argument of the cache manager:
-`KVCacheManager(watermark=...)`. "Held" is what a table holds. A block that is free but cached is not held, since it can
-be taken at any moment: a strategy that counted it would close its doors on an idle engine and never open them again.
+Besides greedy, vLLM has one more rule: a share of the pool stays free. It is an argument of the cache manager,
+`KVCacheManager(watermark=...)`. A block is held if a table contains it. A block that is free but cached is not held,
+since it can be taken at any moment: a strategy that counted it would admit nobody to an idle engine, forever.
 """
 
 from dataclasses import dataclass, field

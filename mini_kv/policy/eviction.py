@@ -40,7 +40,7 @@ class EvictionPolicy:
         raise NotImplementedError
 
     def leave(self, block: KVCacheBlock) -> None:
-        """Give up a block that waits here: a hit has found it."""
+        """Remove a free block, because a hit has found it."""
         raise NotImplementedError
 
     def victim(self) -> KVCacheBlock:
@@ -82,7 +82,7 @@ class EvictionPolicy:
         self._waiting.remove(block)
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Let the policy take in `blocks`. Raises `BlockStateError`, and takes in none, if one waits here already."""
+        """Add `blocks`. Raises `BlockStateError`, and adds none of them, if one is in this queue already."""
         if not self._waiting.isdisjoint(blocks):
             twice = [block.block_id for block in blocks if block in self._waiting]
             raise BlockStateError(f"block {twice[0]} is in the free queue already", twice)

@@ -72,7 +72,7 @@ class FIFO(Ranked):
         super().__init__(blocks)
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Forget when the block came with what stood in it before."""
+        """Forget when the previous content of each block was first freed."""
         for block in blocks:
             self._first_came.pop(block, None)
 

@@ -1,8 +1,8 @@
 """The page at /: what the cache does, while it does it, drawn by the book's own figure `<kv-story>`.
 
-The engine's thread notes what happens; while a page looks on, it tells the last steps as a story, a few times a second,
-and every page gets the newest telling. A page that is slow misses tellings, and never a state: each telling is
-whole. A page shows the words of all clients.
+The engine's thread records events. While a page is open, it turns the last steps into a story, a few times per second,
+and every page gets the newest story. A slow page misses some stories, and no state, because each story is whole. A page
+shows the words of all clients.
 """
 
 import asyncio

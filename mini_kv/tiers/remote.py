@@ -8,8 +8,8 @@ opens, and for a while the server is not asked:
     half open   one call goes through   it works -> closed,  it fails -> open
 
 The server sees opaque keys (a hash of the model, the weights, the tenant's salt and the tokens) and sealed bytes. This
-tier has no verb that lists keys, and none that deletes them: they are other engines' as well. Who owns the server can
-clear it: `valkey-cli --scan --pattern 'mini_kv:*' | xargs valkey-cli unlink`.
+tier has no operation that lists keys, and none that deletes them, because other engines share them. The server's owner
+can clear it: `valkey-cli --scan --pattern 'mini_kv:*' | xargs valkey-cli unlink`.
 """
 
 import socket

@@ -75,7 +75,9 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
-    """Return, for each request, what its prompt has in common with earlier ones. Of hashes only their blocks are known.
+    """Return, for each request, what its prompt has in common with earlier ones.
+
+    Of a trace of hashes only the blocks are known, and not the tokens.
 
     Costs O(tokens * log(requests)), or O(hashes).
     """

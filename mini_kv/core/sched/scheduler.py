@@ -275,7 +275,7 @@ class Scheduler:
     def update_draft_token_ids(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Propose tokens for a running request; the next step computes them all and keeps those that are right.
 
-        Raises `SchedulerError` if the request is not running or still in its prompt, or if a layer keeps states.
+        Raises `SchedulerError` if the request does not run, if its prompt is not done, or if a layer keeps states.
         """
         self._recover_if_torn()
         request = scheduler_checks.check_drafts(self.kv_cache_manager, self.requests.get(request_id), request_id)

@@ -48,7 +48,7 @@ def check_progress(waiting: RequestQueue, running: Sequence[Request]) -> None:
 
 
 def check_is_under_way(step: Step | None, scheduler_output: SchedulerOutput) -> Step:
-    """Return the step under way; raise `SchedulerError` unless the output is its plan."""
+    """Return the step under way. Raise `SchedulerError` if `scheduler_output` is the plan of another step."""
     if step is None or scheduler_output is not step.output:
         raise SchedulerError("these are not the results of the step under way")
     return step

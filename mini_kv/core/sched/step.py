@@ -1,4 +1,4 @@
-"""A step while it is under way: what the scheduler keeps of it beside the plan that the worker gets."""
+"""A step in progress: what the scheduler remembers of it, in addition to the plan that the worker gets."""
 
 from dataclasses import dataclass, field
 

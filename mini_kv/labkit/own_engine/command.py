@@ -87,7 +87,7 @@ def table(found: Sequence[Found], learner: str) -> list[str]:
 
 
 def verdict(trial: Trial, reference: Trial, parts: Mapping[str, Found], num_usable: int) -> tuple[list[str], bool]:
-    """Return what is to be said of the run, and whether it was right."""
+    """Return the report of the run, and whether its text was right."""
     if trial.error is not None:
         return _what_broke(trial, parts), False
     if trial.said != reference.said:
