@@ -132,7 +132,7 @@ def test_who_changes_the_judge_gets_nothing_and_is_told_why(lab):
     try:
         run = lab.run_code(code)
     finally:
-        LabUnderTest.expect = own
+        LabUnderTest.expect = own  # type: ignore[method-assign]
     assert (run.status, run.letters) == (status, letters)
     assert run.out.splitlines()[-2] == (
         "note: the code changed what is not its own, so nothing counts: mini_kv.labkit.fixture.LabUnderTest.expect"
