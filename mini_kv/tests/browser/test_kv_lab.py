@@ -199,7 +199,7 @@ def test_in_chinese(show):
     assert page.locator(".card h3").inner_text() == "接下来写 prefill。"
     page.get_by_label("继续之前先猜").fill("32")
     button(page, "作答").click()
-    assert page.locator(".verdict").inner_text().startswith("不对。缓存就得存下")
+    assert page.locator(".verdict").inner_text().startswith("不对。要这样\uff0c缓存得存下")
     write(page, mutant("never-looks")[0])
     button(page, "运行").click()
     wait_for_result(page)
