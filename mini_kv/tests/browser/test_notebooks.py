@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -287,7 +288,9 @@ def lab(tmp_path_factory) -> Iterator[str]:
         f"--LabApp.app_settings_dir={ROOT / 'notebooks' / '.jupyterlab'}",
     ]  # fmt: skip
     environment = jupyter_environment(folder)
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
         assert server.stderr is not None
         log = []
         for line in server.stderr:
@@ -300,6 +303,10 @@ def lab(tmp_path_factory) -> Iterator[str]:
         rest.start()
         yield f"http://127.0.0.1:{port}"
         server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:  # it waits for a kernel that does not answer
+            os.killpg(server.pid, signal.SIGKILL)
         rest.join()
 
 
