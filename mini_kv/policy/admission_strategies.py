@@ -8,7 +8,7 @@
 
 Besides greedy, vLLM has one more rule: a share of the pool stays free. It is an argument of the cache manager,
 `KVCacheManager(watermark=...)`. A block is held if a table contains it. A block that is free but cached is not held,
-since it can be taken at any moment: a strategy that counted it would admit nobody to an idle engine, forever.
+since it can be taken at any moment: a strategy that counted it would never admit a request to an idle engine again.
 """
 
 from dataclasses import dataclass, field
