@@ -56,21 +56,17 @@ class SilencedGroup(FullAttentionManager):
             super().cache_blocks(request, num_tokens)
 
 
-class EnginesNeed(KVCacheManager):
-    """Stands in for the learner's `get_num_blocks_to_allocate`."""
+class EnginesManager(KVCacheManager):
+    """The four methods of the lab as the engine does them, which two of them name differently."""
+
+    hashes_are_asked_for = False
+    """Whether `allocate` below calls the learner's `cache_blocks`, so that a mistake shows where it is made."""
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
     ) -> Any:
         """Return the engine's count."""
         return self.coordinator.get_num_blocks_to_allocate(request_id, num_tokens, [new_computed_blocks])
-
-
-class EnginesAllocate(KVCacheManager):
-    """Stands in for the learner's `allocate_slots`."""
-
-    hashes_are_asked_for = False
-    """Whether `allocate` below calls the learner's `cache_blocks`, so that a mistake shows where it is made."""
 
     def allocate_slots(self, *args: Any, **options: Any) -> Any:
         """Return the engine's new blocks, with full ones cached unless that is the learner's task."""
@@ -81,18 +77,10 @@ class EnginesAllocate(KVCacheManager):
         finally:
             group.is_silent = False
 
-
-class EnginesCache(KVCacheManager):
-    """Stands in for the learner's `cache_blocks`."""
-
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Cache the full blocks of a table, which the learner's `allocate_slots` may have left too short."""
         num_slots = self.block_size * len(self.get_block_ids(request.request_id)[0])
         self.coordinator.cache_blocks(request, min(num_computed_tokens, num_slots))
-
-
-class EnginesFree(KVCacheManager):
-    """Stands in for the learner's `free`."""
 
     def free(self, request: Request) -> None:
         """Free the request's blocks."""
@@ -100,14 +88,6 @@ class EnginesFree(KVCacheManager):
             raise UnknownRequestError(request.request_id)
         del self.requests[request.request_id]
         self.coordinator.free(request.request_id)
-
-
-STAND_INS: dict[str, type[KVCacheManager]] = {
-    NEED: EnginesNeed,
-    ALLOCATE: EnginesAllocate,
-    CACHE: EnginesCache,
-    FREE: EnginesFree,
-}
 
 
 class NewBlocksChecked(KVCacheManager):
@@ -125,20 +105,11 @@ class NewBlocksChecked(KVCacheManager):
 def make_kv(
     lab: LabUnderTest, learners: str, num_blocks: int, block_size: int, *, enable_caching: bool = True
 ) -> WatchedKVCacheManager:
-    """Return a cache whose method `learners` is the learner's, and whose other methods are the engine's.
-
-    So a mistake in one method does not fail the tests of another.
-    """
-    own: type[Any] = lab.KVCacheManager
-    stand_ins = [stand_in for method, stand_in in STAND_INS.items() if method != learners]
-
-    class Manager(NewBlocksChecked, *stand_ins, own):  # type: ignore[misc]  # classes that are known when the test runs
-        """The learner's manager, with stand-ins before it for three of its four methods."""
-
-        hashes_are_asked_for = learners == CACHE
-
+    """Return a cache whose method `learners` is the learner's, and whose other methods are the engine's."""
+    manager: Any = lab.engine_with(learners, EnginesManager, NewBlocksChecked)
+    manager.hashes_are_asked_for = learners == CACHE
     parts = KVCacheParts(manager_classes={FullAttentionSpec: SilencedGroup})
-    return lab.make_kv(num_blocks, block_size, enable_caching=enable_caching, manager_class=Manager, parts=parts)
+    return lab.make_kv(num_blocks, block_size, enable_caching=enable_caching, manager_class=manager, parts=parts)
 
 
 def _are_new_blocks(value: object) -> bool:

@@ -1,6 +1,6 @@
 """What the tests of lab-07 stand on: a cache with one part of the learner's, what a test does and asks, random lives.
 
-Reading order: the engine's stand-ins, caches made with them, calls and questions, then the random lives, which are
+Reading order: checks of what the learner's methods return, caches made with them, calls and questions, then the random lives, which are
 compared with `NaiveCache` of mini_kv/labkit/naive.py.
 """
 
@@ -37,27 +37,6 @@ RECORD = "PrefixCacheStats.record"
 K, L, M = (BlockHashWithGroupId(text) for text in (b"the key K", b"the key L", b"the key M"))
 
 # The learner's part among the engine's ------------------------------------------------------------------------------
-
-
-class EnginesCache(BlockPool):
-    """Stands in for the learner's `cache_full_blocks`."""
-
-    cache_full_blocks = BlockPool.cache_full_blocks
-
-
-class EnginesEvict(BlockPool):
-    """Stands in for the learner's `_maybe_evict_cached_block`."""
-
-    _maybe_evict_cached_block = BlockPool._maybe_evict_cached_block
-
-
-class EnginesFree(BlockPool):
-    """Stands in for the learner's `free_blocks`."""
-
-    free_blocks = BlockPool.free_blocks
-
-
-STAND_INS: dict[str, type[BlockPool]] = {CACHE: EnginesCache, EVICT: EnginesEvict, FREE: EnginesFree}
 
 
 class CountedPool(BlockPool):
@@ -98,68 +77,31 @@ class CheckedManager(KVCacheManager):
         return answer[0], answer[1]
 
 
-def pool_class(lab: LabUnderTest, learners: str) -> type[BlockPool]:
-    """Return a pool whose method `learners` is the learner's; so a mistake in one does not fail another's tests."""
-    if learners not in STAND_INS:
-        return CountedPool
-    own: type[Any] = lab.BlockPool
-    stand_ins = [stand_in for method, stand_in in STAND_INS.items() if method != learners]
-
-    class Pool(*stand_ins, own):  # type: ignore[misc]  # classes that are known when the test runs
-        """The learner's pool, with stand-ins before it for two of its three methods."""
-
-    return Pool
-
-
-def group_class(lab: LabUnderTest, learners: str) -> type[FullAttentionManager]:
-    """Return the manager of a group; its lookup is the learner's if that is what the test is about."""
-    if learners != FIND:
-        return FullAttentionManager
-    own: type[Any] = lab.FullAttentionManager
-
-    class Group(CheckedGroup, own):  # type: ignore[misc]  # a class that is known when the test runs
-        """The learner's group."""
-
-    return Group
-
-
-def manager_class(lab: LabUnderTest, learners: str) -> type[KVCacheManager]:
-    """Return the cache's manager; its lookup is the learner's if that is what the test is about."""
-    if learners != LOOKUP:
-        return KVCacheManager
-    own: type[Any] = lab.KVCacheManager
-
-    class Manager(CheckedManager, own):  # type: ignore[misc]  # a class that is known when the test runs
-        """The learner's manager."""
-
-    return Manager
-
-
 def parts(lab: LabUnderTest, learners: str) -> KVCacheParts:
     """Return the engine's parts and, in its place, the learner's that the method `learners` belongs to."""
     return KVCacheParts(
         make_index=lab.BlockHashToBlockMap if learners in {GET_ONE, INSERT, POP} else BlockHashToBlockMap,
-        make_pool=pool_class(lab, learners),
-        manager_classes={FullAttentionSpec: group_class(lab, learners)},
+        make_pool=lab.engine_with(learners, CountedPool),
+        manager_classes={FullAttentionSpec: lab.engine_with(learners, FullAttentionManager, CheckedGroup)},
         make_stats=lab.PrefixCacheStats if learners == RECORD else PrefixCacheStats,
     )
 
 
 def make_kv(lab: LabUnderTest, learners: str, num_blocks: int, block_size: int = 4) -> WatchedKVCacheManager:
     """Return a cache with the learner's part, which checks its ledger after every call."""
-    manager = manager_class(lab, learners)
+    manager = lab.engine_with(learners, KVCacheManager, CheckedManager)
     return lab.make_kv(num_blocks, block_size, manager_class=manager, parts=parts(lab, learners))
 
 
 def quick_kv(lab: LabUnderTest, learners: str, num_blocks: int, block_size: int) -> KVCacheManager:
     """Return the same cache without a recorder and checks, for the random lives: they are many."""
     config = KVCacheConfig(num_blocks, (KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),))
-    return manager_class(lab, learners)(config, parts=parts(lab, learners))
+    return lab.engine_with(learners, KVCacheManager, CheckedManager)(config, parts=parts(lab, learners))
 
 
 def make_table(lab: LabUnderTest, num_blocks: int) -> tuple[BlockPool, list[KVCacheBlock]]:
     """Return a pool with the learner's `cache_full_blocks`, and A's table of blocks that are not cached."""
-    pool = pool_class(lab, CACHE)(9)
+    pool = lab.engine_with(CACHE, CountedPool)(9)
     blocks = pool.get_new_blocks(num_blocks)
     lab.watch_pool(pool, {"A": blocks})
     return pool, blocks
@@ -167,7 +109,7 @@ def make_table(lab: LabUnderTest, num_blocks: int) -> tuple[BlockPool, list[KVCa
 
 def make_group(lab: LabUnderTest, pool: BlockPool, group_id: int) -> FullAttentionManager:
     """Return a group over the pool with the learner's lookup."""
-    return group_class(lab, FIND)(FullAttentionSpec(4), pool, group_id)
+    return lab.engine_with(FIND, FullAttentionManager, CheckedGroup)(FullAttentionSpec(4), pool, group_id)
 
 
 # What a test does and asks ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What the tests of lab-12 stand on: parts with one method of the learner's, tables, caches drawn as letters.
 
-Reading order: models of layers, the learner's manager among the engine's stand-ins, then tables and requests that grow,
+Reading order: models of layers, the learner's method in the engine's manager, then tables and requests that grow,
 at last caches drawn as letters. What the random tests need is in chance.py.
 """
 
@@ -74,27 +74,6 @@ def grouped(lab: LabUnderTest, model: Mapping[str, KVCacheSpec]) -> list[list[st
 # The learner's part among the engine's ------------------------------------------------------------------------------
 
 
-class EnginesSkip(SlidingWindowManager):
-    """Stands in for the learner's `get_num_skipped_tokens`."""
-
-    get_num_skipped_tokens = SlidingWindowManager.get_num_skipped_tokens
-
-
-class EnginesRemove(SlidingWindowManager):
-    """Stands in for the learner's `remove_skipped_blocks`."""
-
-    remove_skipped_blocks = SlidingWindowManager.remove_skipped_blocks
-
-
-class EnginesFind(SlidingWindowManager):
-    """Stands in for the learner's `find_longest_cache_hit`."""
-
-    find_longest_cache_hit = SlidingWindowManager.find_longest_cache_hit
-
-
-STAND_INS: dict[str, type[SlidingWindowManager]] = {SKIP: EnginesSkip, REMOVE: EnginesRemove, FIND: EnginesFind}
-
-
 class Checked(SlidingWindowManager):
     """Checks what the next class's methods make for its type, before the engine has to live with it."""
 
@@ -121,15 +100,9 @@ class Checked(SlidingWindowManager):
         return hit
 
 
-def manager_class(lab: LabUnderTest, learners: str) -> Any:
-    """Return a window's manager whose method `learners` is the learner's, and whose other methods are the engine's."""
-    own: type[Any] = lab.SlidingWindowManager
-    stand_ins = [stand_in for method, stand_in in STAND_INS.items() if method != learners]
-
-    class Manager(Checked, *stand_ins, own):  # type: ignore[misc]  # classes that are known when the test runs
-        """The learner's manager, with stand-ins before it for two of its three methods."""
-
-    return Manager
+def manager_class(lab: LabUnderTest, learners: str) -> type[SlidingWindowManager]:
+    """Return a window's manager with one method of the learner's."""
+    return lab.engine_with(learners, SlidingWindowManager, Checked)
 
 
 class NullCountingPool(BlockPool):

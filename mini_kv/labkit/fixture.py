@@ -25,6 +25,7 @@ from mini_kv.labkit.implementation import Implementation, LoadError, get_class, 
 from mini_kv.labkit.kernels.compiled import Card
 
 Part = TypeVar("Part")
+Whole = TypeVar("Whole")
 
 
 class LabFailure(AssertionError):
@@ -120,6 +121,22 @@ class LabUnderTest:
     def engine(self, part: Part) -> Part:
         """Return this class or function of the engine; in an audit, the one of the same name that has a bug."""
         return self._engine_bug.get(part.__name__, part)  # type: ignore[attr-defined, no-any-return]
+
+    def engine_with(self, learners: str, engines: type[Whole], check: type | None = None) -> type[Whole]:
+        """Return the engine's class with one method of the learner's: a mistake in one fails no other method's tests.
+
+        Args:
+            learners: the method, such as `BlockPool.free_blocks`. Of another class: returns `engines`.
+            engines: the engine's class, or one derived from it with the lab's own methods.
+            check: a class derived from the engine's that looks at what the learner's method returns.
+        """
+        name = learners.partition(".")[0]
+        if name not in [base.__name__ for base in engines.__mro__]:
+            return engines
+        own = getattr(self, name)
+        of_class = [f.name for f in self.implementation.lab.functions if f.name.startswith(f"{name}.")]
+        others = [other.partition(".")[2] for other in of_class if other != learners]
+        return type(name, (check, own) if check else (own,), {other: getattr(engines, other) for other in others})
 
     def make_kv(
         self,
