@@ -19,7 +19,8 @@ class BlockPool:
 
     The whole state is in `blocks` (each with its `ref_cnt`, the number of tables that hold it), `null_block` and
     `free_block_queue`. Keep nothing beside it, and leave `__init__` as it is: between your calls the tests move blocks
-    with the engine's pool.
+    with the engine's pool. The queue is lab-02's: `popleft_n(n)` takes n blocks or none, `remove(block)` takes one from
+    wherever it is, `prepend_n(blocks)` puts several at the front in their order.
 
     After every call, whether it returned or raised:
 
@@ -56,44 +57,36 @@ class BlockPool:
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take `num_blocks` blocks from the front of the free queue, in its order, each with one reference.
 
-        1. Take them out of the queue: `popleft()` takes one, `popleft_n(n)` takes n or none.
-        2. Give each its first reference.
-
-        Raises `OutOfBlocksError`, and takes none, if fewer are free; the queue raises it for you. No blocks asked for:
-        an empty list. Cost: O(num_blocks).
+        All or nothing: raises `OutOfBlocksError` if fewer are free, and then every block is where it was. No blocks
+        asked for: an empty list. Cost: O(num_blocks).
 
         Example, a pool of 4 with the queue 1 2 3: `get_new_blocks(2)` returns blocks 1 and 2, and 3 stays. A second
         `get_new_blocks(2)` raises, and 3 is still there.
         """
-        todo("lab-03", "BlockPool.get_new_blocks", "step 1, take them out of the queue")
+        todo("lab-03", "BlockPool.get_new_blocks", "all of them, or none")
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Add one reference to each of these blocks, for one more table that holds them.
 
-        1. Pass over the null block.
-        2. A block that no table held stands in the free queue: take it out, wherever it stands (`remove(block)`, O(1)).
-        3. Count the reference.
-
-        The blocks are all different. Cost: O(len(blocks)), however long the queue is.
+        They may be held or free, and the null block may be among them. What must be true of the queue and of the null
+        block after every call is above. The blocks are all different. Cost: O(len(blocks)), however long the queue is.
 
         Example, a pool of 4: A holds 1 and 2, the queue is 3. `touch` on 2 and 3 leaves the counts 1 2 1 and an
         empty queue.
         """
-        todo("lab-03", "BlockPool.touch", "step 1, pass over the null block")
+        todo("lab-03", "BlockPool.touch", "one more table holds these blocks")
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Drop one reference from each of these blocks; those that no table holds any more are free again.
 
-        1. Pass over null blocks, however many there are.
-        2. Look at all blocks before you change one: raise `BlockStateError(message, block_ids)` if a block is given
-           twice, or if no table holds it. One wrong block, and the whole call changes nothing.
-        3. Drop a reference from each.
-        4. Those whose last reference that was go to the front of the queue together, in the order given: the first of
-           them is the next to be handed out (`prepend_n`).
+        The free ones are at the front of the queue, in the order given: the first of them is the next to be handed out.
+        Null blocks, however many, are passed over.
 
-        Callers pass `reversed(table)`, which can be walked through only once. Cost: O(number of blocks).
+        One wrong block, and the whole call changes nothing: raises `BlockStateError(message, block_ids)` if a block is
+        given twice, or if no table holds it. Callers pass `reversed(table)`, which can be walked through only once.
+        Cost: O(number of blocks).
 
         Example, a pool of 4: A holds 1 and 2, B holds 2, the queue is 3. `free_blocks` on A's 2 and 1, in this
         order, leaves 2 with B, and the queue 1 3. On 1 once more: raises, and the queue is 1 3 still.
         """
-        todo("lab-03", "BlockPool.free_blocks", "step 1, pass over null blocks")
+        todo("lab-03", "BlockPool.free_blocks", "one table less holds these blocks")

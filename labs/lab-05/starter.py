@@ -14,23 +14,25 @@ from mini_kv.labkit import todo
 def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[Request, int] | None:
     """Admit a request, compute its whole prompt, and return it with its number of cached tokens.
 
-    What a scheduler does when a request's turn comes:
+    You are the scheduler, and the request's turn has come. The cache has three methods for you:
 
-    1. Make the request: `kv.new_request(request_id, token_ids)`.
-    2. Ask the cache: `kv.get_computed_blocks(request)` gives `(blocks, num_cached_tokens)`. It changes nothing.
-    3. Adopt the head start: set `request.num_computed_tokens`, so that only the rest is asked for.
-    4. Allocate slots for the tokens that are left: `kv.allocate_slots(request, num_new_tokens,
-       new_computed_blocks=blocks)`. Without the blocks, the head start would be a claim with nothing behind it.
-    5. The step runs, here in no time: now all of the request's tokens are computed. Say so on the request.
+    - `kv.new_request(request_id, token_ids)` makes the request.
+    - `kv.get_computed_blocks(request)` returns `(blocks, num_cached_tokens)`: what the cache has of it. Changes
+      nothing.
+    - `kv.allocate_slots(request, num_new_tokens, new_computed_blocks=blocks)` admits it: the blocks that were found and
+      slots for the next `num_new_tokens` tokens after `request.num_computed_tokens`, which is 0 until you set it. It
+      returns `None`, and changes nothing, if there is no room.
 
-    If step 4 returns `None`, there is no room: return `None`, and leave the request as it was made
-    (`num_computed_tokens == 0`), since its turn will come again. Exceptions are not yours to catch.
+    Afterwards the request's block table begins with the blocks that were found, and has new blocks for the other tokens
+    only. The step that computes these takes no time here, so `request.num_computed_tokens` counts the whole prompt. If
+    there is no room, return `None`, and the request is as it was made, since its turn will come again. Exceptions are
+    not yours to catch.
 
     Example, block size 4, a cache that has seen these 8 tokens before:
     `prefill(kv, [1, 2, 3, 4, 5, 6, 7, 8], "B")` returns `(request, 4)`: not 8, because the last token is always
     computed, and not 7, because only whole blocks are shared. One new block is taken.
     """
-    todo("lab-05", "prefill", "step 1, make the request")
+    todo("lab-05", "prefill", "a request is admitted, with what the cache has of it")
 
 
 def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:

@@ -43,18 +43,16 @@ class KVCacheManager(engine.KVCacheManager):
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
     ) -> int:
-        """Return how many free blocks it takes until the request has slots for `num_tokens` tokens. Changes nothing.
+        """Return how many blocks leave the free queue until the request has slots for `num_tokens` tokens.
 
-        1. How many blocks hold `num_tokens` tokens, the last one perhaps not full?
-        2. Some are there already: those in its table (none, if it is not admitted yet), and those of the hit that it
-           brings, `new_computed_blocks`. If the table is longer than needed, nothing is missing, and nothing is left
-           over for others.
-        3. A block of the hit that no request holds is in the free queue, and will leave it. Count it as well.
+        The blocks in its table are there already (it has none before it is admitted), and so are those of the hit that
+        it brings, `new_computed_blocks`. But who holds a block of the hit? Another request, or none, and then it is in
+        the free queue. Never negative: a table that is longer than needed gives nothing to others. Changes nothing.
 
         Example, block size 4: A holds 1 block. For 4 tokens it needs 0 more, for 5 tokens 1. B holds none and brings
         a hit of 2 blocks, of which A holds one, no request the other. For 9 tokens B needs 2: one to revive, one new.
         """
-        todo("lab-06", "KVCacheManager.get_num_blocks_to_allocate", "step 1, blocks for num_tokens tokens")
+        todo("lab-06", "KVCacheManager.get_num_blocks_to_allocate", "which blocks will leave the free queue?")
 
     def allocate_slots(  # type: ignore[override]  # the engine's has three more, for a scheduler's admission
         self,
@@ -74,46 +72,51 @@ class KVCacheManager(engine.KVCacheManager):
         The first two come as `request.num_computed_tokens + num_new_computed_tokens`: a hit is counted in one of the
         two, and its blocks are in `new_computed_blocks.blocks[0]`.
 
-        1. Misuse: raise `AllocationError(request_id, message)` if there is no new token, and
-           `RepeatedRequestError(request_id)` if another admitted request has this id. Nothing has changed then.
-        2. How many tokens need slots when this step is on its way? All four columns.
-        3. Ask `get_num_blocks_to_allocate`. More than the pool has free: return `None`, and nothing has changed.
-        4. A request that is not admitted yet: touch its hit, and make its three entries. Its table begins with the
-           hit, whose blocks are in the index already.
-        5. Take the new blocks that are still missing, and put them at the end of the table.
-        6. `cache_blocks`, for the tokens that have KV when this step is done. Lookahead slots are not among them.
-        7. Return the new blocks of step 5, often none: `KVCacheBlocks(([...],))`. The hit is not new.
+        Afterwards:
+
+        - the request is admitted, with its three entries;
+        - its table has blocks for all four columns, and no more: first the hit, one more reference on each of its
+          blocks, which are in the index already; at the end the new ones;
+        - the blocks that this step fills are cached (`cache_blocks`).
+
+        Returns the new blocks, often none: `KVCacheBlocks(([...],))`. The hit is not new.
+
+        Or nothing has changed. `None`: this takes more blocks than the pool has free. Raises
+        `AllocationError(request_id, message)` if there is no new token, and `RepeatedRequestError(request_id)` if
+        another admitted request has this id.
 
         Example, block size 4: A has 4 tokens, all computed, in block 1. Token 4 has just been sampled (the fifth).
         `allocate_slots(A, 1)` returns block 2, because 5 tokens need slots; then A's table is 1 2. The next three
         calls, for tokens 5, 6 and 7, return no block; the last of them caches block 2.
         """
-        todo("lab-06", "KVCacheManager.allocate_slots", "step 1, misuse")
+        todo("lab-06", "KVCacheManager.allocate_slots", "slots for all four columns, or nothing changes")
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Cache the blocks that the first `num_computed_tokens` tokens of an admitted request fill.
 
-        1. Full blocks only. What is not full goes on changing, and a block hash stands for what does not change.
-        2. Known tokens only. `num_computed_tokens` may count drafts, which the request does not contain:
-           `request.block_hashes` has one hash for each full block of known tokens, in order, from the first block on.
-           With caching off there are none at all.
-        3. Those before `num_cached_block` are cached already. If there are more now, enter them in the index: call
-           `block_pool.cache_full_blocks(table, request.block_hashes, num_cached_blocks, num_full_blocks)` and remember.
+        A block is cached once, when it is full of known tokens: what is not full goes on changing, and a block hash
+        stands for what does not change. `num_computed_tokens` may count drafts, which the request does not contain.
+        `request.block_hashes` has one hash for each full block of known tokens, in order, from the first block on. With
+        caching off there are none at all.
+
+        `block_pool.cache_full_blocks(table, request.block_hashes, num_cached_blocks, num_full_blocks)` enters the
+        blocks between the two numbers in the index. Afterwards `num_cached_block` counts them too.
 
         Example, block size 4, nothing cached yet: A knows 9 tokens. `cache_blocks(A, 6)` caches its first block,
         `cache_blocks(A, 8)` then its second, and `cache_blocks(A, 12)`, three of these being drafts, none.
         """
-        todo("lab-06", "KVCacheManager.cache_blocks", "step 1, full blocks only")
+        todo("lab-06", "KVCacheManager.cache_blocks", "which blocks are full, known and not cached yet?")
 
     def free(self, request: Request) -> None:
         """Drop the request's references to its blocks. Cached blocks stay cached until they are used again.
 
-        1. Raise `UnknownRequestError(request_id)`, with nothing changed, unless this very request is admitted: a second
-           free is a mistake, and so is one by a request that merely has the same id.
-        2. Give its table to `block_pool.free_blocks`, the last block first.
-        3. Forget its three entries.
+        The last block of the table is the first to be reused. Nothing is left of the request: none of its three
+        entries.
+
+        Raises `UnknownRequestError(request_id)`, with nothing changed, unless this very request is admitted: a second
+        free is a mistake, and so is one by a request that merely has the same id.
 
         Example: A's table is 1 2 3, all cached, and the free queue is 4. `free(A)` leaves the queue 4 3 2 1. A second
         `free(A)` raises.
         """
-        todo("lab-06", "KVCacheManager.free", "step 1, is it admitted?")
+        todo("lab-06", "KVCacheManager.free", "its blocks are free, the last one first, and nothing is left of it")

@@ -1,7 +1,7 @@
 """What the tests of lab-07 stand on: a cache with one part of the learner's, what a test does and asks, random lives.
 
-Reading order: checks of what the learner's methods return, caches made with them, calls and questions, then the random lives, which are
-compared with `NaiveCache` of mini_kv/labkit/naive.py.
+Reading order: checks of what the learner's methods return, caches made with them, calls and questions, then the
+random lives, which are compared with `NaiveCache` of mini_kv/labkit/naive.py.
 """
 
 import random

@@ -54,12 +54,12 @@ class BlockHashToBlockMap:
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
         """Take the block with this number out from under `key`, and return it. None, and no change, if it is not there.
 
-        1. Take out this block and no other.
-        2. If it was the key's last, the key goes too: the index must not grow with every prompt that ever came.
+        The other blocks of the key stay. A key without blocks does not: the index must not grow with every prompt that
+        ever came.
 
         Example: `pop(K, 9)` returns block 9 and leaves 8 5. Then `pop(K, 9)` returns None, and so does `pop(L, 8)`.
         """
-        todo("lab-07", "BlockHashToBlockMap.pop", "step 1, this block and no other")
+        todo("lab-07", "BlockHashToBlockMap.pop", "this block, and no other")
 
     def clear(self) -> None:
         """Forget every key. Given."""
@@ -96,10 +96,9 @@ class BlockPool(block_pool.BlockPool):
         `blocks` is the whole table, and `block_hashes` are the hashes of its full blocks, from the first one on; there
         may be more hashes or fewer than blocks. Only the middle part is touched. It may be empty.
 
-        1. A hash is given once. If a block of the middle part has one already, raise `BlockStateError(message)`, with
-           nothing changed.
-        2. The key of a block is `make_block_hash_with_group_id(its hash, kv_cache_group_id)`. Set `block.block_hash` to
-           it, and enter the block under it.
+        Afterwards each block of the middle part has its key in `block.block_hash`, and is in the index under it. The
+        key is `make_block_hash_with_group_id(its hash, kv_cache_group_id)`. A hash is given once: raises
+        `BlockStateError(message)`, with nothing changed, if a block of the middle part has one already.
 
         Another block may carry the same key: two requests have computed the same thing. Both keep their blocks, and
         both blocks are entered.
@@ -107,7 +106,7 @@ class BlockPool(block_pool.BlockPool):
         Example: table 1 2 3 4 and hashes a b c d, `cache_full_blocks(table, hashes, 1, 3)`: block 2 is entered as b,
         block 3 as c. Block 1 has its hash from an earlier call; block 4 gets its own in a later one.
         """
-        todo("lab-07", "BlockPool.cache_full_blocks", "step 1, look at the middle part of the table")
+        todo("lab-07", "BlockPool.cache_full_blocks", "the middle part of the table is cached")
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         """Take the block's hash away, so that no lookup finds it any more; return whether it had one.
@@ -115,13 +114,12 @@ class BlockPool(block_pool.BlockPool):
         The engine calls this in `get_new_blocks`, for each block that it hands out, and in `evict_blocks`, for blocks
         held or free; nowhere else. References and the free queue are not its business.
 
-        1. A block that is not cached: False.
-        2. Take this block out of the index. Another one with the same key stays.
-        3. Take the hash off the block. True.
+        Afterwards the hash is neither on the block nor, for this block, in the index. Another block with the same key
+        stays there.
 
         Example: 8 and 9 carry the same key, 8 is the older. Evict 9: a lookup finds 8, as before, and 9 has no hash.
         """
-        todo("lab-07", "BlockPool._maybe_evict_cached_block", "step 1, has it a hash?")
+        todo("lab-07", "BlockPool._maybe_evict_cached_block", "no lookup finds this block any more")
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Drop one reference from each block; those that no table holds any more join the free queue.
@@ -130,10 +128,8 @@ class BlockPool(block_pool.BlockPool):
             given          p  x  q  y        no table holds them any more; x and y are not cached
             queue after    [ x  y  a  b  c  p  q ]
 
-        1. Drop a reference from each.
-        2. Of those whose last it was, the uncached ones go to the front, together, in the order given
-           (`prepend_n`).
-        3. The cached ones go to the back, together, in the order given (`append_n`). They stay: free is not gone.
+        The uncached ones are at the front, the cached ones at the back, both in the order given (`prepend_n`,
+        `append_n`). The cached ones stay cached: free is not gone.
 
         Callers pass a table from its tail to its head, `reversed(table)`, which can be walked through once. What they
         pass is right, so check nothing: no null block, none twice, all held.
@@ -141,7 +137,7 @@ class BlockPool(block_pool.BlockPool):
         Example: A's table is 1 2 3, cached, and 4, not full; B holds 1 as well. The queue is 5 6. `free_blocks` on
         4 3 2 1 leaves 4 5 6 3 2.
         """
-        todo("lab-07", "BlockPool.free_blocks", "step 1, drop a reference from each")
+        todo("lab-07", "BlockPool.free_blocks", "some are worth keeping")
 
 
 class FullAttentionManager(single_type_kv_cache_manager.FullAttentionManager):
@@ -170,17 +166,17 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
         """Return the longest cached prefix of the request: its blocks, and its length in tokens.
 
-        1. The last token is always computed, because its result is wanted and the cache does not keep results. So at
-           most all tokens but one can be hit; `request.num_tokens` counts the prompt and what has been answered so far.
-        2. `self.coordinator.find_longest_cache_hit(request.block_hashes, max_cache_hit_length)` asks all groups (here
-           there is one) and returns the pair that you need; its first half goes into `KVCacheBlocks(...)`.
+        The last token is always computed, because its result is wanted and the cache does not keep results.
+        `request.num_tokens` counts the prompt and what has been answered so far.
+        `self.coordinator.find_longest_cache_hit(request.block_hashes, max_cache_hit_length)` asks all groups (here
+        there is one) and returns a list of blocks per group, for `KVCacheBlocks(...)`, and the tokens.
 
         Nothing changes, `self.prefix_cache_stats` neither: the request may yet be refused.
 
         Example, block size 4, 8 tokens that are all in the cache: one block and the number 4. With a ninth token: two
         blocks and 8.
         """
-        todo("lab-07", "KVCacheManager.get_computed_blocks", "step 1, how many tokens may be hit?")
+        todo("lab-07", "KVCacheManager.get_computed_blocks", "how many tokens may be hit?")
 
 
 class PrefixCacheStats(stats.PrefixCacheStats):

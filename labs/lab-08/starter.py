@@ -41,14 +41,12 @@ class BlockTable:
     def append_row(self, block_ids: Sequence[int], row: int) -> None:
         """Add blocks at the end of a row: its request has grown.
 
-        1. If the row is not wide enough for what it has and what is to come, raise `ConfigError(message)`; then
-           nothing has changed.
-        2. Write the ids behind those that the row has. There may be none to write.
-        3. The row has len(block_ids) more entries now.
+        They follow those that the row has. There may be none to add. Raises `ConfigError(message)`, with nothing
+        changed, if the row is not wide enough for all of them.
 
         Example, rows 4 wide: row 0 has 7 3. `append_row([9], 0)` makes it 7 3 9. `append_row([2, 5], 0)` then raises.
         """
-        todo("lab-08", "BlockTable.append_row", "step 1, is there room?")
+        todo("lab-08", "BlockTable.append_row", "the row has these blocks as well")
 
     def add_row(self, block_ids: Sequence[int], row: int) -> None:
         """Begin a row anew: another request takes it over, with these blocks.
@@ -63,13 +61,11 @@ class BlockTable:
 def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table: Tensor, block_size: int) -> Tensor:
     """Return the slot of each token of a step, `[num_tokens]`, int64.
 
-    1. Whose token is it? The tokens of all requests lie one after the other: those of request r are number
-       `query_start_loc[r]` up to, but not including, `query_start_loc[r + 1]`. A request may have none in this step.
-    2. In which entry of its row? With `block_size` tokens per block, that follows from its position.
-    3. The entry is the block's id. The slot is `block_size` times this id, and the place in the block.
+    The tokens of all requests lie one after the other. A request may have none in this step.
 
     Args:
-        query_start_loc: `[num_reqs + 1]`, int32; the last one is `num_tokens`.
+        query_start_loc: `[num_reqs + 1]`, int32: request r's tokens are number `query_start_loc[r]` up to, but not
+            including, `query_start_loc[r + 1]`; the last one is `num_tokens`.
         positions: `[num_tokens]`, each token's place in its own request. They need not begin at 0: what comes before
             was computed in earlier steps, or by another request.
         block_table: `[num_reqs, max_num_blocks_per_req]`, int32; row r is request r's.
@@ -77,16 +73,14 @@ def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table
 
     Example, block size 4: rows 7 3 and 5 2, `query_start_loc` 0 2 4, positions 3 4 0 1. The slots are 31 12 20 21.
     """
-    todo("lab-08", "compute_slot_mapping", "step 1, the row of each token")
+    todo("lab-08", "compute_slot_mapping", "whose token is it, and where is it there?")
 
 
 def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
     """Write each token's key and value to its slot. Nothing else in the caches changes.
 
-    1. A token whose slot is -1 is padding: it is not written. Only -1 means that; 0 is a slot like any other.
-    2. From the slot follow the block and the place in it. The block size is in the shape of the caches.
-    3. Write the keys into `k_cache` and the values into `v_cache`, in place. The caches may be views of a larger
-       memory, and may keep fewer bits per number than `key` and `value` have.
+    A token whose slot is -1 is padding: it is not written. Only -1 means that; 0 is a slot like any other. The caches
+    may be views of a larger memory, and may keep fewer bits per number than `key` and `value` have.
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.
@@ -98,7 +92,7 @@ def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tens
     Example, block size 4: the slots 31 -1 12 of three tokens. The first goes to block 7, place 3; the second nowhere;
     the third to block 3, place 0.
     """
-    todo("lab-08", "reshape_and_cache", "step 1, leave the padding out")
+    todo("lab-08", "reshape_and_cache", "each token to its slot, and nothing else")
 
 
 def gather_kv(cache: Tensor, block_ids: Tensor, num_tokens: int) -> Tensor:

@@ -46,45 +46,39 @@ class Scheduler(engine.Scheduler):
             computed    0 ...... num_computed_tokens |
                                                      |<- lacking: it gets these, as far as the budget goes
 
-        Begin with `step = self._begin_step()`, and return it in the end. First those who run, in their order:
+        Begin with `step = self._begin_step()`, and return it in the end; `_add_running` and `_add_newcomer` put a
+        request into it. First those who run are served, in their order, then those who wait, in theirs. Each gets what
+        it lacks, or what the budget has left. `kv_cache_manager.allocate_slots` says `None` if there is no room.
 
-        1. As long as there is budget: the next one gets what it lacks, or what the budget has left.
-        2. Ask `allocate_slots` for that many. `None`: the last of `self.running` gives way (`_preempt_request`, and its
-           id goes into `step.preempted_req_ids`); then ask again, unless it was this request itself that gave way.
-           Who has given way is not in this step.
-        3. Otherwise it is in the step: `_add_running`.
-
-        Then those who wait, unless a request gave way in this step:
-
-        4. As long as there is budget, and fewer than `max_num_seqs` run: look at the first in line.
-        5. If others run, a newcomer must leave free as many blocks as `self.admission` says; if that says None, none
-           may enter. If none runs, the engine is idle, and nothing is kept back.
-        6. Look up its hit. It lacks all known tokens but the hit: the answer before a preemption counts as known.
-        7. Ask `allocate_slots(request, num_new_tokens, num_hit_tokens, hit, reserved_blocks=...,
-           full_sequence_must_fit=True)`; the last, so that none enters on the strength of a first piece. `None`: it
-           stays where it is, untouched, and none behind it is tried.
-        8. Otherwise it leaves the line, joins the end of the batch, is RUNNING, has computed its hit and no more, and
-           is in the step: `_add_newcomer`.
+        - **No room for one that runs**: the last of `self.running` gives way (`_preempt_request`), and the next, until
+          there is room or it has given way itself. Their ids are in `step.preempted_req_ids`, in this order; they are
+          not in the step. In a step in which a request gave way, no newcomer enters.
+        - **A newcomer** lacks all known tokens but its hit: the answer before a preemption counts as known. It enters
+          with `allocate_slots(request, num_new_tokens, num_hit_tokens, hit, reserved_blocks=...,
+          full_sequence_must_fit=True)`; the last, so that none enters on the strength of a first piece.
+        - **Blocks kept back**: if others run, it must leave free as many as `self.admission` says, and if that says
+          None, it may not enter. If none runs, the engine is idle, and nothing is kept back.
+        - **Who has entered** has left the line, is the last of the batch, is RUNNING, and has computed its hit and no
+          more. At most `max_num_seqs` run. **Who cannot enter** is untouched, and so are all after it.
 
         Example, blocks of 4, a budget of 4: A (9 tokens, 8 computed) runs; B (8 tokens, 4 of them cached) waits. The
         step is A 1, B 3. B has computed 4 now, and 7 only when the results come. Its last token waits for the next
         step.
         """
-        todo("lab-11", "Scheduler.schedule", "step 1, those who run")
+        todo("lab-11", "Scheduler.schedule", "first those who run, then those who wait")
 
     def _preempt_request(self, request: Request) -> None:
         """Take all blocks from a running request and send it back to the line, as the next to be served.
 
-        1. Free its blocks. They stay cached: unless others need the memory, it will find them again.
-        2. It leaves the batch, is PREEMPTED, and has computed nothing. What it knows, prompt and answer, it still
-           knows.
-        3. Count it, on the request and on the scheduler (`num_preemptions`).
-        4. It goes to the front of the line: it came before all that wait.
+        Afterwards its blocks are free, and cached still: unless others need the memory, it will find them again. It is
+        PREEMPTED, first in the line, since it came before all that wait, and has computed nothing. What it knows,
+        prompt and answer, it still knows. The preemption is counted, on the request and on the scheduler
+        (`num_preemptions`).
 
         Example, blocks of 4: B has 13 tokens, 12 computed, in blocks 4 5 6; C waits. Afterwards B lacks 13 tokens, the
         line is B C, and 6 5 4 are the last in the free queue. A lookup for B would find 12 tokens.
         """
-        todo("lab-11", "Scheduler._preempt_request", "step 1, free its blocks")
+        todo("lab-11", "Scheduler._preempt_request", "from the batch to the front of the line, without its blocks")
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
@@ -94,20 +88,21 @@ class Scheduler(engine.Scheduler):
         A request is through when the step computes the last of its known tokens. Then, and only then, the worker has
         sampled one token for it.
 
-        1. Check all requests in the step first: one token if it is through, otherwise none (no entry, or an empty one).
-           If not, raise `SchedulerError(message)`, with nothing changed on any of them.
-        2. In the order of the step: count the tokens as computed.
-        3. Append the new token, if there is one (`request.append_output_token_ids(token_id)`), and return an
-           `EngineCoreOutput` for it. It is known now; it will be computed by the next step.
-        4. Is that the end? A token of `stop_token_ids` ends it as FINISHED_STOPPED; a request with more tokens than
-           `max_slots` ends as FINISHED_LENGTH_CAPPED, since its last token is for its user and needs no slot. A stop
-           token in last place counts as a stop. `status.value` is the `finish_reason`.
-        5. Who has ended leaves the batch, gives its blocks back, and is forgotten (`_finish`).
+        Raises `SchedulerError(message)`, with nothing changed on any request, unless each one in the step that is
+        through has one token and each other none (no entry, or an empty one). Otherwise, in the order of the step:
+
+        - the step's tokens are computed;
+        - a new token is appended (`request.append_output_token_ids(token_id)`), and there is an `EngineCoreOutput` for
+          it; it is known now, and will be computed by the next step;
+        - a token of `stop_token_ids` ends its request as FINISHED_STOPPED; a request with more tokens than `max_slots`
+          ends as FINISHED_LENGTH_CAPPED, since its last token is for its user and needs no slot. A stop token in last
+          place counts as a stop. `status.value` is the `finish_reason`;
+        - who has ended is in the batch no more, holds no blocks, and is forgotten (`_finish`).
 
         Example: A (8 tokens, 4 computed) was in the step with 3 tokens, B (5 tokens, 4 computed) with 1. B's 9 is
         sampled: A has 7 computed and no new token, B has 6 tokens, 5 of them computed. `[EngineCoreOutput("B", [9])]`.
         """
-        todo("lab-11", "Scheduler.update_from_output", "step 1, check all requests first")
+        todo("lab-11", "Scheduler.update_from_output", "progress, new tokens, and who has ended")
 
     # Given: what the worker is told.
 
