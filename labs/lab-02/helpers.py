@@ -53,10 +53,10 @@ class QueueUnderTest:
         why = "the count follows every change"
         self.lab.expect(f"num_free_blocks, {what}", len(want), self.learners.num_free_blocks, why)
 
-    def expect_looks(self, limit: int, what: str) -> None:
+    def expect_looks(self, limit: int, what: str, why: str = "") -> None:
         """Expect that at most `limit` different blocks were looked at since `watch.seen` was cleared."""
         if len(self.watch.seen) > limit:
-            self.lab.fail(f"blocks that {what} looks at", f"at most {limit}", len(self.watch.seen))
+            self.lab.fail(f"blocks that {what} looks at", f"at most {limit}", len(self.watch.seen), why)
 
     def refuses(
         self, what: str, error: type[KVCacheError], verb: str, *given: Any, why: str = "", seen: object = None

@@ -199,14 +199,15 @@ def test_taking_several_does_not_walk(lab: LabUnderTest) -> None:
     queue.expect_looks(9, "popleft_n(5), in a queue of 1000,")
 
 
-@points(1, APPEND_N, stage="adversary", after=FIRST, why="the back is found from the tail, not from the front")
+@points(1, APPEND_N, stage="adversary", after=FIRST, why="an end is found from its marker, not from the other end")
 def test_adding_does_not_walk(lab: LabUnderTest) -> None:
     """At either end; whether a block is in already can be seen from the block."""
-    for enter in ("append_n", "prepend_n"):
+    whys = {"append_n": "the back is found from the tail", "prepend_n": "the front is found from the head"}
+    for enter, why in whys.items():
         queue = QueueUnderTest(lab, range(1000), outside=range(1000, 1005))
         queue.watch.seen.clear()
         queue.call(enter, range(1000, 1005))
-        queue.expect_looks(9, f"{enter}() of 5 blocks, in a queue of 1000,")
+        queue.expect_looks(9, f"{enter}() of 5 blocks, in a queue of 1000,", why)
 
 
 @points(

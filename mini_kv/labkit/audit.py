@@ -150,7 +150,7 @@ def _audit_right_code(audit: Audit) -> None:
 
 def _audit_starter(audit: Audit) -> None:
     text = audit.lab.pristine_starter.read_text(encoding="utf-8")
-    results = _run_text(audit.lab, "starter", text)
+    results = run_text(audit.lab, "starter", text)
     _note_score(audit, "starter", results)
     other = [result.test for result in results if result.state is not State.TODO]
     if other:
@@ -219,7 +219,7 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> list[LabResult]:
         results = _run_lab(audit.lab, str(audit.lab.solutions / "solution.py"), engine_bug=engine_bug(mutant))
     else:
         text = mutant.apply((audit.lab.solutions / "solution.py").read_text(encoding="utf-8"))
-        results = _run_text(audit.lab, mutant.id, text)
+        results = run_text(audit.lab, mutant.id, text)
     _note_score(audit, mutant.id, results)
     audit.kills[mutant.id] = [result.test for result in results if result.state is State.FAIL]
     if not audit.kills[mutant.id]:
@@ -232,7 +232,7 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> list[LabResult]:
     return results
 
 
-def _run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
+def run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
     """Run the lab's tests on this source text."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name.replace('-', '_')}.py"

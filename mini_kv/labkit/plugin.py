@@ -456,7 +456,7 @@ def _name_beliefs(config: pytest.Config) -> None:
             told, first.message, first.belief = first.message, with_belief(first.message, belief), belief
             _tell_again(config, told, first.message)
             for xml in junit:
-                xml.add_global_property(f"{lab_id} {function}", f"you may believe that {belief}")
+                xml.add_global_property(f"{lab_id} {function}", f"your code acts as if {belief}")
 
 
 def _tell_again(config: pytest.Config, told: str, message: str) -> None:

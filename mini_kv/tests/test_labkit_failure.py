@@ -44,7 +44,7 @@ still cached
      free  next-> 9 8 <-last
 why: tables are freed
      from tail to head
-you may believe that order does not matter
+your code acts as if order does not matter
 ask: which goes first?
 at:  labs/lab-05/starter.py:4  kv.free(request)
 hint: mini-kv hint 05 prefill"""
@@ -54,7 +54,7 @@ hint: mini-kv hint 05 prefill"""
         "calls": ["   calls     free B: freed 9", "             free A: freed 8"],
         "state": ["   state     #=cached  xN=ref_cnt", "     free  next-> 9 8 <-last"],
         "why": ["why: tables are freed", "     from tail to head"],
-        "you": ["you may believe that order does not matter", "ask: which goes first?"],
+        "your": ["your code acts as if order does not matter", "ask: which goes first?"],
         "at": ["at:  labs/lab-05/starter.py:4  kv.free(request)"],
         "hint": ["hint: mini-kv hint 05 prefill"],
     }

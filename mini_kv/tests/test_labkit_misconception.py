@@ -62,9 +62,9 @@ spellings = ["    if numbers:\n        raise ValueError(f'not {numbers}')\n"]
 
 BOTH = SOLUTION.replace("len(token_ids) - num_cached, num_cached, blocks", "len(token_ids)").replace("2 * ", "")
 """Two faults, one in each function."""
-SHARES = "you may believe that who is the first to ask has a table of its own"
-ONCE = "you may believe that a double is the number that one has"
-REFUSES = "you may believe that what has to be doubled is refused"
+SHARES = "your code acts as if who is the first to ask has a table of its own"
+ONCE = "your code acts as if a double is the number that one has"
+REFUSES = "your code acts as if what has to be doubled is refused"
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_calls_and_drawing_give_way_to_the_name():
         "   calls     free A: raised",
         *drawn,
         "why: so",
-        "you may believe that a block is free",
+        "your code acts as if a block is free",
         "ask: who holds it?",
         *message[-1:],
         "hint: mini-kv hint 77",

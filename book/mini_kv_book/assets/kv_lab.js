@@ -388,7 +388,7 @@ class KvLab extends HTMLElement {
     if (tests[test].told) help.append(button(this.#t("Step through it"), () => this.#tell(test)));
     return [
       make("p", { class: "of" }, this.#t("Failed, test {0}", inPlainWords(test))),
-      make("h3", {}, belief ? this.#t("You may believe that {0}.", belief) : told),
+      make("h3", {}, belief ? this.#t("Your code acts as if {0}.", belief) : told),
       make("div", { class: "seen" }, facts, this.picture),
       make("p", { class: "asks" }, capital(asked)),
       help,

@@ -325,7 +325,7 @@ def test_the_result_is_what_the_terminal_says(show, terminal):
     run(page, text)
     assert brief(page) == [line for line in said_there[begins : ends + 1] if line]
     assert brief(page)[-2] == "  4 more failures, 4 of them in prefill; all of them:  mini-kv run 05 --all"
-    assert f"you may believe that {idea}" in " ".join(" ".join(brief(page)).split())
+    assert f"your code acts as if {idea}" in " ".join(" ".join(brief(page)).split())
 
 
 def test_the_scoreboard_behind_the_fold_is_the_terminals(show, terminal):
@@ -357,7 +357,7 @@ def test_a_failure_is_a_card(show):
     card = page.locator(".card[data-state=fail]")
     card.locator("svg.kv-still").wait_for()
     assert card.locator(".of").inner_text() == "Failed, test 2: identical prompt shares all but the tail block"
-    assert card.locator("h3").inner_text() == f"You may believe that {idea}."
+    assert card.locator("h3").inner_text() == f"Your code acts as if {idea}."
     facts = [line for part in card.locator(".facts > *").all_inner_texts() for line in part.splitlines()]
     assert facts == [
         "B's cached tokens",
