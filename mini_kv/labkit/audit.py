@@ -1,6 +1,7 @@
 """Are a lab's tests any good? Runs them on code that is right, on code that is wrong, and on no code at all.
 
     python -m mini_kv.labkit.audit lab-05
+    python -m mini_kv.labkit.audit lab-05 --show never-looks     one wrong version, as a difference from the right one
 
 Right: the solution and every alternative get full marks, for 200 seeds of the random tests. None: the starter gets no
 points and every test says TODO. Wrong: every mutant of the learner's functions and every bug put into the engine is
@@ -9,6 +10,7 @@ caught, and every test catches at least one.
 
 import argparse
 import ast
+import difflib
 import importlib
 import inspect
 import io
@@ -28,7 +30,7 @@ import pytest
 
 from mini_kv.labkit.failure import BROKE_DOWN, MAX_LINES
 from mini_kv.labkit.implementation import load_file
-from mini_kv.labkit.lab import Lab, load_lab
+from mini_kv.labkit.lab import Lab, did_you_mean, load_lab, shown
 from mini_kv.labkit.misconception import fingerprint_file, fingerprints
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
@@ -218,8 +220,7 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> list[LabResult]:
     if mutant.module is not None:
         results = _run_lab(audit.lab, str(audit.lab.solutions / "solution.py"), engine_bug=engine_bug(mutant))
     else:
-        text = mutant.apply((audit.lab.solutions / "solution.py").read_text(encoding="utf-8"))
-        results = run_text(audit.lab, mutant.id, text)
+        results = run_text(audit.lab, mutant.id, mutant.apply(_source_of(audit.lab, mutant)))
     _note_score(audit, mutant.id, results)
     audit.kills[mutant.id] = [result.test for result in results if result.state is State.FAIL]
     if not audit.kills[mutant.id]:
@@ -354,7 +355,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("labs", nargs="+", metavar="LAB", help="such as lab-05")
     parser.add_argument("--write", action="store_true", help="store the fingerprints and the pristine starter")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--show", metavar="ID", help="print a wrong version beside the right one, and run nothing")
     args = parser.parse_args(argv)
+    if args.show:
+        try:
+            print("\n".join(line for lab in args.labs for line in show(load_lab(Path("labs") / lab), args.show)))
+        except ValueError as error:
+            parser.error(str(error))
+        return 0
     audits = [audit_lab(Path("labs") / lab, write=args.write) for lab in args.labs]
     if args.json:
         print(json.dumps({a.lab.lab_id: _as_dict(a) for a in audits}))
@@ -362,6 +370,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         for audit in audits:
             _print(audit)
     return 1 if any(audit.findings for audit in audits) else 0
+
+
+def show(lab: Lab, mutant_id: str) -> Iterator[str]:
+    """Yield what a wrong version believes, and what it changes, spelling by spelling. Raises `ValueError`: no such id."""
+    known = {mutant.id: mutant for mutant in load_mutants(lab)}
+    if mutant_id not in known:
+        raise ValueError(f"{lab.lab_id} has no wrong version {shown(mutant_id)}. {did_you_mean(mutant_id, list(known))}".strip())
+    mutant = known[mutant_id]
+    yield f"{lab.lab_id}: as if {mutant.belief}\nseen: {mutant.seen}"
+    for spelling in mutant.all_spellings():
+        right = _source_of(lab, spelling)
+        names = (spelling.module or "solution.py", spelling.id)
+        yield from difflib.unified_diff(right.splitlines(), spelling.apply(right).splitlines(), *names, lineterm="")
+
+
+def _source_of(lab: Lab, mutant: Mutant) -> str:
+    """Return the text that the mutant changes: the solution, or a module of the engine."""
+    if mutant.module is None:
+        return (lab.solutions / "solution.py").read_text(encoding="utf-8")
+    return inspect.getsource(importlib.import_module(mutant.module))
 
 
 def _as_dict(audit: Audit) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mini_kv.labkit.audit import Audit, audit_mutants
+from mini_kv.labkit.audit import Audit, audit_mutants, main
 from mini_kv.labkit.failure import MAX_LINES, with_belief
 from mini_kv.labkit.lab import load_lab
 from mini_kv.labkit.misconception import fingerprint_file
@@ -290,3 +290,31 @@ def test_a_function_that_only_suffers_must_not_be_named_for_it(lab):
         "mutant once gets another's name for prefill: who is the first to ask has a table of its own"
         in audited(lab, mutants).findings
     )
+
+
+def test_a_wrong_version_is_read_beside_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab-05", "--show", "hit-not-passed"]) == 0
+    told, *differences = capsys.readouterr().out.split("--- solution.py\n")
+    assert told == (
+        "lab-05: as if the counter is enough; the manager knows which blocks were found\n"
+        "ask: who raises the reference count of the blocks that were found?\n"
+        "seen: seed 000, allocate(): hits are counted and never referenced\n"
+    )
+    changed = [[line for line in one.splitlines() if line[0] in "-+"] for one in differences]
+    right = "-    if kv.allocate_slots(request, num_new_tokens, new_computed_blocks=blocks) is None:"
+    assert changed == [
+        ["+++ hit-not-passed", right, "+    if kv.allocate_slots(request, num_new_tokens) is None:"],
+        [
+            "+++ hit-not-passed-2",
+            right,
+            "+    if kv.allocate_slots(request, num_new_tokens, new_computed_blocks=None) is None:",
+        ],
+        ["+++ hit-not-passed-3", right, "+    if kv.allocate_slots(request, num_new_tokens, 0) is None:"],
+    ]
+
+
+def test_a_wrong_version_that_is_not_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["lab-05", "--show", "hit-not-past"])
+    said = "error: lab-05 has no wrong version 'hit-not-past'. did you mean hit-not-passed?"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(said)
