@@ -1,6 +1,7 @@
 """Which test catches which wrong belief: runs every lab's mutants and writes down which tests caught them.
 
-    PYTHONPATH=book python -m mini_kv_book.kill_matrix
+    PYTHONPATH=book python -m mini_kv_book.kill_matrix              every lab
+    PYTHONPATH=book python -m mini_kv_book.kill_matrix lab-05       this lab; the others stay as recorded
 
 A quarter of a second per mutant, so it is not part of a build: the result is kept, and a test compares it with the
 labs' mutants and tests. It holds what a mutant's author believes and the names of the tests, and no code, so that a
@@ -10,7 +11,9 @@ student's book may show it.
 import ast
 import json
 import re
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -107,16 +110,16 @@ def _order_of(lab: Lab) -> list[str]:
     return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
-def main() -> None:
-    """Audit every lab and write the matrix, a line per mutant."""
-    labs = []
+def main(names: Sequence[str]) -> None:
+    """Audit these labs, or all of them, and write the matrix, a line per mutant."""
+    labs, recorded = [], json.loads(RECORDING.read_text(encoding="utf-8"))
     for folder in sorted(LABS.glob("lab-*")):
-        kills = _kills_of(folder)
+        kills = recorded[folder.name] if names and folder.name not in names else _kills_of(folder)
         lines = ",\n".join(f"  {json.dumps(mutant)}: {json.dumps(kill)}" for mutant, kill in kills.items())
         labs.append(f" {json.dumps(folder.name)}: {{\n{lines}\n }}")
-        print(f"{folder.name}: {len(kills)} mutants")
+        print(f"{folder.name}: {len(kills)} mutants{'' if not names or folder.name in names else ', as recorded'}")
     RECORDING.write_text("{\n" + ",\n".join(labs) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -19,8 +19,9 @@ class BlockPool:
 
     The whole state is in `blocks` (each with its `ref_cnt`, the number of tables that hold it), `null_block` and
     `free_block_queue`. Keep nothing beside it, and leave `__init__` as it is: between your calls the tests move blocks
-    with the engine's pool. The queue is lab-02's: `popleft_n(n)` takes n blocks or none, `remove(block)` takes one from
-    wherever it is, `prepend_n(blocks)` puts several at the front in their order.
+    with the engine's pool. The queue is lab-02's: `num_free_blocks` counts its blocks, `popleft_n(n)` takes n of them
+    or raises `OutOfBlocksError` and takes none, `remove(block)` takes one from wherever it is, `prepend_n(blocks)` puts
+    several at the front in their order.
 
     After every call, whether it returned or raised:
 
@@ -69,7 +70,8 @@ class BlockPool:
         """Add one reference to each of these blocks, for one more table that holds them.
 
         They may be held or free, and the null block may be among them. What must be true of the queue and of the null
-        block after every call is above. The blocks are all different. Cost: O(len(blocks)), however long the queue is.
+        block after every call is above. The blocks are all different, null blocks aside. Cost: O(len(blocks)), however
+        long the queue is.
 
         Example, a pool of 4: A holds 1 and 2, the queue is 3. `touch` on 2 and 3 leaves the counts 1 2 1 and an
         empty queue.
@@ -82,9 +84,9 @@ class BlockPool:
         The free ones are at the front of the queue, in the order given: the first of them is the next to be handed out.
         Null blocks, however many, are passed over.
 
-        One wrong block, and the whole call changes nothing: raises `BlockStateError(message, block_ids)` if a block is
-        given twice, or if no table holds it. Callers pass `reversed(table)`, which can be walked through only once.
-        Cost: O(number of blocks).
+        One wrong block, and the whole call changes nothing: raises `BlockStateError(message, block_ids)`, with the ids
+        of the wrong ones, if a block is given twice, or if no table holds it. Callers pass `reversed(table)`, an
+        iterator: it can be walked through only once. Cost: O(number of blocks).
 
         Example, a pool of 4: A holds 1 and 2, B holds 2, the queue is 3. `free_blocks` on A's 2 and 1, in this
         order, leaves 2 with B, and the queue 1 3. On 1 once more: raises, and the queue is 1 3 still.

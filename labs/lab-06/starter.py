@@ -69,14 +69,15 @@ class KVCacheManager(engine.KVCacheManager):
             slots     | yes            | in the hit    | yes                   | yes                |
             cached    | yes            | yes           | full, known tokens    | never              |
 
-        The first two come as `request.num_computed_tokens + num_new_computed_tokens`: a hit is counted in one of the
-        two, and its blocks are in `new_computed_blocks.blocks[0]`.
+        The first two columns are `request.num_computed_tokens + num_new_computed_tokens` tokens. Some callers have
+        added the hit to the first number already, others pass it as the second: the sum is right either way. Its blocks
+        are `new_computed_blocks.blocks[0]`. Only a request that is not admitted yet brings a hit.
 
         Afterwards:
 
-        - the request is admitted, with its three entries;
-        - its table has blocks for all four columns, and no more: first the hit, one more reference on each of its
-          blocks, which are in the index already; at the end the new ones;
+        - the request is admitted, with its three entries; of its table, the blocks of the hit are cached already;
+        - its table has blocks for all four columns: first the hit, one more reference on each of its blocks, at the end
+          as many new ones as are missing; a table that is long enough stays as it is;
         - the blocks that this step fills are cached (`cache_blocks`).
 
         Returns the new blocks, often none: `KVCacheBlocks(([...],))`. The hit is not new.

@@ -113,7 +113,7 @@ def test_6_a_hit_that_no_request_holds_costs_its_blocks(lab: LabUnderTest) -> No
     lab.expect("free blocks B needs, while no request holds the hit", 3, need(kv, "B", 9, hit.blocks[0]))
 
 
-@points(2, ALLOCATE, why="a hit is the head of the table, held by one table more")
+@points(2, ALLOCATE, why="a hit is the head of the table: held by one table more, and cached already")
 def test_7_a_hit_begins_the_table(lab: LabUnderTest) -> None:
     """B brings the same prompt as A: its table begins with A's blocks, and only the rest is new."""
     kv = make_kv(lab, ALLOCATE, num_blocks=12, block_size=4)
@@ -325,7 +325,13 @@ def test_a_hit_that_is_adopted_first(lab: LabUnderTest) -> None:
     lab.expect("tables of B and C", [[1, 2, 3, 5], [1, 2, 3, 6]], [table(kv, "B"), table(kv, "C")])
 
 
-@points(1, ALLOCATE, stage="adversary", after="test_4_a_block_comes_with_the_token_that_needs_it")
+@points(
+    1,
+    ALLOCATE,
+    stage="adversary",
+    after="test_4_a_block_comes_with_the_token_that_needs_it",
+    why="a table that is long enough stays as it is: its blocks are there for later tokens",
+)
 def test_slots_of_rejected_drafts_are_used_again(lab: LabUnderTest) -> None:
     """Six drafts, all of them wrong: their slots stay A's, and its next tokens need no block for a while."""
     kv = make_kv(lab, ALLOCATE, num_blocks=9, block_size=4)

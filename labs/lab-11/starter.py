@@ -25,10 +25,11 @@ class Scheduler(engine.Scheduler):
     - `self.waiting`            the line: `peek_request()` and `pop_request()` at its front, which raise `IndexError` on
                                 an empty line, so ask `if self.waiting` first; `prepend_request(request)`
     - `self.requests`           all requests that are not finished, under their ids
-    - `self.kv_cache_manager`   `get_computed_blocks`, `allocate_slots`, `free`: each takes the request, not its id
+    - `self.kv_cache_manager`   `hit, num_hit_tokens = get_computed_blocks(request)`, `allocate_slots(request, ...)`,
+                                `free(request)`, and `block_pool`
     - `self.config`             the limits `max_num_batched_tokens` and `max_num_seqs`
-    - `self.admission`          `reserved_blocks(block_pool, request)`: how many blocks must stay free if it enters, or
-                                None
+    - `self.admission`          `reserved_blocks(block_pool, request)`: how many blocks `allocate_slots` is to keep free
+                                if it enters; None if it may not
 
     and on a request `num_tokens` (known), `num_computed_tokens` (with KV), `status`, `max_slots`, `stop_token_ids`.
 
@@ -55,9 +56,9 @@ class Scheduler(engine.Scheduler):
           not in the step. In a step in which a request gave way, no newcomer enters.
         - **A newcomer** lacks all known tokens but its hit: the answer before a preemption counts as known. It enters
           with `allocate_slots(request, num_new_tokens, num_hit_tokens, hit, reserved_blocks=...,
-          full_sequence_must_fit=True)`; the last, so that none enters on the strength of a first piece.
-        - **Blocks kept back**: if others run, it must leave free as many as `self.admission` says, and if that says
-          None, it may not enter. If none runs, the engine is idle, and nothing is kept back.
+          full_sequence_must_fit=True)`. It must fit whole, so that none enters on the strength of a first piece.
+        - **Blocks kept back**: if others run, `reserved_blocks` is what `self.admission` says, and if that is None,
+          it may not enter. If none runs, the engine is idle, and nothing is kept back.
         - **Who has entered** has left the line, is the last of the batch, is RUNNING, and has computed its hit and no
           more. At most `max_num_seqs` run. **Who cannot enter** is untouched, and so are all after it.
 
@@ -71,8 +72,8 @@ class Scheduler(engine.Scheduler):
         """Take all blocks from a running request and send it back to the line, as the next to be served.
 
         Afterwards its blocks are free, and cached still: unless others need the memory, it will find them again. It is
-        PREEMPTED, first in the line, since it came before all that wait, and has computed nothing. What it knows,
-        prompt and answer, it still knows. The preemption is counted, on the request and on the scheduler
+        out of the batch, PREEMPTED, and first in the line, since it came before all that wait. It has computed nothing.
+        What it knows, prompt and answer, it still knows. The preemption is counted, on the request and on the scheduler
         (`num_preemptions`).
 
         Example, blocks of 4: B has 13 tokens, 12 computed, in blocks 4 5 6; C waits. Afterwards B lacks 13 tokens, the
@@ -88,15 +89,16 @@ class Scheduler(engine.Scheduler):
         A request is through when the step computes the last of its known tokens. Then, and only then, the worker has
         sampled one token for it.
 
-        Raises `SchedulerError(message)`, with nothing changed on any request, unless each one in the step that is
-        through has one token and each other none (no entry, or an empty one). Otherwise, in the order of the step:
+        `scheduler_output.num_scheduled_tokens` says who is in the step, with how many tokens. Raises
+        `SchedulerError(message)`, with nothing changed on any request, unless those in the step that are through have
+        one token each, and the others in it none (no entry, or an empty one). Otherwise, in the order of the step:
 
         - the step's tokens are computed;
         - a new token is appended (`request.append_output_token_ids(token_id)`), and there is an `EngineCoreOutput` for
           it; it is known now, and will be computed by the next step;
         - a token of `stop_token_ids` ends its request as FINISHED_STOPPED; a request with more tokens than `max_slots`
           ends as FINISHED_LENGTH_CAPPED, since its last token is for its user and needs no slot. A stop token in last
-          place counts as a stop. `status.value` is the `finish_reason`;
+          place counts as a stop. The output says so: `EngineCoreOutput("A", [16], finish_reason=status.value)`;
         - who has ended is in the batch no more, holds no blocks, and is forgotten (`_finish`).
 
         Example: A (8 tokens, 4 computed) was in the step with 3 tokens, B (5 tokens, 4 computed) with 1. B's 9 is

@@ -31,6 +31,9 @@ def test_1_the_budget_is_handed_out_from_the_front(lab: LabUnderTest) -> None:
     lab.expect("the first step", "A 11, B 3", told(step))
     lab.expect("those who run", ["A", "B"], play.running)
     lab.expect("those who wait", [], play.waiting)
+    states = [play.scheduler.requests[name].status.value for name in "AB"]
+    why = "its status says where a request is: in the batch it is RUNNING"
+    lab.expect("status of A and B", ["running", "running"], states, why)
     got = [table(play.kv, "A"), table(play.kv, "B")]
     lab.expect("tables of A and B", [[1, 2, 3], [4]], got, why="11 tokens need 3 blocks, B's first 3 need one")
     play.finish(step)
@@ -79,7 +82,7 @@ def test_5_a_preempted_request_loses_its_blocks_and_keeps_its_tokens(lab: LabUnd
     b = play.scheduler.requests["B"]
     play.preempt("B")
     lab.expect("free queue without B", [6, 5, 4], free_queue(play.kv))
-    lab.expect("those who run", ["A"], play.running)
+    lab.expect("those who run", ["A"], play.running, why="B has no blocks to run with: it is out of the batch")
     lab.expect("those who wait", ["B", "C"], play.waiting, why="B came before all that wait")
     lab.expect("B's status", "preempted", b.status.value)
     lab.expect("B's computed tokens", 0, b.num_computed_tokens, why="keys and values without a block are nowhere")
@@ -105,7 +108,8 @@ def test_7_the_last_token_ends_a_request_and_is_never_computed(lab: LabUnderTest
     """A says its sixth token. Is that a seventeenth token to compute? Its keys and values would never be read."""
     play = the_figure(lab, UPDATE)
     play.steps(5)
-    lab.expect("requests that are not finished after five steps", ["A", "B"], list(play.scheduler.requests))
+    why = "A has 16 tokens and 16 slots: the next one is its last, and needs no slot"
+    lab.expect("requests that are not finished after five steps", ["A", "B"], list(play.scheduler.requests), why)
     lab.expect("A's slots, at most", 16, play.scheduler.requests["A"].max_slots, why="11 and 6, less the very last")
     lab.expect("what the sixth step brought", ["A says [16], length"], play.results())
     lab.expect("those who run", [], play.running)
