@@ -28,7 +28,7 @@ from mini_kv.core.invariants import LEDGER, InvariantViolationError
 from mini_kv.events.story import story
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
-from mini_kv.labkit.scoreboard import LabResult
+from mini_kv.labkit.scoreboard import ACTS_AS_IF, LabResult
 from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.viz.text import LEGEND, draw_state
 
@@ -168,7 +168,7 @@ def _kind(error: BaseException, source: str) -> str:
 def with_belief(message: str, belief: str) -> str:
     """Return the message with the belief in front of the last lines; the calls and the drawing give way to it."""
     said = []
-    for line in f"your code acts as if {belief}".splitlines():
+    for line in f"{ACTS_AS_IF}{belief}".splitlines():
         said += textwrap.wrap(line, WIDTH, subsequent_indent="     ")
     lines = message.splitlines()
     drawn = next((n for n, line in enumerate(lines) if line.startswith(("   calls ", "   state "))), len(lines))
@@ -180,7 +180,7 @@ def with_belief(message: str, belief: str) -> str:
     return "\n".join([*lines[:end], *said, *lines[end:]])
 
 
-PARTS = ("   expected ", "   calls ", "   state ", "your code acts as if ", "why: ", "at:  ", "hint: ")
+PARTS = ("   expected ", "   calls ", "   state ", ACTS_AS_IF, "why: ", "at:  ", "hint: ")
 """How the parts of a failure begin, after its first lines, which say what is wrong."""
 
 

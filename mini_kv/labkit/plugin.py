@@ -31,7 +31,7 @@ from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.lab import Lab, is_lab_test, load_lab
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.progress import record_run
-from mini_kv.labkit.scoreboard import ENDED, LabResult, State, draw_brief, draw_scoreboard
+from mini_kv.labkit.scoreboard import ACTS_AS_IF, ENDED, LabResult, State, draw_brief, draw_scoreboard
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, Interrupted, hard_limit, memory_limit, seconds_of, time_limit
 
 WAIT = 12
@@ -456,7 +456,7 @@ def _name_beliefs(config: pytest.Config) -> None:
             told, first.message, first.belief = first.message, with_belief(first.message, belief), belief
             _tell_again(config, told, first.message)
             for xml in junit:
-                xml.add_global_property(f"{lab_id} {function}", f"your code acts as if {belief}")
+                xml.add_global_property(f"{lab_id} {function}", f"{ACTS_AS_IF}{belief}")
 
 
 def _tell_again(config: pytest.Config, told: str, message: str) -> None:

@@ -16,6 +16,9 @@ from mini_kv.labkit.lab import Lab, all_labs, run_command
 ENDED = "Python ended in this test, before the test did"
 """The message of a test that runs, in the files: it stays if Python is killed, or held by C until its time is over."""
 
+ACTS_AS_IF = "your code acts as if "
+"""How a belief is told: of a slip it is as true as of a misunderstanding."""
+
 
 @unique
 class State(StrEnum):
@@ -114,14 +117,15 @@ def draw_brief(implementation: Implementation, results: Sequence[LabResult], pri
 
 
 def _others(failed: Sequence[LabResult]) -> list[str]:
-    """Return the line that counts the failures behind the first; none if it is the only one."""
+    """Return the line that counts the failures behind the first, and what is known of other functions; or nothing."""
     if len(failed) == 1:
         return []
     first, *others = failed
     here = sum(result.function == first.function for result in others)
     told = f"{len(others)} more {'failures' if others[1:] else 'failure'}"
     told += f", {here} of them in {first.short_function}" if here else ""
-    return [f"  {told}; all of them:  mini-kv run {first.lab.lab_id.removeprefix('lab-')} --all"]
+    beliefs = [f"  in {one.short_function} {ACTS_AS_IF}{one.belief.splitlines()[0]}" for one in others if one.belief]
+    return [f"  {told}; all of them:  mini-kv run {first.lab.lab_id.removeprefix('lab-')} --all", *beliefs]
 
 
 def _ran(implementation: Implementation) -> str:

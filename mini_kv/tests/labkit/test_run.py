@@ -59,7 +59,7 @@ def test_the_first_run_says_where_to_begin(lab: Lab) -> None:
         "",
         "  [..............................]  0 of 50 points   20 todo",
         "  next: test_1_first_request_populates_a_cold_cache",
-        "        labs/lab-05/starter.py:14 prefill, about 40 minutes",
+        "        labs/lab-05/starter.py:14 prefill, about 30 minutes",
     ]
 
 
@@ -83,6 +83,18 @@ def test_one_failure_and_how_many_more(lab: Lab) -> None:
     assert sum(line.startswith("lab-05  test_") for line in everything) == 3
     status, hint = mini_kv("hint", "05")
     assert (status, hint[0]) == (0, "prefill, where your last run got stuck:")
+
+
+def test_what_is_known_of_another_function_is_one_line(lab: Lab) -> None:
+    """The first failure names its own belief; that of `ref_counts` would be found by `--all` only."""
+    wrong = SOLUTION.replace("= kv.get_computed_blocks(request)", "= None, 0").replace("in table]", "in reversed(table)]")
+    lab.starter.write_text(wrong, encoding="utf-8")
+    _, lines = mini_kv("run", "05")
+    assert lines[-4:-1] == [
+        "  1 more failure; all of them:  mini-kv run 05 --all",
+        "  in ref_counts your code acts as if tables are read in the order in which they are freed",
+        "  [#########.....................]  15 of 50 points   6 pass, 2 fail, 12 wait",
+    ]
 
 
 def test_a_pass_says_what_it_is_worth(lab: Lab) -> None:
