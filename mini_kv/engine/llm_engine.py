@@ -24,7 +24,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError
-from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups, with_cache_dtype
 from mini_kv.core.sched.config import longest_request
@@ -63,6 +63,7 @@ class LLMEngine:
         tokenizer: TextTokenizer | None = None,
         config: EngineConfig | None = None,
         *,
+        make_groups: Callable[[Mapping[str, KVCacheSpec]], tuple[KVCacheGroupSpec, ...]] = get_kv_cache_groups,
         make_manager: Callable[..., KVCacheManager] = KVCacheManager,
         make_runner: Callable[..., ModelRunner] = ModelRunner,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
@@ -73,6 +74,7 @@ class LLMEngine:
             model: an object with the methods of `CausalLM`.
             tokenizer: without one, prompts are token ids, and outputs have no text.
             config: sizes. Of `max_model_len` and the model's own `max_position_embeddings` the smaller one counts.
+            make_groups: makes the groups of layers; for a learner's own.
             make_manager: makes the cache manager; for observers.
             make_runner: makes the runner; likewise.
             make_scheduler: makes the scheduler; likewise.
@@ -85,7 +87,7 @@ class LLMEngine:
         limits = replace(config.scheduler, max_model_len=longest)
         self.config = config = replace(config, scheduler=limits)
         specs = with_cache_dtype(model.get_kv_cache_spec(config.block_size), config.kv_cache_dtype)
-        groups = get_kv_cache_groups(specs)
+        groups = make_groups(specs)
         if config.num_blocks is not None:
             kv_cache_config = KVCacheConfig(config.num_blocks, groups)
         else:
