@@ -52,11 +52,13 @@ SUPPORTED = (
     "gpt2",
     "deepseek_v2",
     "deepseek_v3",
+    "gemma3n_text",
 )
 """Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
 
 They do so on small checkpoints made up for it, with random weights, not on those that are published. "gemma3" is the
-large models, which also read pictures; here they read text.
+large models, which also read pictures; here they read text. "gemma3n_text" is the part of Gemma 3n that reads text: its
+last layers have no keys and values of their own, they read another layer's.
 """
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -147,13 +149,13 @@ class HuggingFaceModel:
         witness = _Witness()
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.forward(zero, zero, witness, zero)
-        seen = [layer.number for layer in witness.layers]
-        if seen != list(range(num_layers)):
+        owners = {layer.number: layer for layer in reversed(witness.layers)}
+        if len(witness.layers) != num_layers or sorted(owners) != list(range(len(owners))):
             raise ConfigError(
-                f"{type(self._model).__name__} has {num_layers} layers, and {seen} looked back: the others keep "
-                "something else than keys and values, which mini_kv has no place for"
+                f"{type(self._model).__name__} has {num_layers} layers, and {[each.number for each in witness.layers]} "
+                "looked back: the others keep something else than keys and values, which mini_kv has no place for"
             )
-        return witness.layers
+        return [owners[number] for number in range(len(owners))]
 
     def _check_against(self, right: Tensor) -> None:
         """Raise `ConfigError` unless the logits are these, and a window that the config speaks of is one of a layer."""
@@ -227,7 +229,8 @@ def _check_sizes(text: dict[str, Any]) -> None:
     """Raise `ConfigError` for a size that is no positive whole number, and for an unknown dtype."""
     for name in SIZES:
         value = text.get(name)
-        if value is not None and (type(value) is not int or value < 1):
+        per_layer = value if name == "intermediate_size" and isinstance(value, list) else [value]  # as in Gemma 3n
+        if value is not None and any(type(each) is not int or each < 1 for each in per_layer):
             raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
     dtype = text.get("dtype", text.get("torch_dtype"))
     if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
@@ -287,6 +290,19 @@ class _Witness:
         return torch.zeros_like(query)
 
 
+def _owning_layer(module: Any) -> int:
+    """Return the number of the layer whose keys and values this one reads: its own, unless it shares another's.
+
+    Then it is the last layer of its kind that has some, and what comes as key and value is that layer's once more. So
+    the allocation of one layer is that of all that share it. Source: transformers `Gemma3nTextConfig.kv_sharing_modes`;
+    vLLM `add_kv_sharing_layers_to_kv_cache_groups` (v1/worker/utils.py).
+    """
+    if not getattr(module, "is_kv_shared_layer", False):
+        return int(module.layer_idx)
+    modes = zip(module.config.kv_sharing_modes, module.config.layer_types, strict=True)
+    return max(layer for layer, mode in enumerate(modes) if mode == ("store", module.layer_type))
+
+
 def _register() -> None:
     """Add our function to transformers' registry; again and again is the same as once, and other names stay."""
     from transformers import AttentionInterface
@@ -321,7 +337,7 @@ def _attention_function(
         logits_soft_cap=more.get("softcap"),
         sinks=more.get("s_aux"),
     )
-    layer: Any = module.layer_idx
+    layer = _owning_layer(module)
     query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
     latents: Latents | None = more.get("mini_kv_latents")
     if latents is not None:

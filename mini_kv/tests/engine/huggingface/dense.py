@@ -14,10 +14,14 @@ class DensePast:
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         self.options: dict[int, AttentionOptions] = {}
+        self.last_layer = 0
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         self.options[layer] = options
         empty = key[:0]
+        if 0 < layer <= self.last_layer:  # it shares what that layer has kept in this step
+            key = value = empty
+        self.last_layer = layer
         keys = self.keys[layer] = torch.cat((self.keys.get(layer, empty), key))
         values = self.values[layer] = torch.cat((self.values.get(layer, empty), value))
         per_head = query.shape[1] // key.shape[1]
