@@ -110,6 +110,10 @@ class LLMEngine:
         )
         self._poison = KVPoison(self.kv_cache_manager.block_pool, self.model_runner) if config.debug_poison else None
         speculative = config.speculative_config
+        if speculative is not None and self.kv_cache_manager.coordinator.has_states:
+            raise ConfigError(
+                "speculative_config: a layer keeps states, and wrong drafts cannot be taken back out of them"
+            )
         self.proposer = NgramProposer(speculative) if speculative is not None else None
         """Who guesses tokens; `None`: no one, and a step brings a request one token."""
         self.stats = EngineStats()
@@ -147,6 +151,8 @@ class LLMEngine:
         salt is wrong; nothing is added then, nor after any other exception.
         """
         params = params or SamplingParams()
+        if n > 1 and self.kv_cache_manager.coordinator.has_states:
+            raise ConfigError(f"n of request {request_id!r} is {n}, but a layer keeps states, which are not forked")
         check_request(self.config, self.tokenizer, request_id, params, n, cache_salt)
         token_ids = prompt_token_ids(request_id, prompt, self.model, self.tokenizer)
         names = [sample_name(request_id, index) for index in range(n)]

@@ -22,11 +22,18 @@ from torch import Tensor
 
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MLAAttentionSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.engine.checkpoint import SIZES
 from mini_kv.engine.contiguous import NoCache
 from mini_kv.engine.interface import Attend
 from mini_kv.engine.latent_attention import Latents, attend_to_latents
+from mini_kv.engine.lightning_attention import leave_states_to_attend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,12 +60,13 @@ SUPPORTED = (
     "deepseek_v2",
     "deepseek_v3",
     "gemma3n_text",
+    "minimax",
 )
 """Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
 
 They do so on small checkpoints made up for it, with random weights, not on those that are published. "gemma3" is the
 large models, which also read pictures; here they read text. "gemma3n_text" is the part of Gemma 3n that reads text: its
-last layers have no keys and values of their own, they read another layer's.
+last layers have no keys and values of their own, they read another layer's. "minimax" has layers that keep a state.
 """
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -90,6 +98,7 @@ class HuggingFaceModel:
         _register()
         right = _logits_of_its_own(model.eval()) if untested else None
         config = model.config.get_text_config()
+        leave_states_to_attend(model)
         model.set_attn_implementation(INTERFACE if config is model.config else {"text_config": INTERFACE})
         self._model = model.eval().requires_grad_(False)
         self.vocab_size: int = config.vocab_size
@@ -121,7 +130,10 @@ class HuggingFaceModel:
         specs = dict[str, KVCacheSpec]()
         for layer, seen in enumerate(self._layers):
             shape = (block_size, seen.num_kv_heads, seen.head_size, self.dtype.itemsize)
-            if seen.is_latent:
+            if seen.is_state:
+                square = (seen.num_kv_heads, seen.head_size, seen.head_size)
+                specs[f"layers.{layer}"] = MambaSpec(block_size, shapes=(square,), dtypes_bytes=(self.dtype.itemsize,))
+            elif seen.is_latent:
                 specs[f"layers.{layer}"] = MLAAttentionSpec(*shape)
             elif seen.sliding_window is None:
                 specs[f"layers.{layer}"] = FullAttentionSpec(*shape)
@@ -250,7 +262,8 @@ def _reason(config: dict[str, Any]) -> str:
     if config.get("is_encoder_decoder") or config.get("cross_attention_layers"):
         return "cross attention reads an encoder's keys, which are no past of ours"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
-        return "a state-space or linear-attention layer keeps a running state, not keys and values"
+        kept = "a state-space or linear-attention layer keeps a running state, not keys and values"
+        return f"{kept}, and the only such layers that mini_kv computes are MiniMax's"
     if "chunked_attention" in config.get("layer_types", ()) or config.get("attention_chunk_size"):
         return "a layer that attends in chunks says so by a mask alone, which mini_kv does not take"
     if config.get("alibi") or str(config.get("position_embedding_type", "")) == "alibi":
@@ -274,6 +287,8 @@ class _Layer:
     sliding_window: int | None
     is_latent: bool
     """Whether the key is also the value."""
+    is_state: bool
+    """Whether it keeps a state, a square matrix per head."""
 
 
 @dataclass(slots=True)
@@ -286,7 +301,8 @@ class _Witness:
         if not query.shape[-1] == key.shape[-1] == value.shape[-1]:
             sizes = f"{query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}"
             raise ConfigError(f"layer {layer}: heads of queries, keys and values differ in size: {sizes}")
-        self.layers.append(_Layer(layer, key.shape[1], key.shape[2], options.sliding_window, key is value))
+        is_state = options.decay is not None
+        self.layers.append(_Layer(layer, key.shape[1], key.shape[2], options.sliding_window, key is value, is_state))
         return torch.zeros_like(query)
 
 

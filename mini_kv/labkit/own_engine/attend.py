@@ -9,10 +9,11 @@ from torch import Tensor
 
 from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.linear import StateCache
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.engine.kv_memory import Layers
-from mini_kv.engine.model_runner import RunnerParts
+from mini_kv.engine.model_runner import PagedAttend, RunnerParts
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.learner_parts import OwnParts
 
@@ -46,6 +47,8 @@ class OwnAttend:
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """See `Attend`."""
         kv_cache, group = self._layers[layer]
+        if isinstance(kv_cache, StateCache):
+            return PagedAttend(self._layers, self._metadata, self._backend)(layer, query, key, value, options)
         metadata = self._metadata[group]
         uses_kernels = metadata.max_query_len == 1
         has_kernel = self._own.write_kernel is not None or self._own.decode_kernel is not None

@@ -23,7 +23,7 @@ DTYPES = dict.fromkeys(
 )
 DTYPES |= dict.fromkeys(("olmo2", "smollm3", "phi3", "gpt2"), torch.float64)
 DTYPES["gemma3n_text"] = torch.float64
-WITH_EXPERTS = ("gpt_oss", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+WITH_EXPERTS = ("gpt_oss", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "minimax")
 DTYPES |= dict.fromkeys(WITH_EXPERTS, torch.float32)  # transformers' experts do no float64
 
 SIZES: dict[str, Any] = {
@@ -114,6 +114,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "hidden_size_per_layer_input": 8,
         "laurel_rank": 8,
         **UNTIED,
+    },
+    "minimax": {
+        "num_key_value_heads": 4,
+        "num_local_experts": 4,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "block_size": 4,
     },
 }
 """What each adds to the sizes."""

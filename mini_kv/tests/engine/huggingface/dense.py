@@ -27,6 +27,11 @@ class DensePast:
         per_head = query.shape[1] // key.shape[1]
         keys, values = keys.repeat_interleave(per_head, dim=1), values.repeat_interleave(per_head, dim=1)
         scores = torch.einsum("qhd,khd->hqk", query, keys) * options.scale_for(query.shape[-1])
+        if options.decay is not None:
+            scores = torch.einsum("qhd,khd->hqk", query, keys)
+            ages = torch.arange(len(keys) - len(query), len(keys))[:, None] - torch.arange(len(keys))
+            faded = options.decay[:, None, None] ** ages.clamp(min=0) * (ages >= 0)
+            return torch.einsum("hqk,khd->qhd", scores * faded, values)
         if options.logits_soft_cap is not None:
             scores = options.logits_soft_cap * torch.tanh(scores / options.logits_soft_cap)
         scores = scores.masked_fill(~visible(len(query), len(keys), options), -torch.inf)
