@@ -8,10 +8,10 @@
 In reading order: `block_table` (which blocks a request has, and which slot a token gets), `kv_cache` (where keys and
 values lie; writing, gathering and copying them), `quantized` (the same in 8 bits), `metadata` (what a step tells every
 layer), `options` (who sees whom), `reference` (attention over blocks, the obvious way), `plain` (the same in 60 lines
-of torch), `merge` (two parts of one attention put together), `torch_reader`, `torch_plan` and `torch_backend` (fast on
-a CPU), `triton_kernels`, `triton_plan` and `triton_backend` (fast on a GPU), `flashinfer_backend` and
-`flash_attn_backend` (other people's kernels, where they are installed), `argument_checks` (what cannot work is
-refused), `backends` (the two calls above: which of all these to use, and why).
+of torch), `merge` (two parts of one attention put together), `linear` (layers that keep a state), `torch_reader`,
+`torch_plan` and `torch_backend` (fast on a CPU), `triton_kernels`, `triton_plan` and `triton_backend` (fast on a GPU),
+`flashinfer_backend` and `flash_attn_backend` (other people's kernels, where they are installed), `argument_checks`
+(what cannot work is refused), `backends` (the two calls above: which of all these to use, and why).
 
 (*) In the engine, layers of several groups share tensors, which its model runner allocates.
 

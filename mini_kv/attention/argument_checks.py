@@ -20,6 +20,8 @@ def check_attention(
 ) -> None:
     """Raise `ConfigError` unless the arguments of `paged_attention` belong together."""
     _check_query(query, kv_cache)
+    if options.decay is not None:
+        raise ConfigError("a layer with a decay keeps a state, and no keys and values: see paged_linear_attention")
     if options.sinks is not None and options.sinks.shape != query.shape[1:2]:
         num_heads = query.shape[1]
         raise ConfigError(f"sinks is {list(options.sinks.shape)}; it must be [num_heads], here [{num_heads}]")

@@ -26,6 +26,8 @@ class AttentionOptions:
     """Scores become `cap * tanh(score / cap)`, as in Gemma 2."""
     sinks: Tensor | None = None
     """`[num_heads]`: a score that takes part in each softmax and stands for no token, as in GPT-OSS."""
+    decay: Tensor | None = None
+    """`[num_heads]`: no attention to tokens, but to a state that fades by this factor at each; see `linear`."""
 
     def __post_init__(self) -> None:
         for name in ("sliding_window", "chunk_size"):

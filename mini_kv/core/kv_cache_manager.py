@@ -22,7 +22,6 @@ from mini_kv.core.block import BlockFactory, KVCacheBlock
 from mini_kv.core.block_hash import get_hash_function
 from mini_kv.core.checks import check_admitted, check_allocation, check_cache_salt, check_fork, check_watermark
 from mini_kv.core.copy_on_write import CopyOnWrite
-from mini_kv.core.kv_cache_coordinator import get_kv_cache_coordinator
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.quiet import QuietStretches
@@ -86,7 +85,7 @@ class KVCacheManager:
             make_queue=parts.make_queue,
             make_index=parts.make_index,
         )
-        self.coordinator = get_kv_cache_coordinator(kv_cache_config, self.block_pool, parts.manager_classes)
+        self.coordinator = parts.make_coordinator(kv_cache_config, self.block_pool, parts.manager_classes)
         self.copy_on_write = CopyOnWrite(self.coordinator, self.block_pool)
         self.max_in_flight_tokens = max_in_flight_tokens
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)

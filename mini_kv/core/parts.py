@@ -13,7 +13,7 @@ from mini_kv.core.block_hash import RequestBlockHasher, get_request_block_hasher
 from mini_kv.core.block_pool import BlockHashToBlockMap, BlockPool
 from mini_kv.core.free_blocks import QueueFactory
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
-from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
+from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES, KVCacheCoordinator, get_kv_cache_coordinator
 from mini_kv.core.kv_cache_interface import KVCacheSpec
 from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 from mini_kv.core.stats import PrefixCacheStats
@@ -33,5 +33,6 @@ class KVCacheParts:
         default_factory=lambda: MANAGER_CLASSES
     )
     """The manager of a group, by the kind of its spec."""
+    make_coordinator: Callable[..., KVCacheCoordinator] = get_kv_cache_coordinator
     make_block_hasher: Callable[..., RequestBlockHasher] = get_request_block_hasher
     make_stats: Callable[[], PrefixCacheStats] = PrefixCacheStats

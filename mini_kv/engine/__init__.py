@@ -10,8 +10,9 @@ text at a time, without a cache and with a contiguous one: the oracle), `kv_memo
 memory that holds no KV must not be read as KV), `tokenizer` (text to token ids and back), `errors`,
 `weights_file` and `checkpoint` (a model's files, checked while they are read), `generation_screen` and `generate_text`
 (the engine at a terminal). Checkpoints that others have trained run by way of transformers: `hf`, and
-`latent_attention` (one vector in place of keys and values). Blocks that the pool evicts go on in `mini_kv.tiers`:
-`kv_transfer`, `tiered_engine`. `tensor_parallel`: a model cut over several processes.
+`latent_attention` (one vector in place of keys and values), `lightning_attention` (a running state). Blocks that the
+pool evicts go on in `mini_kv.tiers`: `kv_transfer`, `tiered_engine`. `tensor_parallel`: a model cut over several
+processes.
 
 Needs torch, like `mini_kv.attention`.
 """

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mini_kv.attention.linear import linear_attention
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import AttentionSpec
@@ -41,6 +42,9 @@ class NoCache:
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Attend to the tokens of this step alone."""
+        if options.decay is not None:
+            nothing = query.new_zeros(*query.shape[1:], query.shape[-1])
+            return linear_attention(query, key, value, options.decay, nothing)[0]
         return _look_back(query, key, value, options)
 
     def end_step(self, num_new_tokens: int) -> None:

@@ -127,6 +127,13 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add those that say how tokens are chosen."""
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="tokens of each answer (default: 64)")
     parser.add_argument(
+        "--min-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens before which nothing ends an answer: the model may not choose to (default: 0)",
+    )
+    parser.add_argument(
         "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default: 0.8)"
     )
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default: all)")
@@ -342,6 +349,7 @@ def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
         top_k=args.top_k,
         top_p=args.top_p,
         min_p=args.min_p,
+        min_tokens=args.min_tokens,
         logprobs=args.logprobs,
         seed=args.seed,
         stop_token_ids=getattr(engine.model, "eos_token_ids", ()),  # a chat model has several

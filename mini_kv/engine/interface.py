@@ -27,7 +27,8 @@ class Attend(Protocol):
         """Return `[num_tokens, num_heads, head_size]`: what each query makes of all that it may see.
 
         Args:
-            layer: which one, counted from 0.
+            layer: which one, counted from 0. Layers that share keys and values call by the same number, with the same
+                keys and values: to keep these again changes nothing.
             query: `[num_tokens, num_heads, head_size]`, rotated: the step's new tokens, one request after the other.
             key: `[num_tokens, num_kv_heads, head_size]`, rotated.
             value: the same shape.

@@ -13,25 +13,26 @@ import torch
 from torch import Tensor
 
 from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.linear import StateCache
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheConfig
+from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheConfig, MambaSpec
 from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
 from mini_kv.engine.interface import CausalLM
 
-Layers = Sequence[tuple[PagedKVCache, int]]
+Layers = Sequence[tuple[PagedKVCache | StateCache, int]]
 """The KV memory of each layer, and the group of the layer."""
 
 
 def allocate_kv_cache_tensors(
     model: CausalLM, kv_cache_config: KVCacheConfig
-) -> tuple[list[Tensor], list[tuple[PagedKVCache, int]]]:
+) -> tuple[list[Tensor], list[tuple[PagedKVCache | StateCache, int]]]:
     """Return the KV memory, and for each layer of the model its view of it and its group.
 
     There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`; in 8 bits they are
     bytes, and so is their dtype. The first layers of all groups look at the first tensor, each in its own shape; a
     block belongs to one group at a time, so none ever sees another's numbers.
 
-    Raises `ConfigError` for a layer that keeps something other than keys and values.
+    Raises `ConfigError` for a layer that keeps something other than keys and values, or one square state per head.
     """
     groups = kv_cache_config.kv_cache_groups
     specs = [group.kv_cache_spec for group in groups]
@@ -39,19 +40,22 @@ def allocate_kv_cache_tensors(
     dtype = torch.uint8 if is_narrow else model.dtype
     page_size = specs[0].page_size_bytes  # the planner has made it the same in all groups
     tensors: list[Tensor] = []
-    views: dict[str, tuple[PagedKVCache, int]] = {}
+    views: dict[str, tuple[PagedKVCache | StateCache, int]] = {}
     for users in get_kv_cache_tensors(groups):
         shape = (kv_cache_config.num_blocks, page_size // dtype.itemsize)
         tensors.append(torch.zeros(shape, dtype=dtype, device=model.device))
         for group_id, names in enumerate(users):
             for name in names:
-                views[name] = (_view(tensors[-1], name, specs[group_id]), group_id)
+                views[name] = (_view(tensors[-1], name, specs[group_id], model.dtype), group_id)
     names_in_order = model.get_kv_cache_spec(specs[0].block_size)
     return tensors, [views[name] for name in names_in_order]
 
 
-def _view(tensor: Tensor, name: str, spec: object) -> PagedKVCache:
+def _view(tensor: Tensor, name: str, spec: object, dtype: torch.dtype) -> PagedKVCache | StateCache:
     """Return one layer's view of a tensor; bytes of padding are in none."""
+    if isinstance(spec, MambaSpec) and len(spec.shapes) == 1 and len(spec.shapes[0]) == 3:
+        states = tensor[:, : spec.real_page_size_bytes // tensor.dtype.itemsize].view(dtype)
+        return StateCache(states.unflatten(1, spec.shapes[0]), spec.block_size)
     if not isinstance(spec, AttentionSpec):
         raise ConfigError(f"{name} keeps no keys and values, but {type(spec).__name__}")
     used = tensor[:, : spec.real_page_size_bytes // tensor.dtype.itemsize]

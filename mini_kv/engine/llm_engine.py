@@ -24,7 +24,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from mini_kv.core.errors import ConfigError, RepeatedRequestError
-from mini_kv.core.kv_cache_interface import KVCacheConfig
+from mini_kv.core.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups, with_cache_dtype
 from mini_kv.core.sched.config import longest_request
@@ -63,6 +63,7 @@ class LLMEngine:
         tokenizer: TextTokenizer | None = None,
         config: EngineConfig | None = None,
         *,
+        make_groups: Callable[[Mapping[str, KVCacheSpec]], tuple[KVCacheGroupSpec, ...]] = get_kv_cache_groups,
         make_manager: Callable[..., KVCacheManager] = KVCacheManager,
         make_runner: Callable[..., ModelRunner] = ModelRunner,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
@@ -73,6 +74,7 @@ class LLMEngine:
             model: an object with the methods of `CausalLM`.
             tokenizer: without one, prompts are token ids, and outputs have no text.
             config: sizes. Of `max_model_len` and the model's own `max_position_embeddings` the smaller one counts.
+            make_groups: makes the groups of layers; for a learner's own.
             make_manager: makes the cache manager; for observers.
             make_runner: makes the runner; likewise.
             make_scheduler: makes the scheduler; likewise.
@@ -85,7 +87,7 @@ class LLMEngine:
         limits = replace(config.scheduler, max_model_len=longest)
         self.config = config = replace(config, scheduler=limits)
         specs = with_cache_dtype(model.get_kv_cache_spec(config.block_size), config.kv_cache_dtype)
-        groups = get_kv_cache_groups(specs)
+        groups = make_groups(specs)
         if config.num_blocks is not None:
             kv_cache_config = KVCacheConfig(config.num_blocks, groups)
         else:
@@ -108,6 +110,10 @@ class LLMEngine:
         )
         self._poison = KVPoison(self.kv_cache_manager.block_pool, self.model_runner) if config.debug_poison else None
         speculative = config.speculative_config
+        if speculative is not None and self.kv_cache_manager.coordinator.has_states:
+            raise ConfigError(
+                "speculative_config: a layer keeps states, and wrong drafts cannot be taken back out of them"
+            )
         self.proposer = NgramProposer(speculative) if speculative is not None else None
         """Who guesses tokens; `None`: no one, and a step brings a request one token."""
         self.stats = EngineStats()
@@ -145,6 +151,8 @@ class LLMEngine:
         salt is wrong; nothing is added then, nor after any other exception.
         """
         params = params or SamplingParams()
+        if n > 1 and self.kv_cache_manager.coordinator.has_states:
+            raise ConfigError(f"n of request {request_id!r} is {n}, but a layer keeps states, which are not forked")
         check_request(self.config, self.tokenizer, request_id, params, n, cache_salt)
         token_ids = prompt_token_ids(request_id, prompt, self.model, self.tokenizer)
         names = [sample_name(request_id, index) for index in range(n)]

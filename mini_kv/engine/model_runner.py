@@ -23,6 +23,7 @@ from torch import Tensor
 from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.block_table import BlockTable, SlotMapping, compute_slot_mapping
 from mini_kv.attention.kv_cache import copy_blocks
+from mini_kv.attention.linear import StateCache, paged_linear_attention
 from mini_kv.attention.metadata import AttentionMetadata, build_metadata
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.kv_cache_interface import KVCacheConfig
@@ -44,6 +45,9 @@ class PagedAttend:
         """See `Attend`. All writes come first: a request may read a block that another one fills in this very step."""
         kv_cache, group = self.layers[layer]
         metadata = self.metadata[group]
+        if isinstance(kv_cache, StateCache):
+            assert options.decay is not None  # so the model has said what it keeps
+            return paged_linear_attention(query, key, value, options.decay, kv_cache, metadata)
         write_kv(key, value, kv_cache, metadata.slot_mapping, backend=self.backend)
         out, _ = paged_attention(query, kv_cache, metadata, options, backend=self.backend)
         return out

@@ -34,6 +34,11 @@ class LabFunction:
 
 
 _PLACES = tuple(place.name for place in fields(OwnParts))
+NOT_FOR = {
+    "one group": "it gives slots to one group of layers, and this model has several",
+    "windows": "not needed by this model: no layer has a window (add --windows)",
+}
+"""What a part may ask of the model that runs, and why it is not used with another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class LabPart:
     """Functions of the same file that must be finished for it, since it calls them."""
     never: str = ""
     """Why the engine does not take it, if it has no place."""
+    only_for: str = ""
+    """The kind of model that it is for, a key of `NOT_FOR`; empty: any."""
 
     def __post_init__(self) -> None:
         if bool(self.goes_to) == bool(self.never):
@@ -57,6 +64,8 @@ class LabPart:
         if self.goes_to and self.goes_to not in _PLACES:
             near = did_you_mean(self.goes_to, _PLACES)
             raise ValueError(f"part {self.name} goes to {self.goes_to!r}: {near}the places are {', '.join(_PLACES)}")
+        if self.only_for and self.only_for not in NOT_FOR:
+            raise ValueError(f"part {self.name} is only for {self.only_for!r}: there are {', '.join(NOT_FOR)}")
 
     def __str__(self) -> str:
         return f"{self.lab_id} {self.name}"

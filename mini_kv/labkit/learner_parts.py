@@ -23,7 +23,13 @@ class OwnParts:
     hasher: Any = None
     """Makes the function that hashes the blocks of a request."""
     full_attention: Any = None
-    """The manager of the one group of layers."""
+    """The manager of a group of layers that see all tokens."""
+    sliding_window: Any = None
+    """The manager of a group of layers with a window."""
+    coordinator: Any = None
+    """Brings several groups to one hit."""
+    group_layers: Any = None
+    """Makes the groups of layers."""
     slots: Any = None
     """A manager that gives requests slots."""
     lookup: Any = None

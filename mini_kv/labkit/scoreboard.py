@@ -190,7 +190,8 @@ def _lesson(lab: Lab) -> list[str]:
     parts = [part.name for part in lab.parts if part.goes_to]
     if parts:
         lines += _wrapped(f"The engine can run on your {_listed(parts)}:")
-        lines.append('    mini-kv generate "A block is free when" --labs starter')
+        more = " --windows" if any(part.only_for == "windows" for part in lab.parts) else ""
+        lines.append(f'    mini-kv generate "A block is free when" --labs starter{more}')
     if lab.solutions.is_dir():
         lines += _wrapped(f"Others have solved it in other ways: {_relative(str(lab.solutions))}")
     return lines + _following(lab) + (_wrapped(f"To take away: {lab.question}") if lab.question else [])

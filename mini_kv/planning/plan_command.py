@@ -89,6 +89,8 @@ def _lines_of_cut(specs: dict[str, KVCacheSpec], size: int) -> list[str]:
     """Return what a cut over cards does to keys and values; nothing for one card."""
     if size == 1:
         return []
+    if all(isinstance(spec, MLAAttentionSpec) for spec in specs.values()):
+        return [f"one of {size} cards: a latent vector serves all heads, so each is kept on every card", ""]
     heads = sorted({spec.num_kv_heads for spec in specs.values() if isinstance(spec, AttentionSpec)})
     kept = ", ".join(f"{max(1, number // size)} of {number}" for number in heads)
     short = [number for number in heads if number < size]

@@ -82,6 +82,18 @@ def test_nearly_equal_numbers_take_the_larger(num_full: int, num_window: int, wa
     assert group_size([num_full, num_window]) == max(want)
 
 
+# Blocks of one size: # is 8 KiB of a layer's page, . is padding.
+#
+#     full attention, 8 heads           16 tokens   ########
+#     a window, 4 heads                 16 tokens   ####
+#         beside full attention         32 tokens   ########
+#     a window, 3 heads                 16 tokens   ###
+#         beside full attention         16 tokens   ###.....
+#     a state of 304 KiB                            ######################################
+#         beside full attention                     ######################################..
+#     full attention beside that state  80 tokens   ########################################
+
+
 def test_smaller_layers_get_longer_blocks() -> None:
     """Windows of 4 heads beside full attention of 8: 32 tokens of the one are as many bytes as 16 of the other."""
     small = SlidingWindowSpec(16, num_kv_heads=4, head_size=128, sliding_window=1024)
@@ -232,6 +244,15 @@ def test_one_vector_per_token_and_layer_has_no_factor_of_two_and_every_card_keep
     assert on_one_card(specs, 8) == specs
     narrow = with_cache_dtype(specs, "int8_per_token_head")["latent.0"]
     assert narrow.page_size_bytes == 16 * (576 + 4)
+
+
+def test_of_a_latent_vector_the_plan_says_that_every_card_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for size in ("1", "8"):
+        assert main(["plan", "deepseek-v3", "--tensor-parallel-size", size]) == 0
+        told.append(capsys.readouterr().out)
+    said = "one of 8 cards: a latent vector serves all heads, so each is kept on every card\n\n"
+    assert told[1] == said + told[0]
 
 
 def test_gemma_3n_shares_with_the_last_of_each_kind() -> None:

@@ -20,6 +20,7 @@ from mini_kv_book.runs import run_python
 from mini_kv_book.upstream import RECORDING, files_with, has_setting, recording
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.config import NOT_HERE, EngineConfig
 from mini_kv.labkit.audit import load_mutants
@@ -295,6 +296,15 @@ def test_what_is_left_out_is_refused_by_name_with_the_reason_that_the_page_gives
         assert str(error.value) == f"there is no option {name}: {why}"
         assert f"| `{name}` | " in table and f" | {why} |" in table
         assert ("--" + name.replace("_", "-") in recording()["flags"]) is (name != "swap_space")
+
+
+def test_the_page_for_readers_from_vllm_names_every_spec_and_every_sampling_parameter():
+    page = (DOCS / "reference" / "from-vllm.md").read_text(encoding="utf-8")
+    module = ast.parse((ROOT / "mini_kv" / "engine" / "sampling.py").read_text(encoding="utf-8"))  # it imports torch
+    (params,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == "SamplingParams")
+    fields_of_params = {ast.unparse(node.target) for node in params.body if isinstance(node, ast.AnnAssign)}
+    wanted = {spec.__name__ for spec in MANAGER_CLASSES} | fields_of_params
+    assert {name for name in wanted if f"`{name}`" not in page} == set()
 
 
 @pytest.mark.parametrize("page", REFERENCE, ids=lambda page: page.stem)

@@ -22,11 +22,18 @@ from torch import Tensor
 
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MLAAttentionSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.engine.checkpoint import SIZES
 from mini_kv.engine.contiguous import NoCache
 from mini_kv.engine.interface import Attend
 from mini_kv.engine.latent_attention import Latents, attend_to_latents
+from mini_kv.engine.lightning_attention import leave_states_to_attend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,11 +59,14 @@ SUPPORTED = (
     "gpt2",
     "deepseek_v2",
     "deepseek_v3",
+    "gemma3n_text",
+    "minimax",
 )
 """Values of `model_type`: the architectures that the tests compare with transformers' own `generate`.
 
 They do so on small checkpoints made up for it, with random weights, not on those that are published. "gemma3" is the
-large models, which also read pictures; here they read text.
+large models, which also read pictures; here they read text. "gemma3n_text" is the part of Gemma 3n that reads text: its
+last layers have no keys and values of their own, they read another layer's. "minimax" has layers that keep a state.
 """
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -88,6 +98,7 @@ class HuggingFaceModel:
         _register()
         right = _logits_of_its_own(model.eval()) if untested else None
         config = model.config.get_text_config()
+        leave_states_to_attend(model)
         model.set_attn_implementation(INTERFACE if config is model.config else {"text_config": INTERFACE})
         self._model = model.eval().requires_grad_(False)
         self.vocab_size: int = config.vocab_size
@@ -119,7 +130,10 @@ class HuggingFaceModel:
         specs = dict[str, KVCacheSpec]()
         for layer, seen in enumerate(self._layers):
             shape = (block_size, seen.num_kv_heads, seen.head_size, self.dtype.itemsize)
-            if seen.is_latent:
+            if seen.is_state:
+                square = (seen.num_kv_heads, seen.head_size, seen.head_size)
+                specs[f"layers.{layer}"] = MambaSpec(block_size, shapes=(square,), dtypes_bytes=(self.dtype.itemsize,))
+            elif seen.is_latent:
                 specs[f"layers.{layer}"] = MLAAttentionSpec(*shape)
             elif seen.sliding_window is None:
                 specs[f"layers.{layer}"] = FullAttentionSpec(*shape)
@@ -147,13 +161,13 @@ class HuggingFaceModel:
         witness = _Witness()
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.forward(zero, zero, witness, zero)
-        seen = [layer.number for layer in witness.layers]
-        if seen != list(range(num_layers)):
+        owners = {layer.number: layer for layer in reversed(witness.layers)}
+        if len(witness.layers) != num_layers or sorted(owners) != list(range(len(owners))):
             raise ConfigError(
-                f"{type(self._model).__name__} has {num_layers} layers, and {seen} looked back: the others keep "
-                "something else than keys and values, which mini_kv has no place for"
+                f"{type(self._model).__name__} has {num_layers} layers, and {[each.number for each in witness.layers]} "
+                "looked back: the others keep something else than keys and values, which mini_kv has no place for"
             )
-        return witness.layers
+        return [owners[number] for number in range(len(owners))]
 
     def _check_against(self, right: Tensor) -> None:
         """Raise `ConfigError` unless the logits are these, and a window that the config speaks of is one of a layer."""
@@ -227,7 +241,8 @@ def _check_sizes(text: dict[str, Any]) -> None:
     """Raise `ConfigError` for a size that is no positive whole number, and for an unknown dtype."""
     for name in SIZES:
         value = text.get(name)
-        if value is not None and (type(value) is not int or value < 1):
+        per_layer = value if name == "intermediate_size" and isinstance(value, list) else [value]  # as in Gemma 3n
+        if value is not None and any(type(each) is not int or each < 1 for each in per_layer):
             raise ConfigError(f"{name} is {value!r}, it must be a whole number from 1 on")
     dtype = text.get("dtype", text.get("torch_dtype"))
     if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
@@ -247,7 +262,8 @@ def _reason(config: dict[str, Any]) -> str:
     if config.get("is_encoder_decoder") or config.get("cross_attention_layers"):
         return "cross attention reads an encoder's keys, which are no past of ours"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):
-        return "a state-space or linear-attention layer keeps a running state, not keys and values"
+        kept = "a state-space or linear-attention layer keeps a running state, not keys and values"
+        return f"{kept}, and the only such layers that mini_kv computes are MiniMax's"
     if "chunked_attention" in config.get("layer_types", ()) or config.get("attention_chunk_size"):
         return "a layer that attends in chunks says so by a mask alone, which mini_kv does not take"
     if config.get("alibi") or str(config.get("position_embedding_type", "")) == "alibi":
@@ -271,6 +287,8 @@ class _Layer:
     sliding_window: int | None
     is_latent: bool
     """Whether the key is also the value."""
+    is_state: bool
+    """Whether it keeps a state, a square matrix per head."""
 
 
 @dataclass(slots=True)
@@ -283,8 +301,22 @@ class _Witness:
         if not query.shape[-1] == key.shape[-1] == value.shape[-1]:
             sizes = f"{query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}"
             raise ConfigError(f"layer {layer}: heads of queries, keys and values differ in size: {sizes}")
-        self.layers.append(_Layer(layer, key.shape[1], key.shape[2], options.sliding_window, key is value))
+        is_state = options.decay is not None
+        self.layers.append(_Layer(layer, key.shape[1], key.shape[2], options.sliding_window, key is value, is_state))
         return torch.zeros_like(query)
+
+
+def _owning_layer(module: Any) -> int:
+    """Return the number of the layer whose keys and values this one reads: its own, unless it shares another's.
+
+    Then it is the last layer of its kind that has some, and what comes as key and value is that layer's once more. So
+    the allocation of one layer is that of all that share it. Source: transformers `Gemma3nTextConfig.kv_sharing_modes`;
+    vLLM `add_kv_sharing_layers_to_kv_cache_groups` (v1/worker/utils.py).
+    """
+    if not getattr(module, "is_kv_shared_layer", False):
+        return int(module.layer_idx)
+    modes = zip(module.config.kv_sharing_modes, module.config.layer_types, strict=True)
+    return max(layer for layer, mode in enumerate(modes) if mode == ("store", module.layer_type))
 
 
 def _register() -> None:
@@ -321,7 +353,7 @@ def _attention_function(
         logits_soft_cap=more.get("softcap"),
         sinks=more.get("s_aux"),
     )
-    layer: Any = module.layer_idx
+    layer = _owning_layer(module)
     query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
     latents: Latents | None = more.get("mini_kv_latents")
     if latents is not None:

@@ -4,6 +4,7 @@ Most parts go to a constructor as they are. A lab leaves out what it does not te
 a class here stands around the learner's object and adds it:
 
     CountedPool        lab-03 counts references            added: keys, which lab-07's pool or the engine's looks after
+    without_nulls      lab-07 frees every block it gets    added: null blocks, which a window leaves, are kept from it
     AdmittingManager   lab-06 gives slots                  added: the gate for newcomers, their statistics, the lookup
     AbortsFirst        lab-11 plans and takes results in   added: requests that were aborted in mid-step
 """
@@ -15,9 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from mini_kv.core.block import BlockFactory, BlockHash, KVCacheBlock
 from mini_kv.core.block_pool import BlockPool
-from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec
+from mini_kv.core.kv_cache_coordinator import MANAGER_CLASSES, get_kv_cache_coordinator
+from mini_kv.core.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_kv.core.kv_cache_planning import get_kv_cache_groups, unify_kv_cache_spec_page_size
 from mini_kv.core.parts import KVCacheParts
 from mini_kv.core.request import Request
 from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
@@ -33,26 +42,59 @@ if TYPE_CHECKING:
 def seams(own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None" = None) -> dict[str, Any]:
     """Return the arguments of an `LLMEngine` that is made of these parts; `on_logits` observes its runner."""
     return {
+        "make_groups": partial(make_groups, own),
         "make_manager": partial(make_manager, own),
         "make_runner": partial(make_runner, own, on_logits),
         "make_scheduler": partial(make_scheduler, own),
     }
 
 
+def make_groups(own: OwnParts, specs: Mapping[str, KVCacheSpec]) -> tuple[KVCacheGroupSpec, ...]:
+    """Return the groups of layers, by the learner's rule; the blocks of all kinds are made equally large before."""
+    if own.group_layers is None:
+        return get_kv_cache_groups(specs)
+    return tuple(own.group_layers(unify_kv_cache_spec_page_size(specs)))
+
+
 def _kv_cache_parts(own: OwnParts, new_block: BlockFactory | None) -> KVCacheParts:
     """Return what the manager is to be built from."""
+    pool = None if own.pool is None else without_nulls(own.pool)
+    managers: dict[type[KVCacheSpec], Any] = dict(MANAGER_CLASSES)
+    if own.full_attention is not None:
+        managers |= dict.fromkeys((FullAttentionSpec, MLAAttentionSpec), own.full_attention)
+    if own.sliding_window is not None:
+        managers[SlidingWindowSpec] = own.sliding_window
     parts = {
         "new_block": new_block,
         "make_queue": own.queue,
         "make_index": own.index,
-        "make_pool": own.pool if own.counts is None else partial(CountedPool, own.counts, own.pool or BlockPool),
+        "make_pool": pool if own.counts is None else partial(CountedPool, own.counts, pool or BlockPool),
         "make_block_hasher": own.hasher,
         "make_stats": own.stats,
+        "make_coordinator": partial(make_coordinator, own),
+        "manager_classes": managers,
     }
-    if own.full_attention is not None:
-        own_classes = {FullAttentionSpec: own.full_attention, MLAAttentionSpec: own.full_attention}
-        parts["manager_classes"] = {**MANAGER_CLASSES, **own_classes}
     return KVCacheParts(**{name: part for name, part in parts.items() if part is not None})
+
+
+def make_coordinator(own: OwnParts, kv_cache_config: KVCacheConfig, pool: BlockPool, managers: Any) -> Any:
+    """Return the learner's coordinator where several groups have to agree on a hit, else the engine's."""
+    if own.coordinator is None or not pool.enable_caching or len(kv_cache_config.kv_cache_groups) == 1:
+        return get_kv_cache_coordinator(kv_cache_config, pool, managers)
+    return own.coordinator(kv_cache_config, pool, managers)
+
+
+def without_nulls(pool: Any) -> Any:
+    """Return the learner's class of pools, made for tables without gaps, for tables that have them."""
+
+    class WithoutNulls(pool):  # type: ignore[misc]  # a class that is known when the command runs
+        """Frees all but the null block, which stands in many tables and is in no queue."""
+
+        def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+            """Free these blocks as the learner does."""
+            super().free_blocks([block for block in ordered_blocks if not block.is_null])
+
+    return WithoutNulls
 
 
 def make_manager(

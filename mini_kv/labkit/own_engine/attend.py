@@ -9,10 +9,11 @@ from torch import Tensor
 
 from mini_kv.attention.backends import paged_attention, write_kv
 from mini_kv.attention.kv_cache import PagedKVCache
+from mini_kv.attention.linear import StateCache
 from mini_kv.attention.metadata import AttentionMetadata
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.engine.kv_memory import Layers
-from mini_kv.engine.model_runner import RunnerParts
+from mini_kv.engine.model_runner import PagedAttend, RunnerParts
 from mini_kv.labkit.kernels.interpreter import interpreted
 from mini_kv.labkit.learner_parts import OwnParts
 
@@ -32,7 +33,8 @@ class OwnAttend:
     """An `Attend` over blocks whose parts may be the learner's.
 
     A step in which each request has one new token goes through the kernels of lab-10, interpreted; any other, which has
-    a piece of a prompt in it, through lab-08 and lab-09.
+    a piece of a prompt in it, through lab-08 and lab-09. The labs' attention sees all tokens and knows nothing but a
+    scale: a layer with a window writes through the labs, and attends through the engine.
     """
 
     def __init__(self, own: OwnParts, layers: Layers, metadata: Sequence[AttentionMetadata], backend: str) -> None:
@@ -45,12 +47,15 @@ class OwnAttend:
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """See `Attend`."""
         kv_cache, group = self._layers[layer]
+        if isinstance(kv_cache, StateCache):
+            return PagedAttend(self._layers, self._metadata, self._backend)(layer, query, key, value, options)
         metadata = self._metadata[group]
         uses_kernels = metadata.max_query_len == 1
         has_kernel = self._own.write_kernel is not None or self._own.decode_kernel is not None
+        is_plain = (options.sliding_window, options.logits_soft_cap, options.sinks) == (None, None, None)
         with interpreted() if uses_kernels and has_kernel else nullcontext():
             self._write(key, value, kv_cache, metadata.slot_mapping, uses_kernels)
-            if uses_kernels and self._own.decode_kernel is not None:
+            if is_plain and uses_kernels and self._own.decode_kernel is not None:
                 out = torch.zeros_like(query)
                 self._own.decode_kernel(
                     out,
@@ -62,6 +67,9 @@ class OwnAttend:
                     options.scale_for(kv_cache.head_size),
                 )
                 return out
+        if not is_plain:
+            out, _ = paged_attention(query, kv_cache, metadata, options, backend=self._backend)
+            return out
         return self._attend(query, kv_cache, metadata, options)
 
     def _write(

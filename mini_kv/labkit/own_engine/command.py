@@ -5,7 +5,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mini_kv.core.kv_cache_interface import FullAttentionSpec
 from mini_kv.engine.generate_text import prepare, show
 from mini_kv.engine.generation_screen import printable
 from mini_kv.labkit import LabTodo
@@ -13,9 +15,12 @@ from mini_kv.labkit.lab import all_labs, shown
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.assembly import seams
 from mini_kv.labkit.own_engine.blame import Search
-from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short
+from mini_kv.labkit.own_engine.found import Found, find_parts, last_line, own_parts, short, why_not
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S, TOLERANCE, Trial
 from mini_kv.labkit.time_limit import TookTooLongError
+
+if TYPE_CHECKING:
+    from mini_kv.engine.llm_engine import LLMEngine
 
 
 def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = STEP_LIMIT_S) -> int:
@@ -38,7 +43,8 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
     prepared = prepare(args, **seams(OwnParts(), on_logits=reference.note))
     if prepared is None:
         return 2
-    found = find_parts(args.labs, labs, Path.cwd(), step_limit_s)
+    model = kind_of_model(prepared[0])
+    found = find_parts(args.labs, labs, Path.cwd(), model, step_limit_s)
     print("\n".join(table(found, "solution" if args.labs == "solution" else "yours")), end="\n\n", flush=True)
     parts = {str(each.part): each for each in found if each.value is not None}
     if not parts:
@@ -52,7 +58,7 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
     reference.take(*prepared)
     list(reference.deltas())
     print()
-    num_usable = sum(bool(part.goes_to) for lab in labs for part in lab.parts)
+    num_usable = sum(not why_not(each.part, model) for each in found)
     lines, is_right = verdict(trial, reference, parts, num_usable)
     print("\n".join(lines), flush=True)  # looking for the part can take a while
     if not is_right:
@@ -68,13 +74,18 @@ def _problem(args: argparse.Namespace) -> str:
         return f"--n is {args.n}, and with --labs one answer to each prompt is compared: leave it out"
     if args.drafts is not None:
         return f"--drafts is {args.drafts}, and the schedulers of --labs plan no drafts: leave it out"
-    if args.windows:
-        return "--windows: each layer is a group, and the slots and attention of --labs are for one group: leave it out"
     tiers = {"--memory-tier": args.memory_tier, "--disk-tier": args.disk_tier, "--server-tier": args.server_tier}
     for option, value in tiers.items():
         if value is not None:
             return f"{option}: the parts of --labs run without a second home: leave out one of the two"
     return ""
+
+
+def kind_of_model(engine: "LLMEngine") -> str:
+    """Return what the parts may ask for: a key of `NOT_FOR`."""
+    groups = engine.kv_cache_manager.kv_cache_config.kv_cache_groups
+    is_plain = len(groups) == 1 and isinstance(groups[0].kv_cache_spec, FullAttentionSpec)
+    return "one group" if is_plain else "windows"
 
 
 def table(found: Sequence[Found], learner: str) -> list[str]:

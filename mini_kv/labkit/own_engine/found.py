@@ -18,7 +18,7 @@ from mini_kv.labkit.implementation import (
     resolve,
 )
 from mini_kv.labkit.kernels.interpreter import interpreted
-from mini_kv.labkit.lab import Lab, LabPart
+from mini_kv.labkit.lab import NOT_FOR, Lab, LabPart
 from mini_kv.labkit.learner_parts import OwnParts
 from mini_kv.labkit.own_engine.trial import STEP_LIMIT_S
 from mini_kv.labkit.time_limit import TookTooLongError, time_limit
@@ -44,21 +44,31 @@ class Found:
         return f"{short(self.source)}:{self.line}"
 
 
-def find_parts(choice: str, labs: Sequence[Lab], invocation_dir: Path, limit: float = STEP_LIMIT_S) -> list[Found]:
+def find_parts(
+    choice: str, labs: Sequence[Lab], invocation_dir: Path, model: str, limit: float = STEP_LIMIT_S
+) -> list[Found]:
     """Return every part as it is found in the learner's files; what is wrong with one is noted, not raised.
 
     Args:
         choice: `starter`, `solution` or a folder, as in LAB_IMPL.
         labs: all labs.
         invocation_dir: what a relative path is relative to.
+        model: the kind of model that is to run, a key of `NOT_FOR`.
         limit: seconds in which a file must be loaded.
     """
     found: list[Found] = []
     for lab in labs:
-        wanted = any(part.goes_to for part in lab.parts)
+        wanted = any(not why_not(part, model) for part in lab.parts)
         file = LabFile(lab, choice, len(labs), invocation_dir, limit) if wanted else None
-        found += [file.find(part) if file and part.goes_to else Found(part, why=part.never) for part in lab.parts]
+        for part in lab.parts:
+            why = why_not(part, model)
+            found.append(Found(part, why=why) if why or file is None else file.find(part))
     return found
+
+
+def why_not(part: LabPart, model: str) -> str:
+    """Return why no engine with this kind of model takes the part, whoever has written it; empty if it does."""
+    return part.never or (NOT_FOR[part.only_for] if part.only_for not in ("", model) else "")
 
 
 def own_parts(found: Iterable[Found]) -> OwnParts:

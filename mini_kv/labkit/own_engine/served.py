@@ -14,6 +14,8 @@ from mini_kv.labkit.own_engine.found import find_parts, own_parts
 def parts_of_labs(choice: str) -> tuple[list[str], dict[str, Any]]:
     """Return whose each part is, as lines, and the arguments of an `LLMEngine` that is made of these parts.
 
+    They are those for a model of one group of layers, as the small model is.
+
     Raises `ConfigError` if there are no labs, or no such files.
     """
     if choice not in ("starter", "solution") and not os.path.isdir(choice):
@@ -22,5 +24,5 @@ def parts_of_labs(choice: str) -> tuple[list[str], dict[str, Any]]:
         root = find_checkout(Path.cwd())
     except UnknownLabError as error:
         raise ConfigError(str(error)) from None
-    found = find_parts(choice, all_labs(root), Path.cwd())
+    found = find_parts(choice, all_labs(root), Path.cwd(), "one group")
     return table(found, "solution" if choice == "solution" else "yours"), seams(own_parts(found))

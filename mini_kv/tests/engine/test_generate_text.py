@@ -81,6 +81,18 @@ def test_min_p_leaves_the_likeliest_alone(capsys):
     assert said[0] == said[1]
 
 
+def test_min_tokens_forbids_the_token_that_ends_a_text(capsys):
+    """With this seed the fourth token ends the answer; where it may not, the text goes on after the third."""
+    said, steps = [], []
+    for least in ("0", "4"):
+        assert main(["generate", "Q", "--seed", "7", "--max-tokens", "8", "--min-tokens", least, "--stats"]) == 0
+        captured = capsys.readouterr()
+        said.append(captured.out)
+        steps.append(captured.err.splitlines()[-1])
+    assert said == ["QA, and\n", "QA, and was not the same.\n"]
+    assert steps == ["4 steps, 4 tokens through the model", "8 steps, 8 tokens through the model"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("reload", ["always", "cheaper"])
 def test_over_tiers_the_words_are_the_same(reload, tmp_path, capsys):
@@ -123,6 +135,7 @@ def test_parts_are_not_dropped_for_tiers(capsys):
         (["good", "--disk-tier", "x", "--disk-capacity", "0"], "--disk-capacity is 0, it must be 1 to 1,000,000 MiB"),
         (["good", "--memory-tier", "1", "--server-cluster"], "is_cluster says what kind of server there is, and no"),
         (["good", "--drafts", "0"], "num_speculative_tokens is 0, it must be from 1 to 64"),
+        (["good", "--max-tokens", "2", "--min-tokens", "3"], "min_tokens is 3, it must be from 0 to max_tokens, 2"),
         (["good", "--min-p", "2"], "min_p is 2.0, it must be from 0.0 to 1.0"),
         (["good", "--logprobs", "-2"], "logprobs is -2, it must be at least 0, or -1 for all tokens"),
         (["good", "--top-p", "2"], "top_p is 2.0, it must be above 0.0 and at most 1.0"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mini_kv.attention.backends import write_kv
+from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.quantized import dequantize
 from mini_kv.bench.narrow import log_likelihoods
 from mini_kv.core.errors import ConfigError
@@ -97,6 +98,7 @@ def test_each_element_is_within_half_a_scale() -> None:
     key[3, 1, 5] = 1000.0
     key[7] = 0.0
     kv_cache, _ = layers[0]
+    assert isinstance(kv_cache, PagedKVCache)
     write_kv(key, -2 * key, kv_cache, torch.arange(4, 16), backend="torch")
     assert kv_cache.scales is not None
     for plane, written in ((0, key), (1, -2 * key)):

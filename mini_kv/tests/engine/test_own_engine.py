@@ -21,7 +21,8 @@ REPOSITORY = Path(__file__).parents[3]
 SOLUTIONS = REPOSITORY / "solutions"
 PROMPT = "A block is free when no table holds it"
 LABS = all_labs(REPOSITORY)
-USABLE = [str(part) for lab in LABS for part in lab.parts if part.goes_to]
+USABLE = [str(part) for lab in LABS for part in lab.parts if part.goes_to and part.only_for != "windows"]
+USABLE_WITH_WINDOWS = [str(part) for lab in LABS for part in lab.parts if part.goes_to and part.only_for != "one group"]
 NEEDS_TRITON = next(lab for lab in LABS if lab.needs == "K").missing
 
 
@@ -76,6 +77,7 @@ def test_the_solutions_make_a_whole_engine_and_it_says_the_same_words(capsys):
 
 MANY_PROMPTS = [f"{PROMPT}, and a block that is free {word}" for word in ("is", "can", "was", "may", "has")]
 LITTLE_MEMORY = ["--block-size", "4", "--num-blocks", "16"]
+LITTLE_MEMORY_FOR_GROUPS = ["--windows", "--block-size", "4", "--num-blocks", "40"]
 
 
 def test_with_little_memory_and_much_in_common_it_still_says_the_same_words(capsys, tmp_path):
@@ -86,9 +88,10 @@ def test_with_little_memory_and_much_in_common_it_still_says_the_same_words(caps
     assert "The same words as mini_kv's own: 60 tokens, 15 of 17 parts from the labs.\nIt is one text." in below
 
 
-def test_these_prompts_are_hits_and_preemptions():
+@pytest.mark.parametrize("more", [LITTLE_MEMORY, LITTLE_MEMORY_FOR_GROUPS], ids=["one group", "windows"])
+def test_these_prompts_are_hits_and_preemptions(more):
     args = build_parser("generate").parse_args(
-        ["generate", *MANY_PROMPTS, "--temperature", "0", "--max-tokens", "12", *LITTLE_MEMORY]
+        ["generate", *MANY_PROMPTS, "--temperature", "0", "--max-tokens", "12", *more]
     )
     engine = make_engine(args)
     assert sum(len(delta.new_token_ids) for delta in start(engine, args)) == 60
@@ -96,12 +99,58 @@ def test_these_prompts_are_hits_and_preemptions():
     assert engine.kv_cache_manager.prefix_cache_stats.hits > 0
 
 
+# The model with windows: each of its three layers is a group.
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NEEDS_TRITON is not None, reason=str(NEEDS_TRITON))
+def test_with_windows_the_solutions_make_a_whole_engine_but_for_the_slots_of_one_group(capsys):
+    table, below = generate(capsys, "solution", status=0, max_tokens=40, more=["--windows", "--block-size", "4"])
+    assert used(table) == USABLE_WITH_WINDOWS
+    assert table["lab-12 group_layers"] == ("solution", "solutions/lab-12/solution.py:69")
+    assert table["lab-06 KVCacheManager"] == (
+        "mini_kv",
+        "it gives slots to one group of layers, and this model has several",
+    )
+    assert "The same words as mini_kv's own: 40 tokens, 19 of 19 parts from the labs.\nIt is one text." in below
+
+
+def test_with_windows_and_little_memory_it_still_says_the_same_words_and_finds_as_much(capsys, tmp_path):
+    folder = folder_of(tmp_path, *(f"lab-{number:02}" for number in (2, 3, 4, 7, 8, 9, 11, 12)))
+    _, below = generate(capsys, folder, *MANY_PROMPTS, status=0, more=LITTLE_MEMORY_FOR_GROUPS)
+    assert "The same words as mini_kv's own: 60 tokens, 17 of 19 parts from the labs.\nIt is one text." in below
+
+
+def test_lab_12_alone_is_used_with_windows_and_the_rest_is_the_engines(capsys, tmp_path):
+    table, below = generate(capsys, folder_of(tmp_path, "lab-12"), status=0, more=["--windows"])
+    assert used(table) == ["lab-12 SlidingWindowManager", "lab-12 HybridKVCacheCoordinator", "lab-12 group_layers"]
+    assert "12 tokens, 3 of 19 parts" in below
+
+
+def test_a_window_that_lets_go_too_early_is_found(capsys, tmp_path):
+    """Six blocks that are still read are free: the next tokens are written over them."""
+    folder = folder_of(tmp_path, "lab-07", "lab-12")
+    file = spoil(folder, "lab-12", "tokens(num_computed_tokens) // self", "tokens(num_computed_tokens + 24) // self")
+    more = ["--windows", "--block-size", "4", "--num-blocks", "45"]
+    _, below = generate(capsys, folder, *MANY_PROMPTS[:2], status=1, max_tokens=40, more=more)
+    assert re.search(r"^\[\d\] Other words than mini_kv's own, from token \d+ on:$", below, re.MULTILINE)
+    assert below.splitlines()[-1] == f"With lab-12 SlidingWindowManager from mini_kv it is right again: {file}:11"
+
+
+def test_groups_that_agree_on_nothing_say_the_same_words_and_are_told_so(capsys, tmp_path):
+    folder = folder_of(tmp_path, "lab-12")
+    spoil(folder, "lab-12", "= max_cache_hit_length // self", "= 0 * max_cache_hit_length // self")
+    prompts = [PROMPT, f"{PROMPT}, and"]
+    _, below = generate(capsys, folder, *prompts, status=0, more=["--windows", "--block-size", "4"])
+    assert re.search(r"had 0 of (\d+) tokens, and mini_kv's had [1-9]\d* of \1 tokens\.$", below, re.MULTILINE)
+
+
 # What a lab leaves out is added.
 
 
 def solution(part):
     """Return the parts to assemble: the solution's for this one and nothing else."""
-    everything = find_parts("solution", [lab for lab in LABS if lab.lab_id == part[:6]], REPOSITORY)
+    everything = find_parts("solution", [lab for lab in LABS if lab.lab_id == part[:6]], REPOSITORY, "one group")
     return own_parts(each for each in everything if str(each.part) == part)
 
 
@@ -194,7 +243,7 @@ def test_every_part_that_is_not_asked_for_has_its_reason(capsys, tmp_path):
         "lab-12 HybridKVCacheCoordinator",
         "lab-12 group_layers",
     ]
-    assert table["lab-12 group_layers"][1] == "not needed by this model: no layer has a window"
+    assert table["lab-12 group_layers"][1] == "not needed by this model: no layer has a window (add --windows)"
 
 
 @pytest.mark.parametrize("lab_id", ["lab-02", "lab-03", "lab-04", "lab-06", "lab-07", "lab-08", "lab-09", "lab-11"])

@@ -22,7 +22,8 @@ DTYPES = dict.fromkeys(
     ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "gemma3"), torch.float64
 )
 DTYPES |= dict.fromkeys(("olmo2", "smollm3", "phi3", "gpt2"), torch.float64)
-WITH_EXPERTS = ("gpt_oss", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+DTYPES["gemma3n_text"] = torch.float64
+WITH_EXPERTS = ("gpt_oss", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "minimax")
 DTYPES |= dict.fromkeys(WITH_EXPERTS, torch.float32)  # transformers' experts do no float64
 
 SIZES: dict[str, Any] = {
@@ -104,6 +105,22 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "deepseek_v2": LATENT | {"q_lora_rank": None, "first_k_dense_replace": 3},
     "deepseek_v3": LATENT
     | {"q_lora_rank": 12, "first_k_dense_replace": 1, "n_routed_experts": 4, "n_group": 2, "topk_group": 1},
+    "gemma3n_text": {
+        "num_hidden_layers": 5,
+        "layer_types": [*HYBRID, "sliding_attention", "full_attention"],
+        "num_kv_shared_layers": 2,
+        "sliding_window": WINDOW,
+        "vocab_size_per_layer_input": VOCAB_SIZE,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+        **UNTIED,
+    },
+    "minimax": {
+        "num_key_value_heads": 4,
+        "num_local_experts": 4,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "block_size": 4,
+    },
 }
 """What each adds to the sizes."""
 

@@ -14,15 +14,24 @@ class DensePast:
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         self.options: dict[int, AttentionOptions] = {}
+        self.last_layer = 0
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         self.options[layer] = options
         empty = key[:0]
+        if 0 < layer <= self.last_layer:  # it shares what that layer has kept in this step
+            key = value = empty
+        self.last_layer = layer
         keys = self.keys[layer] = torch.cat((self.keys.get(layer, empty), key))
         values = self.values[layer] = torch.cat((self.values.get(layer, empty), value))
         per_head = query.shape[1] // key.shape[1]
         keys, values = keys.repeat_interleave(per_head, dim=1), values.repeat_interleave(per_head, dim=1)
         scores = torch.einsum("qhd,khd->hqk", query, keys) * options.scale_for(query.shape[-1])
+        if options.decay is not None:
+            scores = torch.einsum("qhd,khd->hqk", query, keys)
+            ages = torch.arange(len(keys) - len(query), len(keys))[:, None] - torch.arange(len(keys))
+            faded = options.decay[:, None, None] ** ages.clamp(min=0) * (ages >= 0)
+            return torch.einsum("hqk,khd->qhd", scores * faded, values)
         if options.logits_soft_cap is not None:
             scores = options.logits_soft_cap * torch.tanh(scores / options.logits_soft_cap)
         scores = scores.masked_fill(~visible(len(query), len(keys), options), -torch.inf)

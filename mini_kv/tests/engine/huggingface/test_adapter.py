@@ -7,17 +7,26 @@ import pytest
 import torch
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.hf.hf_checkpoint import load_huggingface
 from mini_kv.engine.hf.hf_model import INTERFACE, SUPPORTED, HuggingFaceModel
+from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.tests.engine.huggingface import checkpoints
 from mini_kv.tests.engine.huggingface.dense import DensePast, answer
 
 FULL = FullAttentionSpec(4, num_kv_heads=2, head_size=8)
 WINDOW = SlidingWindowSpec(4, num_kv_heads=2, head_size=8, sliding_window=checkpoints.WINDOW)
 LATENT = MLAAttentionSpec(4, num_kv_heads=1, head_size=12 + 4)
-EXPECTED_LAYERS: dict[str, list[AttentionSpec]] = {
+STATE = MambaSpec(4, shapes=((4, 8, 8),), dtypes_bytes=(4,))
+EXPECTED_LAYERS: dict[str, list[KVCacheSpec]] = {
     "llama": [FULL, FULL, FULL],
     "qwen2": [FULL, WINDOW, WINDOW],
     "qwen3": [FULL, FULL, FULL],
@@ -35,6 +44,8 @@ EXPECTED_LAYERS: dict[str, list[AttentionSpec]] = {
     "gpt2": [replace(FULL, num_kv_heads=4)] * 3,
     "deepseek_v2": [LATENT, LATENT, LATENT],
     "deepseek_v3": [LATENT, LATENT, LATENT],
+    "minimax": [STATE, replace(FULL, num_kv_heads=4), STATE],
+    "gemma3n_text": [WINDOW, FULL, WINDOW],  # and two that share the last of each kind
 }
 
 
@@ -68,8 +79,26 @@ def test_each_layer_says_how_much_it_keeps(name, made):
     checkpoint = made(name)
     specs = load(checkpoint).get_kv_cache_spec(block_size=4)
     assert list(specs) == ["layers.0", "layers.1", "layers.2"]
-    expected = [replace(spec, dtype_bytes=checkpoint.dtype.itemsize) for spec in EXPECTED_LAYERS[name]]
+    width = checkpoint.dtype.itemsize
+    expected = [
+        replace(spec, dtype_bytes=width) if isinstance(spec, AttentionSpec) else spec for spec in EXPECTED_LAYERS[name]
+    ]
     assert list(specs.values()) == expected
+
+
+def test_layers_that_share_keys_and_values_have_no_memory_of_their_own(made):
+    """Five layers look back; the fourth reads what the third has kept, the fifth what the second has."""
+
+    class Called(DensePast):
+        def __call__(self, layer, *args):
+            calls.append(layer)
+            return super().__call__(layer, *args)
+
+    calls: list[int] = []
+    model, tokens = load(made("gemma3n_text")), torch.arange(3)
+    model.forward(tokens, tokens, Called(), tokens)
+    assert calls == [0, 1, 2, 2, 1]
+    assert len(LLMEngine(model).model_runner.layers) == 3
 
 
 @pytest.mark.parametrize(

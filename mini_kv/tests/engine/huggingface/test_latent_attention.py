@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.options import AttentionOptions
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
@@ -39,6 +40,7 @@ def test_the_memory_holds_one_vector_per_token_and_layer(made):
     tensors = engine.model_runner.kv_cache_tensors
     assert [list(tensor.shape) for tensor in tensors] == [[16, 4 * (12 + 4)]] * 3
     kv_cache, _ = engine.model_runner.layers[0]
+    assert isinstance(kv_cache, PagedKVCache)
     assert kv_cache.k_cache.data_ptr() == kv_cache.v_cache.data_ptr()
 
 
