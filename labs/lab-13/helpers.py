@@ -3,16 +3,15 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 from mini_kv.core.block import BlockHashWithGroupId, KVCacheBlock
 from mini_kv.core.block_hash import make_block_hash_with_group_id
 from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 from mini_kv.core.request import Request
-from mini_kv.labkit import LabTodo
 from mini_kv.labkit.arena import BLOCK_SIZE, WORKLOADS, ceiling, new_cache, play, workload
-from mini_kv.labkit.fixture import LabUnderTest
+from mini_kv.labkit.fixture import LabFailure, LabUnderTest
 from mini_kv.policy.eviction import EvictionPolicy
 
 
@@ -52,6 +51,10 @@ class Cache:
                 self.go(word)
         return found
 
+    def kept(self) -> str:
+        """Return the letters that are cached."""
+        return "".join(self._letter(block) for block in self.kv.block_pool.blocks if block.block_hash is not None)
+
     def victims(self, number: int | None = None) -> str:
         """Evict this many letters, or all that wait, and return them in the order in which they went."""
         queue: Any = self.kv.block_pool.free_block_queue
@@ -82,6 +85,17 @@ def watched(lab: LabUnderTest, policy: type[Any]) -> type[EvictionPolicy]:
     return Watched
 
 
+@dataclass(eq=False)
+class Prefix:
+    """A cached block of `SlowLFU`: the letters up to its own, what they are worth, and when they came to wait."""
+
+    name: str
+    uses: int
+    worth: int
+    came: int = 0
+    num_holders: int = 1
+
+
 @dataclass
 class SlowLFU:
     """The contract of LFU with plain lists: words as they are cached, found by looking at all of them."""
@@ -89,63 +103,108 @@ class SlowLFU:
     num_blocks: int
     age: int = 0
     num_entered: int = 0
-    cached: list[dict[str, Any]] = field(default_factory=list)
-    """One entry per cached prefix: its name, uses, worth, and when it came to wait (0: held)."""
+    running: dict[str, list[Prefix]] = field(default_factory=dict)
+    cached: list[Prefix] = field(default_factory=list)
 
-    def send(self, word: str) -> tuple[int, str]:
-        """Send a word; return how many of its letters are found, and the prefixes that are evicted for the others."""
+    def come(self, word: str) -> tuple[int, str] | None:
+        """Take in a word; return how many of its letters are found and the prefixes that are evicted for the others."""
         prefixes = [word[:end] for end in range(1, len(word) + 1)]
-        found: list[dict[str, Any]] = []
-        for prefix in prefixes:
-            entry = next((entry for entry in self.cached if entry["name"] == prefix), None)
-            if entry is None:
-                break
-            found.append(entry)
-        for entry in found:
-            entry["uses"] += 1
-            entry["worth"] = self.age + entry["uses"]
-            entry["came"] = 0
+        by_name = {prefix.name: prefix for prefix in reversed(self.cached)}  # of several the oldest
+        found = [by_name[name] for name in takewhile(by_name.__contains__, prefixes)]
+        num_new = len(word) - len(found)
+        num_kept = sum(prefix.num_holders > 0 or prefix in found for prefix in self.cached)
+        room = self.num_blocks - len(self.running)  # each that runs has a block for its last token
+        if num_kept + num_new > room:
+            return None
+        for prefix in found:
+            prefix.uses += 1
+            prefix.worth = self.age + prefix.uses
+            prefix.num_holders += 1
         evicted = []
-        num_needed = len(word) - len(found) + 1  # one for the last token
-        while len(self.cached) + num_needed > self.num_blocks + 1:
-            victim = min((e for e in self.cached if e["came"]), key=lambda e: (e["worth"], e["came"]))
-            self.cached.remove(victim)
-            self.age = victim["worth"]
-            evicted.append(victim["name"])
-        new = [{"name": name, "uses": 1, "worth": self.age + 1, "came": 0} for name in prefixes[len(found) :]]
+        while len(self.cached) + num_new > room:
+            evicted.append(self.evict())
+        new = [Prefix(name, 1, self.age + 1) for name in prefixes[len(found) :]]
         self.cached += new
-        for entry in reversed(found + new):
-            self.num_entered += 1
-            entry["came"] = self.num_entered
+        self.running[word] = found + new
         return len(found), " ".join(evicted)
 
-    def victims(self) -> str:
-        """Return the last letters of all prefixes that wait, in the order in which they would go."""
-        waiting = sorted((e for e in self.cached if e["came"]), key=lambda e: (e["worth"], e["came"]))
-        return "".join(entry["name"][-1] for entry in waiting)
+    def go(self, word: str) -> None:
+        """Let a word leave: its tail waits first."""
+        for prefix in reversed(self.running.pop(word)):
+            prefix.num_holders -= 1
+            self.num_entered += 1
+            prefix.came = self.num_entered
+
+    def send(self, word: str) -> tuple[int, str]:
+        """Let a word come, for which there is room, and leave; return what `come` does."""
+        came = self.come(word)
+        assert came is not None
+        self.go(word)
+        return came
+
+    def evict(self) -> str:
+        """Evict the prefix that is worth least, and return it."""
+        victim = self.waiting()[0]
+        self.cached.remove(victim)
+        self.age = victim.worth
+        return victim.name
+
+    def waiting(self) -> list[Prefix]:
+        """Return the prefixes that wait, the next victim first."""
+        waiting = [prefix for prefix in self.cached if prefix.num_holders == 0]
+        return sorted(waiting, key=lambda prefix: (prefix.worth, prefix.came))
+
+    def drawn(self) -> str:
+        """Return the queue as a line: the last letter of each prefix and its worth."""
+        return "  ".join(f"{prefix.name[-1]} {prefix.worth}" for prefix in self.waiting())
 
 
-def expect_also_in_the_long_run(lab: LabUnderTest, *rows: tuple[str, object, object, str]) -> None:
-    """Compare these rows, and then what becomes of 80 words in two caches: mistakes seldom look alike for so long."""
-    more = []
-    for num_blocks in (2, 4):
-        rng = random.Random(num_blocks)
-        words = [word for _ in range(30) for word in [rng.choice(["a", "ab", "c", "d", "xy"])] * rng.randrange(1, 5)]
-        slow = SlowLFU(num_blocks)
-        want = [*(str(slow.send(word)[0]) for word in words), slow.victims()]
-        what = (
-            f"letters found of {len(words)} words, {' '.join(words[:8])} ..., with room for {num_blocks}, and who goes"
-        )
-        more.append((what, want, _long_run(lab, num_blocks, words), ""))
-    lab.expect_all([*rows, *more])
+class LFUCache(Cache):
+    """A cache that evicts by the learner's LFU, and the contract beside it, for the drawing of the queue."""
+
+    def __init__(self, lab: LabUnderTest, num_blocks: int) -> None:
+        super().__init__(lab, lab.LFU, num_blocks)
+        self.slow = SlowLFU(num_blocks)
+        self._drawing: list[str] = []
+
+    def come(self, word: str) -> int | None:
+        """As in `Cache`."""
+        self.slow.come(word)
+        return super().come(word)
+
+    def go(self, word: str) -> None:
+        """As in `Cache`."""
+        self.slow.go(word)
+        super().go(word)
+
+    def victims(self, number: int | None = None) -> str:
+        """As in `Cache`; a failure shows the queue as it should have been before."""
+        self._drawing = self._drawn()
+        gone = super().victims(number)
+        for _ in gone:
+            self.slow.evict()
+        return gone
+
+    def expect(self, what: str, want: object, got: object, why: str = "") -> None:
+        """Compare. A failure draws the queue; what became of 200 words goes with it, unseen: it tells beliefs apart."""
+        try:
+            self.lab.expect(what, want, got, why)
+        except LabFailure as failure:
+            failure.picture = self._drawing or self._drawn()
+            failure.seen = [_long_run(self.lab, num_blocks) for num_blocks in (2, 3, 4)]
+            raise
+
+    def _drawn(self) -> list[str]:
+        title = "the queue by the contract, the next victim first: letter and worth"
+        return [title, f"  {self.slow.drawn() or 'empty'}   age {self.slow.age}"]
 
 
-def _long_run(lab: LabUnderTest, num_blocks: int, words: list[str]) -> list[str]:
+def _long_run(lab: LabUnderTest, num_blocks: int) -> list[str]:
+    rng = random.Random(num_blocks)
+    words = [word for _ in range(80) for word in [rng.choice(["a", "ab", "c", "d", "xy"])] * rng.randrange(1, 5)]
     try:
         cache = Cache(lab, lab.LFU, num_blocks)
         return [*map(str, cache.send(" ".join(words))), cache.victims()]
-    except LabTodo:
-        raise
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
 

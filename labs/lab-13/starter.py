@@ -13,6 +13,13 @@ A policy is asked for one block at a time. It hears of everything that it may de
     leave          a waiting block is held again
     victim         give up a waiting block: it will be overwritten
 
+The calls for a block that two prompts use, one after the other, in this order:
+
+    record_miss, enter                computed by the first, which ends
+    record_hit, leave, enter          found by the second: the hit is recorded while the block still waits
+    record_hit, enter                 found by the second while the first still holds it: no `leave`
+    victim                            overwritten; the next `record_miss` of this block is for another content
+
 What a call frees comes to `enter` one block after another, the tail of a prompt first. `EvictionPolicy` does the rest:
 blocks without a hash, mistakes of the caller, the free queue's other verbs. Only waiting blocks can be chosen.
 """
@@ -66,7 +73,7 @@ class LFU(EvictionPolicy):
 
 
 class Hybrid(EvictionPolicy):
-    """Yours: any rule that keeps to what an `EvictionPolicy` may do and finds more than LRU on three of five workloads.
+    """Yours: any rule that keeps to what an `EvictionPolicy` may do and finds more than LRU on two of five workloads.
 
     What you may use: the calls, their order, counters, and what a block's `block_hash` says about equality. What you
     may not: a clock, chance without a fixed seed, a look into the future. The same calls must give the same victims.

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv import traces
+from mini_kv import labkit, traces
+from mini_kv.cli import main
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.traces.commands.replay_command import ProgressBar, add_arguments
 from mini_kv.traces.commands.replay_command import run as run_replay
 from mini_kv.traces.league import league
 from mini_kv.traces.readers.mooncake import read_trace
 
+STARTER_OF_LAB_13 = Path(labkit.__file__).parent / "starters" / "lab-13.txt"
 LFU_OF_LAB_13 = Path(__file__).parents[2] / "solutions" / "lab-13" / "solution.py"
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
 
@@ -185,6 +187,17 @@ def test_another_policy_finds_what_the_league_says(capsys):
     assert list(hits.values()) == [standing.report.hit_tokens for standing in standings]
     assert run(SMALL, "--num-blocks", "80", "--json") == 0
     assert json.loads(capsys.readouterr().out)["hit_tokens"] == hits["lru"]
+
+
+@pytest.mark.parametrize("command", ["replay", "league"])
+def test_a_policy_that_is_not_written_yet_is_one_line_and_exit_2(capsys, tmp_path, command):
+    """The starter of lab-13, as the course gives it: the file, the class and the method that is missing."""
+    starter = tmp_path / "starter.py"
+    starter.write_text(STARTER_OF_LAB_13.read_text(encoding="utf-8"), encoding="utf-8")
+    assert main([command, SMALL, "--num-blocks", "80", "--policy", f"{starter}:Hybrid"]) == 2
+    missing = "lab-13 Hybrid.victim: begin with LRU: the blocks in the order in which they came"
+    expected = f"mini-kv {command}: {starter}:Hybrid is not finished: {missing}\n"
+    assert capsys.readouterr() == ("", expected)
 
 
 def test_a_missing_file_is_one_line_and_exit_2(capsys):

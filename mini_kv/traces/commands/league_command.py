@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
-from mini_kv.traces.commands.replay_command import ProgressBar
+from mini_kv.traces.commands.replay_command import ProgressBar, unfinished
 from mini_kv.traces.league import BELADY, Standing, checked_sizes, default_sizes, league
 from mini_kv.traces.prompt_hashes import as_hashes
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
@@ -53,6 +53,9 @@ def run(args: argparse.Namespace) -> int:
         return 130
     except (TraceError, ConfigError, ImportError, SyntaxError) as error:
         print(f"mini-kv league: {error}", file=sys.stderr)
+        return 2
+    except NotImplementedError as error:  # a policy that its author has not finished
+        print(f"mini-kv league: {unfinished(args.policy or [], error)}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"mini-kv league: {args.trace}: {error.strerror or error}", file=sys.stderr)

@@ -85,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
     except (TraceError, ConfigError) as error:
         print(f"mini-kv replay: {error}", file=sys.stderr)
         return 2
+    except NotImplementedError as error:  # a policy that its author has not finished
+        print(f"mini-kv replay: {unfinished([args.policy, *names], error)}", file=sys.stderr)
+        return 2
     except OSError as error:
         print(f"mini-kv replay: {args.trace}: {error.strerror or error}", file=sys.stderr)
         return 2
@@ -95,6 +98,12 @@ def run(args: argparse.Namespace) -> int:
         bar.clear()
     print(json.dumps(report.as_dict(), indent=2) if args.json else _format_report(report))
     return 0
+
+
+def unfinished(policies: Sequence[str], error: NotImplementedError) -> str:
+    """Return a sentence about a method that one of the policies from files lacks."""
+    own = [policy for policy in policies if ":" in policy]
+    return f"{' or '.join(own)} is not finished: {error or 'a method of EvictionPolicy is missing'}"
 
 
 def _names(asked: Sequence[str] | None) -> list[str]:
