@@ -87,7 +87,9 @@ def test_one_failure_and_how_many_more(lab: Lab) -> None:
 
 def test_what_is_known_of_another_function_is_one_line(lab: Lab) -> None:
     """The first failure names its own belief; that of `ref_counts` would be found by `--all` only."""
-    wrong = SOLUTION.replace("= kv.get_computed_blocks(request)", "= None, 0").replace("in table]", "in reversed(table)]")
+    wrong = SOLUTION.replace("= kv.get_computed_blocks(request)", "= None, 0").replace(
+        "in table]", "in reversed(table)]"
+    )
     lab.starter.write_text(wrong, encoding="utf-8")
     _, lines = mini_kv("run", "05")
     assert lines[-4:-1] == [
