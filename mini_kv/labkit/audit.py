@@ -373,12 +373,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show(lab: Lab, mutant_id: str) -> Iterator[str]:
-    """Yield what a wrong version believes, and what it changes, spelling by spelling. Raises `ValueError`: no such id."""
+    """Yield the belief of a wrong version, and what each spelling changes. Raises `ValueError` if there is none."""
     known = {mutant.id: mutant for mutant in load_mutants(lab)}
     if mutant_id not in known:
-        raise ValueError(
-            f"{lab.lab_id} has no wrong version {shown(mutant_id)}. {did_you_mean(mutant_id, list(known))}".strip()
-        )
+        near = did_you_mean(mutant_id, list(known))
+        raise ValueError(f"{lab.lab_id} has no wrong version {shown(mutant_id)}. {near}".strip())
     mutant = known[mutant_id]
     yield f"{lab.lab_id}: as if {mutant.belief}\nseen: {mutant.seen}"
     for spelling in mutant.all_spellings():

@@ -1,8 +1,11 @@
-"""Honest attempts at the labs, each with one fault, and how the tests answer: `python -m mini_kv.tests.labkit.attempts`.
+"""Honest attempts at the labs, each with one fault, and what their authors are told.
+
+    python -m mini_kv.tests.labkit.attempts            all of them, and the counts
+    python -m mini_kv.tests.labkit.attempts lab-05     those at one lab, with the first message
 
 `lab-NN.txt` holds attempts at one function each, written from README and starter alone, before anything else was read.
-The line `# fault:` says what is wrong with it. `judged.toml` says which belief of the catalogue is the right name for the
-fault, and whether the first message leads to it. A belief that no reader has judged counts as a wrong name.
+The line `# fault:` says what is wrong with it. `judged.toml` says which belief of the catalogue is the right name for
+the fault, and whether the first message leads to it. A belief that no reader has judged counts as a wrong name.
 """
 
 import ast
@@ -10,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mini_kv.labkit.audit import run_text
 from mini_kv.labkit.lab import Lab, find_lab
@@ -91,6 +95,6 @@ def answer_to(attempt: Attempt) -> Answer:
     return Answer(not failed, "; ".join(beliefs), failed[0].message if failed else "")
 
 
-def judged() -> dict[str, dict[str, object]]:
+def judged() -> dict[str, dict[str, Any]]:
     """Return what a reader has said, by the name of the attempt: `right`, a list of beliefs, and `leads`."""
     return tomllib.loads((FOLDER / "judged.toml").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ def main(names: list[str]) -> None:
         if names and not attempt.name.startswith(tuple(names)):
             continue
         answer, said = answer_to(attempt), judged().get(attempt.name, {})
-        is_right = answer.belief in said.get("right", [])  # type: ignore[operator]
+        is_right = answer.belief in said.get("right", [])
         counts["attempts"] += 1
         counts["full marks"] += answer.passed
         counts["named rightly"] += is_right
