@@ -3,12 +3,13 @@
     python -m mini_kv.tests.labkit.attempts            all of them, and the counts
     python -m mini_kv.tests.labkit.attempts lab-05     those at one lab, with the first message
 
-`lab-NN.txt` holds attempts at one function each, written from README and starter alone, before anything else was read.
+`honest_attempts/lab-NN.txt` holds attempts at one function each, written from README and starter alone, before anything else was read.
 The line `# fault:` says what is wrong with it. `judged.toml` says which belief of the catalogue is the right name for
 the fault, and whether the first message leads to it. A belief that no reader has judged counts as a wrong name.
 """
 
 import ast
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from mini_kv.labkit.lab import Lab, find_lab
 from mini_kv.labkit.misconception import find_beliefs
 from mini_kv.labkit.scoreboard import State
 
-FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[3]
+FOLDER = Path(__file__).parent / "honest_attempts"
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +99,27 @@ def answer_to(attempt: Attempt) -> Answer:
 def judged() -> dict[str, dict[str, Any]]:
     """Return what a reader has said, by the name of the attempt: `right`, a list of beliefs, and `leads`."""
     return tomllib.loads((FOLDER / "judged.toml").read_text(encoding="utf-8"))
+
+
+def main(names: list[str]) -> None:
+    """Run the attempts whose name begins with one of these, or all; with one name, print the message too."""
+    counts = dict.fromkeys(("attempts", "full marks", "named rightly", "named wrongly", "first message leads"), 0)
+    for attempt in all_attempts():
+        if names and not attempt.name.startswith(tuple(names)):
+            continue
+        answer, said = answer_to(attempt), judged().get(attempt.name, {})
+        is_right = answer.belief in said.get("right", [])
+        counts["attempts"] += 1
+        counts["full marks"] += answer.passed
+        counts["named rightly"] += is_right
+        counts["named wrongly"] += bool(answer.belief) and not is_right
+        counts["first message leads"] += bool(said.get("leads")) and not answer.passed
+        name = "FULL MARKS" if answer.passed else answer.belief or "-"
+        print(f"{attempt.name}\n  fault  {attempt.fault}\n  named  {name}")
+        if names:
+            print(answer.message)
+    print(*(f"{count:>3} {what}" for what, count in counts.items()), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
