@@ -3,9 +3,9 @@
     python -m mini_kv.tests.labkit.attempts            all of them, and the counts
     python -m mini_kv.tests.labkit.attempts lab-05     those at one lab, with the first message
 
-`honest_attempts/lab-NN.txt` holds attempts at one function each, written from README and starter alone, before anything else was read.
-The line `# fault:` says what is wrong with it. `judged.toml` says which belief of the catalogue is the right name for
-the fault, and whether the first message leads to it. A belief that no reader has judged counts as a wrong name.
+`honest_attempts/lab-NN.txt` holds attempts at one function each, written from README and starter alone, before anything
+else was read. The line `# fault:` says what is wrong. `judged.toml` says which belief of the catalogue is the right
+name for the fault, and whether the first message leads to it. A belief that no reader has judged is a wrong name.
 """
 
 import ast

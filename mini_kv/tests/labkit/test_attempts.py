@@ -10,7 +10,7 @@ ATTEMPTS = all_attempts()
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=[attempt.name for attempt in ATTEMPTS])
 def test_an_honest_attempt_is_found_out_and_named_rightly_or_not_at_all(attempt: Attempt) -> None:
-    """If a belief has new words: judge again whether it is the right name, and say so in honest_attempts/judged.toml."""
+    """If a belief has new words, judge again whether it is the right name, and say so in judged.toml."""
     if attempt.lab.missing is not None:
         pytest.skip(attempt.lab.missing)
     answer = answer_to(attempt)
