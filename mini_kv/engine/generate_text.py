@@ -268,7 +268,7 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
         if getattr(args, option) > most:
             name = option.replace("_", "-")
             raise ConfigError(f"--{name} is {getattr(args, option)}, it must be at most {most:,}")
-    model, tokenizer = load(_folder(args), dtype=args.dtype, untested=args.untested)
+    model, tokenizer = load(model_folder(args), dtype=args.dtype, untested=args.untested)
     _check_memory(model, args)
     config = EngineConfig(
         args.block_size,
@@ -287,7 +287,7 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
     return engine
 
 
-def _folder(args: argparse.Namespace) -> Path | None:
+def model_folder(args: argparse.Namespace) -> Path | None:
     """Return the checkpoint's folder; `None`: the small model."""
     from mini_kv.engine.checkpoint import tiny_folder
 

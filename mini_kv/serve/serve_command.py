@@ -22,6 +22,7 @@ With a checkpoint a block has vLLM's 16."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--model", type=Path, metavar="DIR", help="a checkpoint's folder (default: the small model)")
+    parser.add_argument("--windows", action="store_true", help="the small model's sister, whose layers have windows")
     parser.add_argument("--served-model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
     parser.add_argument("--dtype", default="auto", metavar="DTYPE", help="to compute in (default: auto)")
     parser.add_argument(
@@ -98,6 +99,7 @@ def read_keys(args: argparse.Namespace) -> list[str]:
 
 def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
     """Return the endpoint's engine and all around it. Raises `KVCacheError` if it cannot be made."""
+    from mini_kv.engine.generate_text import model_folder
     from mini_kv.serve.app import Service
     from mini_kv.serve.engine_loop import EngineLoop, Watcher
     from mini_kv.serve.live_page import LivePage, save
@@ -106,7 +108,8 @@ def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
 
     tenants = Tenants(keys)
     engine, live = make_engine(args, tenants.are_several)
-    name = args.served_model_name or (args.model.resolve().name if args.model is not None else "tiny")
+    folder = model_folder(args)
+    name = args.served_model_name or (folder.resolve().name if folder is not None else "tiny")
     metrics = Metrics(engine, name)
     watchers: list[Watcher] = [metrics] if live is None else [metrics, live]
     loop = EngineLoop(engine, max_waiting=args.max_waiting, least_step_s=args.step_ms / 1000, watchers=watchers)
@@ -123,12 +126,13 @@ def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
 
 def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngine, LiveStory | None]":
     """Return the engine, and what watches it if there is to be a page. Raises `KVCacheError`."""
+    from mini_kv.engine.generate_text import model_folder
     from mini_kv.engine.llm import LLM
     from mini_kv.serve.live_page import LiveStory, plain_manager
 
     parts: dict[str, Any] = {}
     if args.labs is not None:
-        lines, parts = args.parts_of_labs(args.labs)
+        lines, parts = args.parts_of_labs(args.labs, args.windows)
         print("\n".join(lines), end="\n\n", flush=True)
     live = None
     if not (args.no_page or multi_tenant):
@@ -137,7 +141,7 @@ def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngin
     is_small = args.model is None
     num_blocks = SMALL_POOL if args.num_blocks is None and is_small else args.num_blocks
     llm = LLM(
-        args.model,
+        model_folder(args),
         dtype=args.dtype,
         parts=parts,
         num_blocks=num_blocks,

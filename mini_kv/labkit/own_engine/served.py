@@ -11,10 +11,10 @@ from mini_kv.labkit.own_engine.command import table
 from mini_kv.labkit.own_engine.found import find_parts, own_parts
 
 
-def parts_of_labs(choice: str) -> tuple[list[str], dict[str, Any]]:
+def parts_of_labs(choice: str, has_windows: bool) -> tuple[list[str], dict[str, Any]]:
     """Return whose each part is, as lines, and the arguments of an `LLMEngine` that is made of these parts.
 
-    They are those for a model of one group of layers, as the small model is.
+    They are those for a model of one group of layers, as the small model is, or for its sister, if `has_windows`.
 
     Raises `ConfigError` if there are no labs, or no such files.
     """
@@ -24,5 +24,5 @@ def parts_of_labs(choice: str) -> tuple[list[str], dict[str, Any]]:
         root = find_checkout(Path.cwd())
     except UnknownLabError as error:
         raise ConfigError(str(error)) from None
-    found = find_parts(choice, all_labs(root), Path.cwd(), "one group")
+    found = find_parts(choice, all_labs(root), Path.cwd(), "windows" if has_windows else "one group")
     return table(found, "solution" if choice == "solution" else "yours"), seams(own_parts(found))

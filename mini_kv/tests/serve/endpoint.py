@@ -21,6 +21,7 @@ OPTIONS = {
     "served_model_name": None,
     "dtype": "auto",
     "labs": None,
+    "windows": False,
     "num_blocks": None,
     "block_size": None,
     "max_num_seqs": 128,

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mini_kv import LLM
 from mini_kv.cli import main
+from mini_kv.engine.checkpoint import tiny_folder
 from mini_kv.tests.serve.endpoint import TEXT, offline
 
 ROOT = Path(__file__).parents[3]
@@ -61,6 +63,7 @@ def ask(port, **body):
         ),
         (["--api-keys", "no-such-file"], "No such file or directory: 'no-such-file'"),
         (["--model", "no-such-folder"], "no-such-folder"),
+        (["--model", "x", "--windows"], "--windows is a small model of its own, and --model says 'x': give one"),
         (["--num-blocks", "1"], "num_blocks is 1"),
         (["--labs", "no-such-folder"], "--labs 'no-such-folder': it is neither starter nor solution"),
     ],
@@ -126,6 +129,21 @@ def test_the_parts_of_the_labs_serve_and_the_table_says_whose_they_are():
     (right,) = offline([TEXT], max_tokens=4, temperature=0)
     assert rows == ["solution"] * 5
     assert answer["choices"][0]["text"] == right.text
+
+
+@pytest.mark.slow
+def test_with_windows_the_parts_of_lab_12_serve_and_the_model_has_its_own_name():
+    with running("--windows", "--labs", "solution") as (_, port, said):
+        answer = json.loads(ask(port, max_tokens=24))
+    owners = {line.split()[1]: line.split()[2] for line in said.splitlines() if line.startswith(("lab-06", "lab-12"))}
+    assert owners == {
+        "KVCacheManager": "mini_kv",
+        "SlidingWindowManager": "solution",
+        "HybridKVCacheCoordinator": "solution",
+        "group_layers": "solution",
+    }
+    (right,) = offline([TEXT], llm=LLM(tiny_folder(windows=True)), max_tokens=24, temperature=0)
+    assert (answer["model"], answer["choices"][0]["text"]) == ("tiny_windows", right.text)
 
 
 @pytest.mark.slow
