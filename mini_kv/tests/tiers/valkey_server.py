@@ -83,6 +83,9 @@ class ValkeyCluster:
         while any(b"cluster_slots_ok:16384" not in self._state(server) for server in self.servers):
             assert time.monotonic() < deadline, "the servers do not know each other's keys"
             time.sleep(0.05)
+        while any(b"cluster_state:ok" not in self._state(server) for server in self.servers):
+            assert time.monotonic() < deadline, "a server holds the cluster for down"
+            time.sleep(0.05)
 
     def num_keys(self) -> list[int]:
         """Return how many entries each server has."""
