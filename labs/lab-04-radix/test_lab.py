@@ -154,9 +154,9 @@ def test_a_known_id_is_entered_once_even_behind_a_twin(lab: LabUnderTest) -> Non
     desk = Desk(lab, nodes=[("", "ab", [[1], [2, 7]])])
     desk.insert("abc", [1, 7, 4])
     desk.holds("insert of abc in blocks 1, 7, 4", {"a": [1], "ab": [2, 7], "abc": [4]}, "7 stands there already")
-    desk.insert("abd", [1, 2, 5])
-    want = {"a": [1], "ab": [2, 7], "abc": [4], "abd": [5]}
-    desk.holds("insert of abd in blocks 1, 2, 5", want, "2 stands there already, in front of 7")
+    desk.insert("abq", [1, 2, 5])
+    want = {"a": [1], "ab": [2, 7], "abc": [4], "abq": [5]}
+    desk.holds("insert of abq in blocks 1, 2, 5", want, "2 stands there already, in front of 7")
 
 
 @points(3, "remove", stage="adversary", after="test_8_a_tail_goes_and_a_node_with_it")
