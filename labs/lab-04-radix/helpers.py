@@ -45,8 +45,11 @@ class Desk:
         )
 
     def insert(self, prompt: str, ids: Sequence[int]) -> None:
-        """Enter a prompt with the learner's `insert`."""
-        self.lab.insert(self.tree, tokens(prompt), list(ids))
+        """Enter a prompt with the learner's `insert`; the lists that it is given must not have changed."""
+        given = (tokens(prompt), list(ids))
+        self.lab.insert(self.tree, *given)
+        want = (tokens(prompt), list(ids))
+        self.lab.expect("the tokens and ids that insert was given", want, given, "the lists are the caller's")
 
     def remove(self, block_id: int) -> InWords:
         """Remove a block with the learner's `remove`; say whether that is an error."""

@@ -150,10 +150,13 @@ def test_a_prompt_costs_two_nodes_at_most(lab: LabUnderTest) -> None:
 
 @points(1, "insert", stage="adversary", after="test_7_another_block_with_the_same_content_is_a_twin")
 def test_a_known_id_is_entered_once_even_behind_a_twin(lab: LabUnderTest) -> None:
-    """7 is the younger twin of 2, and its request brings it again, longer."""
+    """7 is the younger twin of 2, and its request brings it again, longer; then 2's request does."""
     desk = Desk(lab, nodes=[("", "ab", [[1], [2, 7]])])
     desk.insert("abc", [1, 7, 4])
     desk.holds("insert of abc in blocks 1, 7, 4", {"a": [1], "ab": [2, 7], "abc": [4]}, "7 stands there already")
+    desk.insert("abq", [1, 2, 5])
+    want = {"a": [1], "ab": [2, 7], "abc": [4], "abq": [5]}
+    desk.holds("insert of abq in blocks 1, 2, 5", want, "2 stands there already, in front of 7")
 
 
 @points(3, "remove", stage="adversary", after="test_8_a_tail_goes_and_a_node_with_it")

@@ -74,16 +74,21 @@ class Desk:
         return table
 
     def mistake(self, table: Sequence[int]) -> InWords:
-        """Give back what is no table, with the learner's `give_back`; say whether that is an error."""
+        """Give back what may be no table, with the learner's `give_back`; say whether that is an error."""
         try:
-            self.lab.give_back(self.pool, table)
+            self._give_back(table)
         except ValueError:
             return InWords("ValueError raised")
         return InWords("nothing raised")
 
     def leave(self, who: str) -> None:
         """Give back the table that was written down, if there is one, with the learner's `give_back`."""
-        self.lab.give_back(self.pool, self.tables.pop(who, []))
+        self._give_back(self.tables.pop(who, []))
+
+    def _give_back(self, table: Sequence[int]) -> None:
+        given = list(table)
+        self.lab.give_back(self.pool, given)
+        self.lab.expect("the table that give_back was given", list(table), given, "the list is the caller's")
 
     def fill(self, who: str, letters: str) -> None:
         """Give the first blocks of the table that was written down, if there is one, the hashes of these contents."""

@@ -156,14 +156,17 @@ def test_take_is_all_or_nothing(lab: LabUnderTest) -> None:
 
 @points(2, "give_back", stage="adversary", after="test_3_a_table_lines_up_from_its_tail")
 def test_a_mistake_of_the_caller_changes_nothing(lab: LabUnderTest) -> None:
-    """A table is given back whose last block is held, and whose first is not; then one that hashes a block twice."""
+    """A table is given back of which one block is not held, the first or the last; then one that has a block twice."""
     hashes, index = {1: "a", 2: "ab"}, {"a": [1], "ab": [2]}
-    for table in ([3, 1], [1, 2, 1]):
+    for table in ([3, 1], [1, 3], [1, 2, 1]):
         desk = Desk(lab, 3, {"A": [1, 2], "B": [1]}, hashes)
         what = f"give_back of {table}"
         why = "no table holds block 3" if 3 in table else "no table holds a block twice"
         came = (InWords("ValueError raised"), desk.mistake(table))
         desk.sees(what, came, queue=[3], counts=[2, 1, 0], index=index, why=f"{why}; an error leaves all as it was")
+    desk = Desk(lab, 3, {"A": [1, 2], "B": [1]}, hashes)
+    came = (InWords("nothing raised"), desk.mistake([]))
+    desk.sees("give_back of []", came, queue=[3], counts=[2, 1, 0], index=index, why="a table may be empty")
 
 
 @points(3, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")
@@ -195,6 +198,9 @@ def test_room_is_what_leaves_the_queue(lab: LabUnderTest) -> None:
     table = full.admit("C", prefixes("abc"), 3)
     why = "A holds all that C wants: nothing has to leave the queue"
     full.sees('admit of "abc" with 0 free', ([1, 2, 3], table), queue=[], counts=[2, 2, 2], index=index, why=why)
+    table = full.admit("D", [], 0)
+    why = "no blocks at all can always be had: the table is empty, and it is one"
+    full.sees("admit of no blocks with 0 free", ([], table), queue=[], counts=[2, 2, 2], index=index, why=why)
 
 
 @points(1, "admit", stage="adversary", after="test_6_a_block_that_is_held_is_shared")

@@ -80,9 +80,14 @@ def count_reads(lab: LabUnderTest, memory: KernelMemory, **want: int) -> None:
     lab.expect("numbers read from each tensor", want, got)
 
 
-def play_gather(lab: LabUnderTest, torch: ModuleType, num_tokens: int, block_size: int, head_size: int) -> None:
-    """Gather tokens from blocks 5, 2 and 6 of eight; behind the last one and around each block is something stale."""
-    cache = part(torch, 8, block_size, head_size, around=STALE)
+def play_gather(
+    lab: LabUnderTest, torch: ModuleType, num_tokens: int, block_size: int, head_size: int, gap: int = 0
+) -> None:
+    """Gather tokens from blocks 5, 2 and 6 of eight; behind the last one and around each block is something stale.
+
+    `gap`: places between two blocks that belong to none.
+    """
+    cache = part(torch, 8, block_size + gap, head_size, around=STALE)[:, :block_size]
     cache[:] = STALE
     ids = [5, 2, 6][: -(-num_tokens // block_size)]
     rows = torch.arange(float(num_tokens))[:, None] * 100 + torch.arange(float(head_size))

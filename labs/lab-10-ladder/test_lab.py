@@ -68,7 +68,7 @@ def test_5_rows_as_wide_as_the_tile(lab: LabUnderTest, torch: ModuleType) -> Non
     compare(lab, start(lab, "row_softmax", {"out": out, "scores": scores}), out, scores.softmax(1))
 
 
-@points(3, "row_softmax", why="a lane without a score has no weight: what number has the exponential 0?")
+@points(2, "row_softmax", why="a lane without a score has no weight: what number has the exponential 0?")
 def test_6_rows_narrower_than_the_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     """Three rows of five scores, each a part of a longer row."""
     out, scores = part(torch, 3, 5), part(torch, 3, 5, around=STALE)
@@ -76,11 +76,19 @@ def test_6_rows_narrower_than_the_tile(lab: LabUnderTest, torch: ModuleType) -> 
     compare(lab, start(lab, "row_softmax", {"out": out, "scores": scores}), out, scores.softmax(1))
 
 
+@points(1, "row_softmax", why="scores and out have a stride each, and they need not be equal")
+def test_each_tensor_has_its_own_stride(lab: LabUnderTest, torch: ModuleType) -> None:
+    """The rows of `scores` are parts of longer rows, those of `out` are not."""
+    out, scores = torch.full((3, 5), UNTOUCHED), part(torch, 3, 5, around=STALE)
+    scores[:] = noise(torch, 3, 5)
+    compare(lab, start(lab, "row_softmax", {"out": out, "scores": scores}), out, scores.softmax(1))
+
+
 @points(2, "row_softmax", why="a softmax does not change when all scores move by the same amount")
 def test_7_scores_far_from_zero(lab: LabUnderTest, torch: ModuleType) -> None:
-    """A row near +200 and one near -200, whose exponentials are infinite, or 0."""
-    scores = noise(torch, 2, 5) + torch.tensor([[200.0], [-200.0]])
-    out = torch.full((2, 5), UNTOUCHED)
+    """Rows near +200 and -200, whose exponentials are infinite, or 0; and one near the least number that there is."""
+    scores = noise(torch, 3, 5) + torch.tensor([[200.0], [-200.0], [-1e38]])
+    out = torch.full((3, 5), UNTOUCHED)
     compare(lab, start(lab, "row_softmax", {"out": out, "scores": scores}), out, scores.softmax(1))
 
 
@@ -106,10 +114,10 @@ def test_9_one_tile(lab: LabUnderTest, torch: ModuleType) -> None:
     2, "online_softmax", why="what was summed is worth less when a larger score comes: both sums, by the same factor"
 )
 def test_10_scores_rise_from_tile_to_tile(lab: LabUnderTest, torch: ModuleType) -> None:
-    """21 scores in three tiles: rising by 2 a tile; falling by 60, so that none but the first counts; all near -200."""
+    """21 scores in three tiles: rising by 2 a tile; falling by 60, so that only the first counts; near -200, -1e35."""
     tile = torch.arange(21) // 8
-    out, values = torch.full((3,), UNTOUCHED), noise(torch, 3, 21)
-    scores = noise(torch, 3, 21) + torch.stack([2.0 * tile, -60.0 * tile, -200.0 + 0 * tile])
+    out, values = torch.full((4,), UNTOUCHED), noise(torch, 4, 21)
+    scores = noise(torch, 4, 21) + torch.stack([2.0 * tile, -60.0 * tile, -200.0 + 0 * tile, -1e35 + 0 * tile])
     memory = start(lab, "online_softmax", {"out": out, "scores": scores, "values": values}, 8)
     compare(lab, memory, out, (scores.softmax(1) * values).sum(1))
 
@@ -148,8 +156,8 @@ def test_12_the_online_softmax_compiles(lab: LabUnderTest, torch: ModuleType) ->
 
 @points(3, "gather", why="the table says which block comes first; the cache's own order means nothing")
 def test_13_blocks_in_any_order(lab: LabUnderTest, torch: ModuleType) -> None:
-    """Three full blocks of 4 tokens, 8 numbers each. Number 503 is that of token 5, element 3."""
-    play_gather(lab, torch, num_tokens=12, block_size=4, head_size=8)
+    """Three full blocks of 4 tokens, 8 numbers each, with a gap between blocks. Number 503: token 5, element 3."""
+    play_gather(lab, torch, num_tokens=12, block_size=4, head_size=8, gap=1)
 
 
 @points(3, "gather", why="places behind the last token hold none yet, and the row for them is another's")

@@ -66,7 +66,8 @@ def unify_pages(
        layers grow, to the smallest multiple of `block_size` at which the largest block of attention covers the largest
        state.
     2. The largest block there is then gives the bytes for all.
-    3. A smaller block of attention takes more tokens, if that fills it exactly. Else it keeps its tokens and is padded.
+    3. A smaller block of attention that goes into the largest a whole number of times takes that many times its tokens.
+       Any other keeps its tokens and is padded.
     4. A smaller state keeps its tokens and is padded.
 
     Example, blocks of 16: `unify_pages({"a": 100, "b": 50}, {}, 16)` is `{"a": (16, 1600), "b": (32, 1600)}`.

@@ -56,6 +56,8 @@ def test_4_a_chunk_may_begin_within_a_block(lab: LabUnderTest) -> None:
     """Chunks of 6, blocks of 4: token 6 lies in the middle of block 1."""
     why = "token 8 reads 6 and 7, the second half of block 1"
     expect_hits(lab, 4, 6, [(".x", 8, why), ("x.", 4, why), ("..", 0, why), ("...", 12, "token 12 begins a chunk")])
+    why = "chunks of 3 are shorter than a block: token 8 reads 6 and 7, token 4 reads 3"
+    expect_hits(lab, 4, 3, [(".x", 8, why), ("x.", 4, why), ("..", 0, why), ("...", 12, "token 12 begins a chunk")])
 
 
 # States -------------------------------------------------------------------------------------------------------------
@@ -122,9 +124,10 @@ def expect_pages(
     state_bytes: dict[str, int],
     want: dict[str, tuple[int, int]],
     why: str,
+    block_size: int = 16,
 ) -> None:
-    """Ask for tokens and bytes of a block, layer by layer; blocks have 16 tokens at first."""
-    got = lab.unify_pages(token_bytes, state_bytes, 16)
+    """Ask for tokens and bytes of a block, layer by layer; `block_size`: what blocks have at first."""
+    got = lab.unify_pages(token_bytes, state_bytes, block_size)
     what = ", ".join(f"{layer} {size:,}" for layer, size in [*token_bytes.items(), *state_bytes.items()])
     seen = {layer: got.get(layer) for layer in want} if isinstance(got, dict) else got
     if not isinstance(seen, dict):
@@ -144,14 +147,22 @@ def test_10_what_does_not_fit_exactly_is_padded(lab: LabUnderTest) -> None:
     """65,536 bytes are not a multiple of 16 x 1,500, so that block keeps its tokens and has an empty end."""
     want = {"full": (16, 65_536), "odd": (16, 65_536)}
     expect_pages(lab, {"full": 4096, "odd": 1500}, {}, want, "24,000 bytes do not go into 65,536 without a rest")
+    want = {"full": (16, 1536), "half": (16, 1536)}
+    why = "1,024 bytes go into 1,536 one and a half times: 24 tokens would fill it, and no block of 16 would end there"
+    expect_pages(lab, {"full": 96, "half": 64}, {}, want, why)
 
 
 @points(2, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")
 def test_11_a_large_state_makes_all_blocks_grow(lab: LabUnderTest) -> None:
-    """A state of 300,000 bytes: 16 tokens of attention are too small, 80 cover it."""
+    """A state of 300,000 bytes: 16 tokens of attention are too small, 80 cover it. Then one that is covered exactly."""
     want = {"attention": (80, 327_680), "narrow": (160, 327_680), "state": (80, 327_680), "small": (80, 327_680)}
     why = "4 x 65,536 is less than 300,000, and 5 x 65,536 is not"
     expect_pages(lab, {"narrow": 2048, "attention": 4096}, {"state": 300_000, "small": 40_960}, want, why)
+    want = {"attention": (32, 131_072), "state": (32, 131_072)}
+    expect_pages(lab, {"attention": 4096}, {"state": 131_072}, want, "2 x 65,536 is 131,072: that covers it")
+    why = "blocks of 24 tokens have 98,304 bytes, so 24 are too few and 48 cover it"
+    want = {"attention": (48, 196_608), "state": (48, 196_608)}
+    expect_pages(lab, {"attention": 4096}, {"state": 120_000}, want, why, block_size=24)
 
 
 @points(1, "unify_pages", after="test_9_a_narrow_layer_takes_more_tokens")

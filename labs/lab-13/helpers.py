@@ -181,7 +181,7 @@ class LFUCache(Cache):
         """As in `Cache`; a failure shows the queue as it should have been before."""
         self._drawing = self._drawn()
         gone = super().victims(number)
-        for _ in gone:
+        for _ in gone[: len(self.slow.waiting())]:
             self.slow.evict()
         return gone
 

@@ -212,14 +212,16 @@ def test_hybrid_is_sound(lab: LabUnderTest) -> None:
 
 @points(2, "Hybrid.victim", stage="property", why="replay: no clock, no chance, no order of a set")
 def test_hybrid_does_the_same_again(lab: LabUnderTest) -> None:
-    """The same words twice, in two caches whose blocks are other objects."""
+    """The same words twice, in two caches whose blocks are other objects; then with other letters for the same ones."""
     rng = random.Random(7)
     words = " ".join("".join(rng.choice("abcd") for _ in range(rng.randrange(1, 6))) for _ in range(300))
     runs = []
-    for _ in range(2):
+    for letters in ("abcd", "abcd", "wxyz"):
         cache = Cache(lab, lab.Hybrid, 24)
-        runs.append([str(cache.send(words)), cache.victims()])
+        found = cache.send(words.translate(str.maketrans("abcd", letters)))
+        runs.append([*map(str, found), cache.victims().translate(str.maketrans(letters, "abcd"))])
     lab.expect("the second run", runs[0], runs[1])
+    lab.expect("the run with w, x, y, z for a, b, c, d", runs[0], runs[2], "a block hash says what is equal, no more")
 
 
 @points(4, "Hybrid.victim", stage="adversary", why="on which of the five is the ceiling far above LRU?")

@@ -79,8 +79,11 @@ class Desk:
         return InWords("nothing raised")
 
     def promote(self, keys: str) -> object:
-        """Call the learner's `promote`."""
-        return self.lab.promote(self.home, self.pool, list(keys))
+        """Call the learner's `promote`; the list of keys that it is given must not have changed."""
+        given = list(keys)
+        table = self.lab.promote(self.home, self.pool, given)
+        self.lab.expect("the keys that promote was given", list(keys), given, "the list is the caller's")
+        return table
 
     def leased(self) -> dict[str, int]:
         """Return the keys that have leases, with how many."""

@@ -11,6 +11,7 @@ from functools import partial
 from mini_kv.labkit import points
 from mini_kv.labkit.fixture import InWords, LabUnderTest
 from mini_kv.labkit.lives import Step, check_life, seeds
+from mini_kv.labkit.second_home import digest_of
 
 from .helpers import Desk, Twin, as_floats, read, rounded, vectors
 
@@ -181,20 +182,30 @@ def test_a_vector_of_zeros(lab: LabUnderTest) -> None:
 
 @points(2, "attend", stage="adversary", after="test_3_attention_over_eight_bits")
 def test_large_scores_do_not_overflow(lab: LabUnderTest) -> None:
-    """Scores of thousands: the largest takes all, and no exponential is infinite."""
+    """Scores of thousands: the largest takes all, and no exponential is infinite. Then all of them are below zero."""
     keys = [([127, 0], 40.0), ([127, 1], 40.0), ([-127, 0], 40.0)]
     values = [([1, 0], 1.0), ([0, 1], 1.0), ([127, 127], 1.0)]
     query = [3.0, 2.0]
     got = lab.attend(query, keys, values)
     lab.expect("what the query reads", rounded(read(query, keys, values)), rounded(got))
+    keys = [([-127, 0], 40.0), ([-127, 1], 40.0)]
+    got = lab.attend(query, keys, values[:2])
+    why = "all scores are far below zero: the largest one must have the weight 1 before the sum, not 0"
+    lab.expect("what the query reads below zero", rounded(read(query, keys, values[:2])), rounded(got), why)
 
 
 @points(1, "store", stage="adversary", after="test_6_the_least_recently_used_makes_room")
 def test_a_full_home_has_room_for_what_it_has(lab: LabUnderTest) -> None:
-    """The home is full and b is in it: no entry has to leave, leased or not."""
+    """The home is full and b is in it: no entry has to leave, leased or not. Then b comes with other bytes."""
     desk = Desk(lab, 3, "abc", {"a": 1, "b": 1, "c": 1})
     came = desk.store("b")
     desk.sees('store of "b", which is there', (True, came), home="acb", leases={"a": 1, "c": 1, "b": 1})
+    entry = desk.home.entries["b"]
+    entry.payload, entry.digest = b"?", digest_of("b", b"?")
+    came = desk.store("b")
+    why = "what is there stays as it is, and its lease with it"
+    desk.sees('store of "b", with other bytes', (True, came), home="acb", leases={"a": 1, "c": 1, "b": 1}, why=why)
+    lab.expect('bytes of "b"', b"?", desk.home.entries["b"].payload, why)
 
 
 @points(1, "lease", stage="adversary", after="test_9_damaged_bytes_are_not_there")
