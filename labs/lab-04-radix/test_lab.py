@@ -37,6 +37,7 @@ def test_2_in_the_middle_of_a_run_it_may_part(lab: LabUnderTest) -> None:
     desk.finds("a", [1], "the prompt ends in the middle of a run")
     desk.finds("ab", [1, 2])
     desk.finds("azcd", [1], "the second block differs, and nothing behind a difference is the same")
+    desk.finds("acd", [1], "c and d follow ab, and here is no b: the first difference ends the search")
     desk.finds("abcq", [1, 2, 3])
     desk.finds("abq", [1, 2], "no branch goes on like this")
 

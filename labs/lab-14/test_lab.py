@@ -62,7 +62,8 @@ def test_4_each_token_has_scales_of_its_own(lab: LabUnderTest) -> None:
     values = [([127, 1], 1.0), ([1, 127], 0.01), ([64, -64], 0.1)]
     query = [1.0, -0.5]
     got = lab.attend(query, keys, values)
-    lab.expect("what the query reads", rounded(read(query, keys, values)), rounded(got))
+    why = "each token's key is multiplied by its own scale, and its value by its own"
+    lab.expect("what the query reads", rounded(read(query, keys, values)), rounded(got), why)
 
 
 @points(3, "store", why="what the pool forgets is kept here, as long as there is room")
