@@ -96,7 +96,7 @@ def audited(lab: ThrowawayLab, mutants: str) -> Audit:
 
 def named(run) -> dict[str, str]:
     """Return the belief by the test in whose failure it stands."""
-    told = {test: [line for line in text.splitlines() if line.startswith("you may")] for test, text in run.items()}
+    told = {test: [line for line in text.splitlines() if line.startswith("your code")] for test, text in run.items()}
     return {test: lines[0] for test, lines in told.items() if lines}
 
 
@@ -296,8 +296,8 @@ def test_a_wrong_version_is_read_beside_the_right_one(capsys: pytest.CaptureFixt
     assert main(["lab-05", "--show", "hit-not-passed"]) == 0
     told, *differences = capsys.readouterr().out.split("--- solution.py\n")
     assert told == (
-        "lab-05: as if the counter is enough; the manager knows which blocks were found\n"
-        "ask: who raises the reference count of the blocks that were found?\n"
+        "lab-05: as if the manager remembers which blocks it found\n"
+        "ask: which call raises the reference counts of the blocks that were found?\n"
         "seen: seed 000, allocate(): hits are counted and never referenced\n"
     )
     changed = [[line for line in one.splitlines() if line[0] in "-+"] for one in differences]

@@ -94,7 +94,7 @@ def test_what_is_known_of_another_function_is_one_line(lab: Lab) -> None:
     _, lines = mini_kv("run", "05")
     assert lines[-4:-1] == [
         "  1 more failure; all of them:  mini-kv run 05 --all",
-        "  in ref_counts your code acts as if tables are read in the order in which they are freed",
+        "  in ref_counts your code acts as if a table lists its blocks in the order in which they are freed",
         "  [#########.....................]  15 of 50 points   6 pass, 2 fail, 12 wait",
     ]
 
