@@ -254,7 +254,7 @@ def test_a_table_is_seen_as_a_whole_and_told_by_its_first_difference(lab):
     assert once.message.splitlines()[1:4] == ["the double of 1", "   expected  [2]", "   got       [1]"]
     assert named(once.messages) == {"test_4_double": ONCE}
     other = lab.run_code(SOLUTION.replace("2 * number", "min(number, 3)"))
-    assert (other.message, named(other.messages)) == (once.message.partition("\nyou may")[0], {})
+    assert (other.message, named(other.messages)) == (once.message.partition("\nyour code")[0], {})
 
 
 # The audit ----------------------------------------------------------------------------------------------------------
