@@ -100,7 +100,7 @@ class Checked(SlidingWindowManager):
         return hit
 
 
-def manager_class(lab: LabUnderTest, learners: str) -> type[SlidingWindowManager]:
+def manager_class(lab: LabUnderTest, learners: str) -> Any:
     """Return a window's manager with one method of the learner's."""
     return lab.engine_with(learners, SlidingWindowManager, Checked)
 
