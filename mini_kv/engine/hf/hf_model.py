@@ -306,7 +306,7 @@ class _Witness:
         return torch.zeros_like(query)
 
 
-def _owning_layer(module: Any) -> int:
+def owning_layer(module: Any) -> int:
     """Return the number of the layer whose keys and values this one reads: its own, unless it shares another's.
 
     Then it is the last layer of its kind that has some, and what comes as key and value is that layer's once more. So
@@ -315,6 +315,8 @@ def _owning_layer(module: Any) -> int:
     """
     if not getattr(module, "is_kv_shared_layer", False):
         return int(module.layer_idx)
+    if not hasattr(module.config, "kv_sharing_modes"):  # 5.17 has none
+        raise ConfigError("its layers share keys and values, which needs a newer transformers: 5.23 is tested")
     modes = zip(module.config.kv_sharing_modes, module.config.layer_types, strict=True)
     return max(layer for layer, mode in enumerate(modes) if mode == ("store", module.layer_type))
 
@@ -353,7 +355,7 @@ def _attention_function(
         logits_soft_cap=more.get("softcap"),
         sinks=more.get("s_aux"),
     )
-    layer = _owning_layer(module)
+    layer = owning_layer(module)
     query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
     latents: Latents | None = more.get("mini_kv_latents")
     if latents is not None:

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.engine.fingerprint import model_fingerprint, weights_epoch
 from mini_kv.engine.hf.hf_checkpoint import load_huggingface
-from mini_kv.engine.hf.hf_model import INTERFACE, SUPPORTED, HuggingFaceModel
+from mini_kv.engine.hf.hf_model import INTERFACE, SUPPORTED, HuggingFaceModel, owning_layer
 from mini_kv.engine.llm_engine import LLMEngine
 from mini_kv.tests.engine.huggingface import checkpoints
 from mini_kv.tests.engine.huggingface.dense import DensePast, answer
@@ -99,6 +100,13 @@ def test_layers_that_share_keys_and_values_have_no_memory_of_their_own(made):
     model.forward(tokens, tokens, Called(), tokens)
     assert calls == [0, 1, 2, 2, 1]
     assert len(LLMEngine(model).model_runner.layers) == 3
+
+
+def test_layers_that_share_need_a_transformers_that_hands_the_keys_on():
+    """The config of 5.17 does not say which layers keep what they share."""
+    old = SimpleNamespace(is_kv_shared_layer=True, layer_idx=3, config=SimpleNamespace(num_kv_shared_layers=2))
+    with pytest.raises(ConfigError, match="its layers share keys and values, which needs a newer transformers"):
+        owning_layer(old)
 
 
 @pytest.mark.parametrize(
