@@ -20,8 +20,8 @@ def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[
     - `kv.get_computed_blocks(request)` returns `(blocks, num_cached_tokens)`: what the cache has of it. Changes
       nothing.
     - `kv.allocate_slots(request, num_new_tokens, new_computed_blocks=blocks)` admits it: the blocks that were found and
-      slots for the next `num_new_tokens` tokens after `request.num_computed_tokens`, which is 0 until you set it. It
-      returns `None`, and changes nothing, if there is no room.
+      slots for the next `num_new_tokens` tokens after `request.num_computed_tokens`, which is 0 until you set it.
+      Both numbers depend on the hit. It returns `None`, and changes nothing, if there is no room.
 
     Afterwards the request's block table begins with the blocks that were found, and has new blocks for the other tokens
     only. The step that computes these takes no time here, so `request.num_computed_tokens` counts the whole prompt. If
@@ -38,7 +38,8 @@ def prefill(kv: KVCacheManager, token_ids: list[int], request_id: str) -> tuple[
 def ref_counts(kv: KVCacheManager, request: Request) -> list[int]:
     """Return the reference count of each block in the request's table, first block first.
 
-    `kv.get_blocks(request_id).blocks` holds one list of blocks per group; this cache has one group.
+    `kv.get_blocks(request.request_id).blocks` holds one list of blocks per group; this cache has one group. A block
+    counts its tables in `ref_cnt`.
 
     Example: two requests share their first block and have a second of their own: `[2, 1]` for either.
     """

@@ -57,7 +57,8 @@ class BlockHashToBlockMap:
         The other blocks of the key stay. A key without blocks does not: the index must not grow with every prompt that
         ever came.
 
-        Example: `pop(K, 9)` returns block 9 and leaves 8 5. Then `pop(K, 9)` returns None, and so does `pop(L, 8)`.
+        Example: `pop(K, 9)` returns block 9 and leaves 8 5. Then `pop(K, 9)` returns None, and so does `pop(L, 8)`, for
+        a key L that was never entered.
         """
         todo("lab-07", "BlockHashToBlockMap.pop", "this block, and no other")
 
@@ -78,6 +79,7 @@ class BlockPool(block_pool.BlockPool):
     """The engine's pool; how its blocks are cached, kept and evicted is yours.
 
     You need `self.cached_block_hash_to_block`, the index, and `self.free_block_queue`, whose front is handed out next.
+    On a block, `ref_cnt` and `block_hash` are yours to set; `prepend_n` and `append_n` keep the order of their list.
     """
 
     def cache_full_blocks(
@@ -168,8 +170,8 @@ class KVCacheManager(kv_cache_manager.KVCacheManager):
 
         The last token is always computed, because its result is wanted and the cache does not keep results.
         `request.num_tokens` counts the prompt and what has been answered so far.
-        `self.coordinator.find_longest_cache_hit(request.block_hashes, max_cache_hit_length)` asks all groups (here
-        there is one) and returns a list of blocks per group, for `KVCacheBlocks(...)`, and the tokens.
+        `self.coordinator.find_longest_cache_hit(request.block_hashes, limit)` asks all groups (here there is one) for a
+        hit of at most `limit` tokens, and returns a list of blocks per group, for `KVCacheBlocks(...)`, and its tokens.
 
         Nothing changes, `self.prefix_cache_stats` neither: the request may yet be refused.
 

@@ -60,9 +60,9 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
             cached    a   -   c   d   -         3 tokens before it, so the last 2 blocks
             hit      null null c   d            8 tokens; b is missing, and the next token does not read it
 
-        A hit is whole blocks, not more than there are hashes. It is one if every block is cached of which the next
-        token reads something. Near the beginning these are fewer: the first block alone is a hit if it is cached. The
-        longest counts.
+        A hit is whole blocks, not more than there are hashes, and every block is cached that the next token reads. Near
+        the beginning these are fewer: the first block alone is a hit if it is cached. The longest counts. To the left
+        of what is read the hit has null blocks, also where a block is cached. No hit: an empty list.
 
         `self.block_pool.get_cached_block(block_hash, [self.kv_cache_group_id])` returns a list of one block, or None.
         Cost: no block is looked up twice, and none is looked up that lies left of the hit's window. Changes nothing: no
@@ -75,7 +75,7 @@ class SlidingWindowManager(single_type_kv_cache_manager.SlidingWindowManager):
 
 
 class HybridKVCacheCoordinator(kv_cache_coordinator.HybridKVCacheCoordinator):
-    """The engine's coordinator of several groups; what a hit of all of them is, is yours.
+    """The engine's coordinator of several groups; the hit that they have in common is yours.
 
     You need `self.single_type_managers` (one per group, in the groups' order), `self.full_attention_first` (the same
     managers, those of full attention in front), `self.skipping_managers` (all but those of full attention), and
@@ -91,8 +91,8 @@ class HybridKVCacheCoordinator(kv_cache_coordinator.HybridKVCacheCoordinator):
         most `max_length` tokens. A beginning of a hit of full attention is a hit; a beginning of another group's need
         not be, since at another end another window is read.
 
-        Each list has as many blocks as the hit has, in the order of the groups. If the groups agree on nothing: empty
-        lists and 0. Changes nothing. Cost: a group of full attention is asked once.
+        Each list has as many blocks as the hit has, in the order of the groups. If the groups agree on nothing: an
+        empty list for each, and 0. Changes nothing. Cost: a group of full attention is asked once.
 
         Example, blocks of 2, group 0 a window of 3, group 1 full attention, max_cache_hit_length 9. Full attention has
         blocks 1 2 3 4, so 8 tokens. The window lacks its fourth block but has its third, 7: together 6 tokens,
@@ -108,12 +108,12 @@ def group_layers(kv_cache_spec: Mapping[str, KVCacheSpec]) -> tuple[KVCacheGroup
 
     - Layers are of one kind if their specs are equal. Only layers of one kind share a table.
     - All groups have room for the same number of layers, since a block has the same bytes for each: as many as there
-      are of the rarest kind. But if there are fewer than 1.5 times as many of the most frequent kind, then as many as
-      of that.
+      are of the rarest kind, `least`. But if `most < 1.5 * least`, where `most` are the layers of the most frequent
+      kind, it is `most`.
     - A kind has as few groups as it needs, and its empty places are spread over them: its layers are dealt out like
       cards.
-    - A group is `KVCacheGroupSpec(layer_names, kv_cache_spec)`, with a tuple of names. The kinds come in the order of
-      their first layers.
+    - A group is `KVCacheGroupSpec(names, spec)`: a tuple of names, and the spec that they have in common. The kinds
+      come in the order of their first layers.
 
     Example: layers w0 f0 w1 w2 w3, where w are windows and f full attention, and the rarest kind has 1: five groups of
     one layer. With f1 as a sixth layer: (w0, w2), (w1, w3), (f0, f1).

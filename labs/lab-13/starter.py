@@ -22,6 +22,7 @@ The calls for a block that two prompts use, one after the other, in this order:
 
 What a call frees comes to `enter` one block after another, the tail of a prompt first. `EvictionPolicy` does the rest:
 blocks without a hash, mistakes of the caller, the free queue's other verbs. Only waiting blocks can be chosen.
+`in_order`, which its docstring names too, is for drawings and need not be written.
 """
 
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ class LFU(EvictionPolicy):
         todo("lab-13", "LFU.record_miss", "uses, and what the block is worth at this age")
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Note that each of these blocks, waiting or held, has been used once more."""
+        """Note that each of these blocks, waiting or held, has been used once more: it is worth all its uses, now."""
         todo("lab-13", "LFU.record_hit", "one use more, and the worth anew")
 
     def enter(self, block: KVCacheBlock) -> None:
@@ -65,7 +66,7 @@ class LFU(EvictionPolicy):
         todo("lab-13", "LFU.leave", "it must not be a victim while it is held")
 
     def victim(self) -> KVCacheBlock:
-        """Give up the waiting block that is worth least, and return it; the cache is as old as it was worth.
+        """Give up the waiting block that is worth least, and return it. Its worth is the age now, even if that is less.
 
         At least one block waits. Cost: O(log n) on average; the board shows what yours takes.
         """
@@ -75,8 +76,9 @@ class LFU(EvictionPolicy):
 class Hybrid(EvictionPolicy):
     """Yours: any rule that keeps to what an `EvictionPolicy` may do and finds more than LRU on two of five workloads.
 
-    What you may use: the calls, their order, counters, and what a block's `block_hash` says about equality. What you
-    may not: a clock, chance without a fixed seed, a look into the future. The same calls must give the same victims.
+    What you may use: the calls, their order, counters, the size of the pool (`self.num_blocks`), and what a block's
+    `block_hash` says about equality. What you may not: the order of hashes or of a set, a clock, chance without a fixed
+    seed, a look into the future. The same calls must give the same victims.
     """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
