@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser(verb: str | None) -> argparse.ArgumentParser:
-    """Return the parser: it knows all verbs by name, and the arguments of this one."""
+    """Return the parser of all verbs, with the arguments of this one."""
     parser = argparse.ArgumentParser(prog="mini-kv", description="A small, real KV-cache engine to learn from.")
     parser.add_argument("--version", action="version", version=f"mini-kv {__version__}")
     verbs = parser.add_subparsers(dest="command", metavar="VERB")

@@ -1,4 +1,4 @@
-"""Coordinates the groups of layers: what happens to a request happens to its table in every group."""
+"""Coordinates the groups of layers: each call for a request is made on its block table in every group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -93,7 +93,7 @@ class FullAttentionSpec(AttentionSpec):
 
 @dataclass(frozen=True)
 class MLAAttentionSpec(FullAttentionSpec):
-    """Every token keeps one vector, which all heads read as their key and, but for its end, as their value.
+    """Every token keeps one vector. All heads read it as their key, and all of it but its end as their value.
 
     Multi-head latent attention: `num_kv_heads` is 1, and `head_size` is the latent vector with the rotated part that
     follows it. Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1; vLLM `MLAAttentionSpec`.

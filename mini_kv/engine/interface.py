@@ -66,7 +66,7 @@ class CausalLM(Protocol):
         """Return the shape of each layer's KV by the layer's name, in order. Source: vLLM `GPUModelRunner`."""
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
-        """Return `[len(logits_indices), vocab_size]`: what comes next after those tokens.
+        """Return the logits of the token after each of those, `[len(logits_indices), vocab_size]`.
 
         Args:
             token_ids: `[num_tokens]`, int64: new tokens of any number of requests, one request after the other.

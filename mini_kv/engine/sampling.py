@@ -1,6 +1,6 @@
 """From logits to a token: the most likely one, or one drawn at random.
 
-One number between 0 and 1 is drawn, and the token is the one in whose stretch it falls:
+One number between 0 and 1 is drawn. The token is the one whose interval contains it:
 
     likeliest first     0          the          .52    a   .70  his .81 ...  1
     drawn: 0.64                                  ^ a
@@ -119,7 +119,7 @@ def _without(logits: Tensor, forbidden: Sequence[Collection[int]]) -> Tensor:
 
 
 def _draw_rows(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> list[int]:
-    """Return the tokens in whose stretches the numbers fall."""
+    """Return the tokens whose intervals contain the numbers."""
 
     def column(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=logits.device).unsqueeze(1)

@@ -50,12 +50,12 @@ class CardReport:
 def heads_of(num_heads: int, num_kv_heads: int, rank: int, size: int) -> tuple[range, range]:
     """Return the query heads and the KV heads that one of `size` cards keeps.
 
-    Raises `ConfigError` unless the query heads can be dealt out evenly, and KV heads likewise or each to as many cards.
+    Raises `ConfigError` unless the query heads can be split evenly, and KV heads likewise or each to as many cards.
     """
     if num_heads % size:
-        raise ConfigError(f"{num_heads} query heads cannot be dealt out evenly to {size} cards")
+        raise ConfigError(f"{num_heads} query heads cannot be split evenly over {size} cards")
     if num_kv_heads % size and size % num_kv_heads:
-        raise ConfigError(f"{num_kv_heads} KV heads cannot be dealt out evenly to {size} cards")
+        raise ConfigError(f"{num_kv_heads} KV heads cannot be split evenly over {size} cards")
     queries = num_heads // size
     kept = max(1, num_kv_heads // size)
     first = rank * num_kv_heads // size
@@ -85,7 +85,7 @@ def cut(model: TinyLlama, rank: int, size: int) -> TinyLlama:
     whole = model.config
     if whole.intermediate_size % size:
         raise ConfigError(
-            f"{whole.intermediate_size} rows of the feed-forward network are not dealt out to {size} cards"
+            f"{whole.intermediate_size} rows of the feed-forward network cannot be split evenly over {size} cards"
         )
     queries, kv = heads_of(whole.num_attention_heads, whole.num_key_value_heads, rank, size)
     rows = whole.intermediate_size // size

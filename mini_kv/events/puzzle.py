@@ -20,7 +20,7 @@ A puzzle is a scenario (see `scenario`) that stops before the interesting part, 
     [[step]]                            # what has happened already
     ...
 
-Where there is a fault, `measure = "betrayed"` asks whether a lookup has found more or less than a right cache would.
+If the engine has a fault, `measure = "betrayed"` asks whether a lookup has found more or less than a correct cache.
 """
 
 import tomllib

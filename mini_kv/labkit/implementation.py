@@ -105,7 +105,7 @@ def resolve(choice: str, lab: Lab, num_labs: int, invocation_dir: Path) -> Imple
     if choice == "engine":
         if lab.engine is None:
             raise ImplementationError(
-                f"{lab.lab_id}: the engine has no part that this lab teaches.\nChoose solution or starter."
+                f"{lab.lab_id}: the engine has no counterpart of this lab.\nChoose solution or starter."
             )
         return _from_module(lab, choice, lab.engine)
     path = invocation_dir / choice

@@ -123,7 +123,7 @@ def check_life(lab: LabUnderTest, play: Callable[[list[Item]], object], life: li
 
 @contextmanager
 def cause_first(*on_purpose: type[Exception]) -> Iterator[None]:
-    """Raise the cause of an exception that was raised while another one was on its way.
+    """Raise the first exception if another one was raised while it was handled.
 
     Code that breaks down half-way leaves a broken state behind, over which debug mode and the recorder stumble. An
     exception that the code raises on purpose is no such cause: there the broken state is the mistake.

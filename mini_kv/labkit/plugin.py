@@ -469,7 +469,7 @@ def _tell_again(config: pytest.Config, told: str, message: str) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the labs' tests that a worker of pytest-xdist has sent, with the results of those that it ran."""
+    """Add the lab tests that a worker of pytest-xdist reports, with the results of those that it ran."""
     config = node.config
     results: dict[str, LabResult] = pickle.loads(getattr(node, "workeroutput", {}).get("labs", pickle.dumps({})))
     for test_id, result in results.items():

@@ -338,7 +338,7 @@ def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
 
 
 def policies_by_size(hit_rates: Mapping[str, Mapping[int, float]], ceiling: str = "belady") -> Instrument:
-    """Return a line per eviction policy over the pool's size, one of them picked out.
+    """Return a chart over the pool's size: a line per eviction policy, one of them highlighted.
 
     `hit_rates[policy][num_blocks]`: hit tokens as a share of the prompt tokens. All policies have the same sizes, and
     the first one is compared with. `ceiling` names the policy that no other can pass.

@@ -46,7 +46,7 @@ VERBS_OF_ADMISSION = ("may_jump", "reserved_blocks")
 def find_policy(name: str) -> Policy:
     """Return the eviction policy of this name, or the class that `file.py:Class` names.
 
-    Raises `ConfigError` if there is none; what the file itself raises is passed on.
+    Raises `ConfigError` if there is none; an exception of the file itself is passed on.
     """
     return POLICIES[name] if name in POLICIES else _own("policy", name, list(POLICIES), VERBS)
 
@@ -54,7 +54,7 @@ def find_policy(name: str) -> Policy:
 def find_strategy(name: str) -> Strategy:
     """Return the admission strategy of this name, or one with an object of the class that `file.py:Class` names.
 
-    Raises `ConfigError` if there is none; what the file itself raises is passed on.
+    Raises `ConfigError` if there is none; an exception of the file itself is passed on.
     """
     known = strategies()
     return known[name] if name in known else Strategy(_own("admission", name, list(known), VERBS_OF_ADMISSION)())

@@ -132,7 +132,7 @@ class LFUWithoutAgeing(LFU):
 
 
 class SeenTwice(Ranked):
-    """What was used once goes first, the least recent of it in front; then what was used again, likewise.
+    """Blocks that were used once are evicted first, the least recent of them first; then the others, likewise.
 
     A key that was evicted is remembered for as long as it takes to evict a pool of others: who returns by then has been
     seen twice. So a long prompt that never comes back passes through and leaves no trace. Source: 2Q (Johnson and

@@ -1,4 +1,4 @@
-"""From what blocks go through to what others are told: a manager that listens to its own blocks.
+"""A cache manager that publishes the events of its own blocks.
 
     kv = EventsKVCacheManager(config)
     ...                                  # lookups, allocations, frees: as with any manager

@@ -172,7 +172,7 @@ def _as_float(value: float) -> float:
 
 
 def read_json(body: bytes) -> Fields:
-    """Return the fields of a body. Raises `RequestError` for what is no JSON object."""
+    """Return the fields of a body. Raises `RequestError` if it is not a JSON object."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no number of JSON")

@@ -208,7 +208,7 @@ def test_one_file_for_two_labs(lab):
 def test_a_lab_without_a_part_in_the_engine(lab):
     """The engine has nothing to show here."""
     assert usage_error(lab.run("engine")) == [
-        "lab-77: the engine has no part that this lab teaches.",
+        "lab-77: the engine has no counterpart of this lab.",
         "Choose solution or starter.",
     ]
 

@@ -173,7 +173,7 @@ NOT_ONE = "the request is not one prompt, of a text or of tokens: batches and em
         ),
         (vllm("cmpl-a-0", None, prompt=None), "1: the prompt is embeddings, which have no tokens"),
         (vllm("cmpl-a-0", None), "1: the log has this prompt as a text only: say --tokenizer tokenizer.json"),
-        (vllm("cmpl-a-0", [1])[:110], "1: the line is cut: it says no prompt_token_ids"),
+        (vllm("cmpl-a-0", [1])[:110], "1: the line is cut: it has no prompt_token_ids"),
         (vllm("cmpl-a-0", [2**32]), "1: prompt_token_ids[0] is 4294967296: it must be at most 4,294,967,295"),
         (vllm("cmpl-a-0", []), "2: the prompt has no tokens"),
         (vllm("cmpl-a-0", [1]).replace("03:45", "99:45"), "2: hour must be in 0..23"),

@@ -44,7 +44,7 @@ class TierConfig:
 
 
 def open_tiers(config: TierConfig, make_worker: Callable[[], Worker] = Thread) -> TieredCache:
-    """Open disk and server, and put the tiers together. Raises `ConfigError` for what cannot be opened."""
+    """Open disk and server, and put the tiers together. Raises `ConfigError` if one cannot be opened."""
     remote = None
     if config.server is not None:
         remote = RemoteTier(connect(config.server, seconds=config.seconds_to_wait, is_cluster=config.is_cluster))

@@ -175,7 +175,7 @@ class TieredCache:
         self._put_in_line(job, envelope)
 
     def find(self, keys: Iterable[bytes]) -> Search:
-        """Ask the server which of the keys it has. Without a server, the answer is there at once: none."""
+        """Ask the server which of the keys it has. Without a server the search is over at once, with nothing found."""
         search = Search()
         wanted = [key for key in keys if not self.is_near(key)]
         remote, worker = self.remote, self._remote_worker

@@ -46,7 +46,7 @@ class Behind(NamedTuple):
 
 
 class Seen:
-    """Prompts so far. In sorted order the one with the longest common beginning is a neighbour."""
+    """Prompts so far. In sorted order the prompt with the longest common prefix is a neighbour."""
 
     def __init__(self) -> None:
         self._sorted: dict[Hashable, list[tuple[bytes, int]]] = {}
@@ -63,7 +63,7 @@ class Seen:
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how long the common beginning of two sequences is. Costs O(length), at the speed of comparing slices."""
+    """Return the length of the common prefix of two sequences. Costs O(length), at the speed of comparing slices."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

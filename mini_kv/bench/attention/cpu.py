@@ -40,12 +40,12 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Our time by that of contiguous attention."""
+        """Our time divided by that of contiguous attention."""
         return self.ms["paged"].median / self.ms["contiguous"].median
 
     @property
     def over_vllm(self) -> float | None:
-        """Our time by that of vLLM's kernel; `None` where it was not measured."""
+        """Our time divided by that of vLLM's kernel; `None` if that was not measured."""
         return self.ms["paged"].median / self.ms["vllm"].median if "vllm" in self.ms else None
 
     @property

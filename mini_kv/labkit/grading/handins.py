@@ -107,7 +107,7 @@ def _take_page(content: bytes, handin: HandIn) -> None:
             handin.code[lab] = code
             handin.page[lab] = {name: page.get(name) for name in ("forecasts", "hints", "runs")}
     except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise HandInError(f"a saved page that is none: {error}") from None
+        raise HandInError(f"not a saved page: {error}") from None
 
 
 def _read_file(path: Path) -> bytes:

@@ -54,8 +54,8 @@ def test_who_keeps_which_heads():
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ((8, 2, 0, 3), "8 query heads cannot be dealt out evenly to 3 cards"),
-        ((12, 4, 0, 6), "4 KV heads cannot be dealt out evenly to 6 cards"),
+        ((8, 2, 0, 3), "8 query heads cannot be split evenly over 3 cards"),
+        ((12, 4, 0, 6), "4 KV heads cannot be split evenly over 6 cards"),
     ],
 )
 def test_heads_that_cannot_be_dealt_out_are_refused(sizes, says):
@@ -70,5 +70,5 @@ def test_the_command(capsys):
     assert lines[0] == "A block is free when it is full."
     assert lines[-2:] == ["card 0: 1 KV heads, 24,576 bytes per block", "card 1: 1 KV heads, 24,576 bytes per block"]
     assert tensor_parallel.main(["--size", "3", "x"]) == 2
-    assert capsys.readouterr().err == "tensor_parallel: 4 query heads cannot be dealt out evenly to 3 cards\n"
+    assert capsys.readouterr().err == "tensor_parallel: 4 query heads cannot be split evenly over 3 cards\n"
     assert tensor_parallel.main(["--size", "0", "x"]) == 2

@@ -133,7 +133,7 @@ class LogParser:
         match = re.compile(rf"(None|{_STRING}), ").match(text, start)
         ids = re.compile(rf"prompt_token_ids: ({_IDS})").search(text, text.rfind(", prompt_token_ids: "))
         if match is None or ids is None:
-            raise ValueError("the line is cut: it says no prompt_token_ids")
+            raise ValueError("the line is cut: it has no prompt_token_ids")
         if ids[1] != "None":
             return checked_tokens(_integers(ids[1]), "prompt_token_ids")
         if match[1] == "None":
