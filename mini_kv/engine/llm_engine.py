@@ -225,9 +225,10 @@ class LLMEngine:
     def step(self) -> list[DeltaOutput]:
         """Bring every running request one step further; return what is new, in the order of the batch.
 
-        Any exception, Ctrl-C too, is raised, and the engine can be used on. If it was raised while the step was planned,
-        no request is aborted, and all are computed again: see `Scheduler.recover`. If it was raised later, by the model,
-        a tokenizer or anywhere else, the requests of this step are aborted. The others have the same outputs as without.
+        Any exception, Ctrl-C too, is raised, and the engine can be used on. If it was raised while the step was
+        planned, no request is aborted, and all are computed again: see `Scheduler.recover`. If it was raised later,
+        by the model, a tokenizer or anywhere else, the requests of this step are aborted. The others have the same
+        outputs as without.
         """
         if self._in_step is not None or not self.scheduler.requests.keys() <= self._samples.keys():
             self._give_up()  # a call was interrupted, and then its clean-up, too
