@@ -366,7 +366,7 @@ def test_a_failure_is_a_card(show):
         "a hit covers at most num_tokens - 1 = 31 tokens, in whole blocks of 4: 7 blocks, 28 tokens",
     ]
     assert card.locator("svg.kv-still").get_attribute("aria-label").endswith("all but the tail block, step 2 of 2")
-    assert card.locator(".asks").inner_text() == "Who asks the index which blocks are there?"
+    assert card.locator(".asks").inner_text() == "Which call asks the index for cached blocks?"
     assert card.locator("button").all_inner_texts() == ["A hint for prefill", "Step through it"]
     assert not page.locator(".brief").is_visible()
     button(page, "A hint for prefill").click()
