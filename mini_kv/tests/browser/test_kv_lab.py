@@ -203,7 +203,7 @@ def test_in_chinese(show):
     write(page, mutant("never-looks")[0])
     button(page, "运行").click()
     wait_for_result(page)
-    assert page.locator(".card h3").inner_text().startswith("你也许以为\uff1a")
+    assert page.locator(".card h3").inner_text().startswith("你的代码似乎认为\uff1a")
     page.get_by_text("一步一步看", exact=True).click()
     assert said(page).startswith("还没通过\uff1a")
     button(page, "提示").click()
