@@ -67,7 +67,7 @@ def find_parts(
 
 
 def why_not(part: LabPart, model: str) -> str:
-    """Return why no engine with this kind of model takes the part, whoever has written it; empty if it does."""
+    """Return why the engine does not take the part for this kind of model; empty if it does."""
     return part.never or (NOT_FOR[part.only_for] if part.only_for not in ("", model) else "")
 
 
