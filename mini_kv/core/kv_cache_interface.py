@@ -27,8 +27,9 @@ class KVCacheSpec(ABC):
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise ConfigError(f"{name} is {value}, it must be at least 1")
+            least = 0 if name in ("num_speculative_blocks", "num_prefill_checkpoint_blocks") else 1
+            if isinstance(value, int) and value < least:
+                raise ConfigError(f"{name} is {value}, it must be at least {least}")
 
     @property
     @abstractmethod
@@ -139,6 +140,12 @@ class MambaSpec(KVCacheSpec):
     dtypes_bytes: tuple[int, ...]
     """Bytes per element of each of these."""
     page_size_padded: int | None = None
+    num_speculative_blocks: int = 0
+    """States beside those of a step, one per draft: a rejected draft leads back to the state before it."""
+    num_prefill_checkpoint_blocks: int = 0
+    """States that a step can keep of tokens in its middle: 1 if the layer's kernels can export one."""
+    prefill_checkpoint_alignment: int | None = None
+    """Tokens from one place to the next where these kernels can do so; blocks are multiples of it."""
 
     @property
     def real_page_size_bytes(self) -> int:
@@ -151,8 +158,9 @@ class MambaSpec(KVCacheSpec):
         return self.page_size_padded or self.real_page_size_bytes
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return 2: the state that a step starts from, and the one that it writes."""
-        return min(2, self.num_blocks(num_tokens))
+        """Return 2, the state that a step starts from and the one that it writes, and those for drafts and checkpoints."""
+        more = self.num_speculative_blocks + self.num_prefill_checkpoint_blocks
+        return min(2, self.num_blocks(num_tokens)) + more
 
 
 @dataclass(frozen=True, slots=True)

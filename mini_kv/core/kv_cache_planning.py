@@ -12,6 +12,7 @@ Source: vLLM (v1/core/kv_cache_planning.py).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import lcm
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
@@ -22,7 +23,11 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
 )
+
+MLA_BLOCK_ALIGNMENT = 128
+"""Tokens: blocks of latent vectors beside states are multiples of this, for vLLM's kernels."""
 
 
 def get_kv_cache_groups(
@@ -42,7 +47,7 @@ def get_kv_cache_groups(
         disable_hybrid_kv_cache_manager = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs.values())
     if disable_hybrid_kv_cache_manager:
         specs = unify_hybrid_kv_cache_specs(specs)
-    specs = unify_kv_cache_spec_page_size(specs)
+    specs = unify_kv_cache_spec_page_size(align_hybrid_block_size(specs))
     by_spec: dict[KVCacheSpec, list[str]] = {}
     for name, spec in specs.items():
         by_spec.setdefault(spec, []).append(name)
@@ -83,17 +88,32 @@ def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, K
     return {name: FullAttentionSpec(*(getattr(spec, field) for field in shape)) for name, spec in specs.items()}
 
 
-def unify_kv_cache_spec_page_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """Return the specs with equally large blocks: more tokens per block for small layers, padding where that fails.
+def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
+    """Return the specs with blocks so long that keys and values fill as many bytes as the largest state.
 
-    A state has one size, whatever the block, so all blocks grow first until attention's cover the largest state.
+    A state has one size, whatever the block. So where layers with states stand beside attention, all blocks grow: to
+    the fewest tokens that cover the state, in steps of the block size that was asked for, and of the tokens from one
+    place to the next where a kernel can export a state. Latent vectors are read in steps of 128 tokens.
+    Source: vLLM `Platform._align_hybrid_block_size`.
     """
     attention = [spec for spec in specs.values() if isinstance(spec, AttentionSpec)]
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
-    if attention and states:
-        largest = max(spec.page_size_bytes for spec in attention)
-        factor = -(-max(spec.page_size_bytes for spec in states) // largest)
-        specs = {name: replace(spec, block_size=spec.block_size * factor) for name, spec in specs.items()}
+    if not (attention and states):
+        return dict(specs)
+    longest = max(attention, key=lambda spec: spec.page_size_bytes)
+    latent = isinstance(longest, MLAAttentionSpec)
+    step = max(longest.block_size, MLA_BLOCK_ALIGNMENT) if latent else longest.block_size
+    checkpoints = {spec.prefill_checkpoint_alignment for spec in states}
+    if None not in checkpoints:  # else no state is exported within a step
+        step = lcm(step, *(alignment for alignment in checkpoints if alignment is not None))
+    bytes_per_step = step * longest.page_size_bytes // longest.block_size
+    num_steps = -(-max(spec.page_size_bytes for spec in states) // bytes_per_step)
+    block_size = max(longest.block_size, step * num_steps)
+    return {name: replace(spec, block_size=block_size) for name, spec in specs.items()}
+
+
+def unify_kv_cache_spec_page_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
+    """Return the specs with equally large blocks: more tokens per block for small layers, padding where that fails."""
     page_size = max(spec.page_size_bytes for spec in specs.values())
     return {name: _with_page_size(spec, page_size) for name, spec in specs.items()}
 

@@ -7,20 +7,20 @@ takes for that `model_type`. Which layers keep a window is what vLLM 0.33 does.
     gemma2, sliding_window 4096, no layer_types    window full window full ..    every second layer
     mistral, sliding_window 4096                   window window window ..       all of them
     qwen2, sliding_window 4096, not used           full full full ..
-    nemotron_h                                     refused: hybrid_override_pattern
+    mpt                                            refused: attn_config
 """
 
 import tomllib
 from fnmatch import fnmatchcase
+from math import prod
 from pathlib import Path
-from re import fullmatch
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
+from mini_kv.planning.config_layers import read_layers, short
 from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
-MAX_LAYERS = 1_000
 LARGEST = 1_000_000_000
 """The largest number that any other field takes."""
 UNDERSTOOD = {
@@ -36,11 +36,21 @@ UNDERSTOOD = {
     "use_bidirectional_attention",
 }
 """Fields that are read in the file of every model; those of its own line in `config_fields.toml` come on top."""
+STATE_FIELDS = {
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "full_attention_interval",
+    "full_attn_idxs",
+    "attn_layer_period",
+    "attn_layer_offset",
+}
+"""Fields that are read where some layers keep a state: which ones."""
+STATE_BYTES = {None: 2, "auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
+"""Bytes per number of a recurrent state. A file that does not say it keeps the numbers of the weights."""
 PLAIN: dict[str, Any] = {"mixed": True, "sliding_window_pattern": 0, "kv_lora_rank": 0, "qk_rope_head_dim": 0}
 """What a file without `model_type` may say, and says alone: it is read as a decoder of full attention."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Where a model of text and images keeps its decoder."""
-KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunks"}
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -49,15 +59,13 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises `ConfigError`: a field has a wrong type or value; a field about the layers is not known here; a field is
     missing that `model_type` does not imply.
     """
-    config = _Config(path)
-    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
-    num_heads = config.integer("num_attention_heads")
-    layers = _layers(config, num_layers)
+    config = Config(path)
+    layers = read_layers(config)
+    num_heads = config.integer("num_attention_heads") if {*layers} - {"state", "none"} else None
     has_limit = config.get("max_position_embeddings") is not None
     values = {
         "title": config.model_type or path.parent.name or str(path),
         "source": f"{path}, with the defaults of transformers 5.23 and the windows of vLLM 0.33",
-        "num_layers": num_layers,
         "layers": layers,
         "num_heads": num_heads,
         "num_kv_shared_layers": _num_kv_shared_layers(config, layers),
@@ -69,17 +77,31 @@ def read_config(path: Path) -> dict[str, Any]:
         values["reach"] = window + 1 if config.model_type == "cohere2" else window
     if "chunks" in layers:
         values["reach"] = config.integer("attention_chunk_size")
-    return values | _sizes(config, num_heads, layers)
+    if "state" in layers:
+        values["state"] = _state(config)
+    return values if num_heads is None else values | _sizes(config, num_heads, layers)
 
 
-def _sizes(config: "_Config", num_heads: int, layers: list[str]) -> dict[str, Any]:
+def _state(config: "Config") -> dict[str, Any]:
+    """Return the kind of the layers with a state, its sizes, and the bytes of its recurrent numbers."""
+    rule = config.states
+    sizes = {
+        name: prod(config.integer(field) for field in fields.split(" * ")) for name, fields in rule["sizes"].items()
+    }
+    dtype = config.get(rule["dtype"]) if "dtype" in rule else None
+    if dtype not in STATE_BYTES:
+        raise config.error(f"{rule['dtype']} is {short(dtype)}, it must be float32, float16 or bfloat16")
+    return {"kind": rule["kind"], "sizes": sizes, "state_bytes": STATE_BYTES[dtype]}
+
+
+def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any]:
     """Return heads and elements of what a token keeps in a layer."""
     if "kv_lora_rank" in config.implied and (config.model_type or config.get("kv_lora_rank")):
         # One vector per token, in place of a key and a value.
         if set(layers) != {"full"}:
             raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
         vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
-        return {"layers": ["latent"], "num_kv_heads": 1, "head_size": vector}
+        return {"layers": ["latent"] * len(layers), "num_kv_heads": 1, "head_size": vector}
     has_kv_heads = config.get("num_key_value_heads") is not None
     num_kv_heads = config.integer("num_key_value_heads") if has_kv_heads else num_heads
     if num_heads % num_kv_heads:
@@ -96,72 +118,7 @@ def _sizes(config: "_Config", num_heads: int, layers: list[str]) -> dict[str, An
     return sizes
 
 
-def _layers(config: "_Config", num_layers: int) -> list[str]:
-    """Return the kind of each layer."""
-    types = config.get("layer_types")
-    if types is not None:
-        return _listed_layers(config, types, num_layers)
-    if config.get("attention_chunk_size"):
-        return _chunked_layers(config, num_layers)
-    if not config.get("sliding_window") or config.get("use_sliding_window") is False:
-        return ["full"] * num_layers
-    if config.get("use_sliding_window"):
-        raise config.error("use_sliding_window is true: which layers then keep a window, plan does not model yet")
-    every = _full_every(config)
-    if every is None and not config.model_type:
-        raise config.error("it has sliding_window, but neither model_type nor layer_types to say which layers keep one")
-    if every is None:
-        return ["window"] * num_layers
-    kinds = ["full" if index % every == 0 else "window" for index in range(1, num_layers + 1)]
-    if config.model_type == "gemma4_text":
-        kinds[-1] = "full"
-    return kinds
-
-
-def _full_every(config: "_Config") -> int | None:
-    """Return n if every n-th layer is full attention among windows; `None` if all layers are alike."""
-    if "full_every" in config.implied:
-        return int(config.implied["full_every"])
-    pattern = config.get("sliding_window_pattern")
-    if not pattern:
-        return None
-    if isinstance(pattern, str) and fullmatch("L{1,31}G", pattern):  # EXAONE 4 spells it LLLG
-        return len(pattern)
-    return config.integer("sliding_window_pattern", at_most=MAX_LAYERS)
-
-
-def _listed_layers(config: "_Config", types: object, num_layers: int) -> list[str]:
-    if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
-        raise config.error(f"layer_types is {_short(types)}, it must be a list of names")
-    if len(types) != num_layers:
-        raise config.error(f"layer_types has {len(types)} entries for {num_layers} layers")
-    for kind in types:
-        if kind not in KINDS:
-            raise config.error(f"layer_types names {kind[:40]!r}, a kind of layer that plan does not model yet")
-    kinds = [KINDS[kind] for kind in types]
-    if len(set(kinds)) > 1 and not config.mixes_layers:
-        raise config.error(f"layer_types names several kinds, and {config.model_type} has one")
-    if "window" in kinds and not config.get("sliding_window"):
-        raise config.error("layer_types names sliding_attention, but sliding_window says no size")
-    if "window" in kinds and config.get("use_sliding_window") is False:
-        raise config.error("layer_types names sliding_attention, but use_sliding_window is false")
-    if "chunks" in kinds and not config.get("attention_chunk_size"):
-        raise config.error("layer_types names chunked_attention, but attention_chunk_size says no size")
-    return kinds
-
-
-def _chunked_layers(config: "_Config", num_layers: int) -> list[str]:
-    """Return Llama 4's layers: chunks where positions are rotated, full attention where they are not."""
-    rotated = config.get("no_rope_layers")
-    if rotated:
-        if not isinstance(rotated, list) or len(rotated) != num_layers or not set(map(str, rotated)) <= {"0", "1"}:
-            raise config.error(f"no_rope_layers is {_short(rotated)}, it must be {num_layers} times 0 or 1")
-        return ["chunks" if rotates else "full" for rotates in rotated]
-    every = config.integer("no_rope_layer_interval", at_most=MAX_LAYERS)
-    return ["full" if index % every == 0 else "chunks" for index in range(1, num_layers + 1)]
-
-
-def _num_kv_shared_layers(config: "_Config", layers: list[str]) -> int:
+def _num_kv_shared_layers(config: "Config", layers: list[str]) -> int:
     """Return how many layers at the end read the KV of the last layer of their kind before them."""
     shared = config.get("num_kv_shared_layers") or 0
     if not shared:
@@ -172,7 +129,7 @@ def _num_kv_shared_layers(config: "_Config", layers: list[str]) -> int:
     return shared
 
 
-class _Config:
+class Config:
     """The fields of one file, with what its `model_type` implies."""
 
     def __init__(self, path: Path) -> None:
@@ -183,8 +140,10 @@ class _Config:
         self.values = self._with_usual_names(part, rules["names"])
         self.model_type = self.values.get("model_type")
         if self.model_type is not None and not isinstance(self.model_type, str):
-            raise self.error(f"model_type is {_short(self.model_type)}, it must be a name")
+            raise self.error(f"model_type is {short(self.model_type)}, it must be a name")
         implied = rules["model_types"].get(self.model_type)
+        self.states: dict[str, Any] = rules["states"].get(self.model_type, {})
+        """How the layers with a state are read, if the model has some."""
         self._refuse_other_models(outer)
         self._refuse_other_fields(rules, implied if self.model_type else PLAIN)
         if self.model_type and implied is None:
@@ -211,7 +170,7 @@ class _Config:
         if value is None and name not in self.values:
             raise self.error(f"it does not say {name}")
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= at_most:
-            raise self.error(f"{name} is {_short(value)}, it must be a whole number from 1 to {at_most:,}")
+            raise self.error(f"{name} is {short(value)}, it must be a whole number from 1 to {at_most:,}")
         return value
 
     def _with_usual_names(self, part: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -219,7 +178,7 @@ class _Config:
         for name, value in part.items():
             usual = names.get(name, name)
             if values.get(usual, value) != value:
-                raise self.error(f"{usual} has two values, {_short(values[usual])} and {_short(value)}")
+                raise self.error(f"{usual} has two values, {short(values[usual])} and {short(value)}")
             values[usual] = value
         return values
 
@@ -242,6 +201,10 @@ class _Config:
         """Raise `ConfigError` for fields about the layers that are neither understood nor harmless."""
         read_here = UNDERSTOOD | (implied or {}).keys() - {"mixed", "full_every"}
         harmless = rules["harmless"] + (rules["harmless_with_latent"] if "kv_lora_rank" in read_here else [])
+        if self.states:
+            read_here |= {*STATE_FIELDS, self.states.get("dtype", "")}
+            read_here |= {field for fields in self.states["sizes"].values() for field in fields.split(" * ")}
+            harmless = harmless + rules["harmless_with_states"]
         others = []
         for name, value in self.values.items():
             is_off = value is None or value is False or value in ([], {})
@@ -252,9 +215,7 @@ class _Config:
                 others.append(name[:60])
         if others:
             more = f" and {len(others) - 4} more fields" if len(others) > 4 else ""
-            unknown = (
-                f"model_type {_short(self.model_type)} is not one that plan knows, and " if implied is None else ""
-            )
+            unknown = f"model_type {short(self.model_type)} is not one that plan knows, and " if implied is None else ""
             raise self.error(f"{unknown}it has {', '.join(others[:4])}{more}, which plan does not model yet")
 
     def _require_all(self) -> None:
@@ -263,15 +224,10 @@ class _Config:
         missing = [name for name in needed if self.values.get(name) is None]
         if missing:
             raise self.error(
-                f"model_type {_short(self.model_type)} is not one that plan knows,"
+                f"model_type {short(self.model_type)} is not one that plan knows,"
                 f" and the file does not say {', '.join(missing)}"
             )
 
 
 def _refusal(path: Path, problem: str) -> ConfigError:
     return ConfigError(f"{path}: {problem}")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

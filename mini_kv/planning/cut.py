@@ -10,18 +10,14 @@ from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheSpec
 def on_one_card(specs: Mapping[str, KVCacheSpec], tensor_parallel_size: int) -> dict[str, KVCacheSpec]:
     """Return what one card keeps of each layer if the model is cut over several: its KV heads, one at least.
 
-    Raises `ConfigError` for heads that cannot be dealt out evenly, and for states, which are not cut here.
+    Raises `ConfigError` for heads that cannot be dealt out evenly. How states are cut says `states`.
     Source: vLLM `ModelConfig.get_num_kv_heads`.
     """
     if tensor_parallel_size < 1:
         raise ConfigError(f"tensor_parallel_size is {tensor_parallel_size}, it must be at least 1")
     found: dict[str, KVCacheSpec] = {}
     for name, spec in specs.items():
-        if tensor_parallel_size > 1:
-            if not isinstance(spec, AttentionSpec):
-                raise ConfigError(
-                    f"{name} keeps a state: how it is cut over {tensor_parallel_size} cards is not known here"
-                )
+        if isinstance(spec, AttentionSpec):
             heads = spec.num_kv_heads
             if heads % tensor_parallel_size and tensor_parallel_size % heads:
                 raise ConfigError(f"{name} has {heads} KV heads: {tensor_parallel_size} cards cannot share them evenly")

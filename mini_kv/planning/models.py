@@ -1,7 +1,7 @@
 """Shapes of real models' layers, read from models.toml or from a model's own config.json."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
-    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from mini_kv.planning.config_json import read_config
+from mini_kv.planning.config_json import LARGEST, read_config
+from mini_kv.planning.cut import on_one_card
+from mini_kv.planning.states import StateLayer
 
 MODELS = Path(__file__).with_name("models.toml")
 BYTES = 2
@@ -44,17 +45,31 @@ def model_names() -> list[str]:
     return list(_read())
 
 
-def load_model(name: str, block_size: int = 16) -> Model:
-    """Return the model of that name, or of a config.json at that path, with blocks of `block_size` tokens.
+def load_model(
+    name: str,
+    block_size: int = 16,
+    tensor_parallel_size: int = 1,
+    num_speculative_tokens: int = 0,
+    gdn_prefill_backend: str = "flashinfer",
+) -> Model:
+    """Return the model of that name, or of a config.json at that path, as one card of several keeps it.
 
-    Raises `ConfigError`: an unknown name, with the choices; a file that does not say how large its model's KV is.
+    Args:
+        name: of a built-in model, or the path of a file that ends in `.json`.
+        block_size: tokens per block.
+        tensor_parallel_size: cards that the model is cut over.
+        num_speculative_tokens: drafts per step, each of which makes a state larger.
+        gdn_prefill_backend: whose kernel computes the prefill of gated delta nets; see `GDN_PREFILL_BACKENDS`.
+
+    Raises `ConfigError`: an unknown name, with the choices; a file that does not say how large its model's KV is; heads
+    that the cards cannot share.
     """
     models = {name: read_config(Path(name))} if name.endswith(".json") else _read()
     if name not in models:
         choices = ", ".join(models)
         raise ConfigError(f"unknown model {name!r}; choose from {choices}, or give the path of a config.json")
     values = models[name]
-    kinds = list(islice(cycle(values["layers"]), values["num_layers"]))
+    kinds = [kind for kind in _kinds(values) if kind != "none"]
     counts = dict.fromkeys(kinds, 0)
     names = []
     for kind in kinds:
@@ -62,21 +77,34 @@ def load_model(name: str, block_size: int = 16) -> Model:
         counts[kind] += 1
     num_owners = len(kinds) - values.get("num_kv_shared_layers", 0)
     owners = dict(zip(kinds[:num_owners], names[:num_owners], strict=True))  # of each kind, the last before the sharing
+    specs = {kind: _attention_spec(kind, values, block_size) for kind in counts if kind != "state"}
+    specs = on_one_card(specs, tensor_parallel_size)
+    if "state" in counts:
+        state = StateLayer(**values["state"]).make_spec(
+            block_size, tensor_parallel_size, num_speculative_tokens, gdn_prefill_backend
+        )
+        if not specs:  # vLLM caches no prefixes of states alone: one block, as long as the longest request
+            longest = values["max_model_len"] or LARGEST
+            state = replace(state, block_size=longest, num_prefill_checkpoint_blocks=0)
+        specs["state"] = state
     return Model(
         values["title"],
         values["source"],
         values["max_model_len"],
-        {names[i]: _spec(kinds[i], values, block_size) for i in range(num_owners)},
+        {names[i]: specs[kinds[i]] for i in range(num_owners)},
         {names[i]: owners[kinds[i]] for i in range(num_owners, len(kinds))},
         values.get("num_heads"),
         values.get("num_parameters"),
     )
 
 
-def _spec(kind: str, values: dict[str, Any], block_size: int) -> KVCacheSpec:
-    if kind == "state":
-        shapes = tuple(tuple(shape) for shape in values["state_shapes"])
-        return MambaSpec(block_size, shapes=shapes, dtypes_bytes=(BYTES,) * len(shapes))
+def _kinds(values: dict[str, Any]) -> list[str]:
+    """Return the kind of each layer. In models.toml `layers` is repeated until there are `num_layers`."""
+    layers: list[str] = values["layers"]
+    return list(islice(cycle(layers), values.get("num_layers", len(layers))))
+
+
+def _attention_spec(kind: str, values: dict[str, Any], block_size: int) -> KVCacheSpec:
     shape = (block_size, values["num_kv_heads"], values["head_size"], BYTES)
     if kind == "full":  # of which Gemma 4 has fewer heads, each of them larger
         heads, size = values.get("full_num_kv_heads", shape[1]), values.get("full_head_size", shape[2])

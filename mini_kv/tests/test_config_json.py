@@ -9,7 +9,13 @@ import pytest
 
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec
+from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.planning.models import load_model
 
 PUBLIC = json.loads(Path(__file__).with_name("public_configs.json").read_text(encoding="utf-8"))
@@ -34,13 +40,16 @@ def written(tmp_path: Path, values: object) -> Path:
 def layers(path: Path) -> str:
     """Return the layers by kind, such as `22 window 1x256 of 512, 4 full 1x256`: heads x elements, and the reach."""
     model = load_model(str(path))
-    counts = Counter(
-        f"{name.partition('.')[0]} {spec.num_kv_heads}x{spec.head_size}{reach(spec)}"
-        for name, spec in model.kv_cache_spec.items()
-        if isinstance(spec, AttentionSpec)
-    )
+    counts = Counter(f"{name.partition('.')[0]} {shape(spec)}" for name, spec in model.kv_cache_spec.items())
     shared = [f"{len(model.kv_sharing)} shared"] if model.kv_sharing else []
     return ", ".join([f"{number} {kind}" for kind, number in counts.items()] + shared)
+
+
+def shape(spec: KVCacheSpec) -> str:
+    if isinstance(spec, MambaSpec):
+        return " and ".join("x".join(map(str, tensor)) for tensor in spec.shapes)
+    assert isinstance(spec, AttentionSpec)
+    return f"{spec.num_kv_heads}x{spec.head_size}{reach(spec)}"
 
 
 def reach(spec: AttentionSpec) -> str:

@@ -1,0 +1,137 @@
+"""The kind of each layer, as a config.json gives it: a list of names, a pattern, an interval, or what the type implies.
+
+gemma2, sliding_window 4096, no layer_types       window full window full ..    every second layer
+nemotron_h, hybrid_override_pattern "M-M*"        state none state full
+jamba, attn_layer_period 8, attn_layer_offset 4   state state state state full state state state ..
+falcon_h1                                         full state full state ..      both in every layer
+"""
+
+from re import fullmatch
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mini_kv.planning.config_json import Config
+
+MAX_LAYERS = 1_000
+KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunks"}
+STATE_KINDS = {
+    "attention": "full",
+    "linear_attention": "state",
+    "mamba": "state",
+    "conv": "state",
+    "mlp": "none",
+    "moe": "none",
+}
+"""Other names in the lists of models whose layers with a state are known."""
+LETTERS = {"M": "state", "*": "full", "-": "none", "E": "none"}
+
+
+def read_layers(config: "Config") -> list[str]:
+    """Return the kind of each layer: full, window, chunks or state, or none for a layer that keeps nothing."""
+    if config.states:
+        return _layers_with_states(config)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    types = config.get("layer_types")
+    if types is not None:
+        return _listed_layers(config, types, num_layers)
+    if config.get("attention_chunk_size"):
+        return _chunked_layers(config, num_layers)
+    if not config.get("sliding_window") or config.get("use_sliding_window") is False:
+        return ["full"] * num_layers
+    if config.get("use_sliding_window"):
+        raise config.error("use_sliding_window is true: which layers then keep a window, plan does not model yet")
+    every = _full_every(config)
+    if every is None and not config.model_type:
+        raise config.error("it has sliding_window, but neither model_type nor layer_types to say which layers keep one")
+    if every is None:
+        return ["window"] * num_layers
+    kinds = ["full" if index % every == 0 else "window" for index in range(1, num_layers + 1)]
+    if config.model_type == "gemma4_text":
+        kinds[-1] = "full"
+    return kinds
+
+
+def _full_every(config: "Config") -> int | None:
+    """Return n if every n-th layer is full attention among windows; `None` if all layers are alike."""
+    if "full_every" in config.implied:
+        return int(config.implied["full_every"])
+    pattern = config.get("sliding_window_pattern")
+    if not pattern:
+        return None
+    if isinstance(pattern, str) and fullmatch("L{1,31}G", pattern):  # EXAONE 4 spells it LLLG
+        return len(pattern)
+    return config.integer("sliding_window_pattern", at_most=MAX_LAYERS)
+
+
+def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str]:
+    if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
+        raise config.error(f"layer_types is {short(types)}, it must be a list of names")
+    if len(types) != num_layers:
+        raise config.error(f"layer_types has {len(types)} entries for {num_layers} layers")
+    known = KINDS | STATE_KINDS if config.states else KINDS
+    for kind in types:
+        if kind not in known:
+            raise config.error(f"layer_types names {kind[:40]!r}, a kind of layer that plan does not model yet")
+    kinds = [known[kind] for kind in types]
+    if len(set(kinds)) > 1 and not (config.mixes_layers or config.states):
+        raise config.error(f"layer_types names several kinds, and {config.model_type} has one")
+    if "window" in kinds and not config.get("sliding_window"):
+        raise config.error("layer_types names sliding_attention, but sliding_window says no size")
+    if "window" in kinds and config.get("use_sliding_window") is False:
+        raise config.error("layer_types names sliding_attention, but use_sliding_window is false")
+    if "chunks" in kinds and not config.get("attention_chunk_size"):
+        raise config.error("layer_types names chunked_attention, but attention_chunk_size says no size")
+    return kinds
+
+
+def _chunked_layers(config: "Config", num_layers: int) -> list[str]:
+    """Return Llama 4's layers: chunks where positions are rotated, full attention where they are not."""
+    rotated = config.get("no_rope_layers")
+    if rotated:
+        if not isinstance(rotated, list) or len(rotated) != num_layers or not set(map(str, rotated)) <= {"0", "1"}:
+            raise config.error(f"no_rope_layers is {short(rotated)}, it must be {num_layers} times 0 or 1")
+        return ["chunks" if rotates else "full" for rotates in rotated]
+    every = config.integer("no_rope_layer_interval", at_most=MAX_LAYERS)
+    return ["full" if index % every == 0 else "chunks" for index in range(1, num_layers + 1)]
+
+
+def _layers_with_states(config: "Config") -> list[str]:
+    """Return the layers of a model that keeps states in some, or in all."""
+    pattern = config.get("hybrid_override_pattern")
+    if pattern is not None:
+        if not isinstance(pattern, str) or not set(pattern) <= set(LETTERS):
+            raise config.error(f"hybrid_override_pattern is {short(pattern)}, it must be made of M, *, - and E")
+        return [LETTERS[letter] for letter in pattern]
+    types = config.get("layers_block_type") or config.get("layer_types")
+    if types is not None:
+        is_said = config.get("num_hidden_layers") is not None or not isinstance(types, list)
+        length = config.integer("num_hidden_layers", at_most=MAX_LAYERS) if is_said else len(types)
+        return _listed_layers(config, types, length)
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    layout = config.states.get("layout")
+    if layout == "in every layer":
+        return ["full", "state"] * num_layers
+    if layout == "no attention":
+        return ["state"] * num_layers
+    if config.get("full_attn_idxs") is not None:
+        return _indexed_layers(config, config.get("full_attn_idxs"), num_layers)
+    if config.get("attn_layer_period"):
+        period = config.integer("attn_layer_period", at_most=MAX_LAYERS)
+        offset = config.get("attn_layer_offset")
+        return ["full" if index % period == offset else "state" for index in range(num_layers)]
+    every = config.integer("full_attention_interval", at_most=MAX_LAYERS)
+    return ["full" if index % every == 0 else "state" for index in range(1, num_layers + 1)]
+
+
+def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[str]:
+    if not isinstance(indices, list) or not all(type(index) is int and 0 <= index < num_layers for index in indices):
+        raise config.error(
+            f"full_attn_idxs is {short(indices)}, it must be a list of layers from 0 to {num_layers - 1}"
+        )
+    return ["full" if index in indices else "state" for index in range(num_layers)]
+
+
+def short(value: object) -> str:
+    """Return a value for an error message, cut to 40 characters."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
