@@ -97,6 +97,10 @@ def _chunked_layers(config: "Config", num_layers: int) -> list[str]:
 
 def _layers_with_states(config: "Config") -> list[str]:
     """Return the layers of a model that keeps states in some, or in all."""
+    layout = config.states.get("layout")
+    if layout is not None:
+        kinds = ["full", "state"] if layout == "in every layer" else ["state"]
+        return kinds * config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     pattern = config.get("hybrid_override_pattern")
     if pattern is not None:
         if not isinstance(pattern, str) or not set(pattern) <= set(LETTERS):
@@ -108,17 +112,14 @@ def _layers_with_states(config: "Config") -> list[str]:
         length = config.integer("num_hidden_layers", at_most=MAX_LAYERS) if is_said else len(types)
         return _listed_layers(config, types, length)
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
-    layout = config.states.get("layout")
-    if layout == "in every layer":
-        return ["full", "state"] * num_layers
-    if layout == "no attention":
-        return ["state"] * num_layers
     if config.get("full_attn_idxs") is not None:
         return _indexed_layers(config, config.get("full_attn_idxs"), num_layers)
     if config.get("attn_layer_period"):
         period = config.integer("attn_layer_period", at_most=MAX_LAYERS)
         offset = config.get("attn_layer_offset")
         return ["full" if index % period == offset else "state" for index in range(num_layers)]
+    if config.get("full_attention_interval") is None:
+        raise config.error("it does not say which layers keep a state: layer_types is missing")
     every = config.integer("full_attention_interval", at_most=MAX_LAYERS)
     return ["full" if index % every == 0 else "state" for index in range(1, num_layers + 1)]
 

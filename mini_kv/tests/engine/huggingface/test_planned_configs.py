@@ -21,7 +21,9 @@ from mini_kv.planning.config_json import FIELDS
 from mini_kv.planning.models import load_model
 from mini_kv.tests.test_config_json import PUBLIC
 
-KNOWN = tomllib.loads(FIELDS.read_text(encoding="utf-8"))["model_types"]
+RULES = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
+KNOWN, STATES = RULES["model_types"], RULES["states"]
+KEEPS_NO_KV = ("linear_attention", "mamba", "conv", "mlp", "moe")
 ELSEWHERE = {"kimi_k2": "deepseek_v3", "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types that transformers reads with another type's class, or keeps in a part of the file."""
 
@@ -64,11 +66,13 @@ def said_by_transformers(config: Any) -> list[tuple[str, int, int, int]]:
     """Return the same from transformers' own configuration; the window of all layers where it lists no kinds."""
     if getattr(config, "kv_lora_rank", None):
         return [("latent", 1, config.kv_lora_rank + config.qk_rope_head_dim, 0)] * config.num_hidden_layers
+    if STATES.get(config.model_type, {}).get("layout") == "no attention":
+        return []
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         has_window = getattr(config, "sliding_window", None)
         kinds = ["sliding_attention" if has_window else "full_attention"] * config.num_hidden_layers
-    return [one_layer(config, index, kind) for index, kind in enumerate(kinds)]
+    return [one_layer(config, index, kind) for index, kind in enumerate(kinds) if kind not in KEEPS_NO_KV]
 
 
 def one_layer(config: Any, index: int, kind: str) -> tuple[str, int, int, int]:
@@ -80,25 +84,36 @@ def one_layer(config: Any, index: int, kind: str) -> tuple[str, int, int, int]:
         return ("window", heads, size, config.sliding_window + (config.model_type == "cohere2"))
     if kind == "chunked_attention":
         return ("chunks", heads, size, config.attention_chunk_size)
-    return ("full" if kind == "full_attention" else kind, heads, size, 0)
+    return ("full" if kind in ("full_attention", "attention", "hybrid") else kind, heads, size, 0)
 
 
 def text_part(config: PretrainedConfig) -> Any:
     return getattr(config, "text_config", None) or config
 
 
-@pytest.mark.parametrize("model_type", KNOWN)
+@pytest.mark.parametrize("model_type", [name for name in KNOWN if name != "lfm2_moe"])  # which has no default layers
 @pytest.mark.parametrize("names", [[], ["num_attention_heads", "hidden_size"], ["num_key_value_heads"]], ids=str)
 def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str, names: list[str], tmp_path: Path) -> None:
     """With nothing but the type in the file, with twice the query heads, with half the KV heads."""
     defaults = text_part(CONFIG_MAPPING[ELSEWHERE.get(model_type, model_type)]())
-    changes = {name: getattr(defaults, name) * 2 for name in names if name != "num_key_value_heads"}
+    sizes = names if hasattr(defaults, "num_attention_heads") else []
+    changes = {name: getattr(defaults, name) * 2 for name in sizes if name != "num_key_value_heads"}
     if "num_key_value_heads" in names:
         changes = {"num_key_value_heads": max(1, (KNOWN[model_type].get("num_key_value_heads") or 2) // 2)}
     reference = type(defaults)(**changes)
-    path = written(tmp_path, {"model_type": model_type, **changes})
+    listed = model_type in STATES and getattr(defaults, "layer_types", None)
+    layers = {"layer_types": list(defaults.layer_types)} if listed else {}  # which of them keep a state is no default
+    path = written(tmp_path, {"model_type": model_type, **layers, **changes})
     assert planned(path) == said_by_transformers(reference)
-    assert load_model(str(path)).max_model_len == reference.max_position_embeddings
+    assert load_model(str(path)).max_model_len == getattr(reference, "max_position_embeddings", None)
+
+
+@pytest.mark.parametrize("model_type", STATES)
+def test_the_sizes_of_states_are_those_that_transformers_takes(model_type: str) -> None:
+    defaults = CONFIG_MAPPING[model_type]()
+    fields = {field for fields in STATES[model_type]["sizes"].values() for field in fields.split(" * ")}
+    ours = {field: KNOWN[model_type].get(field) for field in fields}
+    assert ours == {field: getattr(defaults, field, None) for field in fields}
 
 
 @pytest.mark.parametrize("row", PUBLIC["everyday"] + PUBLIC["unusual"], ids=lambda row: row["name"])
@@ -129,5 +144,6 @@ def test_no_file_that_transformers_can_write_is_planned_wrong(tmp_path: Path) ->
         assert answered[model_type] == said_by_transformers(text_part(config)), model_type
     assert len(answered) > 120
     assert [(name, error.partition(": ")[2]) for name, error in refused.items() if name in KNOWN] == [
-        ("gemma4_text", "it has per_layer_config, which plan does not model yet")
+        ("gemma4_text", "it has per_layer_config, which plan does not model yet"),
+        ("lfm2_moe", "it does not say which layers keep a state: layer_types is missing"),
     ]
