@@ -56,6 +56,8 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
     tail += _at(error, at, source)
     tail += _help(result, steps=lab is not None and (len(lab.kvs) > 0 or len(lab.notes) > 1))
     head = [f"{result.lab.lab_id}  {result.test}", *what]
+    if isinstance(error, LoadError):
+        tail += _course_starter(result)
     if lab is None or isinstance(error, LoadError | SyntaxError):
         return "\n".join([*head, *tail])
     return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
@@ -92,6 +94,12 @@ def _at(error: BaseException, at: str, source: str) -> list[str]:
         elif error.got is not None and not error.picture:
             return []  # the code ran through; what it returned is what counts
     return [f"at:  {at}"] if at else []
+
+
+def _course_starter(result: LabResult) -> list[str]:
+    """Return the line that names the course's starter: an update may have added or renamed a function."""
+    starter = result.lab.pristine_starter
+    return [f"the course's starter now: mini_kv/labkit/starters/{starter.name}"] if starter.is_file() else []
 
 
 def _help(result: LabResult, *, steps: bool) -> list[str]:

@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import os
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -142,6 +143,14 @@ class Lab:
     def pristine_starter(self) -> Path:
         """The starter as the course gives it, whatever the learner has made of `starter.py`."""
         return Path(__file__).parent / "starters" / f"{self.lab_id}.txt"
+
+    def lacking(self) -> list[str]:
+        """Return the functions to write whose names are nowhere in the learner's file; none if it cannot be read."""
+        try:
+            text = self.starter.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return []
+        return [f.name for f in self.functions if not re.search(rf"\b{f.name.rpartition('.')[2]}\b", text)]
 
     def course_file(self, name: str) -> dict[str, Any]:
         """Return what one of the lab's TOML files says. Raises `ValueError` that names the file."""

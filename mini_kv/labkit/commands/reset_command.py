@@ -28,7 +28,8 @@ def reset_starter(lab: Lab, out: TextIO) -> int:
         if lab.starter.is_file():
             copy = backup_path(lab.state, f"{lab.lab_id}.py")
             shutil.copy2(lab.starter, copy)
-            out.write(f"your file is kept as {os.path.relpath(copy)}\n")
+            kept, starter = os.path.relpath(copy), os.path.relpath(lab.starter)
+            out.write(f"your file is kept as {kept}\nto have it back: cp {kept} {starter}\n")
         shutil.copyfile(lab.pristine_starter, lab.starter)
     out.write(f"{os.path.relpath(lab.starter)} is as it was at the start\n")
     return 0
