@@ -1,5 +1,6 @@
 """The student's tree: the course without solutions, notes, wrong versions and kill matrix; and a look for leaks."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping
@@ -12,15 +13,21 @@ from mini_kv.labkit.lab import all_labs
 LEFT_OUT = ("solutions", "book", ".ci", ".github", "mini_kv/tests")
 """Folders that are an instructor's or a developer's."""
 KEPT = (
+    ".ci/alone.py",
     "mini_kv/tests/skips.py",
     "book/mini_kv_book/__init__.py",
     "book/course.toml",
+    "book/docs/answers",
     "book/docs/chapters",
+    "book/docs/engine.md",
     "book/docs/reference",
 )
 """What of these a student's tree needs, or reads."""
 NAMES = ("NOTES.md", "mutants.toml", "solution.py", "kill-matrix.md", "kill_matrix.py")
-"""Files that no student's tree has, wherever they stand."""
+"""Names of files that are in no student's tree."""
+README = "book/data/student-readme.md"
+"""The README of a student's tree."""
+LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s#]+)(#[^()\s]*)?\)")
 
 
 def release(root: Path, out: Path) -> int:
@@ -40,8 +47,11 @@ def release(root: Path, out: Path) -> int:
         if (root / name).is_file():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / name, out / name)
+    shutil.copyfile(root / README, out / "README.md")
     for lab in all_labs(out):
         shutil.copyfile(lab.pristine_starter, lab.starter)
+    for page in out.rglob("*.md"):
+        page.write_text(without_dead_links(page), encoding="utf-8")
     found = leaks(out, secrets(root))
     if found:
         raise ValueError("a student's tree with a leak:\n  " + "\n  ".join(found))
@@ -53,6 +63,16 @@ def _is_for_students(name: str, closed: Collection[str]) -> bool:
         return False
     kept = any(name == path or name.startswith(f"{path}/") for path in KEPT)
     return kept or not any(name.startswith(f"{path}/") for path in LEFT_OUT)
+
+
+def without_dead_links(page: Path) -> str:
+    """Return a page's text; of a link to a file that is not there, the words alone are left."""
+
+    def linked(found: re.Match[str]) -> str:
+        words, target = found[1], found[2]
+        return found[0] if ":" in target or (page.parent / target).exists() else words
+
+    return LINK.sub(linked, page.read_text(encoding="utf-8"))
 
 
 def leaks(tree: Path, guarded: Mapping[str, list[str]]) -> list[str]:
