@@ -64,7 +64,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _tell(mark: Mark) -> None:
-    """Print a line: whose, which, how many points, and what is odd about it."""
+    """Print a line: the student, the lab, the points, whose code ran, and what is odd about it."""
     why = f"  {mark.status}: {mark.why[0][:100]}" if mark.why else f"  {mark.status}" * (mark.status != "graded")
     more = f" (and {len(mark.why) - 1} more)" if mark.why[1:] else ""
-    print(f"{mark.student[:24]:<24}  {mark.lab:<14} {mark.score:>3}/{mark.points}{why}{more}", flush=True)
+    ran = f"  ran {mark.ran}" if mark.ran else "  no code ran"
+    print(f"{mark.student[:24]:<24}  {mark.lab:<14} {mark.score:>3}/{mark.points}{ran}{why}{more}", flush=True)

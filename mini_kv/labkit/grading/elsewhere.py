@@ -103,7 +103,8 @@ FORMATS = {"gradescope": gradescope_results, "classroom50": classroom50_results}
 
 
 def _words(mark: Mark) -> str:
-    return "\n".join([f"{mark.lab}: {mark.score} of {mark.points} points, {mark.status}", *mark.why])
+    ran = [f"code that ran: {mark.ran}"] if mark.ran else ["no code ran"]
+    return "\n".join([f"{mark.lab}: {mark.score} of {mark.points} points, {mark.status}", *ran, *mark.why])
 
 
 def main(words: list[str]) -> int:

@@ -47,6 +47,8 @@ class Mark:
     """`graded`, `missing`, `held` (0 points until a person has looked), or `broken` (it ended early)."""
     why: list[str] = field(default_factory=list)
     """Sentences for the TA."""
+    ran: str = ""
+    """Whose code ran: the entry and the file in it; empty if none has run."""
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """State, points, function, stage and message of each test."""
     beliefs: dict[str, str] = field(default_factory=dict)
@@ -112,6 +114,7 @@ class Grader:
         except OSError as error:
             mark.status, mark.why = "held", [f"it could not be run: {error}"]
             return mark
+        mark.ran = handin.names.get(lab.lab_id, handin.student)
         mark.seconds = round(time.monotonic() - began, 2)
         self._count(mark, ran)
         return mark

@@ -224,11 +224,16 @@ def test_both_graders_get_the_results_that_they_read(tmp_path, monkeypatch):
     out = tmp_path / "results.json"
     assert main(["gradescope", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
     told = json.loads(out.read_text())
+    assert told["output"] == "lab-05: 50 of 50 points, graded\ncode that ran: starter: lab-05.py"
     assert (told["score"], sum(test["max_score"] for test in told["tests"])) == (50, 50)
     assert set(told["tests"][0]) == {"name", "score", "max_score", "status", "output", "visibility"}
     assert {test["status"] for test in told["tests"]} == {"passed"}
     assert main(["gradescope", "lab-05", str(tmp_path / "empty"), str(out)]) == 1
-    assert json.loads(out.read_text()) == {"score": 0, "output": "lab-05: 0 of 50 points, missing", "tests": []}
+    assert json.loads(out.read_text()) == {
+        "score": 0,
+        "output": "lab-05: 0 of 50 points, missing\nno code ran",
+        "tests": [],
+    }
     assert main(["classroom50", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
     told = json.loads(out.read_text())
     assert (told["schema"], told["score"], told["max-score"]) == ("classroom50/result/v1", 50, 50)

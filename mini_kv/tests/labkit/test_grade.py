@@ -237,9 +237,9 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
         1,
         "",
         [
-            "01 lab-05 50/50",
-            "02 lab-05 0/50 held: line 1: imports os (and 2 more)",
-            "03 lab-05 50/50",
+            "01 lab-05 50/50 ran 01: lab-05.py",
+            "02 lab-05 0/50 no code ran held: line 1: imports os (and 2 more)",
+            "03 lab-05 50/50 ran 03: lab-05.py",
             "3 hand-ins, 3 labs; 1 for you to look at",
         ],
     )
