@@ -15,7 +15,6 @@ at:  labs/lab-05/starter.py:41  blocks, num_hits = None, 0
 
 import dis
 import linecache
-import os
 import re
 import textwrap
 import traceback
@@ -28,6 +27,7 @@ from mini_kv.core.invariants import LEDGER, InvariantViolationError
 from mini_kv.events.story import story
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
+from mini_kv.labkit.lab import relative
 from mini_kv.labkit.scoreboard import ACTS_AS_IF, LabResult
 from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.viz.text import LEGEND, draw_state
@@ -278,8 +278,5 @@ def _shown_line(source: str, number: int) -> str:
 
 def _short(path: str) -> str:
     """Return the path relative to the working directory where that is shorter."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive, on Windows
-        return path
-    return relative if len(relative) < len(path) else str(Path(path))
+    short = relative(path)
+    return short if len(short) < len(path) else str(Path(path))

@@ -138,7 +138,7 @@ def _from_module(lab: Lab, choice: str, name: str) -> Implementation:
 
 def load_file(file: Path) -> ModuleType:
     """Return the file as a module, under a name made from its path: two files called starter.py are two modules."""
-    name = f"mini_kv_lab_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    name = f"mini_kv_lab_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise LoadError(f"{file} is no Python file")

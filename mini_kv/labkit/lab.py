@@ -235,9 +235,17 @@ def did_you_mean(word: str, words: Sequence[str]) -> str:
     return f"did you mean {near[0]}? " if near else ""
 
 
+def relative(path: str | Path, start: str | Path = ".") -> str:
+    """Return the path as seen from `start`; on another drive of Windows, where nothing leads there, the path itself."""
+    try:
+        return os.path.relpath(path, start)
+    except ValueError:
+        return str(path)
+
+
 def run_command(lab: Lab) -> str:
     """Return the command that runs the learner's own file, as this machine's shell wants it."""
-    folder = os.path.relpath(lab.folder)
+    folder = relative(lab.folder)
     return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
 
 

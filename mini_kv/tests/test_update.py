@@ -1,4 +1,7 @@
-"""`git pull` where a learner has written in a starter that the course has changed: two real clones."""
+"""`git pull` where a learner has written in a starter that the course has changed: two real clones.
+
+Their paths have spaces and letters that are not ASCII, as a home directory may.
+"""
 
 import os
 import shlex
@@ -39,7 +42,7 @@ def mini_kv(folder: Path, *words: str) -> str:
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
     """The course's repository, with lab-05 alone."""
-    folder = tmp_path / "course"
+    folder = tmp_path / "the course, für alle"
     shutil.copytree(ROOT / "mini_kv", folder / "mini_kv", ignore=shutil.ignore_patterns("tests", "__pycache__"))
     shutil.copytree(ROOT / "labs/lab-05", folder / "labs/lab-05", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "mini_kv/tests").mkdir()
@@ -54,8 +57,8 @@ def course(tmp_path: Path) -> Path:
 @pytest.fixture
 def clone(course: Path) -> Path:
     """A learner's clone, with all of lab-05 written; then the course renames a function of the lab."""
-    folder = course.parent / "clone"
-    call(course.parent, "git", "clone", "-q", "course", "clone")
+    folder = course.parent / "my clone 一"
+    call(course.parent, "git", "clone", "-q", str(course), str(folder))
     shutil.copyfile(ROOT / "solutions/lab-05/solution.py", folder / STARTER)
     for name in RENAMED:
         text = (course / name).read_text(encoding="utf-8")

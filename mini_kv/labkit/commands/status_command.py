@@ -1,7 +1,6 @@
 """`mini-kv status`: how far the learner is in every lab."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from mini_kv.labkit.commands import write_page
 from mini_kv.labkit.course import load_course
-from mini_kv.labkit.lab import Lab, all_labs, find_checkout, run_command
+from mini_kv.labkit.lab import Lab, all_labs, find_checkout, relative, run_command
 from mini_kv.labkit.learner_state import read_state
 
 
@@ -56,6 +55,6 @@ def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
     asked = [lab for lab in labs if not lab.is_further]
     open_labs = [lab for lab in asked if progress.get(lab.lab_id, {}).get("best", 0) < lab.points]
     if open_labs:
-        page = os.path.relpath(open_labs[0].folder / "README.md")
+        page = relative(open_labs[0].folder / "README.md")
         lines += ["", f"next: read {page}, then type  {run_command(open_labs[0])}"]
     return lines
