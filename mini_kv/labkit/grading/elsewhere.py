@@ -108,7 +108,7 @@ def _words(mark: Mark) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Grade the hand-in that lies in a folder; write the results, whatever happens. Returns 0 for full marks."""
+    """Grade the hand-in in a folder; write results in every case. Returns 0 for full marks."""
     kind, name, submission, out = words
     lab = find_lab(name, Path.cwd())
     mark = Mark("submission", lab.lab_id, lab.points, status="held", why=["it could not be graded"])

@@ -141,7 +141,7 @@ def test_a_solution_that_is_planted_anywhere_is_found(name, tree, capsys):
 @pytest.mark.slow
 def test_a_folder_that_is_there_is_not_written_over(tree, capsys):
     assert release_command.run(arguments(student=str(tree))) == 2
-    assert capsys.readouterr().err == f"mini-kv release: {tree} is there already\n"
+    assert capsys.readouterr().err == f"mini-kv release: {tree} already exists\n"
 
 
 @pytest.mark.slow
