@@ -36,6 +36,15 @@ PY = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
         notebooks-html notebooks-test lint report sentences constraints clean help new-venv
 .SUFFIXES:
 
+# A student's tree has none of the folders that these need.
+WHOLE := test test-all audit e2e book site book-whole book-instructor book-test book-zensical book-pages notebooks-test \
+         lint report sentences constraints
+ifeq ($(wildcard solutions),)
+ifneq ($(filter $(WHOLE),$(MAKECMDGOALS)),)
+$(error this tree has the labs alone: type make, make lab-NN or make notebooks)
+endif
+endif
+
 start: $(VENV)/.ready
 	@$(BIN)/mini-kv story share-and-evict
 	@echo

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mini_kv.engine.sampling import SamplingParams
     from mini_kv.events.debug import DebugKVCacheManager
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BlockPool",

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 from mini_kv import __version__
@@ -53,8 +54,17 @@ VERBS = {
 }
 
 
+def _print_any_letter() -> None:
+    """Escape letters that the terminal's encoding lacks: a path may have any."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0 done, 2 cannot be done as asked, 130 interrupted."""
+    if argv is None:
+        _print_any_letter()
     words = list(sys.argv[1:] if argv is None else argv)
     for word in words:
         if "\0" in word:  # no shell can pass one on, but a program that calls this function can

@@ -15,7 +15,6 @@ at:  labs/lab-05/starter.py:41  blocks, num_hits = None, 0
 
 import dis
 import linecache
-import os
 import re
 import textwrap
 import traceback
@@ -28,6 +27,7 @@ from mini_kv.core.invariants import LEDGER, InvariantViolationError
 from mini_kv.events.story import story
 from mini_kv.labkit.fixture import LabFailure, LabUnderTest, same
 from mini_kv.labkit.implementation import LoadError
+from mini_kv.labkit.lab import relative
 from mini_kv.labkit.scoreboard import ACTS_AS_IF, LabResult
 from mini_kv.labkit.time_limit import TookTooLongError
 from mini_kv.viz.text import LEGEND, draw_state
@@ -56,6 +56,8 @@ def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTes
     tail += _at(error, at, source)
     tail += _help(result, steps=lab is not None and (len(lab.kvs) > 0 or len(lab.notes) > 1))
     head = [f"{result.lab.lab_id}  {result.test}", *what]
+    if isinstance(error, LoadError):
+        tail += _course_starter(result)
     if lab is None or isinstance(error, LoadError | SyntaxError):
         return "\n".join([*head, *tail])
     return "\n".join([*head, *_state(lab, MAX_LINES - len(head) - len(tail)), *tail])
@@ -92,6 +94,12 @@ def _at(error: BaseException, at: str, source: str) -> list[str]:
         elif error.got is not None and not error.picture:
             return []  # the code ran through; what it returned is what counts
     return [f"at:  {at}"] if at else []
+
+
+def _course_starter(result: LabResult) -> list[str]:
+    """Return the line that names the course's starter: an update may have added or renamed a function."""
+    starter = result.lab.pristine_starter
+    return [f"the course's starter now: mini_kv/labkit/starters/{starter.name}"] if starter.is_file() else []
 
 
 def _help(result: LabResult, *, steps: bool) -> list[str]:
@@ -270,8 +278,5 @@ def _shown_line(source: str, number: int) -> str:
 
 def _short(path: str) -> str:
     """Return the path relative to the working directory where that is shorter."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive, on Windows
-        return path
-    return relative if len(relative) < len(path) else str(Path(path))
+    short = relative(path)
+    return short if len(short) < len(path) else str(Path(path))

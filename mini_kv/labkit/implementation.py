@@ -1,6 +1,6 @@
 """LAB_IMPL: whose code the tests run.
 
-solution      the reference (what you get if you say nothing)
+solution      the reference; also if LAB_IMPL is unset, but in a student's tree that is an error
 starter       the learner's file, labs/lab-NN/starter.py
 engine        the same functions in mini_kv itself, where it has them
 PATH.py       one file, for one lab
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mini_kv.labkit.lab import Lab, LabFunction, shown
+from mini_kv.labkit.lab import Lab, LabFunction, run_command, shown
 
 _KEYWORDS = ("solution", "starter", "engine")
 
@@ -97,7 +97,8 @@ def resolve(choice: str, lab: Lab, num_labs: int, invocation_dir: Path) -> Imple
         file = lab.solutions / "solution.py"
         if not file.is_file():
             raise ImplementationError(
-                f"{lab.lab_id}: this edition comes without solutions.\nRun your own code with LAB_IMPL=starter."
+                f"{lab.lab_id}: LAB_IMPL does not name your code, and this edition comes without solutions.\n"
+                f"Run your own code: {run_command(lab)}"
             )
         return _from_file(lab, choice, file)
     if choice == "starter":
@@ -137,7 +138,7 @@ def _from_module(lab: Lab, choice: str, name: str) -> Implementation:
 
 def load_file(file: Path) -> ModuleType:
     """Return the file as a module, under a name made from its path: two files called starter.py are two modules."""
-    name = f"mini_kv_lab_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    name = f"mini_kv_lab_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise LoadError(f"{file} is no Python file")

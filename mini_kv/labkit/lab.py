@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import os
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -143,6 +144,14 @@ class Lab:
         """The starter as the course gives it, whatever the learner has made of `starter.py`."""
         return Path(__file__).parent / "starters" / f"{self.lab_id}.txt"
 
+    def lacking(self) -> list[str]:
+        """Return the functions to write whose names are nowhere in the learner's file; none if it cannot be read."""
+        try:
+            text = self.starter.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return []
+        return [f.name for f in self.functions if not re.search(rf"\b{f.name.rpartition('.')[2]}\b", text)]
+
     def course_file(self, name: str) -> dict[str, Any]:
         """Return what one of the lab's TOML files says. Raises `ValueError` that names the file."""
         file = self.folder / name
@@ -226,9 +235,17 @@ def did_you_mean(word: str, words: Sequence[str]) -> str:
     return f"did you mean {near[0]}? " if near else ""
 
 
+def relative(path: str | Path, start: str | Path = ".") -> str:
+    """Return the path as seen from `start`; on another drive of Windows, where nothing leads there, the path itself."""
+    try:
+        return os.path.relpath(path, start)
+    except ValueError:
+        return str(path)
+
+
 def run_command(lab: Lab) -> str:
     """Return the command that runs the learner's own file, as this machine's shell wants it."""
-    folder = os.path.relpath(lab.folder)
+    folder = relative(lab.folder)
     return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
 
 

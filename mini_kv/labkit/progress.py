@@ -1,11 +1,10 @@
 """What a learner has done so far: the best and the last run of each lab, and the numbers that were foreseen."""
 
-import os
 import time
 from collections.abc import Sequence
 
 from mini_kv.labkit.implementation import Implementation
-from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.lab import Lab, relative
 from mini_kv.labkit.learner_state import State as Entries
 from mini_kv.labkit.learner_state import Tell, on_stderr, read_state, update_state
 from mini_kv.labkit.scoreboard import LabResult, State, all_ran
@@ -24,7 +23,7 @@ def record_run(implementation: Implementation, results: Sequence[LabResult], tel
             "score": score,
             "best": max(score, progress.get(lab.lab_id, {}).get("best", 0)),
             "points": sum(result.points for result in results),
-            "source": os.path.relpath(implementation.source, lab.root),
+            "source": relative(implementation.source, lab.root),
             "tests": {result.test: str(result.state) for result in results},
             "function": wrong[0].function if wrong else "",
             "when": time.strftime("%Y-%m-%d %H:%M"),

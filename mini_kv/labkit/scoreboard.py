@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mini_kv.labkit.implementation import Implementation
 from mini_kv.labkit.kernels.compiled import Card, draw_cards
-from mini_kv.labkit.lab import Lab, all_labs, run_command
+from mini_kv.labkit.lab import Lab, all_labs, relative, run_command
 
 ENDED = "Python ended in this test, before the test did"
 """The message of a test that runs, in the files: it stays if Python is killed, or held by C until its time is over."""
@@ -137,7 +137,7 @@ def _ran(implementation: Implementation) -> str:
 
 def _relative(source: str) -> str:
     """Return the path as seen from the working directory; a module's name stays what it is."""
-    return os.path.relpath(source) if os.path.isabs(source) else source
+    return relative(source) if os.path.isabs(source) else source
 
 
 def _bar(score: int, total: int, width: int = 30) -> str:
@@ -225,4 +225,4 @@ def _definition(source: str, function: str) -> str:
     owner, _, name = function.rpartition(".")
     first = next((n for n, line in enumerate(lines) if line.startswith(f"class {owner}(")), 0)
     here = (n for n, line in enumerate(lines[first:], first + 1) if line.lstrip().startswith(f"def {name}("))
-    return f"{os.path.relpath(source)}:{next(here, 1)}"
+    return f"{relative(source)}:{next(here, 1)}"

@@ -63,6 +63,18 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"mini-kv {__version__}\n"
 
 
+@pytest.mark.slow
+def test_a_path_is_printed_whatever_the_encoding_of_the_terminal(tmp_path):
+    """A Windows console may have none of these letters: they are escaped."""
+    page = tmp_path / "my page ä 文.html"
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mini_kv", "status", "--html", str(page)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("cp1252").endswith("my page ä \\u6587.html in a browser\n")
+    assert page.is_file()
+
+
 @pytest.mark.parametrize("name", scenario_names())
 def test_a_story(capsys, name):
     """Not at a terminal: all of it at once, plain."""

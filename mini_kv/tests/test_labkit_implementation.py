@@ -131,7 +131,7 @@ def test_a_broken_solution_is_shown_in_full(lab):
 def test_the_header_says_it_first(lab):
     """Before any test runs: which code, and what the variable holds."""
     assert "labs run: starter (LAB_IMPL=starter)" in lab.run("starter").out.splitlines()
-    assert "labs run: solution (LAB_IMPL=)" in lab.run("").out.splitlines()
+    assert "labs run: solution, where there is one (LAB_IMPL is not set)" in lab.run("").out.splitlines()
 
 
 # What cannot ---------------------------------------------------------------------------------------------------------
@@ -191,8 +191,8 @@ def test_an_edition_without_solutions(lab):
     """A student's copy has none: unset must not pass in silence."""
     (lab.root / "solutions/lab-77/solution.py").unlink()
     assert usage_error(lab.run(None)) == [
-        "lab-77: this edition comes without solutions.",
-        "Run your own code with LAB_IMPL=starter.",
+        "lab-77: LAB_IMPL does not name your code, and this edition comes without solutions.",
+        "Run your own code: LAB_IMPL=starter pytest labs/lab-77",
     ]
 
 

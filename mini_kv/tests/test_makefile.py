@@ -27,6 +27,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("Makefile", ".ci/alone.py", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "solutions").mkdir()
     python = tmp_path / ".venv/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(PYTHON, encoding="ascii")

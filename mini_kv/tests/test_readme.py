@@ -2,10 +2,12 @@
 
 import io
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from mini_kv import __version__
 from mini_kv.events.scenario import load_scenario
 from mini_kv.labkit.lab import load_lab
 from mini_kv.viz.terminal import play_in_terminal
@@ -25,6 +27,12 @@ def test_the_drawing_in_the_readme_is_made_by_the_engine():
         out = io.StringIO()
         play_in_terminal(load_scenario(name), out)
         assert drawing in out.getvalue()
+
+
+def test_the_newest_version_of_the_page_of_changes_is_the_projects_and_the_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "book/docs/reference/changes.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## ([\d.]+)$", page, flags=re.MULTILINE)[0] == project["version"] == __version__
 
 
 def test_the_program_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]):

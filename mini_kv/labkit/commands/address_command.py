@@ -1,4 +1,4 @@
-"""`mini-kv address URL`: your address in every file that carries one: README, notebooks, book, workflow."""
+"""`mini-kv address URL`: write your address into every file that has one: README, notebooks, book, workflow."""
 
 import argparse
 import sys
@@ -10,11 +10,11 @@ from mini_kv.labkit.lab import UnknownLabError, find_checkout
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the address."""
-    parser.add_argument("url", metavar="URL", help="of your copy, such as https://github.com/ME/mini_kv")
+    parser.add_argument("url", metavar="URL", help="address of your copy, such as https://github.com/ME/mini_kv")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it; return 0, or 2 if it cannot be done."""
+    """Write it; return 0, or 2 if that is not possible."""
     try:
         root = find_checkout(Path.cwd())
         sys.path.insert(0, str(root / "book"))  # the book's package is in no wheel
@@ -22,5 +22,5 @@ def run(args: argparse.Namespace) -> int:
     except (ModuleNotFoundError, UnknownLabError, ValueError) as error:
         print(f"mini-kv address: {error}", file=sys.stderr)
         return 2
-    print(f"{count} files changed: `git diff` shows them, `git commit -a` keeps them")
+    print(f"{count} files changed: `git diff` shows them, `git commit -a` commits them")
     return 0

@@ -1,4 +1,4 @@
-"""`mini-kv class DIR`: the gradebook, and what a class believes, from the marks that `mini-kv grade` left there."""
+"""`mini-kv class DIR`: the gradebook, and what a class believes, from the marks that `mini-kv grade` wrote."""
 
 import argparse
 import sys
@@ -11,7 +11,9 @@ from mini_kv.labkit.learner_state import write_whole
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folder."""
-    parser.add_argument("folder", metavar="DIR", nargs="?", default="graded", help="what grade wrote (default: graded)")
+    parser.add_argument(
+        "folder", metavar="DIR", nargs="?", default="graded", help="folder that `mini-kv grade` wrote (default: graded)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

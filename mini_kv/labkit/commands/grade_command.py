@@ -1,4 +1,4 @@
-"""`mini-kv grade SUBMISSIONS`: every lab of every hand-in, each in a process of its own; marks for `mini-kv class`."""
+"""`mini-kv grade SUBMISSIONS`: grade each lab of each hand-in, each in its own process, for `mini-kv class`."""
 
 import argparse
 import os
@@ -14,19 +14,25 @@ from mini_kv.labkit.lab import find_checkout, find_lab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add where the hand-ins are, which labs, and how much is allowed."""
-    parser.add_argument("submissions", metavar="SUBMISSIONS", help="a folder with an entry a student")
-    parser.add_argument("--labs", nargs="+", metavar="LAB", help="such as 05 06; left out, those that were handed in")
-    parser.add_argument("--jobs", type=int, metavar="N", default=os.cpu_count() or 1, help="processes at a time")
-    parser.add_argument("--csv", metavar="FILE", help="write a row per student and lab")
-    parser.add_argument("--out", metavar="DIR", default="graded", help="for `mini-kv class` (default: graded)")
-    parser.add_argument("--seconds", type=int, metavar="N", default=120, help="that one lab may compute (default 120)")
-    parser.add_argument("--isolation", choices=("auto", *KINDS), default="auto", help="default: the best there is")
-    parser.add_argument("--accept", nargs="+", default=[], metavar="STUDENT/LAB", help="run it: you have read it")
+    """Add the folder of hand-ins, the labs and the limits."""
+    parser.add_argument("submissions", metavar="SUBMISSIONS", help="a folder with one entry per student")
+    parser.add_argument("--labs", nargs="+", metavar="LAB", help="such as 05 06 (default: all that were handed in)")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", default=os.cpu_count() or 1, help="number of processes at a time"
+    )
+    parser.add_argument("--csv", metavar="FILE", help="also write a CSV with a row per student and lab")
+    parser.add_argument("--out", metavar="DIR", default="graded", help="folder for the marks (default: graded)")
+    parser.add_argument("--seconds", type=int, metavar="N", default=120, help="CPU seconds per lab (default: 120)")
+    parser.add_argument(
+        "--isolation", choices=("auto", *KINDS), default="auto", help="default: the best that works here"
+    )
+    parser.add_argument(
+        "--accept", nargs="+", default=[], metavar="STUDENT/LAB", help="run this held file; you have read it"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade; return 0 if every hand-in has its mark, 1 if something is held or broke off, 2 if it could not be done."""
+    """Grade; return 0 if every hand-in has a mark, 1 if one is held or ended early, 2 if grading was not possible."""
     try:
         marks = _grade(args)
     except (ValueError, OSError) as error:
@@ -44,7 +50,7 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
     names = args.labs or sorted({lab for handin in handins for lab in handin.code})
     labs = [find_lab(name, root) for name in names]
     if not handins or not labs:
-        raise ValueError(f"nothing in {args.submissions} names a lab: lab-05.py, or lab-05/starter.py")
+        raise ValueError(f"no lab found in {args.submissions}: a hand-in needs lab-05.py or lab-05/starter.py")
     walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
     print(f"each lab runs {SAYS[walls.kind]}")
     marks = Grader(labs, walls, args.seconds, args.accept).grade_all(handins, args.jobs, _tell)
@@ -56,15 +62,16 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
 
 def _check(args: argparse.Namespace) -> None:
     if os.name == "nt":
-        raise ValueError("Windows has no limits for a process: grade in WSL, or in a container")
+        raise ValueError("Windows cannot limit a process: grade in WSL or in a container")
     if not Path(args.submissions).is_dir():
-        raise ValueError(f"{args.submissions} is no folder")
+        raise ValueError(f"{args.submissions} is not a folder")
     if args.jobs < 1 or args.seconds < 1:
-        raise ValueError("--jobs and --seconds are at least 1")
+        raise ValueError("--jobs and --seconds must be at least 1")
 
 
 def _tell(mark: Mark) -> None:
-    """Print a line: whose, which, how many points, and what is odd about it."""
+    """Print a line: the student, the lab, the points, whose code ran, and what is odd about it."""
     why = f"  {mark.status}: {mark.why[0][:100]}" if mark.why else f"  {mark.status}" * (mark.status != "graded")
     more = f" (and {len(mark.why) - 1} more)" if mark.why[1:] else ""
-    print(f"{mark.student[:24]:<24}  {mark.lab:<14} {mark.score:>3}/{mark.points}{why}{more}", flush=True)
+    ran = f"  ran {mark.ran}" if mark.ran else "  no code ran"
+    print(f"{mark.student[:24]:<24}  {mark.lab:<14} {mark.score:>3}/{mark.points}{ran}{why}{more}", flush=True)

@@ -1,4 +1,4 @@
-"""`mini-kv release`: the student's tree, or what Gradescope and Classroom 50 want for a lab."""
+"""`mini-kv release`: make the student's tree, or the files of a lab for Gradescope or Classroom 50."""
 
 import argparse
 import sys
@@ -12,16 +12,16 @@ from mini_kv.labkit.lab import find_checkout, find_lab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what can be made."""
+    """Add one option per thing that can be made."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--student", metavar="OUT", help="a folder to make: the course without solutions and notes")
-    what.add_argument("--check", metavar="DIR", help="look for solutions in a folder")
-    what.add_argument("--gradescope", nargs=2, metavar=("LAB", "ZIP"), help="an autograder to upload")
-    what.add_argument("--classroom50", nargs=2, metavar=("LAB", "FILE"), help="an assignment's tests.json")
+    what.add_argument("--student", metavar="OUT", help="make this folder: the course without solutions and notes")
+    what.add_argument("--check", metavar="DIR", help="look for solutions in this folder")
+    what.add_argument("--gradescope", nargs=2, metavar=("LAB", "ZIP"), help="write an autograder to upload")
+    what.add_argument("--classroom50", nargs=2, metavar=("LAB", "FILE"), help="write an assignment's tests.json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make it; return the exit status: 1 if `--check` has found something."""
+    """Make it; return the exit status: 1 if `--check` has found a solution."""
     try:
         return _make(args)
     except (OSError, ValueError) as error:
@@ -38,7 +38,7 @@ def _make(args: argparse.Namespace) -> int:
         print(f"upload {args.gradescope[1]} under Configure Autograder")
     elif args.classroom50 is not None:
         write_file(args.classroom50[1], classroom50_test(find_lab(args.classroom50[0], root)))
-        print(f"put {args.classroom50[1]} where the classroom keeps the assignment's tests")
+        print(f"copy {args.classroom50[1]} to the folder of the assignment's tests")
     else:
         found = leaks(Path(args.check), secrets(root))
         print("\n".join([*found, f"{len(found)} leaks in {args.check}"]))

@@ -1,13 +1,12 @@
 """`mini-kv reset LAB`: put a lab's starter back as it was; the learner's file is kept."""
 
 import argparse
-import os
 import shutil
 import sys
 from typing import TextIO
 
 from mini_kv.labkit.commands import add_lab_argument, on_lab
-from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.lab import Lab, relative
 from mini_kv.labkit.learner_state import backup_path, locked
 
 
@@ -28,7 +27,8 @@ def reset_starter(lab: Lab, out: TextIO) -> int:
         if lab.starter.is_file():
             copy = backup_path(lab.state, f"{lab.lab_id}.py")
             shutil.copy2(lab.starter, copy)
-            out.write(f"your file is kept as {os.path.relpath(copy)}\n")
+            kept, starter = relative(copy), relative(lab.starter)
+            out.write(f"your file is kept as {kept}\nto have it back: cp {kept} {starter}\n")
         shutil.copyfile(lab.pristine_starter, lab.starter)
-    out.write(f"{os.path.relpath(lab.starter)} is as it was at the start\n")
+    out.write(f"{relative(lab.starter)} is as it was at the start\n")
     return 0

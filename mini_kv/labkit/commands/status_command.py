@@ -1,7 +1,6 @@
 """`mini-kv status`: how far the learner is in every lab."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from mini_kv.labkit.commands import write_page
 from mini_kv.labkit.course import load_course
-from mini_kv.labkit.lab import Lab, all_labs, find_checkout, run_command
+from mini_kv.labkit.lab import Lab, all_labs, find_checkout, relative, run_command
 from mini_kv.labkit.learner_state import read_state
 
 
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
-    """Return one line per lab: best points, what is to do, where to go on."""
+    """Return one line per lab with its points, then functions that a file lacks, then where to go on."""
     lines = []
     for lab in labs:
         entry = progress.get(lab.lab_id, {"best": 0, "score": 0, "tests": {}})
@@ -49,9 +48,13 @@ def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
         now = "" if entry["score"] == best else f"   now {entry['score']}"
         indent = "  " * lab.is_further
         lines.append(f"{indent}{lab.lab_id}  {bar} {best:>3}/{lab.points}{now:<9}  {lab.minutes:>3} min  {lab.title}")
+    for lab in labs:
+        if lacking := lab.lacking():
+            starter = f"mini_kv/labkit/starters/{lab.pristine_starter.name}"
+            lines += ["", f"{lab.lab_id}: your {lab.starter.name} has no {', '.join(lacking)}; copy from {starter}"]
     asked = [lab for lab in labs if not lab.is_further]
     open_labs = [lab for lab in asked if progress.get(lab.lab_id, {}).get("best", 0) < lab.points]
     if open_labs:
-        page = os.path.relpath(open_labs[0].folder / "README.md")
+        page = relative(open_labs[0].folder / "README.md")
         lines += ["", f"next: read {page}, then type  {run_command(open_labs[0])}"]
     return lines

@@ -1,14 +1,13 @@
 """`mini-kv watch LAB`: run the lab again whenever the learner's file is saved."""
 
 import argparse
-import os
 import sys
 import time
 from typing import TextIO
 
 from mini_kv.labkit.commands import add_lab_argument, on_lab
 from mini_kv.labkit.commands.run_command import run_lab
-from mini_kv.labkit.lab import Lab
+from mini_kv.labkit.lab import Lab, relative
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +29,6 @@ def watch(lab: Lab, out: TextIO, poll_seconds: float = 0.5) -> int:
             seen = stamp
             out.write("\033[2J\033[H" if out.isatty() else "")
             run_lab(lab, out)
-            out.write(f"watching {os.path.relpath(lab.starter)}; Ctrl-C stops\n")
+            out.write(f"watching {relative(lab.starter)}; Ctrl-C stops\n")
             out.flush()
         time.sleep(poll_seconds)

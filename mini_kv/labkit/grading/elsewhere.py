@@ -103,11 +103,12 @@ FORMATS = {"gradescope": gradescope_results, "classroom50": classroom50_results}
 
 
 def _words(mark: Mark) -> str:
-    return "\n".join([f"{mark.lab}: {mark.score} of {mark.points} points, {mark.status}", *mark.why])
+    ran = [f"code that ran: {mark.ran}"] if mark.ran else ["no code ran"]
+    return "\n".join([f"{mark.lab}: {mark.score} of {mark.points} points, {mark.status}", *ran, *mark.why])
 
 
 def main(words: list[str]) -> int:
-    """Grade the hand-in that lies in a folder; write the results, whatever happens. Returns 0 for full marks."""
+    """Grade the hand-in in a folder; write results in every case. Returns 0 for full marks."""
     kind, name, submission, out = words
     lab = find_lab(name, Path.cwd())
     mark = Mark("submission", lab.lab_id, lab.points, status="held", why=["it could not be graded"])

@@ -47,6 +47,8 @@ class Mark:
     """`graded`, `missing`, `held` (0 points until a person has looked), or `broken` (it ended early)."""
     why: list[str] = field(default_factory=list)
     """Sentences for the TA."""
+    ran: str = ""
+    """Whose code ran: the entry and the file in it; empty if none has run."""
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """State, points, function, stage and message of each test."""
     beliefs: dict[str, str] = field(default_factory=dict)
@@ -112,6 +114,7 @@ class Grader:
         except OSError as error:
             mark.status, mark.why = "held", [f"it could not be run: {error}"]
             return mark
+        mark.ran = handin.names.get(lab.lab_id, handin.student)
         mark.seconds = round(time.monotonic() - began, 2)
         self._count(mark, ran)
         return mark
@@ -220,9 +223,9 @@ class _Ran:
         """Return what does not fit the tests that were to be run."""
         names = [name for name, _, _ in self.ended]
         wanted = {*tests, *self.canaries}
-        doubts = [f"a test that is none, or a second time: {name[:60]}" for name in {*names} - wanted]
+        doubts = [f"an unknown or repeated test: {name[:60]}" for name in {*names} - wanted]
         doubts += ["a test has ended twice"] if len(set(names)) < len(names) else []
-        doubts += ["it says that it is over, and not all tests have ended"] if self.over and {*names} != wanted else []
+        doubts += ["it reports its end before all tests have ended"] if self.over and {*names} != wanted else []
         wrong = [name for name, state, _ in self.ended if name in self.canaries and state != State.FAIL]
         return doubts + (["a test that no code can pass has not failed"] if wrong else [])
 
@@ -235,7 +238,7 @@ class _Ran:
                     raise ValueError
                 self._take(json.loads(rest))
             except (ValueError, TypeError, KeyError, RecursionError):
-                self.doubts.append("its report has a line that is not the judge's")
+                self.doubts.append("its report has a line that is not from the judge")
                 return
 
     def _take(self, said: dict[str, Any]) -> None:
@@ -248,7 +251,7 @@ class _Ran:
         else:
             self.over, self.beliefs = said["end"] is True, dict(said["beliefs"])
             if said["changed"]:
-                self.doubts.append(f"it changed what is not its own: {', '.join(map(str, said['changed']))[:200]}")
+                self.doubts.append(f"it changed functions of others: {', '.join(map(str, said['changed']))[:200]}")
 
 
 def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:

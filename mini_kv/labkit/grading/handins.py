@@ -36,6 +36,8 @@ class HandIn:
     student: str
     code: dict[str, bytes] = field(default_factory=dict)
     """The file of each lab."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Entry and file name of each lab, for the line that says whose code ran."""
     page: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the page has saved with it, by lab: `forecasts`, `hints`, `runs`."""
     fault: str = ""
@@ -43,14 +45,14 @@ class HandIn:
 
 
 def find_handins(place: Path, labs: Sequence[str]) -> list[HandIn]:
-    """Return the hand-in behind each entry of a folder, in order; a fault is kept in its hand-in."""
+    """Return the hand-in of each entry of a folder, in order; a hand-in records its own fault."""
     found: dict[str, HandIn] = {}
     for entry in sorted(place.iterdir()):
         if entry.name.startswith("."):
             continue
         handin = read_handin(entry, labs)
         if handin.student in found:
-            found[handin.student].fault = f"{handin.student} stands there twice"
+            found[handin.student].fault = f"there are two entries for {handin.student}"
         found.setdefault(handin.student, handin)
     return list(found.values())
 
@@ -60,6 +62,7 @@ def read_handin(entry: Path, labs: Sequence[str]) -> HandIn:
     handin = HandIn(entry.name if entry.is_dir() and entry.suffix != ".git" else entry.stem)
     try:
         _read(entry, handin, labs)
+        handin.names = {lab: f"{entry.name}: {name}" for lab, name in handin.names.items()}
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         handin.fault = f"{entry.name} cannot be read: {error}"
     return handin
@@ -78,9 +81,11 @@ def _read(entry: Path, handin: HandIn, labs: Sequence[str]) -> None:
     elif entry.suffix == ".json":
         _take("page.json", lambda: _read_file(entry), handin)
     elif entry.suffix == ".py" and len(labs) == 1:
-        handin.code[labs[0]] = _read_file(entry)
+        handin.code[labs[0]], handin.names[labs[0]] = _read_file(entry), "the file itself"
     else:
-        raise HandInError("it is no folder, zip, git repository or saved page (nor, with one lab in --labs, a .py)")
+        raise HandInError(
+            "it is not a folder, a zip, a git repository or a saved page (or a .py, with one lab in --labs)"
+        )
 
 
 def _take(name: str, read: Callable[[], bytes], handin: HandIn) -> None:
@@ -88,8 +93,8 @@ def _take(name: str, read: Callable[[], bytes], handin: HandIn) -> None:
     found = _FILE.search(name)
     if found:
         if found[1] in handin.code:
-            raise HandInError(f"{found[1]} stands in it twice")
-        handin.code[found[1]] = read()
+            raise HandInError(f"it contains {found[1]} twice")
+        handin.code[found[1]], handin.names[found[1]] = read(), found[0].removeprefix("/")
     elif name.endswith(".json"):
         _take_page(read(), handin)
 
@@ -104,7 +109,7 @@ def _take_page(content: bytes, handin: HandIn) -> None:
             code = page["code"].encode()
             if len(code) > MAX_BYTES:
                 raise HandInError(f"{lab} is larger than {MAX_BYTES:,} bytes")
-            handin.code[lab] = code
+            handin.code[lab], handin.names[lab] = code, "a saved page"
             handin.page[lab] = {name: page.get(name) for name in ("forecasts", "hints", "runs")}
     except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise HandInError(f"not a saved page: {error}") from None
@@ -115,7 +120,7 @@ def _read_file(path: Path) -> bytes:
     opened = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(opened, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise HandInError(f"{path.name} is no plain file")
+            raise HandInError(f"{path.name} is not a plain file")
         return _bounded(file.read(MAX_BYTES + 1), path.name)
 
 

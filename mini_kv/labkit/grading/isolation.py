@@ -17,8 +17,8 @@ from pathlib import Path
 KINDS = ("bwrap", "unshare", "process")
 SAYS = {
     "bwrap": "in a namespace of its own (bubblewrap): no network, no other process, all files read-only but its own",
-    "unshare": "in a namespace of its own (unshare): no network, no other process; files as your account may",
-    "process": "as a process of your account, with limits: it may read and write what you may, and use the network",
+    "unshare": "in a namespace of its own (unshare): no network, no other process; it can read and write what you can",
+    "process": "as a process of your account, with limits: it can read and write what you can, and use the network",
 }
 _MB = 1 << 20
 

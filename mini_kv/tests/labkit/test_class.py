@@ -1,6 +1,8 @@
 """From thirty hand-ins to a gradebook and a picture; the student's tree; the files for two graders on the web."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,6 +15,7 @@ from mini_kv.labkit.grading.elsewhere import classroom50_test, gradescope_zip, m
 from mini_kv.labkit.grading.grade import Mark
 from mini_kv.labkit.grading.gradebook import as_csv, gradebook_csv, gradebook_page, load, save
 from mini_kv.labkit.grading.picture import alike, beliefs, foreseen, lines, picture_page, stops
+from mini_kv.labkit.grading.release import LINK, README
 from mini_kv.labkit.lab import find_lab
 from mini_kv.tests.labkit.thirty import make
 
@@ -138,7 +141,58 @@ def test_a_solution_that_is_planted_anywhere_is_found(name, tree, capsys):
 @pytest.mark.slow
 def test_a_folder_that_is_there_is_not_written_over(tree, capsys):
     assert release_command.run(arguments(student=str(tree))) == 2
-    assert capsys.readouterr().err == f"mini-kv release: {tree} is there already\n"
+    assert capsys.readouterr().err == f"mini-kv release: {tree} already exists\n"
+
+
+@pytest.mark.slow
+def test_no_link_of_a_students_tree_is_dead_and_its_readme_is_its_own(tree):
+    pages = list(tree.rglob("*.md"))
+    links = [(page, target) for page in pages for _, target, _ in LINK.findall(page.read_text(encoding="utf-8"))]
+    dead = [target for page, target in links if ":" not in target and not (page.parent / target).exists()]
+    assert (len(links) > 100, dead) == (True, [])
+    assert (tree / "README.md").read_bytes() == (ROOT / README).read_bytes()
+
+
+def in_tree(tree, *words, **variables):
+    """Run a command there as a student does; return its status and the lines that it prints."""
+    environment = {name: value for name, value in os.environ.items() if name != "LAB_IMPL" and "MAKE" not in name}
+    command = [sys.executable, *words] if words[0] == "-m" else words
+    done = subprocess.run(command, cwd=tree, env=environment | {"PYTHONPATH": str(tree)} | variables,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [None, "", "solution"])
+def test_in_a_students_tree_no_test_runs_unless_lab_impl_names_the_students_code(tree, choice):
+    variables = {} if choice is None else {"LAB_IMPL": choice}
+    status, said = in_tree(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "labs/lab-05", **variables)
+    assert (status, said[-3:-1]) == (
+        4,
+        [
+            "ERROR: lab-05: LAB_IMPL does not name your code, and this edition comes without solutions.",
+            "Run your own code: LAB_IMPL=starter pytest labs/lab-05",
+        ],
+    )
+
+
+@pytest.mark.slow
+def test_in_a_students_tree_the_commands_run_the_students_code(tree):
+    status, said = in_tree(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "labs/lab-05", LAB_IMPL="starter")
+    assert (status, "code that ran: labs/lab-05/starter.py (LAB_IMPL=starter)" in said) == (1, True)
+    status, said = in_tree(tree, "-m", "mini_kv", "run", "05")
+    assert (status, "  [..............................]  0 of 50 points   20 todo" in said) == (1, True)
+    status, said = in_tree(tree, "-m", "mini_kv", "status")
+    assert (status, said[-1]) == (0, "next: read labs/lab-01/README.md, then type  LAB_IMPL=starter pytest labs/lab-01")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_in_a_students_tree_make_says_what_it_has(tree):
+    status, said = in_tree(tree, "make", "test")
+    assert status == 2
+    assert said[0].endswith("this tree has the labs alone: type make, make lab-NN or make notebooks.  Stop.")
+    assert in_tree(tree, "make", "-n", "lab-05")[0] == 0
 
 
 # Elsewhere -----------------------------------------------------------------------------------------------------------
@@ -170,11 +224,16 @@ def test_both_graders_get_the_results_that_they_read(tmp_path, monkeypatch):
     out = tmp_path / "results.json"
     assert main(["gradescope", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
     told = json.loads(out.read_text())
+    assert told["output"] == "lab-05: 50 of 50 points, graded\ncode that ran: starter: lab-05.py"
     assert (told["score"], sum(test["max_score"] for test in told["tests"])) == (50, 50)
     assert set(told["tests"][0]) == {"name", "score", "max_score", "status", "output", "visibility"}
     assert {test["status"] for test in told["tests"]} == {"passed"}
     assert main(["gradescope", "lab-05", str(tmp_path / "empty"), str(out)]) == 1
-    assert json.loads(out.read_text()) == {"score": 0, "output": "lab-05: 0 of 50 points, missing", "tests": []}
+    assert json.loads(out.read_text()) == {
+        "score": 0,
+        "output": "lab-05: 0 of 50 points, missing\nno code ran",
+        "tests": [],
+    }
     assert main(["classroom50", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
     told = json.loads(out.read_text())
     assert (told["schema"], told["score"], told["max-score"]) == ("classroom50/result/v1", 50, 50)

@@ -149,12 +149,12 @@ def test_a_report_that_is_not_the_judges_holds_the_lab(grader):
     names = list(grader.tests["lab-05"])
     line = 'w {"test": "%s", "state": "pass", "message": ""}\n'
     for report, why in {
-        'x {"end": true}\n': "its report has a line that is not the judge's",
-        line % "test_of_mine": "a test that is none, or a second time: test_of_mine",
+        'x {"end": true}\n': "its report has a line that is not from the judge",
+        line % "test_of_mine": "an unknown or repeated test: test_of_mine",
         2 * (line % names[0]): "a test has ended twice",
         line % "c": "a test that no code can pass has not failed",
-        'w {"end": true, "changed": [], "beliefs": {}}\n': "it says that it is over, and not all tests have ended",
-        'w {"end": true, "changed": ["mini_kv.x"], "beliefs": {}}\n': "it changed what is not its own: mini_kv.x",
+        'w {"end": true, "changed": [], "beliefs": {}}\n': "it reports its end before all tests have ended",
+        'w {"end": true, "changed": ["mini_kv.x"], "beliefs": {}}\n': "it changed functions of others: mini_kv.x",
     }.items():
         ran, mark = _Ran(["c"]), Mark("1", "lab-05", 50)
         ran.hear(report.encode(), "w")
@@ -202,7 +202,7 @@ def test_folders_zips_repositories_and_saved_pages_are_read_and_never_unpacked(t
     assert found["10"].page == {"lab-05": {"forecasts": None, "hints": None, "runs": 2}}
     assert [found[name].fault.partition(": ")[2] for name in ("05", "06", "08", "09")] == [
         "it is a link",
-        "06.json is no plain file",
+        "06.json is not a plain file",
         f"lab-05.py is larger than {MAX_BYTES:,} bytes",
         "File is not a zip file",
     ]
@@ -237,9 +237,9 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
         1,
         "",
         [
-            "01 lab-05 50/50",
-            "02 lab-05 0/50 held: line 1: imports os (and 2 more)",
-            "03 lab-05 50/50",
+            "01 lab-05 50/50 ran 01: lab-05.py",
+            "02 lab-05 0/50 no code ran held: line 1: imports os (and 2 more)",
+            "03 lab-05 50/50 ran 03: lab-05.py",
             "3 hand-ins, 3 labs; 1 for you to look at",
         ],
     )
@@ -256,4 +256,4 @@ def test_misuse_is_told_in_a_line(tmp_path, capsys):
 
     options = {"labs": ["05"], "jobs": 1, "seconds": 9, "isolation": "auto", "accept": [], "csv": None, "out": "x"}
     assert run(argparse.Namespace(submissions=str(tmp_path / "none"), **options)) == 2
-    assert capsys.readouterr().err == f"mini-kv grade: {tmp_path / 'none'} is no folder\n"
+    assert capsys.readouterr().err == f"mini-kv grade: {tmp_path / 'none'} is not a folder\n"
