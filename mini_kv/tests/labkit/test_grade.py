@@ -15,7 +15,8 @@ from mini_kv.labkit.grading.handins import MAX_BYTES, HandIn, find_handins
 from mini_kv.labkit.grading.isolation import Walls, find_walls
 from mini_kv.labkit.grading.look import objections
 from mini_kv.labkit.lab import all_labs, find_lab
-from mini_kv.tests.labkit.cheats import REFUSED, RUN, SOLVED
+from mini_kv.tests.labkit.attempts import all_attempts
+from mini_kv.tests.labkit.cheats import ENGINES, REFUSED, RUN, SOLVED
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = find_lab("05", ROOT)
@@ -76,6 +77,25 @@ def test_the_engine_is_named_where_it_answers():
         "from mini_kv.core import kv_cache_manager as engine\nclass KVCacheManager(engine.KVCacheManager):\n    x = 1\n"
     )
     assert objections(inherits.encode(), lab)[0] == "line 3: leaves KVCacheManager.allocate_slots to the engine"
+
+
+@pytest.mark.parametrize("cheat", ENGINES)
+def test_the_engine_is_named_under_another_name(cheat):
+    method, why = ENGINES[cheat]
+    code = (
+        f"from mini_kv.core import kv_cache_manager as engine\nclass KVCacheManager(engine.KVCacheManager):\n{method}"
+    )
+    assert why in [words.partition(": ")[2] for words in objections(code.encode(), find_lab("06", ROOT))]
+
+
+def test_no_honest_attempt_is_held():
+    assert [attempt.name for attempt in all_attempts() if objections(attempt.file().encode(), attempt.lab)] == []
+
+
+def test_a_long_text_is_looked_at_in_one_go():
+    """Two texts that a regular expression with a choice in it would look at for hours."""
+    for text in ("_" * 100_000 + " ", "{" * 100_000):
+        objections(f"x = {text!r}\ny = {text!r}.format(1)\n".encode(), LAB)
 
 
 # What cheats get -----------------------------------------------------------------------------------------------------
