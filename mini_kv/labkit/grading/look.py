@@ -130,6 +130,7 @@ class _Look:
             ast.ImportFrom: self._import,
             ast.Name: self._name,
             ast.Attribute: self._attribute,
+            ast.Subscript: self._item,
             ast.Constant: self._constant,
             ast.MatchClass: self._pattern,
             ast.alias: self._alias,
@@ -196,6 +197,11 @@ class _Look:
             return
         if module.startswith("mini_kv") or (isinstance(root, ast.Name) and root.id == "super"):
             yield node, f"lets the engine answer: {_shown(node)}"
+
+    def _item(self, node: ast.Subscript) -> Found:
+        root = _root(node)
+        if isinstance(root, ast.Name) and root.id in self.imported and not isinstance(node.ctx, ast.Load):
+            yield node, f"changes {_shown(node)}, which is not its own"
 
     def _odd(self, node: ast.Attribute) -> Iterator[str]:
         """Yield what is said against an attribute that does more than its name says."""

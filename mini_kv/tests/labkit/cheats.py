@@ -112,6 +112,7 @@ REFUSED = {
     "a module through the help": "help('os')\n",
     "a frame through a text": "def g(): yield ('{0.gi_' + 'frame.f_back}').format(x)\nx = g()\nnext(x)\n",
     "a text that is formatted by a map": "'{x.gi_frame}'.format_map({'x': 1})\n",
+    "changes a table of the engine's": "from mini_kv.core.request import Request\nRequest.x['y'] = 0\n",
     "the tests' own prefill": "def prefill(kv, token_ids, request_id):\n    return kv.hold(token_ids, request_id), 0\n",
     "another encoding": "# coding: utf-7\n+AGkAbQBwAG8AcgB0- os\n",
 }
