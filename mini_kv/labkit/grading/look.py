@@ -52,8 +52,9 @@ OPERATORS = _words("""__add__ __bool__ __call__ __delitem__ __eq__ __float__ __g
 """Methods with two underscores that a class may define besides."""
 PLAIN = _words("bool bytes dict float frozenset int list set str tuple")
 """Types that `type(x)` may be compared with by `==` and `in`: none of them looks at what it is compared with."""
-OF_THE_TESTS = _words("hold made_requests")
-"""What a test's cache has for the tests: `hold` admits a request, which is what the learner should write."""
+OF_THE_TESTS = _words("""asked hashes_are_asked_for hold is_silent made_requests num_asked num_looks num_null_freed
+    own_id returned sizes watch""")
+"""What the tests' caches, blocks and hash functions have for the tests: counts, and `hold`, which admits a request."""
 
 
 def objections(code: bytes, lab: Lab) -> list[str]:
@@ -140,6 +141,8 @@ class _Look:
             for name in _binds(node):
                 if name.startswith("__") and name not in DUNDERS | OPERATORS:
                     yield node, f"says {name}"
+                if self._is_taught(name) and not isinstance(node, ast.ClassDef):
+                    yield node, f"lets something else be {name}"
             if type(node) in kinds:
                 yield from kinds[type(node)](node)
 
@@ -176,6 +179,8 @@ class _Look:
             yield node, f"hands {self.modules[node.id]} around"
         elif node.id == "dataclass" and id(node) not in self.decorators:
             yield node, "says dataclass, and not above a class"
+        if isinstance(node.ctx, ast.Del) and self._teaches(node.id):
+            yield node, f"takes {node.id} away again"
 
     def _constant(self, node: ast.Constant) -> Found:
         """Object to a text that names the inside of something; one with spaces is a sentence about it."""
@@ -210,7 +215,9 @@ class _Look:
         if node.attr == "name" and not isinstance(node.ctx, ast.Load) and "dataclasses" in self.imported.values():
             yield "changes a name, and that of a dataclass's field is run as code"
         if node.attr in OF_THE_TESTS - self.made:
-            yield f"lets the tests answer: {node.attr}"
+            yield f"reaches for what is the tests': {node.attr}"
+        if isinstance(node.ctx, ast.Del) and self._teaches(node.attr):
+            yield f"takes {node.attr} away again"
         if node.attr == "dataclass" and id(node) not in self.decorators:
             yield "says dataclass, and not above a class"
 
@@ -221,7 +228,10 @@ class _Look:
         return True
 
     def _pattern(self, node: ast.MatchClass) -> Found:
-        yield from ((node.cls, words) for name in node.kwd_attrs for words in _inside(name))
+        for name in node.kwd_attrs:
+            yield from ((node.cls, words) for words in _inside(name))
+            if self._teaches(name):
+                yield node.cls, f"lets the engine answer: {name}"
         if node.patterns:
             yield node.cls, "matches attributes without their names"
 
@@ -232,6 +242,8 @@ class _Look:
         """Object to a class of the lab that leaves one of its methods to the class that it is made from."""
         if any(keyword.arg in (None, "metaclass") for keyword in node.keywords):
             yield node, "says metaclass"
+        if self._is_taught(node.name) and node.decorator_list:
+            yield node, f"lets something else be {node.name}"
         roots = [root.id for root in map(_root, node.bases) if isinstance(root, ast.Name)]
         if any(self.imported.get(root, "").startswith("mini_kv") for root in roots):
             own = {inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)}

@@ -138,6 +138,14 @@ RUN = {
 }
 """Run behind the walls, and worth what is right in them: nothing, or what the honest beginning is worth."""
 
+SPIES = {
+    "lab-02": "def popleft(self):\n    block = self.blocks.pop(0)\n    block.watch.seen.clear()\n    return block\n",
+    "lab-04": "def hash_block_tokens(hash_function, *rest):\n    del hash_function.returned[1:]\n",
+    "lab-07": "def find_longest_cache_hit(self, *rest):\n    self.block_pool.num_asked = 4\n",
+    "lab-12": "def find_longest_cache_hit(self, *rest):\n    self.block_pool.index.asked.clear()\n",
+}
+"""Code that resets what a lab's tests count."""
+
 ENGINES = {
     "super under another name": (
         "    def free(self, request):\n        engines = super()\n        return engines.free(request)\n",
@@ -154,6 +162,27 @@ ENGINES = {
     "a second class": (
         "    def free(self, request): return Second.free(self, request)\nclass Second(engine.KVCacheManager): pass\n",
         "lets the engine answer: Second.free",
+    ),
+    "a method that is taken away again": (
+        "    def free(self, request): pass\n    del free\n",
+        "takes free away again",
+    ),
+    "a method that is taken away afterwards": (
+        "    def free(self, request): pass\ndel KVCacheManager.free\n",
+        "takes free away again",
+    ),
+    "another class of the name": (
+        "    def free(self, request): pass\nclass Second(engine.KVCacheManager): pass\nKVCacheManager = Second\n",
+        "lets something else be KVCacheManager",
+    ),
+    "a decorator that gives another class": (
+        "    x = 1\n@lambda own: Second\nclass KVCacheManager(Second):\n    def free(self, request): pass\n",
+        "lets something else be KVCacheManager",
+    ),
+    "a pattern that takes the method": (
+        "    def free(self, request):\n        match engine.KVCacheManager:\n"
+        "            case object(free=engines): engines(self, request)\n",
+        "lets the engine answer: free",
     ),
     "a module that is handed around": (
         "    def free(self, request): return [engine][0].KVCacheManager.free(self, request)\n",

@@ -21,7 +21,7 @@ from mini_kv.labkit.grading.isolation import Walls, find_walls
 from mini_kv.labkit.grading.look import objections
 from mini_kv.labkit.lab import all_labs, find_lab
 from mini_kv.tests.labkit.attempts import all_attempts
-from mini_kv.tests.labkit.cheats import ENGINES, REFUSED, RUN, SOLVED
+from mini_kv.tests.labkit.cheats import ENGINES, REFUSED, RUN, SOLVED, SPIES
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = find_lab("05", ROOT)
@@ -91,6 +91,12 @@ def test_the_engine_is_named_under_another_name(cheat):
         f"from mini_kv.core import kv_cache_manager as engine\nclass KVCacheManager(engine.KVCacheManager):\n{method}"
     )
     assert why in [words.partition(": ")[2] for words in objections(code.encode(), find_lab("06", ROOT))]
+
+
+@pytest.mark.parametrize("lab_id", SPIES)
+def test_what_resets_a_count_of_the_tests_is_held(lab_id):
+    [said] = objections(SPIES[lab_id].encode(), find_lab(lab_id, ROOT))
+    assert said.partition(": ")[2].startswith("reaches for what is the tests': ")
 
 
 def test_no_honest_attempt_is_held():
