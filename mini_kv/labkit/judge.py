@@ -24,4 +24,5 @@ def functions_of_the_judge() -> dict[str, Any]:
 
 
 def _is_method(thing: object) -> bool:
-    return callable(thing) or isinstance(thing, property | classmethod | staticmethod)
+    """Return whether a class attribute is called or computed: a function, a property, a slot."""
+    return callable(thing) or hasattr(thing, "__get__")

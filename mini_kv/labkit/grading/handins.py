@@ -165,6 +165,8 @@ def _read_folder(folder: Path, handin: HandIn) -> None:
 
 
 def _read_zip(path: Path, handin: HandIn) -> None:
+    if not path.is_file():  # a pipe would be read without end
+        raise HandInError(f"{path.name} is no plain file")
     with zipfile.ZipFile(path) as archive:
         if len(archive.infolist()) > MAX_NAMES:
             raise HandInError(f"more than {MAX_NAMES:,} names")

@@ -107,6 +107,7 @@ REFUSED = {
         "from dataclasses import dataclass as d\nfrom mini_kv.core.request import Request\n"
         "d(init=False, repr=False)(Request)\n"
     ),
+    "a slot of the engine's class": "from mini_kv.core.block import KVCacheBlock as B\nB.ref_cnt = 1\n",
     "a coroutine's code": "async def f(): return todo.x\nf().cr_code.replace(co_names=('y',))\n",
     "a file through the licence": "license._Printer__filenames = ['/etc/passwd']\nlicense()\n",
     "a module through the help": "help('os')\n",
