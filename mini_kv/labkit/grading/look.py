@@ -38,6 +38,8 @@ INSIDE = _words(
     update_wrapper vars wraps _evaluate
     _os _pytest _sys bltns builtins codecs copyreg ctypes gc hub importlib inspect io operator os pathlib posix pytest
     serialization shutil signal socket subprocess sys tempfile threading types utils warnings
+    cpp_extension ctypeslib distributed f2py from_file fromfile fx genfromtxt loadtxt memmap multiprocessing onnx
+    package savetxt savez tofile
     ag_code ag_frame cr_code cr_frame f_back f_builtins f_code f_globals f_locals gi_code gi_frame mro tb_frame
     tb_next"""
 )
@@ -149,7 +151,9 @@ class _Look:
     def _import(self, node: ast.Import | ast.ImportFrom) -> Found:
         for module, name in _imports(ast.Module([node], [])):
             whole = f"{module}.{name}" if name else module
-            if getattr(node, "level", 0) or name == "*" or name in INSIDE:
+            parts = [part for part in whole.split(".") if part != "__future__"]
+            inside = any(part in INSIDE or part.startswith("_") for part in parts)
+            if getattr(node, "level", 0) or name == "*" or inside:
                 yield node, f"imports {whole or 'from its own folder'}"
             elif (module, name) not in self.given and not self._is_free(module, name):
                 doubt = ", which the starter does not: may the answer be in it?" if module[:7] == "mini_kv" else ""
@@ -212,6 +216,8 @@ class _Look:
         """Yield what is said against an attribute that does more than its name says."""
         if node.attr == "format" and not (isinstance(node.value, ast.Constant) and _names_no_inside(node.value.value)):
             yield "says format, and fields can name the inside of something"
+        if node.attr in ("load", "save") and self._module_of(node.value) in ("torch", "numpy"):
+            yield f"reads or writes a file: {_shown(node)}"
         if node.attr == "name" and not isinstance(node.ctx, ast.Load) and "dataclasses" in self.imported.values():
             yield "changes a name, and that of a dataclass's field is run as code"
         if node.attr in OF_THE_TESTS - self.made:

@@ -139,6 +139,17 @@ RUN = {
 }
 """Run behind the walls, and worth what is right in them: nothing, or what the honest beginning is worth."""
 
+WITH_TORCH = {
+    "compiles C++": "from torch.utils.cpp_extension import load_inline\n",
+    "downloads code": "import torch.hub as h\nh.load('a/b', 'c')\n",
+    "starts processes": "import torch\ntorch.multiprocessing.spawn(print)\n",
+    "reads a pickle": "import torch\ntorch.load('x')\n",
+    "writes a file": "import torch\ntorch.save([], 'x')\n",
+    "writes a file through numpy": "import torch\ntorch.zeros(1).numpy().tofile('x')\n",
+    "takes the inside": "from torch._C import Node\n",
+}
+"""For a lab that needs PyTorch: held as well."""
+
 SPIES = {
     "lab-02": "def popleft(self):\n    block = self.blocks.pop(0)\n    block.watch.seen.clear()\n    return block\n",
     "lab-04": "def hash_block_tokens(hash_function, *rest):\n    del hash_function.returned[1:]\n",

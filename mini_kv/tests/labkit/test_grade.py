@@ -21,7 +21,7 @@ from mini_kv.labkit.grading.isolation import Walls, find_walls
 from mini_kv.labkit.grading.look import objections
 from mini_kv.labkit.lab import all_labs, find_lab
 from mini_kv.tests.labkit.attempts import all_attempts
-from mini_kv.tests.labkit.cheats import ENGINES, REFUSED, RUN, SOLVED, SPIES
+from mini_kv.tests.labkit.cheats import ENGINES, REFUSED, RUN, SOLVED, SPIES, WITH_TORCH
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = find_lab("05", ROOT)
@@ -91,6 +91,11 @@ def test_the_engine_is_named_under_another_name(cheat):
         f"from mini_kv.core import kv_cache_manager as engine\nclass KVCacheManager(engine.KVCacheManager):\n{method}"
     )
     assert why in [words.partition(": ")[2] for words in objections(code.encode(), find_lab("06", ROOT))]
+
+
+@pytest.mark.parametrize("cheat", WITH_TORCH)
+def test_what_pytorch_would_do_for_a_cheat_is_held(cheat):
+    assert objections(WITH_TORCH[cheat].encode(), find_lab("09", ROOT)) != []
 
 
 @pytest.mark.parametrize("lab_id", SPIES)
