@@ -158,7 +158,7 @@ class MambaSpec(KVCacheSpec):
         return self.page_size_padded or self.real_page_size_bytes
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return 2, the state that a step starts from and the one that it writes, and those for drafts and checkpoints."""
+        """Return 2, the states that a step starts from and writes, and those of drafts and checkpoints."""
         more = self.num_speculative_blocks + self.num_prefill_checkpoint_blocks
         return min(2, self.num_blocks(num_tokens)) + more
 

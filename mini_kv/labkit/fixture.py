@@ -280,6 +280,8 @@ def same(want: object, got: object) -> bool:
         return False
     if isinstance(want, list | tuple) and isinstance(got, list | tuple):
         return len(want) == len(got) and all(map(same, want, got))
+    if isinstance(want, dict) and isinstance(got, dict):
+        return want.keys() == got.keys() and all(same(value, got[key]) for key, value in want.items())
     return want == got
 
 

@@ -5,7 +5,10 @@ from typing import Any
 
 
 def functions_of_the_judge() -> dict[str, Any]:
-    """Return every function of mini_kv and of pytest by its name, as it stands in its module or class now."""
+    """Return every function of mini_kv and of pytest by its name, as it stands in its module or class now.
+
+    And for each class the names of its methods, as one text: the same object as long as they are the same.
+    """
     found = {}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] not in ("mini_kv", "_pytest", "pytest", "pluggy") or module is None:
@@ -14,7 +17,12 @@ def functions_of_the_judge() -> dict[str, Any]:
             if callable(thing):
                 found[f"{module_name}.{name}"] = thing
             if isinstance(thing, type) and thing.__module__ == module_name:
-                for inner, method in list(vars(thing).items()):
-                    if callable(method) or isinstance(method, property | classmethod | staticmethod):
-                        found[f"{module_name}.{name}.{inner}"] = method
+                own = {n: m for n, m in list(vars(thing).items()) if _is_method(m)}
+                found |= {f"{module_name}.{name}.{inner}": method for inner, method in own.items()}
+                found[f"the methods of {module_name}.{name}"] = sys.intern(" ".join(sorted(own)))
     return found
+
+
+def _is_method(thing: object) -> bool:
+    """Return whether a class attribute is called or computed: a function, a property, a slot."""
+    return callable(thing) or hasattr(thing, "__get__")

@@ -7,7 +7,7 @@ falcon_h1                                         full state full state ..      
 """
 
 from re import fullmatch
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mini_kv.planning.config_json import Config

@@ -10,7 +10,7 @@ On one of several cards are its share of heads and channels. With drafts, the co
 Source: vLLM 0.33, `MambaStateShapeCalculator` (model_executor/layers/mamba/mamba_utils.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mini_kv.core.errors import ConfigError
@@ -89,4 +89,10 @@ def share(number: int, cards: int, what: str) -> int:
     return number // cards
 
 
-SHAPES = {"mamba1": mamba1, "mamba2": mamba2, "gated_delta_net": gated_delta_net, "short_conv": short_conv}
+SHAPES: dict[str, Callable[..., Shapes]] = {
+    "mamba1": mamba1,
+    "mamba2": mamba2,
+    "gated_delta_net": gated_delta_net,
+    "short_conv": short_conv,
+}
+"""The shapes of each kind: of the cards, the drafts, and the kind's sizes."""

@@ -311,6 +311,21 @@ def test_what_was_nan_and_still_is_has_not_changed():
     assert not same([1.5, 0.0], [1.5, nan])
 
 
+def test_an_object_that_equals_all_is_not_equal_inside_a_dict():
+    """The values of a dict are compared with their types, as items of a list are."""
+
+    class Equal:
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    assert same({"A": [1], "B": 2.0}, {"B": 2, "A": [1]})
+    assert not same({"A": 1}, {"A": Equal()})
+    assert not same({"A": 1}, {"A": True})
+    assert not same({"A": 1}, {"B": 1})
+
+
 def test_prints_are_shown(lab):
     """What the learner prints while a test runs stands under its failure; a passing run stays quiet."""
     code = SOLUTION.replace("    return [", "    print('here:', numbers)\n    return [")

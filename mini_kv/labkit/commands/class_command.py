@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from mini_kv.labkit.grading.gradebook import gradebook_csv, gradebook_page, load
+from mini_kv.labkit.grading.gradebook import FILE, gradebook_csv, gradebook_page, load
+from mini_kv.labkit.grading.handins import printable
 from mini_kv.labkit.grading.picture import lines, of_lab, picture_page
 from mini_kv.labkit.learner_state import write_whole
 
@@ -22,14 +23,21 @@ def run(args: argparse.Namespace) -> int:
     try:
         titles, marks = load(folder)
         labs = list(titles)
-        write_whole(folder / "gradebook.csv", gradebook_csv(labs, marks))
-        write_whole(folder / "gradebook.html", gradebook_page(labs, marks))
-        write_whole(folder / "wall.html", picture_page(titles, marks))
+        pages = {
+            "gradebook.csv": gradebook_csv(labs, marks),
+            "gradebook.html": gradebook_page(labs, marks),
+            "wall.html": picture_page(titles, marks),
+        }
+        told = [line for lab, title in titles.items() for line in lines(lab, title, of_lab(marks, lab))]
+        for name, text in pages.items():
+            write_whole(folder / name, text)
     except (OSError, ValueError) as error:
         print(f"mini-kv class: {error}", file=sys.stderr)
         return 2
-    for lab, title in titles.items():
-        print("\n".join(lines(lab, title, of_lab(marks, lab))))
+    except (TypeError, KeyError, AttributeError):  # somewhere in it is another type of value
+        print(f"mini-kv class: {folder / FILE} is not what mini-kv grade writes", file=sys.stderr)
+        return 2
+    print("\n".join(map(printable, told)))
     print(f"with names, for you: {folder / 'gradebook.csv'}, {folder / 'gradebook.html'}")
     print(f"without names, for the wall: {folder / 'wall.html'}")
     return 0

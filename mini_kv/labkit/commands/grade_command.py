@@ -10,7 +10,7 @@ from mini_kv.labkit.grading.grade import Grader, Mark
 from mini_kv.labkit.grading.gradebook import as_csv, save
 from mini_kv.labkit.grading.handins import find_handins
 from mini_kv.labkit.grading.isolation import KINDS, SAYS, find_walls
-from mini_kv.labkit.lab import find_checkout, find_lab
+from mini_kv.labkit.lab import all_labs, find_checkout, find_lab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +47,12 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
     root, place = find_checkout(Path.cwd()), Path(args.submissions)
     _check(args)
     handins = find_handins(place, [find_lab(name, root).lab_id for name in args.labs or ()])
-    names = args.labs or sorted({lab for handin in handins for lab in handin.code})
+    there = {lab.lab_id for lab in all_labs(root)}
+    names = args.labs or sorted({lab for handin in handins for lab in handin.code} & there)
     labs = [find_lab(name, root) for name in names]
     if not handins or not labs:
         raise ValueError(f"no lab found in {args.submissions}: a hand-in needs lab-05.py or lab-05/starter.py")
+    Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work, not after it
     walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
     print(f"each lab runs {SAYS[walls.kind]}")
     marks = Grader(labs, walls, args.seconds, args.accept).grade_all(handins, args.jobs, _tell)

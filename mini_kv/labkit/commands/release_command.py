@@ -40,7 +40,12 @@ def _make(args: argparse.Namespace) -> int:
         write_file(args.classroom50[1], classroom50_test(find_lab(args.classroom50[0], root)))
         print(f"copy {args.classroom50[1]} to the folder of the assignment's tests")
     else:
-        found = leaks(Path(args.check), secrets(root))
+        tree, guarded = Path(args.check), secrets(root)
+        if not tree.is_dir():
+            raise ValueError(f"{tree} is no folder")
+        if not guarded:
+            raise ValueError(f"{root} has no solutions to look for: call this in the whole course")
+        found = leaks(tree, guarded)
         print("\n".join([*found, f"{len(found)} leaks in {args.check}"]))
         return int(bool(found))
     return 0

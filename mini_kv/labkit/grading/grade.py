@@ -24,7 +24,7 @@ from typing import Any
 
 from mini_kv.labkit.commands.predict_command import is_right
 from mini_kv.labkit.grading.copies import CANARY, fresh_copy
-from mini_kv.labkit.grading.handins import HandIn
+from mini_kv.labkit.grading.handins import HandIn, printable
 from mini_kv.labkit.grading.inside import LIMITS, PIPES
 from mini_kv.labkit.grading.isolation import Walls, environment_of, limits_of
 from mini_kv.labkit.grading.look import objections
@@ -98,32 +98,35 @@ class Grader:
     def grade(self, handin: HandIn, lab: Lab) -> Mark:
         """Grade one lab; whatever the submission does, there is a mark."""
         mark = Mark(handin.student, lab.lab_id, lab.points)
+        try:
+            self._grade(mark, handin, lab)
+        except Exception as error:  # the other hand-ins still get their marks
+            mark.status, mark.score = "held", 0
+            mark.why = [printable(f"it could not be graded: {type(error).__name__}: {error}")]
+        return mark
+
+    def _grade(self, mark: Mark, handin: HandIn, lab: Lab) -> None:
         code = handin.code.get(lab.lab_id)
         mark.page = _from_page(handin.page.get(lab.lab_id, {}), lab)
         if handin.fault or code is None:
             mark.status = "held" if handin.fault else "missing"
             mark.why = [handin.fault] if handin.fault else []
-            return mark
+            return
         found = objections(code, lab)
         if found and f"{handin.student}/{lab.lab_id}" not in self.accepted:
             mark.status, mark.why = "held", found
-            return mark
+            return
         began = time.monotonic()
-        try:
-            ran = self._run(lab, code)
-        except OSError as error:
-            mark.status, mark.why = "held", [f"it could not be run: {error}"]
-            return mark
         mark.ran = handin.names.get(lab.lab_id, handin.student)
+        ran = self._run(lab, code)
         mark.seconds = round(time.monotonic() - began, 2)
         self._count(mark, ran)
-        return mark
 
     def _count(self, mark: Mark, ran: "_Ran") -> None:
         tests = self.tests[mark.lab]
         mark.tests = {name: {**test, "state": "not run", "message": ""} for name, test in tests.items()}
         mark.beliefs = {str(function): str(belief) for function, belief in ran.beliefs.items()}
-        mark.why = ran.doubts + ran.doubts_of(tests)
+        mark.why = [printable(doubt) for doubt in ran.doubts + ran.doubts_of(tests)]
         if mark.why:
             mark.status = "held"
             return
@@ -261,10 +264,15 @@ def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:
     forecasts, hints, runs = (page.get(name) for name in ("forecasts", "hints", "runs"))
     given = forecasts if isinstance(forecasts, dict) else {}
     asked = [question for question in lab.course_file("predict.toml")["question"] if given.get(question["id"])]
-    used = [count for count in hints.values() if type(count) is int] if isinstance(hints, dict) else []
+    used = hints.values() if isinstance(hints, dict) else []
     return {
         "foreseen": sum(is_right(question, str(given[question["id"]])) for question in asked),
         "asked": len(asked),
-        "hints": sum(used),
-        "runs": runs if type(runs) is int else 0,
+        "hints": sum(map(_counted, used)),
+        "runs": _counted(runs),
     }
+
+
+def _counted(value: object) -> int:
+    """Return a count from the page; 0 for what cannot be one, such as a number too long to be written."""
+    return value if type(value) is int and 0 <= value < 1_000_000 else 0

@@ -14,6 +14,8 @@ from mini_kv.labkit.lab import Lab
 from mini_kv.labkit.learner_state import write_whole
 
 FILE = "marks.json"
+FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""Characters with which a spreadsheet lets a formula begin; in some languages the wide ones, too."""
 
 
 def save(folder: Path, marks: Sequence[Mark], labs: Sequence[Lab]) -> None:
@@ -27,8 +29,8 @@ def load(folder: Path) -> tuple[dict[str, str], list[Mark]]:
     """Return the labs' titles and the marks. Raises `ValueError` if `mini-kv grade` has not written them."""
     try:
         told = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return told["labs"], [Mark(**mark) for mark in told["marks"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return dict(told["labs"]), [Mark(**mark) for mark in told["marks"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / FILE} is not what mini-kv grade writes: {error}") from None
 
 
@@ -60,9 +62,7 @@ def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow(
-            {k: f"'{v}" if isinstance(v, str) and v[:1] in tuple("=+-@\t\r") else v for k, v in row.items()}
-        )
+        writer.writerow({k: f"'{v}" if isinstance(v, str) and v[:1] in FORMULA else v for k, v in row.items()})
     return out.getvalue()
 
 

@@ -9,8 +9,9 @@ import os
 import re
 import stat
 import subprocess
+import tempfile
+import threading
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,16 @@ MAX_BYTES = 256_000
 """Of one file that is read."""
 MAX_NAMES = 20_000
 """Of one hand-in that are looked at."""
+MAX_PAGES = 200
+"""Files of one hand-in that could be a saved page."""
+MAX_LISTED = 16_000_000
+"""Bytes that git may write: a small repository can list files without end."""
+GIT_SECONDS = 60
+"""That git may take for one answer."""
 PAGE_FORMAT = "mini_kv hand-in"
 
-_FILE = re.compile(r"(?:^|/)(lab-\d\d(?:-[a-z]+)?)(?:\.py|/starter\.py)$")
+_LAB = r"lab-[0-9]{2}(?:-[a-z]+)?"
+_FILE = re.compile(rf"(?:^|/)({_LAB})(?:\.py|/starter\.py)$")
 
 
 class HandInError(ValueError):
@@ -42,6 +50,8 @@ class HandIn:
     """What the page has saved with it, by lab: `forecasts`, `hints`, `runs`."""
     fault: str = ""
     """Why it could not be read."""
+    pages: int = 0
+    """Files read so far that could be a saved page."""
 
 
 def find_handins(place: Path, labs: Sequence[str]) -> list[HandIn]:
@@ -59,13 +69,22 @@ def find_handins(place: Path, labs: Sequence[str]) -> list[HandIn]:
 
 def read_handin(entry: Path, labs: Sequence[str]) -> HandIn:
     """Return what was handed in as this file or folder; a single `.py` is the one lab in `labs`."""
-    handin = HandIn(entry.name if entry.is_dir() and entry.suffix != ".git" else entry.stem)
+    handin = HandIn(printable(entry.name if entry.is_dir() and entry.suffix != ".git" else entry.stem))
     try:
         _read(entry, handin, labs)
-        handin.names = {lab: f"{entry.name}: {name}" for lab, name in handin.names.items()}
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
-        handin.fault = f"{entry.name} cannot be read: {error}"
+        handin.names = {lab: printable(f"{entry.name}: {name}") for lab, name in handin.names.items()}
+    except Exception as error:  # a file can be broken in more ways than its reader names, and others are waiting
+        handin.fault = printable(" ".join(f"{entry.name} cannot be read: {error or type(error).__name__}".split()))
     return handin
+
+
+def printable(text: str) -> str:
+    r"""Return a text that terminals, pages and files in UTF-8 can show: line ends, escapes and the like spelled out.
+
+    >>> printable("\x1b[2JAda")
+    '\\x1b[2JAda'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _read(entry: Path, handin: HandIn, labs: Sequence[str]) -> None:
@@ -96,6 +115,9 @@ def _take(name: str, read: Callable[[], bytes], handin: HandIn) -> None:
             raise HandInError(f"it contains {found[1]} twice")
         handin.code[found[1]], handin.names[found[1]] = read(), found[0].removeprefix("/")
     elif name.endswith(".json"):
+        handin.pages += 1
+        if handin.pages > MAX_PAGES:
+            raise HandInError(f"more than {MAX_PAGES} files that could be a saved page")
         _take_page(read(), handin)
 
 
@@ -104,13 +126,17 @@ def _take_page(content: bytes, handin: HandIn) -> None:
         saved = json.loads(content)
         if not isinstance(saved, dict) or saved.get("format") != PAGE_FORMAT:
             return  # some other file
-        labs = {lab: page for lab, page in saved["labs"].items() if re.fullmatch(r"lab-\d\d(-[a-z]+)?", lab)}
+        labs = {lab: page for lab, page in saved["labs"].items() if re.fullmatch(_LAB, lab)}
         for lab, page in labs.items():
             code = page["code"].encode()
+            if lab in handin.code:
+                raise HandInError(f"{lab} stands in it twice")
             if len(code) > MAX_BYTES:
                 raise HandInError(f"{lab} is larger than {MAX_BYTES:,} bytes")
             handin.code[lab], handin.names[lab] = code, "a saved page"
             handin.page[lab] = {name: page.get(name) for name in ("forecasts", "hints", "runs")}
+    except HandInError:
+        raise
     except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise HandInError(f"not a saved page: {error}") from None
 
@@ -144,12 +170,19 @@ def _read_folder(folder: Path, handin: HandIn) -> None:
 
 
 def _read_zip(path: Path, handin: HandIn) -> None:
+    if not path.is_file():  # a pipe would be read without end
+        raise HandInError(f"{path.name} is no plain file")
     with zipfile.ZipFile(path) as archive:
         if len(archive.infolist()) > MAX_NAMES:
             raise HandInError(f"more than {MAX_NAMES:,} names")
         for info in archive.infolist():
             if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
                 continue
+            if info.compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):  # the others unpack without a limit
+                raise HandInError("it is packed in an unusual way: pack it as an ordinary zip")
 
             def read(info: zipfile.ZipInfo = info) -> bytes:
                 with archive.open(info) as member:  # whatever size it claims, no more is unpacked
@@ -160,25 +193,52 @@ def _read_zip(path: Path, handin: HandIn) -> None:
 
 def _read_git(repository: Path, handin: HandIn) -> None:
     """Read the files of HEAD. The commands run no hook and no program that the repository names."""
-    names = _git(repository, "ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")
+    where = repository / ".git" if (repository / ".git").is_dir() else repository
+    if _borrows(where):
+        raise HandInError("it borrows from another repository")
+    names = _git(where, "ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")
     for entry in names[:MAX_NAMES]:
         mode, _, rest = entry.decode(errors="replace").partition(" ")
         if mode in ("100644", "100755"):
             blob, _, name = rest.partition(" ")[2].partition("\t")
-            _take(name, lambda blob=blob, name=name: _blob(repository, blob, name), handin)  # type: ignore[misc]
+            _take(name, lambda blob=blob, name=name: _blob(where, blob, name), handin)  # type: ignore[misc]
 
 
-def _blob(repository: Path, blob: str, name: str) -> bytes:
-    if int(_git(repository, "cat-file", "-s", blob)) > MAX_BYTES:
+def _borrows(where: Path) -> bool:
+    """Return whether a repository's folder leads out of itself."""
+    names = [where / "commondir", where / "objects" / "info" / "alternates"]
+    return any(path.exists() for path in names) or any(path.is_symlink() for path in (where, *where.rglob("*")))
+
+
+def _blob(where: Path, blob: str, name: str) -> bytes:
+    if int(_git(where, "cat-file", "-s", blob)) > MAX_BYTES:
         raise HandInError(f"{name} is larger than {MAX_BYTES:,} bytes")
-    return _git(repository, "cat-file", "blob", blob)
+    return _git(where, "cat-file", "blob", blob)
 
 
-def _git(repository: Path, *words: str) -> bytes:
-    where = repository / ".git" if (repository / ".git").is_dir() else repository
-    quiet = {"PATH": os.environ.get("PATH", ""), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-    command = ["git", f"--git-dir={where}", "-c", "core.fsmonitor=", "-c", "protocol.allow=never", *words]
-    done = subprocess.run(command, capture_output=True, env=quiet, check=False, timeout=60)
-    if done.returncode:
-        raise HandInError(f"git says: {done.stderr.decode(errors='replace').strip()[:200]}")
-    return done.stdout
+def _git(where: Path, *words: str) -> bytes:
+    """Return what git says of the repository in this folder. What its `config` allows or names does not count."""
+    quiet = {
+        "PATH": os.environ.get("PATH", ""),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ALLOW_PROTOCOL": "none",  # an object that is missing would be fetched, by a program that `config` names
+        "GIT_NO_LAZY_FETCH": "1",
+    }
+    command = ["git", f"--git-dir={where}", "-c", "core.fsmonitor=", *words]
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=quiet) as git,
+    ):
+        clock = threading.Timer(GIT_SECONDS, git.kill)
+        clock.start()
+        said = git.stdout.read(MAX_LISTED + 1) if git.stdout is not None else b""
+        if len(said) > MAX_LISTED:
+            git.kill()
+        git.wait()
+        clock.cancel()
+        errors.seek(0)
+        told = errors.read(200).decode(errors="replace").strip()
+    if git.returncode:
+        raise HandInError(f"git says: {told or 'nothing; it was stopped'}")
+    return said

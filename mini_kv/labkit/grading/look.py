@@ -6,9 +6,14 @@ file that reaches for it is not run: it is held until a person has read the line
 """
 
 import ast
+import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from string import Formatter
+from types import ModuleType
 from typing import Any
 
 from mini_kv.labkit.lab import PACKAGES, Lab
@@ -22,17 +27,21 @@ FREE = _words(
     """__future__ bisect collections collections.abc copy dataclasses functools hashlib heapq itertools json math
     random struct typing"""
 )
-"""Modules of the standard library that any hand-in may import."""
+"""Modules of the standard library whose public names any hand-in may use."""
 DATA = _words("""mini_kv.core.block mini_kv.core.errors mini_kv.core.kv_cache_interface mini_kv.core.request
     mini_kv.core.token_ids""")
 """Modules of the engine that hold no lab's answer."""
 INSIDE = _words(
-    """__import__ attrgetter breakpoint compile delattr eval evaluate_forward_ref exec Formatter ForwardRef
-    get_type_hints globals input load_library locals make_dataclass methodcaller open redirect_stderr redirect_stdout
-    setattr singledispatch singledispatchmethod update_wrapper vars wraps
+    """__import__ attrgetter breakpoint compile copyright credits delattr eval evaluate evaluate_forward_ref exec
+    Formatter format_map ForwardRef get_type_hints globals help input license load_library locals make_dataclass
+    methodcaller open redirect_stderr redirect_stdout setattr singledispatch singledispatchmethod TypedDict
+    update_wrapper vars wraps _evaluate
     _os _pytest _sys bltns builtins codecs copyreg ctypes gc hub importlib inspect io operator os pathlib posix pytest
     serialization shutil signal socket subprocess sys tempfile threading types utils warnings
-    ag_frame cr_frame f_back f_builtins f_code f_globals f_locals gi_code gi_frame mro tb_frame tb_next"""
+    cpp_extension ctypeslib distributed f2py from_file fromfile fx genfromtxt loadtxt memmap multiprocessing onnx
+    package savetxt savez tofile
+    ag_code ag_frame cr_code cr_frame f_back f_builtins f_code f_globals f_locals gi_code gi_frame mro tb_frame
+    tb_next"""
 )
 """What reaches around the code: functions, modules (some hide in others, as `dataclasses.sys`), frames."""
 DUNDERS = _words(
@@ -40,6 +49,14 @@ DUNDERS = _words(
     __hash__ __debug__"""
 )
 """Names with two underscores that may be said."""
+OPERATORS = _words("""__add__ __bool__ __call__ __delitem__ __eq__ __float__ __ge__ __gt__ __index__ __int__ __le__
+    __lt__ __mul__ __ne__ __radd__ __repr__ __reversed__ __rmul__ __setitem__ __str__ __sub__""")
+"""Methods with two underscores that a class may define besides."""
+PLAIN = _words("bool bytes dict float frozenset int list set str tuple")
+"""Types that `type(x)` may be compared with by `==` and `in`: none of them looks at what it is compared with."""
+OF_THE_TESTS = _words("""asked hashes_are_asked_for hold is_silent made_requests num_asked num_looks num_null_freed
+    own_id returned sizes watch""")
+"""What the tests' caches, blocks and hash functions have for the tests: counts, and `hold`, which admits a request."""
 
 
 def objections(code: bytes, lab: Lab) -> list[str]:
@@ -52,7 +69,7 @@ def objections(code: bytes, lab: Lab) -> list[str]:
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
             starter = ast.parse(lab.pristine_starter.read_text(encoding="utf-8"))
-            found = {(node.lineno, words) for node, words in _Look(lab, starter, tree).all()}
+            found = {(getattr(node, "lineno", 1), words) for node, words in _Look(lab, starter, tree).all()}
     except SyntaxError:
         return []
     except (MemoryError, RecursionError, ValueError) as error:
@@ -60,15 +77,16 @@ def objections(code: bytes, lab: Lab) -> list[str]:
     return [f"line {line}: {words}" for line, words in sorted(found)]
 
 
-Found = Iterator[tuple[ast.expr | ast.stmt, str]]
+Found = Iterator[tuple[ast.AST, str]]
 
 
 class _Look:
     """One look at one file."""
 
     def __init__(self, lab: Lab, starter: ast.Module, tree: ast.Module) -> None:
-        self.lab, self.tree = lab, tree
+        self.lab = lab
         self.nodes = list(ast.walk(tree))
+        self.nodes += _spelled_out(self.nodes)
         self.taught = [function.name.rpartition(".")[::2] for function in lab.functions]
         """Class, or "", and name of each function that the lab teaches."""
         self.given = set(_imports(starter))
@@ -76,14 +94,37 @@ class _Look:
         """The module behind each name that an import binds, and behind each other word for it."""
         for _ in range(3):
             self.imported |= dict(self._other_words())
-        self.bases, self.compared = _in_bases(self.nodes), _compared(self.nodes)
-        self.constants = _constants(self.nodes)
+        self.modules = dict(_modules(tree))
+        """The module behind each name that is bound to a whole module."""
+        self.made = {name for node in self.nodes for name in _binds(node)}
+        self.bases, self.harmless = _in_bases(self.nodes), _harmless(self.nodes, PLAIN - self.made)
+        self.owners = {id(node.value) for node in self.nodes if isinstance(node, ast.Attribute)}
+        """The ids of all that an attribute is taken of."""
+        self.decorators = _decorators(self.nodes)
 
     def _other_words(self) -> Iterator[tuple[str, str]]:
+        """Yield names for what was imported, or for a class made from it, with the module behind it."""
         for node in self.nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in self.imported:
+            values: Sequence[ast.expr]
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Attribute):
                 names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-                yield from ((name, self.imported[node.value.id]) for name in names)
+                values = [node.value]
+            elif isinstance(node, ast.ClassDef) and not self._is_taught(node.name):
+                names, values = [node.name], node.bases
+            else:
+                continue
+            roots = [root.id for root in map(_root, values) if isinstance(root, ast.Name) and root.id in self.imported]
+            yield from ((name, self.imported[root]) for name in names for root in roots)
+
+    def _is_taught(self, class_name: str) -> bool:
+        return any(class_name == owner for owner, _ in self.taught)
+
+    def _module_of(self, node: ast.expr) -> str:
+        """Return the module that this is, or ""."""
+        if isinstance(node, ast.Name):
+            return self.modules.get(node.id, "")
+        module = f"{self._module_of(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+        return module if module in FREE else ""
 
     def all(self) -> Found:
         """Yield every objection with the node that it is about."""
@@ -92,63 +133,123 @@ class _Look:
             ast.ImportFrom: self._import,
             ast.Name: self._name,
             ast.Attribute: self._attribute,
+            ast.Subscript: self._item,
             ast.Constant: self._constant,
-            ast.MatchClass: lambda node: ((node.cls, words) for name in node.kwd_attrs for words in _inside(name)),
+            ast.MatchClass: self._pattern,
+            ast.alias: self._alias,
             ast.ClassDef: self._class,
         }
         for node in self.nodes:
+            for name in _binds(node):
+                if name.startswith("__") and name not in DUNDERS | OPERATORS:
+                    yield node, f"says {name}"
+                if self._is_taught(name) and not isinstance(node, ast.ClassDef):
+                    yield node, f"lets something else be {name}"
             if type(node) in kinds:
                 yield from kinds[type(node)](node)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> Found:
         for module, name in _imports(ast.Module([node], [])):
             whole = f"{module}.{name}" if name else module
-            if getattr(node, "level", 0) or name == "*" or name in INSIDE:
+            parts = [part for part in whole.split(".") if part != "__future__"]
+            inside = any(part in INSIDE or part.startswith("_") for part in parts)
+            if getattr(node, "level", 0) or name == "*" or inside:
                 yield node, f"imports {whole or 'from its own folder'}"
             elif (module, name) not in self.given and not self._is_free(module, name):
                 doubt = ", which the starter does not: may the answer be in it?" if module[:7] == "mini_kv" else ""
                 yield node, f"imports {whole}{doubt}"
 
+    def _alias(self, node: ast.alias) -> Found:
+        if node.name == "dataclass" and node.asname:
+            yield node, "says dataclass, and not above a class"
+
     def _is_free(self, module: str, name: str) -> bool:
         if module.partition(".")[0] == "mini_kv":
             known = DATA | {given for given, _ in self.given} - {self.lab.engine}
-            return module in known and not self._teaches(name) and not name.startswith("_")
-        return module in FREE or module.partition(".")[0] in PACKAGES[self.lab.needs]
+            return module in known and not self._teaches(name) and name in _public(module)
+        if module in FREE:
+            return not name or name in _public(module) or f"{module}.{name}" in FREE
+        return module.partition(".")[0] in PACKAGES[self.lab.needs]
 
     def _name(self, node: ast.Name) -> Found:
-        if node.id == "getattr":
-            if id(node) in self.constants:
-                yield from ((node, words) for words in _inside(self.constants[id(node)]))
-            else:
-                yield node, "says getattr, and the name is made when it runs"
-        elif node.id == "type" and id(node) not in self.compared:
+        yield from ((node, words) for words in _inside(node.id))
+        if node.id == "getattr" and id(node) not in self.harmless:
+            yield node, "says getattr, and the name is made when it runs"
+        elif node.id == "type" and id(node) not in self.harmless:
             yield node, "says type for more than a comparison"
-        elif isinstance(node.ctx, ast.Load) or node.id.startswith("__"):
-            yield from ((node, words) for words in _inside(node.id))
+        elif node.id == "super" and id(node) not in self.harmless:
+            yield node, "says super for more than a method"
+        elif node.id in self.modules and id(node) not in self.owners:
+            yield node, f"hands {self.modules[node.id]} around"
+        elif node.id == "dataclass" and id(node) not in self.decorators:
+            yield node, "says dataclass, and not above a class"
+        if isinstance(node.ctx, ast.Del) and self._teaches(node.id):
+            yield node, f"takes {node.id} away again"
 
     def _constant(self, node: ast.Constant) -> Found:
         """Object to a text that names the inside of something; one with spaces is a sentence about it."""
-        if isinstance(node.value, str) and re.fullmatch(r"\S*__\w+__\S*", node.value):
+        if isinstance(node.value, str) and not re.search(r"\s", node.value):
             yield from ((node, words) for name in re.findall(r"__\w+?__", node.value) for words in _inside(name))
 
     def _attribute(self, node: ast.Attribute) -> Found:
         yield from ((node, words) for words in _inside(node.attr) or ["says getattr"] * (node.attr == "getattr"))
-        root = _root(node)
+        yield from ((node, words) for words in self._odd(node))
+        root, whole = _root(node), self._module_of(node.value)
         module = self.imported.get(root.id, "") if isinstance(root, ast.Name) else ""
         if module and not isinstance(node.ctx, ast.Load):
-            yield node, f"changes {ast.unparse(node)}, which is not its own"
+            yield node, f"changes {_shown(node)}, which is not its own"
         elif module and node.attr.startswith("_") and not node.attr.startswith("__"):
             yield node, f"reaches into {module}: {node.attr}"
+        elif whole and not self._is_open(whole, node.attr):
+            yield node, f"reaches into {whole}: {node.attr}"
         if not self._teaches(node.attr) or id(node) in self.bases:
             return
-        if module.startswith("mini_kv") or ast.unparse(node.value).startswith("super("):
-            yield node, f"lets the engine answer: {ast.unparse(node)}"
+        if module.startswith("mini_kv") or (isinstance(root, ast.Name) and root.id == "super"):
+            yield node, f"lets the engine answer: {_shown(node)}"
+
+    def _item(self, node: ast.Subscript) -> Found:
+        root = _root(node)
+        if isinstance(root, ast.Name) and root.id in self.imported and not isinstance(node.ctx, ast.Load):
+            yield node, f"changes {_shown(node)}, which is not its own"
+
+    def _odd(self, node: ast.Attribute) -> Iterator[str]:
+        """Yield what is said against an attribute that does more than its name says."""
+        if node.attr == "format" and not (isinstance(node.value, ast.Constant) and _names_no_inside(node.value.value)):
+            yield "says format, and fields can name the inside of something"
+        if node.attr in ("load", "save") and self._module_of(node.value) in ("torch", "numpy"):
+            yield f"reads or writes a file: {_shown(node)}"
+        if node.attr == "name" and not isinstance(node.ctx, ast.Load) and "dataclasses" in self.imported.values():
+            yield "changes a name, and that of a dataclass's field is run as code"
+        if node.attr in OF_THE_TESTS - self.made:
+            yield f"reaches for what is the tests': {node.attr}"
+        if isinstance(node.ctx, ast.Del) and self._teaches(node.attr):
+            yield f"takes {node.attr} away again"
+        if node.attr == "dataclass" and id(node) not in self.decorators:
+            yield "says dataclass, and not above a class"
+
+    def _is_open(self, module: str, name: str) -> bool:
+        """Return whether this attribute of a whole module may be read."""
+        if module in FREE or module.partition(".")[0] == "mini_kv":
+            return name in _public(module) or f"{module}.{name}" in FREE or (module, name) in self.given
+        return True
+
+    def _pattern(self, node: ast.MatchClass) -> Found:
+        for name in node.kwd_attrs:
+            yield from ((node.cls, words) for words in _inside(name))
+            if self._teaches(name):
+                yield node.cls, f"lets the engine answer: {name}"
+        if node.patterns:
+            yield node.cls, "matches attributes without their names"
 
     def _teaches(self, name: str) -> bool:
         return not name.startswith("__") and any(name in pair for pair in self.taught)
 
     def _class(self, node: ast.ClassDef) -> Found:
         """Object to a class of the lab that leaves one of its methods to the class that it is made from."""
+        if any(keyword.arg in (None, "metaclass") for keyword in node.keywords):
+            yield node, "says metaclass"
+        if self._is_taught(node.name) and node.decorator_list:
+            yield node, f"lets something else be {node.name}"
         roots = [root.id for root in map(_root, node.bases) if isinstance(root, ast.Name)]
         if any(self.imported.get(root, "").startswith("mini_kv") for root in roots):
             own = {inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)}
@@ -162,16 +263,75 @@ def _in_bases(nodes: Sequence[ast.AST]) -> set[int]:
     return {id(inner) for base in bases for inner in ast.walk(base)}
 
 
-def _compared(nodes: Sequence[ast.AST]) -> set[int]:
-    """Return the ids of what is called in a comparison, as `type` in `type(x) is int`."""
-    sides = [side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)]
-    return {id(side.func) for side in sides if isinstance(side, ast.Call) and len(side.args) == 1}
+def _harmless(nodes: Sequence[ast.AST], plain: frozenset[str]) -> set[int]:
+    """Return the ids of `type`, `getattr` and `super` where each does no more than it seems to.
+
+    `type` in a comparison, as in `type(x) is int`; `getattr` with a constant name; `super()` with a method after it.
+    """
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            found |= {id(call.func) for call in _types_compared(node, plain)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+            found |= {id(node.value.func)} if _called(node.value) == "super" else set()
+        elif isinstance(node, ast.Call) and _called(node) == "getattr" and isinstance(node.args[1], ast.Constant):
+            found.add(id(node.func))
+    return found
 
 
-def _constants(nodes: Sequence[ast.AST]) -> dict[int, str]:
-    """Return the second argument of each call that has a constant there, by the id of what is called."""
-    calls = [node for node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
-    return {id(call.func): str(call.args[1].value) for call in calls if isinstance(call.args[1], ast.Constant)}
+def _types_compared(node: ast.Compare, plain: frozenset[str]) -> list[ast.Call]:
+    """Return the calls in a comparison, unless `==` or `in` shows their results to something that is not plain."""
+    sides = [node.left, *node.comparators]
+    calls = [side for side in sides if isinstance(side, ast.Call) and _called(side) == "type" and len(side.args) == 1]
+    others = [part for side in sides if side not in calls for part in _parts(side)]
+    by_identity = all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
+    return calls if by_identity or all(isinstance(o, ast.Name) and o.id in plain for o in others) else []
+
+
+def _parts(node: ast.expr) -> Sequence[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+
+
+def _called(call: ast.Call) -> str:
+    """Return the name of what is called; `getattr` only if it has a second argument."""
+    if not isinstance(call.func, ast.Name) or (call.func.id == "getattr" and len(call.args) < 2):
+        return ""
+    return call.func.id
+
+
+def _spelled_out(nodes: Sequence[ast.AST]) -> list[ast.AST]:
+    """Return `x.name` for each `getattr(x, "name")`: the same is said of both."""
+    found: list[ast.AST] = []
+    for node in nodes:
+        if isinstance(node, ast.Call) and _called(node) == "getattr" and isinstance(node.args[1], ast.Constant):
+            attribute = ast.Attribute(node.args[0], str(node.args[1].value), ast.Load())
+            found.append(ast.copy_location(attribute, node))
+    return found
+
+
+def _decorators(nodes: Sequence[ast.AST]) -> set[int]:
+    """Return the ids of what stands above classes: `@dataclass`, `@dataclasses.dataclass(frozen=True)`."""
+    above = [decorator for node in nodes if isinstance(node, ast.ClassDef) for decorator in node.decorator_list]
+    return {id(node.func if isinstance(node, ast.Call) else node) for node in above}
+
+
+def _binds(node: ast.AST) -> Iterator[str]:
+    """Yield the names that this node gives to something, whatever its kind: a definition, an import, a pattern."""
+    if isinstance(node, ast.alias):
+        yield node.asname or node.name.partition(".")[0]
+    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif not isinstance(node, ast.keyword):
+        names = [getattr(node, field, None) for field in ("name", "arg", "rest")]
+        yield from (name for name in names if isinstance(name, str))
+
+
+def _names_no_inside(text: object) -> bool:
+    """Return whether this is a text to be formatted whose fields take no attribute and no item."""
+    if not isinstance(text, str):
+        return False
+    fields = [(field or "", spec or "") for _, field, spec, _ in Formatter().parse(text)]
+    return not any("." in field or "[" in field or "{" in spec for field, spec in fields)
 
 
 def _inside(name: str) -> list[str]:
@@ -195,6 +355,57 @@ def _bound(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.module or "", alias.asname or alias.name) for alias in node.names)
+
+
+def _modules(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each name that is bound to a whole module, and that module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.asname, alias.name) for alias in node.names if alias.asname)
+            yield from ((first, first) for alias in node.names for first in [alias.name.partition(".")[0]])
+        elif isinstance(node, ast.ImportFrom):
+            wholes = [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
+            yield from ((name, whole) for name, whole in wholes if whole in FREE or _file_of(whole) is not None)
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module of mini_kv."""
+    path = Path(__file__).parents[3] / module.replace(".", "/")
+    if module.partition(".")[0] != "mini_kv" or not module.replace(".", "").isidentifier():
+        return None
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+@lru_cache
+def _public(module: str) -> frozenset[str]:
+    """Return the names that a module gives: those that it defines, or of the standard library, that it documents."""
+    file = _file_of(module)
+    if file is not None:
+        names = [name for node in ast.parse(file.read_bytes()).body for name in _defines(node)]
+    else:
+        found = importlib.import_module(module)
+        plain = [name for name, thing in vars(found).items() if not isinstance(thing, ModuleType)]
+        names = getattr(found, "__all__", plain)
+    return frozenset(name for name in names if not name.startswith("_"))
+
+
+def _defines(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _shown(node: ast.expr) -> str:
+    """Return an expression without what stands in brackets, however long that is."""
+    words: list[str] = []
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        brackets = "()" if isinstance(node, ast.Call) else "[]"
+        words.append(f".{node.attr}" if isinstance(node, ast.Attribute) else brackets)
+        node = node.func if isinstance(node, ast.Call) else node.value
+    words.append(node.id if isinstance(node, ast.Name) else "...")
+    return "".join(reversed(words))
 
 
 def _root(node: ast.expr) -> ast.expr:

@@ -80,7 +80,8 @@ def leaks(tree: Path, guarded: Mapping[str, list[str]]) -> list[str]:
     found = []
     for path in sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()):
         where = path.relative_to(tree).as_posix()
-        if path.name in NAMES or where.startswith("solutions/"):
+        compiled = path.name.startswith("solution.") and path.suffix == ".pyc"
+        if path.name in NAMES or compiled or where.startswith("solutions/"):
             found.append(f"{where}: not a file for students")
         text = path.read_bytes().decode(errors="ignore")
         shown = bare_text(text) + bare_text(text.replace("\\n", "\n").replace('\\"', '"'))  # a notebook's, or JSON's

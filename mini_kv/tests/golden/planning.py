@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from mini_kv.core.kv_cache_planning import (
     blocks_per_request,
     get_kv_cache_config,
@@ -42,17 +41,12 @@ def our_plan(path: Path, flags: dict[str, Any], recorded: dict[str, Any]) -> dic
     groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=False)
     config = get_kv_cache_config(groups, MEMORY)
     per_request = blocks_per_request(groups, recorded["max_model_len"], recorded["max_in_flight_tokens"])
+    specs_of_groups = [group.kv_cache_spec for group in groups]
     return {
         "groups": [
-            [kind(group.kv_cache_spec), group.kv_cache_spec.block_size, group.kv_cache_spec.page_size_bytes]
-            + [len(group.layer_names)]
-            for group in groups
+            [type(spec).__name__, spec.block_size, spec.page_size_bytes, len(group.layer_names)]
+            for group, spec in zip(groups, specs_of_groups, strict=True)
         ],
         "num_blocks": config.num_blocks,
         "max_concurrency": config.num_blocks / per_request,  # vLLM counts the null block, too
     }
-
-
-def kind(spec: KVCacheSpec) -> str:
-    """Return the name of vLLM's class for this spec."""
-    return FullAttentionSpec.__name__ if type(spec) is FullAttentionSpec else type(spec).__name__

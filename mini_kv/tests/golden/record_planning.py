@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 os.environ |= {
     "CUDA_VISIBLE_DEVICES": "",
@@ -48,7 +48,7 @@ KERNELS = ("vllm._C", "vllm._moe_C", "vllm.vllm_flash_attn", "vllm._flashmla", "
 class Kernels(ModuleType):
     """A module of compiled kernels without the kernels: each name in it is there, and does nothing."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -105,12 +105,13 @@ library = torch.library.Library("_C", "FRAGMENT")
 for name in ("block_fp8", "fp8", "fp4"):
     library.define(f"cutlass_scaled_mm_supports_{name}(int capability) -> bool")
     library.impl(f"cutlass_scaled_mm_supports_{name}", lambda capability: False, "CompositeExplicitAutograd")
-torch.cuda.Stream, torch.cuda.Event = type("Stream", (Idle,), {}), type("Event", (Idle,), {})
-torch.cuda.current_device = lambda: "meta"
-torch.cuda.current_stream = lambda *_: None
-torch.cuda.get_device_capability = lambda *_: (9, 0)
-torch.cuda.get_device_name = lambda *_: "NVIDIA H100"
-torch.cuda.get_device_properties = lambda *_: SimpleNamespace(
+cuda: Any = torch.cuda
+cuda.Stream, cuda.Event = type("Stream", (Idle,), {}), type("Event", (Idle,), {})
+cuda.current_device = lambda: "meta"
+cuda.current_stream = lambda *_: None
+cuda.get_device_capability = lambda *_: (9, 0)
+cuda.get_device_name = lambda *_: "NVIDIA H100"
+cuda.get_device_properties = lambda *_: SimpleNamespace(
     multi_processor_count=132, total_memory=80 * 2**30, name="NVIDIA H100", major=9, minor=0
 )
 
@@ -146,7 +147,6 @@ class H100(CudaPlatformBase):  # type: ignore[misc]
 vllm.platforms._current_platform = H100()
 
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
-import vllm.model_executor.models.registry as registry  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
 from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
     FakeStore,
@@ -172,6 +172,7 @@ from vllm.model_executor.layers.attention_layer_base import (  # type: ignore[im
 from vllm.model_executor.model_loader.utils import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
     initialize_model,
 )
+from vllm.model_executor.models import registry  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
 from vllm.v1.attention.backends.utils import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
     get_supported_kv_cache_layouts,
     resolve_kv_cache_layout,

@@ -67,6 +67,54 @@ REFUSED = {
     "a stream that is no stream": "import contextlib\nclass R(contextlib.redirect_stdout): _stream = 'modules'\n",
     "a key that names the inside": "{}['__builtins__']\n",
     "imports beside itself": "from . import conftest\n",
+    "a private function that runs text": "from dataclasses import _create_fn\n",
+    "a module beside the one that is free": "from json import tool\ntool.Path('x').write_text('')\n",
+    "the harness's own modules": "from mini_kv.labkit import lab\nlab.Path('x').write_text('')\n",
+    "a module that is handed around": "import dataclasses\n(dataclasses or 0)._create_fn\n",
+    "a module's own import": "import dataclasses\ndataclasses.FunctionType\n",
+    "a type that is run": (
+        "import typing\nt = typing.get_args(typing.List['print (1)'])[0]\nt._evaluate({}, {}, frozenset())\n"
+    ),
+    "a pattern's names made by a decorator": (
+        "class P:\n    @lambda f: ('__glo' + 'bals__',)\n    def __match_args__(self): pass\n"
+    ),
+    "a pattern's names bound by a pattern": "class P:\n    match ('gi_frame',):\n        case __match_args__: pass\n",
+    "a pattern's names from a tuple": (
+        "import collections\nclass P(collections.namedtuple('Q', 'gi_frame')): pass\n"
+        "match todo:\n    case P(frame): frame.clear()\n"
+    ),
+    "a name bound by an import": "class P:\n    from math import pi as __match_args__\n",
+    "a copy that sets attributes": (
+        "import copy\nclass E:\n    def __reduce_ex__(self, n): return (lambda: todo, (), (None, {'x': 1}))\n"
+        "copy.copy(E())\n"
+    ),
+    "a comparison that keeps the type": (
+        "class C:\n    def __eq__(self, other): self.got = other\ntype(todo) == C()\n"
+    ),
+    "a comparison that keeps the type, with an argument": (
+        "class C(list):\n    def __eq__(self, other): self.append(other)\ntype(todo) == C([])\n"
+    ),
+    "a metaclass": "class A(metaclass=lambda name, bases, inside: inside): pass\n",
+    "a metaclass of the library's": "from typing import ABCMeta\nX = ABCMeta('X', (), {})\n",
+    "a field's name in a typed dict": (
+        "import typing, dataclasses\ndataclasses.dataclass(typing.TypedDict('T', {'x=print(1)': int}))\n"
+    ),
+    "a field's name that is changed": (
+        "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int\n(f,) = dataclasses.fields(A)\n"
+        "f.name = 'x=print(1)'\n@dataclasses.dataclass\nclass B(A): pass\n"
+    ),
+    "the engine's class made a dataclass": (
+        "from dataclasses import dataclass as d\nfrom mini_kv.core.request import Request\n"
+        "d(init=False, repr=False)(Request)\n"
+    ),
+    "a slot of the engine's class": "from mini_kv.core.block import KVCacheBlock as B\nB.ref_cnt = 1\n",
+    "a coroutine's code": "async def f(): return todo.x\nf().cr_code.replace(co_names=('y',))\n",
+    "a file through the licence": "license._Printer__filenames = ['/etc/passwd']\nlicense()\n",
+    "a module through the help": "help('os')\n",
+    "a frame through a text": "def g(): yield ('{0.gi_' + 'frame.f_back}').format(x)\nx = g()\nnext(x)\n",
+    "a text that is formatted by a map": "'{x.gi_frame}'.format_map({'x': 1})\n",
+    "changes a table of the engine's": "from mini_kv.core.request import Request\nRequest.x['y'] = 0\n",
+    "the tests' own prefill": "def prefill(kv, token_ids, request_id):\n    return kv.hold(token_ids, request_id), 0\n",
     "another encoding": "# coding: utf-7\n+AGkAbQBwAG8AcgB0- os\n",
 }
 """Held before they run, by what stands in the file."""
@@ -90,3 +138,67 @@ RUN = {
     "raises what nothing catches": "class Out(BaseException): pass\nraise Out\n",
 }
 """Run behind the walls, and worth what is right in them: nothing, or what the honest beginning is worth."""
+
+WITH_TORCH = {
+    "compiles C++": "from torch.utils.cpp_extension import load_inline\n",
+    "downloads code": "import torch.hub as h\nh.load('a/b', 'c')\n",
+    "starts processes": "import torch\ntorch.multiprocessing.spawn(print)\n",
+    "reads a pickle": "import torch\ntorch.load('x')\n",
+    "writes a file": "import torch\ntorch.save([], 'x')\n",
+    "writes a file through numpy": "import torch\ntorch.zeros(1).numpy().tofile('x')\n",
+    "takes the inside": "from torch._C import Node\n",
+}
+"""For a lab that needs PyTorch: held as well."""
+
+SPIES = {
+    "lab-02": "def popleft(self):\n    block = self.blocks.pop(0)\n    block.watch.seen.clear()\n    return block\n",
+    "lab-04": "def hash_block_tokens(hash_function, *rest):\n    del hash_function.returned[1:]\n",
+    "lab-07": "def find_longest_cache_hit(self, *rest):\n    self.block_pool.num_asked = 4\n",
+    "lab-12": "def find_longest_cache_hit(self, *rest):\n    self.block_pool.index.asked.clear()\n",
+}
+"""Code that resets what a lab's tests count."""
+
+ENGINES = {
+    "super under another name": (
+        "    def free(self, request):\n        engines = super()\n        return engines.free(request)\n",
+        "says super for more than a method",
+    ),
+    "super by a text": (
+        "    def free(self, request): return getattr(super(), 'free')(request)\n",
+        "lets the engine answer: super().free",
+    ),
+    "the base under another name": (
+        "    def free(self, request): return Base.free(self, request)\nBase = engine.KVCacheManager\n",
+        "lets the engine answer: Base.free",
+    ),
+    "a second class": (
+        "    def free(self, request): return Second.free(self, request)\nclass Second(engine.KVCacheManager): pass\n",
+        "lets the engine answer: Second.free",
+    ),
+    "a method that is taken away again": (
+        "    def free(self, request): pass\n    del free\n",
+        "takes free away again",
+    ),
+    "a method that is taken away afterwards": (
+        "    def free(self, request): pass\ndel KVCacheManager.free\n",
+        "takes free away again",
+    ),
+    "another class of the name": (
+        "    def free(self, request): pass\nclass Second(engine.KVCacheManager): pass\nKVCacheManager = Second\n",
+        "lets something else be KVCacheManager",
+    ),
+    "a decorator that gives another class": (
+        "    x = 1\n@lambda own: Second\nclass KVCacheManager(Second):\n    def free(self, request): pass\n",
+        "lets something else be KVCacheManager",
+    ),
+    "a pattern that takes the method": (
+        "    def free(self, request):\n        match engine.KVCacheManager:\n"
+        "            case object(free=engines): engines(self, request)\n",
+        "lets the engine answer: free",
+    ),
+    "a module that is handed around": (
+        "    def free(self, request): return [engine][0].KVCacheManager.free(self, request)\n",
+        "hands mini_kv.core.kv_cache_manager around",
+    ),
+}
+"""Methods for lab-06's class that ask the engine, and what the look says of each."""

@@ -1,5 +1,6 @@
 """From thirty hand-ins to a gradebook and a picture; the student's tree; the files for two graders on the web."""
 
+import argparse
 import json
 import os
 import shutil
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.commands import release_command
+from mini_kv.labkit.commands import class_command, release_command
 from mini_kv.labkit.grading.elsewhere import classroom50_test, gradescope_zip, main
 from mini_kv.labkit.grading.grade import Mark
 from mini_kv.labkit.grading.gradebook import as_csv, gradebook_csv, gradebook_page, load, save
 from mini_kv.labkit.grading.picture import alike, beliefs, foreseen, lines, picture_page, stops
-from mini_kv.labkit.grading.release import LINK, README
+from mini_kv.labkit.grading.release import LINK, README, leaks
 from mini_kv.labkit.lab import find_lab
 from mini_kv.tests.labkit.thirty import make
 
@@ -68,6 +69,26 @@ def test_marks_survive_the_folder(tmp_path):
         load(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    "change", [{"score": "50"}, {"tests": {"a": 1}}, {"page": {"asked": "3"}}, {"student": [1]}, {"beliefs": {"f": 1}}]
+)
+def test_marks_of_another_form_are_told_in_a_line_and_write_nothing(change, tmp_path, capsys):
+    save(tmp_path, CLASS, [LAB])
+    told = json.loads((tmp_path / "marks.json").read_text())
+    told["marks"][1] |= change
+    (tmp_path / "marks.json").write_text(json.dumps(told))
+    assert class_command.run(argparse.Namespace(folder=str(tmp_path))) == 2
+    assert capsys.readouterr().err == f"mini-kv class: {tmp_path / 'marks.json'} is not what mini-kv grade writes\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["marks.json"]
+
+
+def test_no_wide_formula_and_no_escape_gets_through(tmp_path, capsys):
+    assert gradebook_csv([], [Mark("\uff1dDan()", "lab-05", 10)]) == "student,total,to look at\n'\uff1dDan(),0,\n"
+    save(tmp_path, [mark("Eve", "fail", belief="\x1b[2J")], [LAB])
+    assert class_command.run(argparse.Namespace(folder=str(tmp_path))) == 0
+    assert "  1 of 1 believe that \\x1b[2J\n" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_thirty_hand_ins_some_hostile_become_a_gradebook_and_a_picture(tmp_path):
     make(tmp_path / "in")
@@ -102,8 +123,6 @@ def tree(tmp_path_factory):
 
 
 def arguments(**given):
-    import argparse
-
     return argparse.Namespace(**{"student": None, "check": None, "gradescope": None, "classroom50": None} | given)
 
 
@@ -136,6 +155,25 @@ def test_a_solution_that_is_planted_anywhere_is_found(name, tree, capsys):
         ]
     finally:
         file.unlink() if before is None else file.write_text(before, encoding="utf-8")
+
+
+def test_a_look_for_leaks_in_no_folder_or_without_solutions_is_no_success(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert release_command.run(arguments(check=str(tmp_path / "none"))) == 2
+    assert capsys.readouterr().err == f"mini-kv release: {tmp_path / 'none'} is no folder\n"
+    (tmp_path / "labs" / "lab-05").mkdir(parents=True)
+    shutil.copyfile(LAB.folder / "lab.toml", tmp_path / "labs" / "lab-05" / "lab.toml")
+    monkeypatch.chdir(tmp_path)
+    assert release_command.run(arguments(check=str(tmp_path))) == 2
+    assert capsys.readouterr().err == (
+        f"mini-kv release: {tmp_path} has no solutions to look for: call this in the whole course\n"
+    )
+
+
+def test_a_solutions_bytecode_is_a_leak(tmp_path):
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "solution.cpython-311.pyc").write_bytes(b"")
+    assert leaks(tmp_path, {}) == ["__pycache__/solution.cpython-311.pyc: not a file for students"]
 
 
 @pytest.mark.slow

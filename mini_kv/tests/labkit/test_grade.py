@@ -1,21 +1,27 @@
 """`mini-kv grade`: no way of cheating raises a mark, changes another's, or ends in exit 0."""
 
+import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mini_kv.labkit.commands.grade_command import run
 from mini_kv.labkit.grading.grade import Grader
-from mini_kv.labkit.grading.handins import MAX_BYTES, HandIn, find_handins
+from mini_kv.labkit.grading.handins import MAX_BYTES, MAX_PAGES, HandIn, find_handins, printable, read_handin
 from mini_kv.labkit.grading.isolation import Walls, find_walls
 from mini_kv.labkit.grading.look import objections
 from mini_kv.labkit.lab import all_labs, find_lab
-from mini_kv.tests.labkit.cheats import REFUSED, RUN, SOLVED
+from mini_kv.tests.labkit.attempts import all_attempts
+from mini_kv.tests.labkit.cheats import ENGINES, REFUSED, RUN, SOLVED, SPIES, WITH_TORCH
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = find_lab("05", ROOT)
@@ -78,6 +84,36 @@ def test_the_engine_is_named_where_it_answers():
     assert objections(inherits.encode(), lab)[0] == "line 3: leaves KVCacheManager.allocate_slots to the engine"
 
 
+@pytest.mark.parametrize("cheat", ENGINES)
+def test_the_engine_is_named_under_another_name(cheat):
+    method, why = ENGINES[cheat]
+    code = (
+        f"from mini_kv.core import kv_cache_manager as engine\nclass KVCacheManager(engine.KVCacheManager):\n{method}"
+    )
+    assert why in [words.partition(": ")[2] for words in objections(code.encode(), find_lab("06", ROOT))]
+
+
+@pytest.mark.parametrize("cheat", WITH_TORCH)
+def test_what_pytorch_would_do_for_a_cheat_is_held(cheat):
+    assert objections(WITH_TORCH[cheat].encode(), find_lab("09", ROOT)) != []
+
+
+@pytest.mark.parametrize("lab_id", SPIES)
+def test_what_resets_a_count_of_the_tests_is_held(lab_id):
+    [said] = objections(SPIES[lab_id].encode(), find_lab(lab_id, ROOT))
+    assert said.partition(": ")[2].startswith("reaches for what is the tests': ")
+
+
+def test_no_honest_attempt_is_held():
+    assert [attempt.name for attempt in all_attempts() if objections(attempt.file().encode(), attempt.lab)] == []
+
+
+def test_a_long_text_is_looked_at_in_one_go():
+    """Two texts that a regular expression with a choice in it would look at for hours."""
+    for text in ("_" * 100_000 + " ", "{" * 100_000):
+        objections(f"x = {text!r}\ny = {text!r}.format(1)\n".encode(), LAB)
+
+
 # What cheats get -----------------------------------------------------------------------------------------------------
 
 
@@ -100,6 +136,8 @@ FORCED = {
     "leaves at once, with success": "graded",
     "patches the comparison": "held",
     "patches expect": "held",
+    "the engine's class made a dataclass": "held",
+    "a slot of the engine's class": "held",
 }
 
 
@@ -222,6 +260,112 @@ def repository(tmp_path, bare):
         subprocess.run(["git", *words], check=True)
 
 
+def test_a_repository_that_is_handed_in_runs_no_program_and_leads_nowhere_else(tmp_path):
+    """Git would fetch an object that is missing, by a program that the repository's own `config` names."""
+    place = tmp_path / "hand-ins"
+    place.mkdir()
+    repository(tmp_path, place / "01.git")
+    shutil.copytree(place / "01.git", place / "02.git")
+    ran, config = tmp_path / "ran", place / "02.git" / "config"
+    fetch = f"""
+[extensions]
+partialClone = origin
+[remote "origin"]
+promisor = true
+url = "ext::touch {ran}"
+[protocol "ext"]
+allow = always
+"""
+    config.write_text("[core]\nrepositoryformatversion = 1\nbare = true\n" + fetch)
+    for file in (place / "02.git" / "objects").glob("??/*"):
+        if zlib.decompress(file.read_bytes()).startswith(b"blob"):
+            file.unlink()
+    (place / "03").mkdir()
+    (place / "03" / "HEAD").write_text("ref: refs/heads/master")
+    (place / "03" / "commondir").write_text("../01.git")
+    shutil.copytree(place / "01.git", place / "04.git")
+    shutil.rmtree(place / "04.git" / "objects")
+    (place / "04.git" / "objects").symlink_to(place / "01.git" / "objects")
+    own, fetching, common, linked = find_handins(place, ["lab-05"])
+    assert own.code == {"lab-05": b"in git"}
+    assert (fetching.code, fetching.fault[:33], ran.exists()) == ({}, "02.git cannot be read: git says: ", False)
+    for other in (common, linked):
+        assert (other.code, other.fault.partition(": ")[2]) == ({}, "it borrows from another repository")
+
+
+def test_git_is_stopped_when_it_says_too_much(tmp_path):
+    """Ten folders that are all the same tree, ten levels deep, are ten thousand million files in a few kilobytes."""
+    bare = tmp_path / "bomb.git"
+    repository(tmp_path, bare)
+    git = ["git", f"--git-dir={bare}"]
+    run_git = partial(subprocess.run, check=True, text=True, capture_output=True)
+    blob = run_git([*git, "hash-object", "-w", "--stdin"], input="x").stdout.strip()
+    tree = run_git([*git, "mktree"], input="".join(f"100644 blob {blob}\tf{n}\n" for n in range(10))).stdout.strip()
+    for _ in range(9):
+        lines = "".join(f"040000 tree {tree}\td{n}\n" for n in range(10))
+        tree = run_git([*git, "mktree"], input=lines).stdout.strip()
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    commit = run_git([*git, *author, "commit-tree", tree, "-m", "x"]).stdout.strip()
+    run_git([*git, "update-ref", "HEAD", commit])
+    assert read_handin(bare, ["lab-05"]).fault == "bomb.git cannot be read: git says: nothing; it was stopped"
+
+
+def test_a_hand_in_that_breaks_its_reader_is_held_alone(tmp_path):
+    """Packed so that it unpacks without limit; nested; named so that a terminal would obey it."""
+    with zipfile.ZipFile(tmp_path / "01.zip", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("lab-05.py", "x")
+    with zipfile.ZipFile(tmp_path / "02.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("lab-05.py", "x" * 99)
+    broken = (tmp_path / "02.zip").read_bytes()
+    (tmp_path / "02.zip").write_bytes(broken[:40] + b"\xff" * 9 + broken[49:])
+    (tmp_path / "03.json").write_text("[" * 100_000)
+    (tmp_path / "\x1b[2J\n04").mkdir()
+    (tmp_path / "\x1b[2J\n04" / "lab-05.py").write_text("x")
+    (tmp_path / "06").mkdir()
+    for number in range(MAX_PAGES + 1):
+        (tmp_path / "06" / f"{number}.json").write_text("{}")
+    (tmp_path / "07").mkdir()
+    (tmp_path / "07" / "lab-05.py").write_text("one")
+    saved = {"format": "mini_kv hand-in", "version": 1, "labs": {"lab-05": {"code": "another"}}}
+    (tmp_path / "07" / "page.json").write_text(json.dumps(saved))
+    os.mkfifo(tmp_path / "08.zip")
+    found = find_handins(tmp_path, ["lab-05"])
+    assert [(handin.student, handin.fault.partition(": ")[2][:58]) for handin in found] == [
+        ("\\x1b[2J\\n04", ""),
+        ("01", "it is packed in an unusual way: pack it as an ordinary zip"),
+        ("02", "it is packed in an unusual way: pack it as an ordinary zip"),
+        ("03", "not a saved page: maximum recursion depth exceeded while d"),
+        ("06", "more than 200 files that could be a saved page"),
+        ("07", "lab-05 stands in it twice"),
+        ("08", "08.zip is no plain file"),
+    ]
+    assert printable("a file's name that is not UTF-8: \udcff") == "a file's name that is not UTF-8: \\udcff"
+
+
+def test_what_a_page_claims_can_be_written_and_breaks_nothing(grader):
+    """Numbers that are too long to be written, and a forecast that is too deep to be shown."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    code = REFUSED["leaves at once, with success"]
+    counted = grade(grader, code, hints={"a": 10**4299 * 9, "b": 10**4299 * 9, "c": -1, "d": 2}, runs=10**4299)
+    assert counted.page == {"foreseen": 0, "asked": 0, "hints": 2, "runs": 0}
+    mark = grade(grader, code, forecasts={"what-b-costs": deep})
+    assert (mark.status, mark.why[0][:38]) == ("held", "it could not be graded: RecursionError")
+
+
+def test_a_file_for_a_lab_that_is_not_there_stops_nothing(tmp_path):
+    """One student's lab-99.py: the others get their marks."""
+    for name in ("01/lab-05.py", "02/lab-99.py"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True)
+        (tmp_path / "in" / name).write_text("import os\n")
+    options = {"labs": None, "jobs": 1, "seconds": 20, "isolation": "process", "accept": [], "csv": None}
+    told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), **options)
+    assert run(told) == 1
+    marks = json.loads((tmp_path / "out" / "marks.json").read_text())["marks"]
+    assert [(mark["student"], mark["status"]) for mark in marks] == [("01", "held"), ("02", "missing")]
+
+
 @pytest.mark.slow
 def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
     """One student's cheat is one line, and changes no other's mark."""
@@ -252,8 +396,6 @@ def test_the_command_ends_with_1_where_a_person_has_to_look(tmp_path):
 
 
 def test_misuse_is_told_in_a_line(tmp_path, capsys):
-    import argparse
-
     options = {"labs": ["05"], "jobs": 1, "seconds": 9, "isolation": "auto", "accept": [], "csv": None, "out": "x"}
     assert run(argparse.Namespace(submissions=str(tmp_path / "none"), **options)) == 2
     assert capsys.readouterr().err == f"mini-kv grade: {tmp_path / 'none'} is not a folder\n"
