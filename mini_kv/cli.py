@@ -39,6 +39,7 @@ VERBS = {
     "explain": Verb("where the hits of a trace went, one loss per row", "traces.commands"),
     "trace": Verb("fetch a published trace, or make one from a seed", "traces.commands"),
     "plan": Verb("groups, blocks and concurrency of a model in a given memory", "planning"),
+    "why": Verb("how long a model's blocks are, and what prompts can find at best", "traces.commands"),
     "run": Verb("test your file of a lab: the first failure, and how many more", "labkit.commands"),
     "status": Verb("how far you are in every lab", "labkit.commands"),
     "hint": Verb("a hint for a function of a lab; the next time, a plainer one", "labkit.commands"),

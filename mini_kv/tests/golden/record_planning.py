@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 os.environ |= {
     "CUDA_VISIBLE_DEVICES": "",
@@ -48,7 +48,7 @@ KERNELS = ("vllm._C", "vllm._moe_C", "vllm.vllm_flash_attn", "vllm._flashmla", "
 class Kernels(ModuleType):
     """A module of compiled kernels without the kernels: each name in it is there, and does nothing."""
 
-    __path__: ClassVar[list[str]] = []
+    __path__: list[str] = []  # noqa: RUF012
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -100,7 +100,7 @@ class Operators:
 
 
 transformers.utils.import_utils.is_torchvision_available()  # remembered: asked later, our module would say yes
-sys.meta_path.insert(0, KernelFinder())  # type: ignore[arg-type]
+sys.meta_path.insert(0, KernelFinder())
 library = torch.library.Library("_C", "FRAGMENT")
 for name in ("block_fp8", "fp8", "fp4"):
     library.define(f"cutlass_scaled_mm_supports_{name}(int capability) -> bool")
@@ -200,7 +200,7 @@ for name in ("_C", "_moe_C", "_C_cache_ops"):
     setattr(torch.ops, name, Operators(getattr(torch.ops, name)))
 
 
-class OnMeta(TorchFunctionMode):  # type: ignore[misc]
+class OnMeta(TorchFunctionMode):
     """Puts on the meta device what a model class puts on the GPU by name."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,0 +1,258 @@
+"""`mini-kv why MODEL`: how long a model's blocks are, which layer makes them so, and what prompts can find at best."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+from typing import Any
+
+from mini_kv.core.block import BlockHash
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheGroupSpec, KVCacheSpec, MambaSpec
+from mini_kv.core.kv_cache_planning import CACHE_DTYPES, get_kv_cache_groups, with_cache_dtype
+from mini_kv.planning.models import load_model, model_names
+from mini_kv.planning.states import GDN_PREFILL_BACKENDS
+from mini_kv.traces.prompt_hashes import Prompt
+from mini_kv.traces.runs import Setup, run_prompts
+
+LARGEST = 10_000_000
+"""Tokens: the largest number that an option takes."""
+TAIL = 1_000
+"""Tokens that each request has of its own, after those that requests share."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads: vLLM's, where vLLM has them."""
+    parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of: {', '.join(model_names())}")
+    parser.add_argument(
+        "--prompt-tokens", type=int, nargs="+", default=[], metavar="N", help="lengths of the prompts, or of what they share"
+    )
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
+    parser.add_argument("--kv-cache-dtype", choices=CACHE_DTYPES, default="auto", help="default: auto, 16 bits")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="cards (default: 1)")
+    parser.add_argument("--num-speculative-tokens", type=int, default=0, metavar="N", help="drafts per step (default: 0)")
+    parser.add_argument(
+        "--gdn-prefill-backend",
+        choices=list(GDN_PREFILL_BACKENDS),
+        default="flashinfer",
+        help="default: flashinfer, which vLLM takes on Hopper and Blackwell; triton elsewhere",
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answer; return 0, or 2 with one line on stderr if the model or an option cannot be used."""
+    try:
+        _check(args)
+        flags = Flags(
+            args.block_size,
+            args.kv_cache_dtype,
+            args.tensor_parallel_size,
+            args.num_speculative_tokens,
+            args.gdn_prefill_backend,
+        )
+        blocks = plan_blocks(args.model, flags)
+        rows = [hits_of(blocks, num_tokens) for num_tokens in args.prompt_tokens]
+    except ConfigError as error:
+        print(f"mini-kv why: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(json.dumps(as_dict(blocks, rows), indent=2))
+    else:
+        print("\n".join([*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, flags, blocks)]))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    limits = {"block_size": 1, "tensor_parallel_size": 1, "num_speculative_tokens": 0}
+    values = [(name, getattr(args, name), least) for name, least in limits.items()]
+    values += [("prompt_tokens", num_tokens, 1) for num_tokens in args.prompt_tokens]
+    for name, value, least in values:
+        if not least <= value <= LARGEST:
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} is {value:,}, it must be from {least} to {LARGEST:,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What vLLM is told, by the names of its own arguments."""
+
+    block_size: int
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+    num_speculative_tokens: int
+    gdn_prefill_backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks that a model gets."""
+
+    title: str
+    groups: tuple[KVCacheGroupSpec, ...]
+    specs: dict[str, KVCacheSpec]
+    """Of each layer, before the blocks are made equally large."""
+    flags: Flags
+
+    @property
+    def unit(self) -> int:
+        """Tokens from one place to the next where a hit can end."""
+        return lcm(*(group.kv_cache_spec.block_size for group in self.groups))
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest prompt that can find anything: whole blocks, and one token to compute.
+
+        With drafts, a hit drops its last block, since a drafter's keys and values depend on the token after it.
+        """
+        return self.unit * (2 if self.flags.num_speculative_tokens else 1) + 1
+
+
+def plan_blocks(model: str, flags: Flags) -> Blocks:
+    """Return the blocks of the model with these flags. Raises `ConfigError` as the plan does."""
+    loaded = load_model(
+        model,
+        flags.block_size,
+        flags.tensor_parallel_size,
+        flags.num_speculative_tokens,
+        flags.gdn_prefill_backend,
+    )
+    specs = with_cache_dtype(loaded.kv_cache_spec, flags.kv_cache_dtype)
+    if not any(isinstance(spec, AttentionSpec) for spec in specs.values()):
+        raise ConfigError(f"{loaded.title} has states alone, and vLLM caches no prefixes of such a model")
+    return Blocks(loaded.title, get_kv_cache_groups(specs), specs, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """What requests find at best, in a pool that evicts nothing."""
+
+    num_tokens: int
+    repeated: int
+    """Tokens that a prompt of this length finds if the same prompt came before."""
+    second: int
+    """Tokens that a request finds that shares its first `num_tokens` tokens with one request before it."""
+    third: int
+    """Tokens that the next such request finds."""
+
+
+def hits_of(blocks: Blocks, num_tokens: int) -> Hits:
+    """Return what prompts of this length find, as mini_kv's own cache manager answers."""
+    drops = blocks.unit if blocks.flags.num_speculative_tokens else 0
+    setup = Setup(blocks.groups, retention=None if drops else 0)
+
+    def found(prompts: Sequence[Prompt]) -> list[int]:
+        return [max(0, (hit or 0) - drops) for hit in run_prompts(prompts, setup)]
+
+    def prompt(name: str, length: int) -> Prompt:
+        size = setup.hash_block_size
+        shared = [f"shared {i}" for i in range(num_tokens // size)]
+        own = [f"{name} {i}" for i in range(num_tokens // size, length // size)]
+        return Prompt(length, [BlockHash(text.encode()) for text in shared + own])
+
+    _, repeated = found([prompt("same", num_tokens)] * 2)
+    _, second, third = found([prompt(name, num_tokens + TAIL) for name in "ABC"])
+    return Hits(num_tokens, repeated, second, third)
+
+
+def answer(blocks: Blocks) -> list[str]:
+    """Return the sentences: the block, what makes it so long, the shortest prompt that finds anything."""
+    sizes = sorted({group.kv_cache_spec.block_size for group in blocks.groups})
+    lines = [f"{blocks.title}: hits end at multiples of {blocks.unit:,} tokens."]
+    if sizes == [blocks.flags.block_size]:
+        lines.append(f"Its blocks have {sizes[0]} tokens, as asked for: all layers keep equally much per token.")
+    elif any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):
+        lines += _because_of_states(blocks)
+    else:
+        lines.append(
+            f"{blocks.flags.block_size} were asked for, and the groups have blocks of {_and(sizes)}: their layers keep"
+            " different amounts per token, and all blocks must be equally large."
+        )
+    lines.append(f"The shortest prompt that can find anything has {blocks.shortest:,} tokens.")
+    if blocks.flags.num_speculative_tokens:
+        lines.append("With drafts, a hit drops its last block, so it takes two blocks to find one.")
+    return lines
+
+
+def _because_of_states(blocks: Blocks) -> list[str]:
+    states = {name: spec for name, spec in blocks.specs.items() if isinstance(spec, MambaSpec)}
+    attention = max(
+        (spec for spec in blocks.specs.values() if isinstance(spec, AttentionSpec)), key=lambda spec: spec.page_size_bytes
+    )
+    state = max(states.values(), key=lambda spec: spec.page_size_bytes)
+    per_token = attention.page_size_bytes // attention.block_size
+    covers = -(-state.page_size_bytes // per_token)
+    lines = [
+        f"{blocks.flags.block_size} were asked for. But {len(states)} of {len(blocks.specs)} layers keep a state of"
+        f" {state.page_size_bytes:,} bytes, and a block must be as large for attention, which keeps {per_token:,} bytes"
+        f" per token: {covers:,} tokens.",
+    ]
+    grid = state.prefill_checkpoint_alignment or 1
+    if blocks.unit % grid == 0 and grid > blocks.flags.block_size:
+        lines.append(f"Rounded up to multiples of {grid}, where the prefill's kernel can export a state: {blocks.unit:,}.")
+    else:
+        lines.append(f"Rounded up to whole blocks of {blocks.flags.block_size}: {blocks.unit:,}.")
+    return lines
+
+
+def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
+    """Return what prompts of the given lengths find, a line each."""
+    if not rows:
+        return []
+    lines = ["", f"{'tokens':>10} {'same prompt':>14} {'2nd to share':>14} {'3rd to share':>14}"]
+    for row in rows:
+        note = "   shorter than a block" if row.num_tokens < blocks.unit else ""
+        lines.append(f"{row.num_tokens:>10,} {row.repeated:>14,} {row.second:>14,} {row.third:>14,}{note}")
+    lines.append(f"  same prompt: it came before. to share: these tokens are shared, and {TAIL:,} more are each one's own.")
+    if any(row.second < row.third for row in rows):
+        lines.append("  A state is kept where a prompt ends and, once seen, where requests part: so the third finds it.")
+    if any(row.third for row in rows):
+        lines.append("  If a server finds nothing at a length with a number here, the block is not the reason.")
+    return lines
+
+
+def help_of_flags(model: str, flags: Flags, blocks: Blocks) -> list[str]:
+    """Return the flags of vLLM that would make hits finer, each with the block that it brings, and one that may."""
+    if blocks.unit <= max(flags.block_size, 16):
+        return []
+    changes: list[tuple[str, Flags]] = [
+        ("--gdn-prefill-backend triton", replace(flags, gdn_prefill_backend="triton")),
+        ("--kv-cache-dtype auto", replace(flags, kv_cache_dtype="auto")),
+        ("no drafts", replace(flags, num_speculative_tokens=0)),
+        (f"--block-size {flags.block_size // 2}", replace(flags, block_size=max(1, flags.block_size // 2))),
+    ]
+    better = []
+    for words, changed in changes:
+        found = plan_blocks(model, changed)
+        if found.shortest < blocks.shortest and changed.block_size >= 16:
+            better.append(f"  {words:<30} hits at multiples of {found.unit:,} tokens, from {found.shortest:,} on")
+    if any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):
+        better.append(f"  {'--prefix-match-unit N':<30} hits within a block, at multiples of N, which must divide {blocks.unit:,}")
+        better.append(f"  {'':<30} (in vLLM 0.27 and later; mini_kv does not model it)")
+    return ["", "What would help:", *better] if better else []
+
+
+def as_dict(blocks: Blocks, rows: Sequence[Hits]) -> dict[str, Any]:
+    """Return all figures by name."""
+    return {
+        "model": blocks.title,
+        "hit_alignment_tokens": blocks.unit,
+        "block_sizes": [group.kv_cache_spec.block_size for group in blocks.groups],
+        "shortest_prompt_tokens": blocks.shortest,
+        "prompts": [
+            {
+                "tokens": row.num_tokens,
+                "same_prompt": row.repeated,
+                "second_to_share": row.second,
+                "third_to_share": row.third,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _and(numbers: Sequence[int]) -> str:
+    *head, last = [f"{number:,}" for number in numbers]
+    return f"{', '.join(head)} and {last}" if head else last
