@@ -15,45 +15,27 @@ from mini_kv.core.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_planning import (
-    CACHE_DTYPES,
     blocks_per_request,
     bytes_per_block,
     get_kv_cache_config,
     get_kv_cache_groups,
     get_kv_cache_tensors,
     get_max_concurrency,
-    with_cache_dtype,
 )
-from mini_kv.planning.cut import on_one_card
-from mini_kv.planning.models import Model, load_model, model_names
+from mini_kv.planning.flags import LARGEST, add_flags, check_number, read_flags
+from mini_kv.planning.models import Model, load_model
 
 GIB = 2**30
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
-LARGEST = 1_000_000_000
-"""The largest number that any option takes: GiB, tokens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.add_argument("model", metavar="MODEL", help=f"one of: {', '.join(model_names())}")
+    add_flags(parser)
     parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory for the cache (default: 16)")
     parser.add_argument("--max-len", type=int, metavar="N", help="tokens of the longest request (default: the model's)")
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     parser.add_argument("--step", type=int, default=8192, metavar="N", help="most tokens per step (default: 8192)")
-    parser.add_argument(
-        "--kv-cache-dtype",
-        choices=CACHE_DTYPES,
-        default="auto",
-        help="keep keys and values in 8 bits (default: auto, 16 bits)",
-    )
-    parser.add_argument(
-        "--tensor-parallel-size",
-        type=int,
-        default=1,
-        metavar="N",
-        help="cut the model over N cards: the plan is one card's, and --memory too (default: 1)",
-    )
     parser.add_argument(
         "--hybrid",
         choices=list(HYBRID),
@@ -65,20 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the plan; return 0, or 2 with one line on stderr if no plan is possible."""
     try:
-        for name, value in (("block-size", args.block_size), ("max-len", args.max_len), ("step", args.step)):
-            if value is not None and not 1 <= value <= LARGEST:
-                raise ConfigError(f"--{name} is {value}, it must be from 1 to {LARGEST:,}")
+        flags = read_flags(args)
+        check_number("max_len", 1 if args.max_len is None else args.max_len)
+        check_number("step", args.step)
         if not 0 < args.memory <= LARGEST:  # which NaN is not
             raise ConfigError(f"--memory is {args.memory:g}, it must be above 0 and at most {LARGEST:,} GiB")
-        model = load_model(args.model, args.block_size)
+        model, specs = flags.load(args.model)
         max_len = args.max_len if args.max_len is not None else model.max_model_len
         if max_len is None:
             raise ConfigError(f"{args.model} does not say max_position_embeddings: give --max-len")
-        size = args.tensor_parallel_size
-        specs = with_cache_dtype(on_one_card(model.kv_cache_spec, size), args.kv_cache_dtype)
         groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
         lines = _plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)
-        print("\n".join([*_lines_of_cut(model.kv_cache_spec, size), *lines]))
+        whole = load_model(args.model, flags.block_size).kv_cache_spec
+        print("\n".join([*_lines_of_cut(whole, flags.tensor_parallel_size), *lines]))
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)
         return 2
@@ -104,7 +85,9 @@ def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, m
     """Return the lines of the plan: one per group, then the totals, then the tensors."""
     config = get_kv_cache_config(groups, memory)
     size = max(len(group.layer_names) for group in groups)
+    concurrency = get_max_concurrency(config, max_len, step)
     lines = [
+        _fits(concurrency, max_len, memory),
         f"{model.title}: {sum(len(g.layer_names) for g in groups)} layers own KV, {len(model.kv_sharing)} share it",
         "",
     ]
@@ -127,7 +110,7 @@ def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, m
         f"pool         {config.num_blocks:,} blocks in {memory / GIB:g} GiB, one of them the null block",
         f"request      of {max_len:,} tokens, in steps of at most {step:,}: at most {per_request:,} blocks,"
         f" {per_request * per_block / GIB:.2f} GiB",
-        f"concurrency  {get_max_concurrency(config, max_len, step):.2f} such requests at once",
+        f"concurrency  {concurrency:.2f} such requests at once",
         f"padding      {num_empty} of {num_places} places are empty: {100 * num_empty / num_places:.1f} %",
         "",
         *_tensor_lines(groups, model.kv_sharing),
@@ -135,6 +118,14 @@ def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, m
         f"source: {model.source}",
     ]
     return lines
+
+
+def _fits(concurrency: float, max_len: int, memory: int) -> str:
+    """Return the answer in a sentence."""
+    if concurrency < 1:
+        return f"A request of {max_len:,} tokens does not fit in {memory / GIB:g} GiB."
+    requests = "1 request" if int(concurrency) == 1 else f"{int(concurrency):,} requests"
+    return f"Room for {requests} of {max_len:,} tokens in {memory / GIB:g} GiB."
 
 
 def describe(spec: KVCacheSpec) -> str:

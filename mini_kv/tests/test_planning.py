@@ -231,6 +231,25 @@ def test_real_models() -> None:
         "gpt-oss-120b": ([18, 18], 0, {16}),
         "deepseek-v3": ([61], 0, {16}),
         "jamba": ([4] * 8, 0, {80}),
+        "qwen-3.5-4b": ([8] * 4, 0, {576}),
+        "qwen-3.5-9b": ([8] * 4, 0, {576}),
+        "qwen-3.5-27b": ([16] * 4, 0, {832}),
+        "qwen-3.5-35b-a3b": ([10] * 4, 0, {1088}),
+        "qwen-3.5-122b-a10b": ([12] * 4, 0, {2112}),
+        "qwen-3.5-397b-a17b": ([15] * 4, 0, {2112}),
+        "qwen-3-next-80b-a3b": ([12] * 4, 0, {576}),
+        "nemotron-3-nano-30b-a3b": ([6, 6, 6, 5, 6], 0, {2096}),
+        "nemotron-3-super-120b-a12b": ([8] * 6, 0, {4160}),
+        "nemotron-h-56b": ([9, 9, 9, 9, 9, 9, 10], 0, {4128}),
+        "falcon-h1-7b": ([44] * 2, 0, {1568}),
+        "granite-4-h-tiny": ([4] * 10, 0, {400}),
+        "granite-4-h-1b": ([4] * 10, 0, {400}),
+        "lfm2-8b-a1b": ([6] * 4, 0, {16}),
+        "gemma-4-26b-a4b": ([5] * 6, 0, {16, 32}),
+        "gpt-oss-20b": ([12] * 2, 0, {16}),
+        "command-r7b": ([8] * 4, 0, {16}),
+        "qwen-3-30b-a3b": ([48], 0, {16}),
+        "mistral-nemo-12b": ([40], 0, {16}),
     }
 
 
@@ -266,19 +285,19 @@ def test_a_plan_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Groups, totals, tensors, source."""
     assert main(["plan", "gemma-3-27b", "--memory", "20", "--max-len", "32768", "--step", "2048"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Gemma 3 27B: 62 layers own KV, 0 share it"
-    assert lines[2] == ("group 0  9 layers + 1 empty    window of 1,024     blocks of 16 tokens, at most 193 a request")
-    assert lines[8].startswith("group 6  10 layers             full attention ")
-    assert lines[8].endswith(" blocks of 16 tokens, at most 2,048 a request")
-    assert lines[10:15] == [
+    assert lines[:2] == ["Room for 5 requests of 32,768 tokens in 20 GiB.", "Gemma 3 27B: 62 layers own KV, 0 share it"]
+    assert lines[3] == ("group 0  9 layers + 1 empty    window of 1,024     blocks of 16 tokens, at most 193 a request")
+    assert lines[9].startswith("group 6  10 layers             full attention ")
+    assert lines[9].endswith(" blocks of 16 tokens, at most 2,048 a request")
+    assert lines[11:16] == [
         "block        1,310,720 bytes: 10 layers of 131,072",
         "pool         16,384 blocks in 20 GiB, one of them the null block",
         "request      of 32,768 tokens, in steps of at most 2,048: at most 3,206 blocks, 3.91 GiB",
         "concurrency  5.11 such requests at once",
         "padding      8 of 70 places are empty: 11.4 %",
     ]
-    assert lines[17].split() == ["tensor", "0", *(f"window.{i}" for i in range(6)), "full.0"]
-    assert lines[26].split() == ["tensor", "9", *["."] * 6, "full.9"]
+    assert lines[18].split() == ["tensor", "0", *(f"window.{i}" for i in range(6)), "full.0"]
+    assert lines[27].split() == ["tensor", "9", *["."] * 6, "full.9"]
     assert lines[-1].startswith("source: ")
 
 
@@ -333,7 +352,7 @@ def test_one_card_of_several_keeps_its_heads_and_says_when_they_have_run_out(cap
     ("model", "size", "says"),
     [
         ("llama-3-8b", "3", "has 8 KV heads: 3 cards cannot share them evenly"),
-        ("llama-3-8b", "0", "tensor_parallel_size is 0, it must be at least 1"),
+        ("llama-3-8b", "0", "--tensor-parallel-size is 0, it must be from 1 to 1,000,000,000"),
     ],
 )
 def test_a_cut_that_cannot_be_is_refused(capsys, model, size, says):

@@ -11,33 +11,25 @@ from typing import Any
 from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheGroupSpec, KVCacheSpec, MambaSpec
-from mini_kv.core.kv_cache_planning import CACHE_DTYPES, get_kv_cache_groups, with_cache_dtype
-from mini_kv.planning.models import load_model, model_names
-from mini_kv.planning.states import GDN_PREFILL_BACKENDS
+from mini_kv.core.kv_cache_planning import get_kv_cache_groups
+from mini_kv.planning.flags import Flags, add_flags, check_number, read_flags
 from mini_kv.traces.prompt_hashes import Prompt
 from mini_kv.traces.runs import Setup, run_prompts
 
-LARGEST = 10_000_000
-"""Tokens: the largest number that an option takes."""
 TAIL = 1_000
 """Tokens that each request has of its own, after those that requests share."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads: vLLM's, where vLLM has them."""
-    parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of: {', '.join(model_names())}")
+    add_flags(parser)
     parser.add_argument(
-        "--prompt-tokens", type=int, nargs="+", default=[], metavar="N", help="lengths of the prompts, or of what they share"
-    )
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
-    parser.add_argument("--kv-cache-dtype", choices=CACHE_DTYPES, default="auto", help="default: auto, 16 bits")
-    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="cards (default: 1)")
-    parser.add_argument("--num-speculative-tokens", type=int, default=0, metavar="N", help="drafts per step (default: 0)")
-    parser.add_argument(
-        "--gdn-prefill-backend",
-        choices=list(GDN_PREFILL_BACKENDS),
-        default="flashinfer",
-        help="default: flashinfer, which vLLM takes on Hopper and Blackwell; triton elsewhere",
+        "--prompt-tokens",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="lengths of the prompts, or of the prefix that they share",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
 
@@ -45,14 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the answer; return 0, or 2 with one line on stderr if the model or an option cannot be used."""
     try:
-        _check(args)
-        flags = Flags(
-            args.block_size,
-            args.kv_cache_dtype,
-            args.tensor_parallel_size,
-            args.num_speculative_tokens,
-            args.gdn_prefill_backend,
-        )
+        flags = read_flags(args)
+        for num_tokens in args.prompt_tokens:
+            check_number("prompt_tokens", num_tokens)
         blocks = plan_blocks(args.model, flags)
         rows = [hits_of(blocks, num_tokens) for num_tokens in args.prompt_tokens]
     except ConfigError as error:
@@ -63,27 +50,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join([*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, flags, blocks)]))
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    limits = {"block_size": 1, "tensor_parallel_size": 1, "num_speculative_tokens": 0}
-    values = [(name, getattr(args, name), least) for name, least in limits.items()]
-    values += [("prompt_tokens", num_tokens, 1) for num_tokens in args.prompt_tokens]
-    for name, value, least in values:
-        if not least <= value <= LARGEST:
-            option = name.replace("_", "-")
-            raise ConfigError(f"--{option} is {value:,}, it must be from {least} to {LARGEST:,}")
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """What vLLM is told, by the names of its own arguments."""
-
-    block_size: int
-    kv_cache_dtype: str
-    tensor_parallel_size: int
-    num_speculative_tokens: int
-    gdn_prefill_backend: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +78,7 @@ class Blocks:
 
 def plan_blocks(model: str, flags: Flags) -> Blocks:
     """Return the blocks of the model with these flags. Raises `ConfigError` as the plan does."""
-    loaded = load_model(
-        model,
-        flags.block_size,
-        flags.tensor_parallel_size,
-        flags.num_speculative_tokens,
-        flags.gdn_prefill_backend,
-    )
-    specs = with_cache_dtype(loaded.kv_cache_spec, flags.kv_cache_dtype)
+    loaded, specs = flags.load(model)
     if not any(isinstance(spec, AttentionSpec) for spec in specs.values()):
         raise ConfigError(f"{loaded.title} has states alone, and vLLM caches no prefixes of such a model")
     return Blocks(loaded.title, get_kv_cache_groups(specs), specs, flags)
@@ -178,9 +137,8 @@ def answer(blocks: Blocks) -> list[str]:
 
 def _because_of_states(blocks: Blocks) -> list[str]:
     states = {name: spec for name, spec in blocks.specs.items() if isinstance(spec, MambaSpec)}
-    attention = max(
-        (spec for spec in blocks.specs.values() if isinstance(spec, AttentionSpec)), key=lambda spec: spec.page_size_bytes
-    )
+    layers = [spec for spec in blocks.specs.values() if isinstance(spec, AttentionSpec)]
+    attention = max(layers, key=lambda spec: spec.page_size_bytes)
     state = max(states.values(), key=lambda spec: spec.page_size_bytes)
     per_token = attention.page_size_bytes // attention.block_size
     covers = -(-state.page_size_bytes // per_token)
@@ -191,7 +149,8 @@ def _because_of_states(blocks: Blocks) -> list[str]:
     ]
     grid = state.prefill_checkpoint_alignment or 1
     if blocks.unit % grid == 0 and grid > blocks.flags.block_size:
-        lines.append(f"Rounded up to multiples of {grid}, where the prefill's kernel can export a state: {blocks.unit:,}.")
+        why = "where the prefill's kernel can export a state"
+        lines.append(f"Rounded up to a multiple of {grid}, {why}: {blocks.unit:,}.")
     else:
         lines.append(f"Rounded up to whole blocks of {blocks.flags.block_size}: {blocks.unit:,}.")
     return lines
@@ -205,9 +164,10 @@ def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
     for row in rows:
         note = "   shorter than a block" if row.num_tokens < blocks.unit else ""
         lines.append(f"{row.num_tokens:>10,} {row.repeated:>14,} {row.second:>14,} {row.third:>14,}{note}")
-    lines.append(f"  same prompt: it came before. to share: these tokens are shared, and {TAIL:,} more are each one's own.")
+    lines.append(f"  same prompt: it came before. to share: each request has {TAIL:,} more tokens of its own.")
     if any(row.second < row.third for row in rows):
-        lines.append("  A state is kept where a prompt ends and, once seen, where requests part: so the third finds it.")
+        lines.append("  By default, vLLM keeps states and windows at the ends of prompts, and where requests were")
+        lines.append("  seen to part. The second request shows where, and the third finds it.")
     if any(row.third for row in rows):
         lines.append("  If a server finds nothing at a length with a number here, the block is not the reason.")
     return lines
@@ -229,8 +189,8 @@ def help_of_flags(model: str, flags: Flags, blocks: Blocks) -> list[str]:
         if found.shortest < blocks.shortest and changed.block_size >= 16:
             better.append(f"  {words:<30} hits at multiples of {found.unit:,} tokens, from {found.shortest:,} on")
     if any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):
-        better.append(f"  {'--prefix-match-unit N':<30} hits within a block, at multiples of N, which must divide {blocks.unit:,}")
-        better.append(f"  {'':<30} (in vLLM 0.27 and later; mini_kv does not model it)")
+        better.append(f"  {'--prefix-match-unit N':<30} hits at multiples of N, which must divide {blocks.unit:,}")
+        better.append(f"  {'':<30} (from vLLM's documentation: mini_kv does not model it)")
     return ["", "What would help:", *better] if better else []
 
 

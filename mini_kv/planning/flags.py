@@ -1,0 +1,78 @@
+"""What vLLM is told about a model, for `plan` and `why`: the same names, the same meaning."""
+
+import argparse
+from dataclasses import dataclass
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import KVCacheSpec
+from mini_kv.core.kv_cache_planning import CACHE_DTYPES, with_cache_dtype
+from mini_kv.planning.models import Model, load_model, model_names
+from mini_kv.planning.states import GDN_PREFILL_BACKENDS
+
+LARGEST = 1_000_000_000
+"""The largest number that an option takes: tokens, cards, GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The arguments of vLLM that change what a layer keeps, by vLLM's names."""
+
+    block_size: int = 16
+    kv_cache_dtype: str = "auto"
+    tensor_parallel_size: int = 1
+    num_speculative_tokens: int = 0
+    gdn_prefill_backend: str = "flashinfer"
+
+    def load(self, name: str) -> tuple[Model, dict[str, KVCacheSpec]]:
+        """Return the model of that name or file, and what one card keeps of each layer. Errors: `load_model`'s."""
+        model = load_model(
+            name, self.block_size, self.tensor_parallel_size, self.num_speculative_tokens, self.gdn_prefill_backend
+        )
+        return model, with_cache_dtype(model.kv_cache_spec, self.kv_cache_dtype)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the model, and the arguments that `read_flags` reads."""
+    parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of: {', '.join(model_names())}")
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=CACHE_DTYPES,
+        default="auto",
+        help="keep keys and values in 8 bits (default: auto, 16 bits)",
+    )
+    parser.add_argument(
+        "--tensor-parallel-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cut the model over N cards: what is said is one card's, and --memory too (default: 1)",
+    )
+    parser.add_argument(
+        "--num-speculative-tokens", type=int, default=0, metavar="N", help="drafts per step (default: 0)"
+    )
+    parser.add_argument(
+        "--gdn-prefill-backend",
+        choices=list(GDN_PREFILL_BACKENDS),
+        default="flashinfer",
+        help="for gated delta nets (default: flashinfer, as vLLM has it on Hopper and Blackwell; triton elsewhere)",
+    )
+
+
+def read_flags(args: argparse.Namespace) -> Flags:
+    """Return the flags. Raises `ConfigError` for a number out of range."""
+    for name, least in (("block_size", 1), ("tensor_parallel_size", 1), ("num_speculative_tokens", 0)):
+        check_number(name, getattr(args, name), least)
+    return Flags(
+        args.block_size,
+        args.kv_cache_dtype,
+        args.tensor_parallel_size,
+        args.num_speculative_tokens,
+        args.gdn_prefill_backend,
+    )
+
+
+def check_number(name: str, value: int, least: int = 1) -> None:
+    """Raise `ConfigError` if an option's number is out of range."""
+    if not least <= value <= LARGEST:
+        raise ConfigError(f"--{name.replace('_', '-')} is {value}, it must be from {least} to {LARGEST:,}")

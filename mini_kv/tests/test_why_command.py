@@ -1,0 +1,105 @@
+"""`mini-kv why`: the block that a model gets, which layer makes it so long, and what prompts find at best."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.tests.golden.planning import planning_rows
+
+CONFIGS = {row["name"]: row["config"] for row in planning_rows()}
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS["Qwen3.5-4B"]), encoding="utf-8")
+    return str(path)
+
+
+def test_a_state_makes_the_blocks_long_and_the_answer_says_how(qwen: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model, the kernel and the prompt lengths of vllm#40696: no prompt below 528 tokens found anything."""
+    assert main(["why", qwen, "--gdn-prefill-backend", "triton", "--prompt-tokens", "480", "552", "979"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "qwen3_5_text: hits end at multiples of 528 tokens.",
+        "16 were asked for. But 24 of 32 layers keep a state of 2,146,304 bytes, and a block must be as large for"
+        " attention, which keeps 4,096 bytes per token: 524 tokens.",
+        "Rounded up to whole blocks of 16: 528.",
+        "The shortest prompt that can find anything has 529 tokens.",
+    ]
+    assert [line.split() for line in lines[6:9]] == [
+        ["480", "0", "0", "0", "shorter", "than", "a", "block"],
+        ["552", "528", "0", "528"],
+        ["979", "528", "0", "528"],
+    ]
+
+
+def test_on_hopper_the_kernel_rounds_the_block_up_and_a_flag_would_help(
+    qwen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["why", qwen]) == 0
+    out = capsys.readouterr().out
+    assert "Rounded up to a multiple of 64, where the prefill's kernel can export a state: 576." in out
+    assert "--gdn-prefill-backend triton   hits at multiples of 528 tokens, from 529 on" in out
+
+
+def test_drafts_take_the_last_block_off_a_hit(qwen: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--gdn-prefill-backend", "triton", "--num-speculative-tokens", "3"]
+    assert main(["why", qwen, *arguments, "--prompt-tokens", "1000", "2000", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "model": "qwen3_5_text",
+        "hit_alignment_tokens": 544,
+        "block_sizes": [544, 544, 544, 544],
+        "shortest_prompt_tokens": 1089,
+        "prompts": [
+            {"tokens": 1000, "same_prompt": 0, "second_to_share": 0, "third_to_share": 0},
+            {"tokens": 2000, "same_prompt": 1088, "second_to_share": 0, "third_to_share": 1088},
+        ],
+    }
+
+
+def test_layers_of_different_sizes_have_blocks_of_different_lengths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS["gemma-4-26B-A4B"]), encoding="utf-8")
+    assert main(["why", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "gemma4_text: hits end at multiples of 32 tokens."
+    assert lines[1].startswith("16 were asked for, and the groups have blocks of 16 and 32: ")
+
+
+def test_plain_attention_needs_no_explanation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "llama-3-8b", "--prompt-tokens", "100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "Llama 3 8B: hits end at multiples of 16 tokens.",
+        "Its blocks have 16 tokens, as asked for: all layers keep equally much per token.",
+        "The shortest prompt that can find anything has 17 tokens.",
+    ]
+    assert lines[5].split() == ["100", "96", "96", "96"]
+    assert lines[-1] == "  If a server finds nothing at a length with a number here, the block is not the reason."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["llama-3-8b", "--prompt-tokens", "0"], "--prompt-tokens is 0, it must be from 1 to 1,000,000,000"),
+        (["llama-3-8b", "--tensor-parallel-size", "3"], "full has 8 KV heads: 3 cards cannot share them evenly"),
+        (["no-such"], "unknown model 'no-such'; choose from"),
+    ],
+)
+def test_misuse_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("mini-kv why: ") and says in told and told.count("\n") == 1
+
+
+def test_states_alone_are_not_cached_by_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS["Mamba-Codestral-7B-v0.1"]), encoding="utf-8")
+    assert main(["why", str(path)]) == 2
+    assert "mamba2 has states alone, and vLLM caches no prefixes of such a model" in capsys.readouterr().err
