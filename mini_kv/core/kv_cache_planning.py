@@ -23,11 +23,7 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
-    MLAAttentionSpec,
 )
-
-MLA_BLOCK_ALIGNMENT = 128
-"""Tokens: blocks of latent vectors beside states are multiples of this, for vLLM's kernels."""
 
 
 def get_kv_cache_groups(
@@ -47,7 +43,7 @@ def get_kv_cache_groups(
         disable_hybrid_kv_cache_manager = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs.values())
     if disable_hybrid_kv_cache_manager:
         specs = unify_hybrid_kv_cache_specs(specs)
-    specs = unify_kv_cache_spec_page_size(align_hybrid_block_size(specs))
+    specs = unify_kv_cache_spec_page_size(specs)
     by_spec: dict[KVCacheSpec, list[str]] = {}
     for name, spec in specs.items():
         by_spec.setdefault(spec, []).append(name)
@@ -93,7 +89,7 @@ def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCac
 
     A state has one size, whatever the block. So where layers with states stand beside attention, all blocks grow: to
     the fewest tokens that cover the state, in steps of the block size that was asked for, and of the tokens from one
-    place to the next where a kernel can export a state. Latent vectors are read in steps of 128 tokens.
+    place to the next where a kernel can export a state.
     Source: vLLM `Platform._align_hybrid_block_size`.
     """
     attention = [spec for spec in specs.values() if isinstance(spec, AttentionSpec)]
@@ -101,8 +97,7 @@ def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCac
     if not (attention and states):
         return dict(specs)
     longest = max(attention, key=lambda spec: spec.page_size_bytes)
-    latent = isinstance(longest, MLAAttentionSpec)
-    step = max(longest.block_size, MLA_BLOCK_ALIGNMENT) if latent else longest.block_size
+    step = longest.block_size
     checkpoints = {spec.prefill_checkpoint_alignment for spec in states}
     if None not in checkpoints:  # else no state is exported within a step
         step = lcm(step, *(alignment for alignment in checkpoints if alignment is not None))
@@ -114,6 +109,7 @@ def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCac
 
 def unify_kv_cache_spec_page_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
     """Return the specs with equally large blocks: more tokens per block for small layers, padding where that fails."""
+    specs = align_hybrid_block_size(specs)
     page_size = max(spec.page_size_bytes for spec in specs.values())
     return {name: _with_page_size(spec, page_size) for name, spec in specs.items()}
 

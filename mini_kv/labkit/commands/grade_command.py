@@ -52,6 +52,9 @@ def _grade(args: argparse.Namespace) -> list[Mark]:
     labs = [find_lab(name, root) for name in names]
     if not handins or not labs:
         raise ValueError(f"no lab found in {args.submissions}: a hand-in needs lab-05.py or lab-05/starter.py")
+    for accepted in args.accept:
+        if accepted not in {f"{handin.student}/{lab.lab_id}" for handin in handins for lab in labs}:
+            raise ValueError(f"--accept {accepted}: there is no such student and lab here; write it as 07/lab-05")
     Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work, not after it
     walls = find_walls(args.isolation, root.resolve(), [place.resolve()])
     print(f"each lab runs {SAYS[walls.kind]}")

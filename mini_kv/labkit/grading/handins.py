@@ -72,6 +72,8 @@ def read_handin(entry: Path, labs: Sequence[str]) -> HandIn:
     handin = HandIn(printable(entry.name if entry.is_dir() and entry.suffix != ".git" else entry.stem))
     try:
         _read(entry, handin, labs)
+        if not handin.code:
+            raise HandInError("it has no lab's file, such as lab-05.py or lab-05/starter.py")
         handin.names = {lab: printable(f"{entry.name}: {name}") for lab, name in handin.names.items()}
     except Exception as error:  # a file can be broken in more ways than its reader names, and others are waiting
         handin.fault = printable(" ".join(f"{entry.name} cannot be read: {error or type(error).__name__}".split()))

@@ -269,7 +269,8 @@ def test_both_graders_get_the_results_that_they_read(tmp_path, monkeypatch):
     assert main(["gradescope", "lab-05", str(tmp_path / "empty"), str(out)]) == 1
     assert json.loads(out.read_text()) == {
         "score": 0,
-        "output": "lab-05: 0 of 50 points, missing\nno code ran",
+        "output": "lab-05: 0 of 50 points, held\nno code ran\nempty cannot be read: it has no lab's file,"
+        " such as lab-05.py or lab-05/starter.py",
         "tests": [],
     }
     assert main(["classroom50", "lab-05", str(tmp_path / "starter"), str(out)]) == 0
