@@ -318,7 +318,7 @@ def test_an_object_that_equals_all_is_not_equal_inside_a_dict():
         def __eq__(self, other):
             return True
 
-        __hash__ = None
+        __hash__ = None  # type: ignore[assignment]
 
     assert same({"A": [1], "B": 2.0}, {"B": 2, "A": [1]})
     assert not same({"A": 1}, {"A": Equal()})

@@ -359,8 +359,8 @@ def test_a_file_for_a_lab_that_is_not_there_stops_nothing(tmp_path):
     for name in ("01/lab-05.py", "02/lab-99.py"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         (tmp_path / "in" / name).write_text("import os\n")
-    options = {"labs": None, "jobs": 1, "seconds": 20, "isolation": "process", "accept": [], "csv": None}
-    told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), **options)
+    options: dict[str, Any] = {"labs": None, "jobs": 1, "seconds": 20, "isolation": "process", "accept": []}
+    told = argparse.Namespace(submissions=str(tmp_path / "in"), out=str(tmp_path / "out"), csv=None, **options)
     assert run(told) == 1
     marks = json.loads((tmp_path / "out" / "marks.json").read_text())["marks"]
     assert [(mark["student"], mark["status"]) for mark in marks] == [("01", "held"), ("02", "missing")]
