@@ -20,16 +20,18 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from mini_kv.labkit.failure import BROKE_DOWN, MAX_LINES
 from mini_kv.labkit.implementation import load_file
+from mini_kv.labkit.kernels.compiled import compile_calls, kept_compiler
 from mini_kv.labkit.lab import Lab, did_you_mean, load_lab, shown
 from mini_kv.labkit.misconception import fingerprint_file, fingerprints
 from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
@@ -105,7 +107,7 @@ def load_mutants(lab: Lab) -> list[Mutant]:
 
 
 def audit_lab(folder: Path, *, write: bool = False) -> Audit:
-    """Run everything; return what was found. Costs about a quarter of a second per mutant.
+    """Run everything; return what was found. Costs about a fifth of a second per mutant, with kernels some seconds.
 
     `write` stores the pristine starter and the fingerprints, which are otherwise compared with what is stored.
     """
@@ -119,11 +121,12 @@ def audit_lab(folder: Path, *, write: bool = False) -> Audit:
     elif not audit.lab.pristine_starter.is_file():
         audit.findings.append("no pristine starter yet: call this with --write")
         return audit
-    _audit_right_code(audit)
-    _audit_starter(audit)
-    _audit_signatures(audit)
-    audit_mutants(audit)
-    _audit_decoration(audit)
+    with kept_compiler() if audit.lab.needs == "K" else nullcontext():
+        _audit_right_code(audit)
+        _audit_starter(audit)
+        _audit_signatures(audit)
+        audit_mutants(audit)
+        _audit_decoration(audit)
     _audit_generated(audit, write)
     _audit_learner_files(audit)
     if audit.lab.needs == "C" and "torch" in sys.modules and not had_torch:
@@ -198,9 +201,10 @@ def audit_mutants(audit: Audit) -> None:
     function's tests ask for a test that tells them apart, or are one belief.
     """
     spellings = [spelling for mutant in load_mutants(audit.lab) for spelling in mutant.all_spellings()]
+    tests_of = _tests_by_function(audit.lab)
     seen = []
     for mutant in spellings:
-        results = _audit_mutant(audit, mutant)
+        results = _audit_mutant(audit, mutant, tests_of.get(_function_around(audit.lab, mutant)))
         if mutant.module is None:
             wrong = _changed_function(audit.lab, mutant)
             prints = fingerprints(results)
@@ -216,11 +220,34 @@ def audit_mutants(audit: Audit) -> None:
             audit.findings.append(f"mutant {mutant.id} gets another's name for {function}: {known.splitlines()[0]}")
 
 
-def _audit_mutant(audit: Audit, mutant: Mutant) -> list[LabResult]:
+def _tests_by_function(lab: Lab) -> dict[str, set[str]]:
+    """Return the tests in which each function of the solution runs. One that is not in here may matter to every test.
+
+    A test that never runs a function passes as well if that function is wrong: it need not be run again.
+    """
+    watcher = _Watcher(str((lab.solutions / "solution.py").resolve()))
+    if any(result.state is not State.PASS for result in _run_lab(lab, watcher.file, plugin=watcher)):
+        return {}  # a test that failed may have ended early
+    ran = watcher.tests_of.items()
+    return {name: tests | watcher.compiling for name, tests in ran if name not in watcher.while_loading}
+
+
+def _function_around(lab: Lab, mutant: Mutant) -> str:
+    """Return the function or `Class.method` of the solution in whose body the mutant's text stands; "" if in none."""
+    solution = _source_of(lab, mutant)
+    first = solution.count("\n", 0, solution.index(mutant.old)) + 1
+    last = first + mutant.old.count("\n")
+    for name, function in _functions(solution) if mutant.module is None else ():
+        if function.body[0].lineno <= first and last <= (function.end_lineno or 0):
+            return name
+    return ""
+
+
+def _audit_mutant(audit: Audit, mutant: Mutant, tests: Collection[str] | None) -> list[LabResult]:
     if mutant.module is not None:
         results = _run_lab(audit.lab, str(audit.lab.solutions / "solution.py"), engine_bug=engine_bug(mutant))
     else:
-        results = run_text(audit.lab, mutant.id, mutant.apply(_source_of(audit.lab, mutant)))
+        results = run_text(audit.lab, mutant.id, mutant.apply(_source_of(audit.lab, mutant)), tests)
     _note_score(audit, mutant.id, results)
     audit.kills[mutant.id] = [result.test for result in results if result.state is State.FAIL]
     if not audit.kills[mutant.id]:
@@ -233,12 +260,12 @@ def _audit_mutant(audit: Audit, mutant: Mutant) -> list[LabResult]:
     return results
 
 
-def run_text(lab: Lab, name: str, text: str) -> list[LabResult]:
-    """Run the lab's tests on this source text."""
+def run_text(lab: Lab, name: str, text: str, tests: Collection[str] | None = None) -> list[LabResult]:
+    """Run the lab's tests on this source text; if `tests` names some, the others count as passed."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name.replace('-', '_')}.py"
         file.write_text(text, encoding="utf-8")
-        return _run_lab(lab, str(file))
+        return _run_lab(lab, str(file), plugin=None if tests is None else _Chosen(tests))
 
 
 def _changed_function(lab: Lab, mutant: Mutant) -> str | None:
@@ -307,14 +334,76 @@ class _Collector:
         self.results = list(session.config.stash[RESULTS].values())
 
 
-def _run_lab(lab: Lab, lab_impl: str, seed: int = 0, engine_bug: Mapping[str, Any] | None = None) -> list[LabResult]:
+class _Chosen:
+    """A pytest plugin that lets every other test pass without running it."""
+
+    def __init__(self, tests: Collection[str]) -> None:
+        self.tests = tests
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        return None if pyfuncitem.name in self.tests else True  # True: it has been called
+
+
+class _Watcher:
+    """A pytest plugin that notes in which tests each function of a file runs."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.tests_of: dict[str, set[str]] = {}
+        self.while_loading: set[str] = set()
+        """Functions that run as the file is loaded: once, in some test, and for all of them."""
+        self.compiling: set[str] = set()
+        """Tests that have the whole file compiled, in a process of its own."""
+        self._loading = False
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.option.lab_seconds *= 20  # code that is watched is slow
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, bool | None, bool | None]:
+        def on_call(frame: FrameType, event: str, argument: object) -> Any:
+            code = frame.f_code
+            if code is compile_calls.__code__:
+                self.compiling.add(pyfuncitem.name)
+            if code.co_filename != self.file:
+                return None
+            name = code.co_qualname.partition(".<locals>")[0]
+            if name == "<module>":
+                self._loading = True
+                return on_end_of_module
+            self.tests_of.setdefault(name, set()).add(pyfuncitem.name)
+            if self._loading:
+                self.while_loading.add(name)
+            return None
+
+        def on_end_of_module(frame: FrameType, event: str, argument: object) -> Any:
+            self._loading = event != "return"
+            return on_end_of_module
+
+        sys.settrace(on_call)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+
+
+def _run_lab(
+    lab: Lab,
+    lab_impl: str,
+    seed: int = 0,
+    engine_bug: Mapping[str, Any] | None = None,
+    plugin: object | None = None,
+) -> list[LabResult]:
     """Run the lab's tests on this implementation, in this process, in silence; return the results."""
     collector = _Collector(engine_bug or {})
     variables = {"LAB_IMPL": lab_impl, "LAB_SEED": str(seed), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # no lab needs one
     with _environment(**variables), redirect_stdout(io.StringIO()) as out:
         # The plugin has been imported by now and cannot be rewritten: it holds no assertion.
-        options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        status = pytest.main([str(lab.folder), *options], plugins=[collector])
+        options = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        without = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]  # which collects garbage five times a run
+        plugins = [collector, *filter(None, [plugin])]
+        status = pytest.main([str(lab.folder), *options, *without], plugins=plugins)
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {status} on {lab_impl}:\n{out.getvalue()}")
     return collector.results

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import xml.etree.ElementTree as ET
 
@@ -318,3 +319,45 @@ def test_a_wrong_version_that_is_not_there_is_a_sentence(capsys: pytest.CaptureF
         main(["lab-05", "--show", "hit-not-past"])
     said = "error: lab-05 has no wrong version 'hit-not-past'. did you mean hit-not-passed?"
     assert capsys.readouterr().err.splitlines()[-1].endswith(said)
+
+
+THAT_RAN = '''
+from pathlib import Path
+
+
+def note(test):
+    """Write down that this test runs."""
+    with Path(__file__).with_name("ran.txt").open("a", encoding="utf-8") as file:
+        file.write(test + "\\n")
+
+'''
+
+
+@pytest.mark.parametrize(
+    ("at_the_end", "again"),
+    [
+        ("", ["test_4_double"]),
+        ("\n\nTWO = double([1])\n", ["test_1_cold", "test_2_warm", "test_3_three", "test_4_double"]),
+    ],
+    ids=["run in its own test alone", "run as the file is loaded"],
+)
+def test_a_wrong_function_is_tried_on_the_tests_that_run_it(pytester, monkeypatch, at_the_end, again):
+    """The others pass with it as they pass without it. What runs as the file is loaded may matter to all."""
+    lab = ThrowawayLab(pytester, monkeypatch)
+    noting = re.sub(
+        r"^def (test_\w+)\(lab\):\n( +\"\"\".*\"\"\"\n)",
+        r"def \1(lab):\n\2    note('\1')\n",
+        TEST_LAB,
+        flags=re.MULTILINE,
+    )
+    lab.write("labs/lab-77/test_lab.py", THAT_RAN + noting)
+    lab.write("solutions/lab-77/solution.py", SOLUTION + at_the_end)
+
+    audit = audited(
+        lab, MUTANTS[MUTANTS.index('[[mutant]]\nid = "once"') : MUTANTS.index('[[mutant]]\nid = "refuses"')]
+    )
+
+    ran = (lab.root / "labs/lab-77/ran.txt").read_text(encoding="utf-8").split()
+    assert ran[4:] == again * 3  # the first four: the solution, watched; then three ways to write the mutant
+    assert audit.kills == {name: ["test_4_double"] for name in ["once", "once-2", "once-3"]}
+    assert audit.scores == dict.fromkeys(["once", "once-2", "once-3"], "6/10")

@@ -3,7 +3,7 @@
 The interpreter takes what Python takes; the compiler does not. So the launchers run once more, in a process of their
 own, with triton as it comes and a driver that names a GPU and has none: each kernel that they start is compiled and
 goes nowhere. What the compiler took has a `Card`: what it costs. The process reads the file's path and the calls from
-stdin, pickled, and writes JSON.
+stdin, pickled, and writes JSON. With `--keep` it answers more than once: the audit asks it hundreds of times.
 """
 
 import json
@@ -13,10 +13,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import PIPE
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +66,7 @@ class Compiled:
     """The learner's line that the sentence is about; 0 if none is known."""
 
 
+_COMMAND = (sys.executable, "-m", __name__)
 _FOUND: dict[tuple[str, ...], dict[str, Compiled]] = {}
 """By the text of the learner's file and the launchers: these are compiled once in a process, for all tests."""
 
@@ -73,19 +76,50 @@ def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[st
     text = Path(source).read_text(encoding="utf-8")
     key = (text, *calls)
     if key not in _FOUND:
-        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        done = subprocess.run(
-            [sys.executable, "-m", __name__],
-            input=pickle.dumps((source, dict(calls))),
-            env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            last = (done.stderr.decode(errors="replace").splitlines() or ["without a word"])[-1]
-            return dict.fromkeys(calls, Compiled([], f"the compiler ended with status {done.returncode}: {last}"))
-        _FOUND[key] = {name: _read(found) for name, found in json.loads(done.stdout).items()}
+        request = pickle.dumps((source, dict(calls)))
+        status, out, err = _ask_kept(_KEPT[0], request) if _KEPT else _ask(request)
+        if status:
+            last = (err.decode(errors="replace").splitlines() or ["without a word"])[-1]
+            return dict.fromkeys(calls, Compiled([], f"the compiler ended with status {status}: {last}"))
+        _FOUND[key] = {name: _read(found) for name, found in json.loads(out).items()}
     return _FOUND[key]
+
+
+_Answer = tuple[int, bytes, bytes]
+"""A process's status, and what it wrote to stdout and stderr."""
+
+_KEPT: list[subprocess.Popen[bytes]] = []
+"""The process that compiles while `kept_compiler` lasts."""
+
+
+@contextmanager
+def kept_compiler() -> Iterator[None]:
+    """While the context lasts, compile in forks of one process, which imports PyTorch and Triton once: it takes 3 s."""
+    with subprocess.Popen([*_COMMAND, "--keep"], env=_environment(), stdin=PIPE, stdout=PIPE) as process:
+        _KEPT.append(process)
+        try:
+            yield
+        finally:
+            _KEPT.pop()
+
+
+def _ask(request: bytes) -> _Answer:
+    done = subprocess.run(_COMMAND, env=_environment(), input=request, capture_output=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _ask_kept(process: subprocess.Popen[bytes], request: bytes) -> _Answer:
+    if process.stdin is None or process.stdout is None:
+        raise ValueError("the process that compiles has no pipes")
+    process.stdin.write(len(request).to_bytes(8, "big") + request)
+    process.stdin.flush()
+    answer: _Answer = pickle.load(process.stdout)
+    return answer
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return kept | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def _read(found: dict[str, Any]) -> Compiled:
@@ -182,9 +216,43 @@ def _sentence_and_line(error: BaseException | None, names: Mapping[str, object])
     return re.split(r"[.!;] |\n|\\n", said)[0], line
 
 
-def main() -> None:
-    """Compile for the process that asks."""
-    source, calls = pickle.load(sys.stdin.buffer)
+def keep() -> None:
+    """Compile for the process that asks, each time in a fork of this one, until it asks no more."""
+    import torch  # noqa: F401
+    import triton.compiler  # noqa: F401
+
+    while size := sys.stdin.buffer.read(8):
+        answer = _in_a_fork(sys.stdin.buffer.read(int.from_bytes(size, "big")))
+        pickle.dump(answer, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def _in_a_fork(request: bytes) -> _Answer:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            status = 1
+            try:
+                compile_request(request)
+                status = 0
+            except BaseException:  # whatever ended a process of its own
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        _, ended = os.waitpid(child, 0)
+        out.seek(0)
+        err.seek(0)
+        return os.waitstatus_to_exitcode(ended), out.read(), err.read()
+
+
+def compile_request(request: bytes) -> None:
+    """Compile the launchers of a file, both pickled in the request; print what became of them."""
+    source, calls = pickle.loads(request)
     with redirect_stdout(sys.stderr):  # what the learner's file prints
         module = load_file(Path(source))
         found = {name: _compile_launches(getattr(module, name), arguments) for name, arguments in calls.items()}
@@ -192,4 +260,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    keep() if sys.argv[1:] == ["--keep"] else compile_request(sys.stdin.buffer.read())

@@ -3,11 +3,22 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from mini_kv.labkit.kernels.compiled import Card, Compiled, compile_calls, draw_cards, load_widths, spilled
+from mini_kv.labkit.kernels import compiled
+from mini_kv.labkit.kernels.compiled import (
+    Card,
+    Compiled,
+    compile_calls,
+    draw_cards,
+    kept_compiler,
+    load_widths,
+    spilled,
+)
 from mini_kv.labkit.lab import load_lab
 
 ROOT = Path(__file__).parents[3]
@@ -82,7 +93,16 @@ def torch():
     return torch
 
 
+@pytest.fixture(params=[nullcontext, kept_compiler], ids=["a process each time", "forks of one that is kept"])
+def process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The process that compiles."""
+    with request.param():
+        yield
+    compiled._FOUND.clear()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("process")
 def test_what_no_compiler_takes_is_refused_with_its_line(tmp_path: Path, torch):
     """Seven kernels that run under the interpreter, and one that compiles, all in one file."""
     bodies = {name: body for name, (body, _, _) in REFUSED.items()} | {"right": "    total += tl.load(x + lanes)"}
@@ -96,6 +116,7 @@ def test_what_no_compiler_takes_is_refused_with_its_line(tmp_path: Path, torch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("process")
 def test_a_launcher_that_breaks_down_and_a_process_that_ends(tmp_path: Path, torch):
     """An error of the launcher's own is told without a line; a file that ends Python says with which status."""
     file = tmp_path / "kernels.py"
