@@ -61,7 +61,7 @@ HOSTILE = {
         "PPPP",
     ),
     # What would take everything, or the others' points.
-    "takes all memory": (in_double("x = []", "while True: x.append('x' * 10**7)"), 1, "PPPF"),
+    "takes all memory": (in_double("x = []", "while True: x.append(bytes(10**7))"), 1, "PPPF"),
     "asks for too much memory": (in_double("x = [0] * 10**14"), 1, "PPPF"),
     "a recursion": (in_double("return double(numbers)"), 1, "PPPF"),
     "a recursion that goes on": (
