@@ -3,9 +3,9 @@
     PYTHONPATH=book python -m mini_kv_book.kill_matrix              every lab
     PYTHONPATH=book python -m mini_kv_book.kill_matrix lab-05       this lab; the others stay as recorded
 
-A quarter of a second per mutant, so it is not part of a build: the result is kept, and a test compares it with the
-labs' mutants and tests. It holds what a mutant's author believes and the names of the tests, and no code, so that a
-student's book may show it.
+It takes minutes, so it is not part of a build: the result is kept, and a test compares it with the labs' mutants and
+tests. It holds what a mutant's author believes and the names of the tests, and no code, so that a student's book may
+show it.
 """
 
 import ast

@@ -4,7 +4,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-TWO_GROUPS = """
+SIX_GROUPS = """
 import os
 
 import pytest
@@ -21,7 +21,7 @@ def test_half(half, group):
 def test_both_halves_of_a_group_run_in_one_process(pytester: pytest.Pytester) -> None:
     """As `make audit` runs them. Otherwise each lab is audited twice, and nothing else says so."""
     pytest.importorskip("xdist")
-    pytester.makepyfile(TWO_GROUPS)
+    pytester.makepyfile(SIX_GROUPS)
     done = pytester.runpytest_subprocess("-p", "xdist", "-n", "2", "--dist", "loadgroup", "-rP")
     done.assert_outcomes(passed=12)
     ran = [line.split() for line in done.outlines if line.startswith("half of ")]
