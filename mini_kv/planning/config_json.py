@@ -21,6 +21,9 @@ from mini_kv.planning.config_layers import read_layers, short
 from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
+WEIGHTS_INDEX = "model.safetensors.index.json"
+"""The file beside a config.json that says how many bytes the weights have."""
+MAX_INDEX_BYTES = 1 << 26
 LARGEST = 1_000_000_000
 """The largest number that any other field takes."""
 UNDERSTOOD = {
@@ -79,6 +82,7 @@ def read_config(path: Path) -> dict[str, Any]:
         values["reach"] = config.integer("attention_chunk_size")
     if "state" in layers:
         values["state"] = _state(config)
+    values |= _weights(config)
     return values if num_heads is None else values | _sizes(config, num_heads, layers)
 
 
@@ -116,6 +120,20 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
     if config.get("num_global_key_value_heads") and config.get("attention_k_eq_v"):
         sizes["full_num_kv_heads"] = config.integer("num_global_key_value_heads")
     return sizes
+
+
+def _weights(config: "Config") -> dict[str, Any]:
+    """Return the bytes of the weights, from the index beside the file; all are used unless the model has experts."""
+    has_experts = any("expert" in name and isinstance(value, int) for name, value in config.values.items())
+    share = None if has_experts else 1.0
+    path = config.path.with_name(WEIGHTS_INDEX)
+    if not path.is_file():
+        return {"active_share": share}
+    metadata = read_object(path, _refusal, MAX_INDEX_BYTES).get("metadata")
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ConfigError(f"{path}: metadata.total_size is {short(size)}, it must be a number of bytes")
+    return {"weight_bytes": size, "active_share": share}
 
 
 def _num_kv_shared_layers(config: "Config", layers: list[str]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheSpec
 from mini_kv.core.kv_cache_planning import CACHE_DTYPES, with_cache_dtype
+from mini_kv.planning.cost import CARDS, Card
 from mini_kv.planning.models import Model, load_model, model_names
 from mini_kv.planning.states import GDN_PREFILL_BACKENDS
 
@@ -22,6 +23,8 @@ class Flags:
     tensor_parallel_size: int = 1
     num_speculative_tokens: int = 0
     gdn_prefill_backend: str = "flashinfer"
+    card: Card | None = None
+    """The GPU; `None` if not given. It decides the backend above where that is not given."""
 
     def load(self, name: str) -> tuple[Model, dict[str, KVCacheSpec]]:
         """Return the model of that name or file, and what one card keeps of each layer. Errors: `load_model`'s."""
@@ -54,21 +57,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gdn-prefill-backend",
         choices=list(GDN_PREFILL_BACKENDS),
-        default="flashinfer",
-        help="for gated delta nets (default: flashinfer, as vLLM has it on Hopper and Blackwell; triton elsewhere)",
+        help="for gated delta nets (default: flashinfer, as vLLM has it on Hopper and Blackwell; triton on other GPUs)",
     )
+    parser.add_argument("--gpu", choices=list(CARDS), help="the GPU")
 
 
 def read_flags(args: argparse.Namespace) -> Flags:
     """Return the flags. Raises `ConfigError` for a number out of range."""
     for name, least in (("block_size", 1), ("tensor_parallel_size", 1), ("num_speculative_tokens", 0)):
         check_number(name, getattr(args, name), least)
+    card = CARDS.get(args.gpu)
     return Flags(
         args.block_size,
         args.kv_cache_dtype,
         args.tensor_parallel_size,
         args.num_speculative_tokens,
-        args.gdn_prefill_backend,
+        args.gdn_prefill_backend or ("flashinfer" if card is None or card.exports_states else "triton"),
+        card,
     )
 
 

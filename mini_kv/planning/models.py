@@ -38,6 +38,11 @@ class Model:
     num_heads: int | None = None
     """Query heads per layer."""
     num_parameters: float | None = None
+    """Those that one token uses: of a mixture of experts fewer than there are."""
+    weight_bytes: float | None = None
+    """Bytes of all weights, on all cards together; `None` if nothing says it."""
+    active_share: float | None = None
+    """Share of the weights that one token uses, 0.0 to 1.0; `None` if nothing says it."""
 
 
 def model_names() -> list[str]:
@@ -94,8 +99,17 @@ def load_model(
         {names[i]: specs[kinds[i]] for i in range(num_owners)},
         {names[i]: owners[kinds[i]] for i in range(num_owners, len(kinds))},
         values.get("num_heads"),
-        values.get("num_parameters"),
+        *_weights(values),
     )
+
+
+def _weights(values: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """Return the parameters that a token uses, the bytes of all weights, and the share of them that a token uses."""
+    total = values.get("num_parameters")
+    if total is None:
+        return None, values.get("weight_bytes"), values.get("active_share")
+    active = values.get("num_active_parameters", total)
+    return active, values.get("weight_bytes", BYTES * total), active / total
 
 
 def _kinds(values: dict[str, Any]) -> list[str]:

@@ -1,8 +1,10 @@
 """`mini-kv plan MODEL`: the layout of a model's KV cache in a given amount of memory, before any request."""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
@@ -14,26 +16,36 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from mini_kv.core.kv_cache_planning import (
-    blocks_per_request,
-    bytes_per_block,
-    get_kv_cache_config,
-    get_kv_cache_groups,
-    get_kv_cache_tensors,
-    get_max_concurrency,
-)
-from mini_kv.planning.flags import LARGEST, add_flags, check_number, read_flags
+from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
+from mini_kv.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
+from mini_kv.planning.flags import LARGEST, Flags, add_flags, check_number, read_flags
 from mini_kv.planning.models import Model, load_model
 
-GIB = 2**30
+MEMORY = 16.0
+"""GiB of the cache, if neither a memory nor a GPU is given."""
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
+BAR = 60
+"""Signs of the bar that stands for a card's memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_flags(parser)
-    parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory for the cache (default: 16)")
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="memory of the cache (default: with --gpu, what the weights leave of the share; else 16)",
+    )
+    parser.add_argument("--weights", type=float, metavar="GIB", help="with --gpu: all weights (default: the model's)")
+    parser.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        default=GPU_MEMORY_UTILIZATION,
+        metavar="SHARE",
+        help=f"with --gpu: the share that may be used (default: {GPU_MEMORY_UTILIZATION}, as in vLLM)",
+    )
     parser.add_argument("--max-len", type=int, metavar="N", help="tokens of the longest request (default: the model's)")
     parser.add_argument("--step", type=int, default=8192, metavar="N", help="most tokens per step (default: 8192)")
     parser.add_argument(
@@ -42,34 +54,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="off: keep all tokens of every layer, in one group (default: auto, which is off for chunked attention)",
     )
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; return 0, or 2 with one line on stderr if no plan is possible."""
     try:
-        flags = read_flags(args)
-        check_number("max_len", 1 if args.max_len is None else args.max_len)
-        check_number("step", args.step)
-        if not 0 < args.memory <= LARGEST:  # which NaN is not
-            raise ConfigError(f"--memory is {args.memory:g}, it must be above 0 and at most {LARGEST:,} GiB")
-        model, specs = flags.load(args.model)
-        max_len = args.max_len if args.max_len is not None else model.max_model_len
-        if max_len is None:
-            raise ConfigError(f"{args.model} does not say max_position_embeddings: give --max-len")
-        groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=HYBRID[args.hybrid])
-        lines = _plan_lines(model, groups, int(args.memory * GIB), max_len, args.step)
-        whole = load_model(args.model, flags.block_size).kv_cache_spec
-        print("\n".join([*_lines_of_cut(whole, flags.tensor_parallel_size), *lines]))
+        fit = plan(args)
+        lines = [*_lines_of_cut(args.model, fit.flags), *_plan_lines(fit)]
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)
         return 2
+    print(json.dumps(as_dict(fit), indent=2) if args.json else "\n".join(lines))
     return 0
 
 
-def _lines_of_cut(specs: dict[str, KVCacheSpec], size: int) -> list[str]:
+def plan(args: argparse.Namespace) -> Fit:
+    """Return the plan for the arguments. Raises `ConfigError` for one that cannot be used, or if there is no plan."""
+    flags = read_flags(args)
+    check_number("max_len", 1 if args.max_len is None else args.max_len)
+    check_number("step", args.step)
+    model, specs = flags.load(args.model)
+    max_len = args.max_len if args.max_len is not None else model.max_model_len
+    if max_len is None:
+        raise ConfigError(f"{args.model} does not say max_position_embeddings: give --max-len")
+    return make_fit(
+        model,
+        flags,
+        specs,
+        _memory(args, model, flags),
+        max_len=max_len,
+        step=args.step,
+        disable_hybrid=HYBRID[args.hybrid],
+    )
+
+
+def _memory(args: argparse.Namespace, model: Model, flags: Flags) -> Memory:
+    """Return the memory that the arguments ask for."""
+    for name in ("memory", "weights"):
+        gib = getattr(args, name)
+        if gib is not None and not 0 < gib <= LARGEST:  # which NaN is not
+            raise ConfigError(f"--{name} is {gib:g}, it must be above 0 and at most {LARGEST:,} GiB")
+    if not 0 < args.gpu_memory_utilization <= 1:
+        raise ConfigError(f"--gpu-memory-utilization is {args.gpu_memory_utilization:g}, it must be above 0, at most 1")
+    if flags.card is None:
+        return Memory(int((MEMORY if args.memory is None else args.memory) * GIB))
+    weights, cards = None if args.weights is None else args.weights * GIB, flags.tensor_parallel_size
+    if args.memory is not None:
+        return on_card(int(args.memory * GIB), flags.card, model, cards, weights)
+    return memory_of(flags.card, model, cards, args.gpu_memory_utilization, weights)
+
+
+def _lines_of_cut(name: str, flags: Flags) -> list[str]:
     """Return what a cut over cards does to keys and values; nothing for one card."""
+    size = flags.tensor_parallel_size
     if size == 1:
         return []
+    specs = load_model(name, flags.block_size).kv_cache_spec
     if all(isinstance(spec, MLAAttentionSpec) for spec in specs.values()):
         return [f"one of {size} cards: a latent vector serves all heads, so each is kept on every card", ""]
     heads = sorted({spec.num_kv_heads for spec in specs.values() if isinstance(spec, AttentionSpec)})
@@ -81,36 +122,35 @@ def _lines_of_cut(specs: dict[str, KVCacheSpec], size: int) -> list[str]:
     return [f"one of {size} cards, with {kept} KV heads per layer{said}", ""]
 
 
-def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, max_len: int, step: int) -> list[str]:
-    """Return the lines of the plan: one per group, then the totals, then the tensors."""
-    config = get_kv_cache_config(groups, memory)
+def _plan_lines(fit: Fit) -> list[str]:
+    """Return the lines of the plan: the answer, one per group, then the totals, then the tensors."""
+    groups, memory, model = fit.groups, fit.memory, fit.model
     size = max(len(group.layer_names) for group in groups)
-    concurrency = get_max_concurrency(config, max_len, step)
     lines = [
-        _fits(concurrency, max_len, memory),
+        fits(fit),
+        *_bar(memory),
         f"{model.title}: {sum(len(g.layer_names) for g in groups)} layers own KV, {len(model.kv_sharing)} share it",
         "",
     ]
     for group_id, group in enumerate(groups):
         spec, num_layers = group.kv_cache_spec, len(group.layer_names)
-        most = spec.max_admission_blocks_per_request(step, max_len)
+        most = spec.max_admission_blocks_per_request(fit.step, fit.max_len)
         padding = f" + {size - num_layers} empty" if num_layers < size else ""
         layers = f"{num_layers} layers{padding}"
         lines.append(
             f"group {group_id}  {layers:<20}  {describe(spec):<18}  blocks of {spec.block_size} tokens,"
             f" at most {most:,} a request"
         )
-    per_block = bytes_per_block(groups)
     num_places = size * len(groups)
     num_empty = num_places - sum(len(group.layer_names) for group in groups)
-    per_request = blocks_per_request(groups, max_len, step)
     lines += [
         "",
-        f"block        {per_block:,} bytes: {size} layers of {groups[0].kv_cache_spec.page_size_bytes:,}",
-        f"pool         {config.num_blocks:,} blocks in {memory / GIB:g} GiB, one of them the null block",
-        f"request      of {max_len:,} tokens, in steps of at most {step:,}: at most {per_request:,} blocks,"
-        f" {per_request * per_block / GIB:.2f} GiB",
-        f"concurrency  {concurrency:.2f} such requests at once",
+        f"block        {fit.bytes_per_block:,} bytes: {size} layers of {groups[0].kv_cache_spec.page_size_bytes:,}",
+        f"pool         {fit.config.num_blocks:,} blocks in {_gib(memory.kv)} GiB, one of them the null block",
+        f"request      of {fit.max_len:,} tokens, in steps of at most {fit.step:,}: at most"
+        f" {fit.blocks_per_request:,} blocks, {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB",
+        f"concurrency  {fit.concurrency:.2f} such requests at once",
+        *([f"speed        {text}"] if (text := speed(fit)) else []),
         f"padding      {num_empty} of {num_places} places are empty: {100 * num_empty / num_places:.1f} %",
         "",
         *_tensor_lines(groups, model.kv_sharing),
@@ -120,12 +160,71 @@ def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, m
     return lines
 
 
-def _fits(concurrency: float, max_len: int, memory: int) -> str:
+def fits(fit: Fit) -> str:
     """Return the answer in a sentence."""
-    if concurrency < 1:
-        return f"A request of {max_len:,} tokens does not fit in {memory / GIB:g} GiB."
-    requests = "1 request" if int(concurrency) == 1 else f"{int(concurrency):,} requests"
-    return f"Room for {requests} of {max_len:,} tokens in {memory / GIB:g} GiB."
+    card, cards = fit.memory.card, fit.flags.tensor_parallel_size
+    where = f"in {_gib(fit.memory.kv)} GiB"
+    if card is not None:
+        where = f"on one {card.name}" if cards == 1 else f"on {cards} {card.name}"
+    if fit.concurrency < 1:
+        return f"A request of {fit.max_len:,} tokens does not fit {where}."
+    requests = "1 request" if int(fit.concurrency) == 1 else f"{int(fit.concurrency):,} requests"
+    return f"Room for {requests} of {fit.max_len:,} tokens {where}."
+
+
+def speed(fit: Fit) -> str:
+    """Return the bound of tokens per second in a sentence; an empty string if the card or the weights are not known."""
+    batch, card = int(fit.concurrency), fit.memory.card
+    one, all_of_them = fit.tokens_per_second(1), fit.tokens_per_second(batch)
+    if one is None or all_of_them is None or card is None:
+        return ""
+    return (
+        f"at most {all_of_them:,.0f} tokens/s from {batch:,} such requests, {one:,.0f} from one: a step reads the"
+        f" weights and the cache at {card.bandwidth / 1e12:g} TB/s"
+    )
+
+
+def _bar(memory: Memory) -> list[str]:
+    """Return a bar of what a card's memory is used for, and its key; nothing if the card is not known."""
+    if memory.card is None:
+        return []
+    weights, kv = (round(BAR * part / memory.card.memory) for part in (memory.weights, memory.kv))
+    parts = {"# weights": memory.weights, "= KV cache": memory.kv, ". left": memory.rest}
+    key = "   ".join(f"{name} {part / 1e9:,.1f} GB" for name, part in parts.items())
+    return ["", f"|{('#' * weights + '=' * kv).ljust(BAR, '.')[:BAR]}|  {memory.card.memory / 1e9:g} GB", f" {key}", ""]
+
+
+def _gib(num_bytes: int) -> str:
+    """Return a number of GiB without needless digits."""
+    return f"{round(num_bytes / GIB, 2):g}"
+
+
+def as_dict(fit: Fit) -> dict[str, Any]:
+    """Return all figures by name."""
+    memory = fit.memory
+    return {
+        "model": fit.model.title,
+        "gpu": None if memory.card is None else memory.card.name,
+        "gpu_bytes": None if memory.card is None else memory.card.memory,
+        "weight_bytes": memory.weights or None,
+        "kv_cache_bytes": memory.kv,
+        "block_bytes": fit.bytes_per_block,
+        "num_blocks": fit.config.num_blocks,
+        "max_len": fit.max_len,
+        "blocks_per_request": fit.blocks_per_request,
+        "concurrency": fit.concurrency,
+        "tokens_per_second_of_one": fit.tokens_per_second(1),
+        "tokens_per_second_of_all": fit.tokens_per_second(int(fit.concurrency)),
+        "groups": [
+            {
+                "layers": list(group.layer_names),
+                "keeps": describe(group.kv_cache_spec),
+                "block_size": group.kv_cache_spec.block_size,
+            }
+            for group in fit.groups
+        ],
+        "source": fit.model.source,
+    }
 
 
 def describe(spec: KVCacheSpec) -> str:
