@@ -16,9 +16,11 @@ from datetime import date
 from pathlib import Path
 
 _REPO = Path("/repo")
-_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py")
-PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/tests/skips.py")
-PACKAGES = ("core", "policy", "events", "viz", "labkit")
+_PYTHON_OF_THE_PAGE = ("lab_page.py", "puzzle_page.py", "plan_page.py")
+PARTS = ("conftest.py", "pyproject.toml", "mini_kv/__init__.py", "mini_kv/strict_json.py", "mini_kv/tests/skips.py")
+PACKAGES = ("core", "policy", "events", "viz", "labkit", "planning")
+_OF_TRACES = ("__init__", "runs", "prompt_hashes", "readers/__init__", "readers/mooncake", "readers/token_request")
+"""Modules of mini_kv.traces that `why` imports, beside the command itself."""
 _OF_A_LAB = ("lab.toml", "test_lab.py", "hints.toml", "fingerprints.json")
 """No starter: the page brings the learner's text."""
 _OF_NO_USE = re.compile(r"pygments/(lexers|styles|formatters)/(?!__init__|_mapping|python|diff|default|terminal\.)")
@@ -32,7 +34,11 @@ def course() -> Files:
     paths = [_REPO / part for part in PARTS]
     for package in PACKAGES:
         paths += [path for path in (_REPO / "mini_kv" / package).rglob("*.py") if path.parent.name != "grading"]
+    paths += [
+        _REPO / f"mini_kv/traces/{name}.py" for name in (*_OF_TRACES, "commands/__init__", "commands/why_command")
+    ]
     paths += _REPO.glob("mini_kv/events/puzzles/*.toml")
+    paths += _REPO.glob("mini_kv/planning/*.toml")
     paths += _REPO.glob("mini_kv/viz/languages/*.json")
     for folder in _REPO.glob("labs/lab-*"):
         paths += of_a_lab(folder) if folder.name not in closed() else [folder / "lab.toml"]
@@ -85,7 +91,7 @@ def licences() -> bytes:
 
 
 def library() -> Files:
-    """Return Python's library: what a lab and a puzzle import as bytecode, the rest as source, which is smaller."""
+    """Return Python's library: what the pages import as bytecode, the rest as source, which is smaller."""
     zipfile.ZipFile("/out/course.zip").extractall("/course")
     os.chdir("/course")
     sys.path[:0] = ["/course", "/course/packages"]
@@ -94,6 +100,7 @@ def library() -> Files:
     if not answer["lines"]:
         raise SystemExit(f"what was packed cannot run lab-05:\n{answer['report']}")
     importlib.import_module("puzzle_page").look("twins", [])
+    importlib.import_module("plan_page").answer('{"model": "qwen-3.5-4b", "prompt-tokens": "480"}')
     archive = "/lib/python314.zip/"
     origins = [module.__spec__.origin or "" for module in sys.modules.values() if module.__spec__ is not None]
     used = {origin.removeprefix(archive) for origin in origins if origin.startswith(archive)}

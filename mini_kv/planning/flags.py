@@ -77,7 +77,7 @@ def read_flags(args: argparse.Namespace) -> Flags:
     )
 
 
-def check_number(name: str, value: int, least: int = 1) -> None:
+def check_number(name: str, value: int, least: int = 1, most: int = LARGEST) -> None:
     """Raise `ConfigError` if an option's number is out of range."""
-    if not least <= value <= LARGEST:
-        raise ConfigError(f"--{name.replace('_', '-')} is {value}, it must be from {least} to {LARGEST:,}")
+    if not least <= value <= most:
+        raise ConfigError(f"--{name.replace('_', '-')} is {value}, it must be from {least} to {most:,}")

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan; return 0, or 2 with one line on stderr if no plan is possible."""
     try:
         fit = plan(args)
-        lines = [*_lines_of_cut(args.model, fit.flags), *_plan_lines(fit)]
+        lines = [*lines_of_cut(args.model, fit.flags), *_plan_lines(fit)]
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)
         return 2
@@ -105,7 +105,7 @@ def _memory(args: argparse.Namespace, model: Model, flags: Flags) -> Memory:
     return memory_of(flags.card, model, cards, args.gpu_memory_utilization, weights)
 
 
-def _lines_of_cut(name: str, flags: Flags) -> list[str]:
+def lines_of_cut(name: str, flags: Flags) -> list[str]:
     """Return what a cut over cards does to keys and values; nothing for one card."""
     size = flags.tensor_parallel_size
     if size == 1:
@@ -165,7 +165,7 @@ def fits(fit: Fit) -> str:
     card, cards = fit.memory.card, fit.flags.tensor_parallel_size
     where = f"in {_gib(fit.memory.kv)} GiB"
     if card is not None:
-        where = f"on one {card.name}" if cards == 1 else f"on {cards} {card.name}"
+        where = f"on one {card.name}" if cards == 1 else f"on {cards} {card.name} GPUs"
     if fit.concurrency < 1:
         return f"A request of {fit.max_len:,} tokens does not fit {where}."
     requests = "1 request" if int(fit.concurrency) == 1 else f"{int(fit.concurrency):,} requests"

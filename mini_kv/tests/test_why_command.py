@@ -87,7 +87,7 @@ def test_plain_attention_needs_no_explanation(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["llama-3-8b", "--prompt-tokens", "0"], "--prompt-tokens is 0, it must be from 1 to 1,000,000,000"),
+        (["llama-3-8b", "--prompt-tokens", "0"], "--prompt-tokens is 0, it must be from 1 to 10,000,000"),
         (["llama-3-8b", "--tensor-parallel-size", "3"], "full has 8 KV heads: 3 cards cannot share them evenly"),
         (["no-such"], "unknown model 'no-such'; choose from"),
     ],

@@ -6,6 +6,7 @@
   for (const [element, script] of [
     ["kv-lab[python]", "kv_lab.js"],
     ["kv-puzzle[python]", "kv_puzzle.js"],
+    ["kv-plan[python]", "kv_plan.js"],
     [".kv-instrument", "kv_instrument.js"],
   ]) {
     if (document.querySelector(element)) import(new URL(script, HERE).href);

@@ -16,6 +16,8 @@ from mini_kv.planning.flags import Flags, add_flags, check_number, read_flags
 from mini_kv.traces.prompt_hashes import Prompt
 from mini_kv.traces.runs import Setup, run_prompts
 
+LONGEST = 10_000_000
+"""Tokens of the longest prompt: its blocks are made and looked up one by one."""
 TAIL = 1_000
 """Tokens that each request has of its own, after those that requests share."""
 
@@ -37,19 +39,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the answer; return 0, or 2 with one line on stderr if the model or an option cannot be used."""
     try:
-        flags = read_flags(args)
-        for num_tokens in args.prompt_tokens:
-            check_number("prompt_tokens", num_tokens)
-        blocks = plan_blocks(args.model, flags)
-        rows = [hits_of(blocks, num_tokens) for num_tokens in args.prompt_tokens]
+        blocks, rows = answered(args)
     except ConfigError as error:
         print(f"mini-kv why: {error}", file=sys.stderr)
         return 2
     if args.json:
         print(json.dumps(as_dict(blocks, rows), indent=2))
     else:
-        print("\n".join([*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, flags, blocks)]))
+        print("\n".join([*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks.flags, blocks)]))
     return 0
+
+
+def answered(args: argparse.Namespace) -> tuple["Blocks", list["Hits"]]:
+    """Return the model's blocks and what each length of prompt finds. Raises `ConfigError` for a wrong argument."""
+    flags = read_flags(args)
+    for num_tokens in args.prompt_tokens:
+        check_number("prompt_tokens", num_tokens, most=LONGEST)
+    blocks = plan_blocks(args.model, flags)
+    return blocks, [hits_of(blocks, num_tokens) for num_tokens in args.prompt_tokens]
 
 
 @dataclass(frozen=True, slots=True)

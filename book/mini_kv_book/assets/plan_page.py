@@ -1,0 +1,193 @@
+"""Answers the page "Will it fit?": `mini-kv plan` and `mini-kv why` for what the reader has chosen.
+
+`kv_lab_worker.js` loads this file into Pyodide and calls `answer`; the fence calls it, too, for what the page shows
+first. The page's fields are arguments of these commands, so that the commands it shows are what it has computed.
+"""
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mini_kv.core.errors import ConfigError
+from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
+from mini_kv.planning import plan_command
+from mini_kv.planning.fit import Fit
+from mini_kv.planning.plan_command import describe
+from mini_kv.traces.commands import why_command
+from mini_kv.traces.commands.why_command import Blocks
+
+CONFIG = "config.json"
+"""The name under which the reader's own file is known in answers and commands."""
+IN_BOTH = (
+    "gpu",
+    "tensor-parallel-size",
+    "kv-cache-dtype",
+    "block-size",
+    "num-speculative-tokens",
+    "gdn-prefill-backend",
+)
+"""Fields that are arguments of both commands."""
+IN_PLAN = ("max-len", "memory", "weights", "gpu-memory-utilization")
+IN_WHY = ("prompt-tokens",)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def answer(fields: str) -> str:
+    """Return as JSON what `plan` and `why` say, each with its command, or the sentence in which it refuses.
+
+    `fields`: JSON, an object of strings by the names above; and `model`, or `config`, the text of a config.json. An
+    empty field is left out of the commands.
+    """
+    given: dict[str, str] = json.loads(fields)
+    model = given.get("model", "")
+    if given.get("config"):
+        model = CONFIG
+        Path(CONFIG).write_text(given["config"], encoding="utf-8")
+    plan, why = ([model, *_arguments(given, (*IN_BOTH, *own))] for own in (IN_PLAN, IN_WHY))
+    return json.dumps(
+        {
+            "plan": _answered("plan", plan, plan_command.add_arguments, _plan),
+            "why": _answered("why", why, why_command.add_arguments, _why),
+        }
+    )
+
+
+def _arguments(given: dict[str, str], names: Sequence[str]) -> list[str]:
+    """Return the fields that are not empty as arguments."""
+    return [
+        word
+        for name in names
+        for values in [given.get(name, "").replace(",", " ").split()]
+        if values
+        for word in (f"--{name}", *values)
+    ]
+
+
+def _answered(
+    verb: str,
+    arguments: Sequence[str],
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    compute: Callable[[argparse.Namespace], dict[str, Any]],
+) -> dict[str, Any]:
+    """Return what a command computes, or its error, beside the command."""
+    command = {"command": f"mini-kv {shlex.join([verb, *arguments])}"}
+    parser = _Parser(add_help=False)
+    add_arguments(parser)
+    try:
+        return command | compute(parser.parse_args(arguments))
+    except ConfigError as error:
+        return command | {"error": str(error)}
+
+
+def _plan(args: argparse.Namespace) -> dict[str, Any]:
+    fit = plan_command.plan(args)
+    memory = fit.memory
+    return {
+        "fits": plan_command.fits(fit),
+        "speed": plan_command.speed(fit),
+        "cut": " ".join(plan_command.lines_of_cut(args.model, fit.flags)).strip(),
+        "card": memory.card and {"name": memory.card.name, "bytes": memory.card.memory},
+        "weights": memory.weights,
+        "kv": memory.kv,
+        "rest": memory.rest,
+        "figures": [
+            ["blocks in the pool", f"{fit.config.num_blocks:,}"],
+            ["bytes per block", f"{fit.bytes_per_block:,}"],
+            [f"blocks per request of {fit.max_len:,} tokens", f"{fit.blocks_per_request:,}"],
+            ["such requests at once", f"{fit.concurrency:,.2f}"],
+        ],
+        "layers": _layers(fit),
+        "groups": _groups(fit),
+        "page_bytes": fit.groups[0].kv_cache_spec.page_size_bytes,
+        "source": fit.model.source,
+    }
+
+
+def _layers(fit: Fit) -> list[dict[str, Any]]:
+    """Return each layer in the model's order: its kind, its group, and the share of a block's bytes that it fills."""
+    group_of = {name: number for number, group in enumerate(fit.groups) for name in group.layer_names}
+    page = fit.groups[0].kv_cache_spec.page_size_bytes
+    return [
+        {
+            "name": name,
+            "kind": _kind(spec),
+            "group": group_of[name],
+            "filled": _filled(spec, fit, group_of[name]) / page,
+        }
+        for name, spec in fit.specs.items()
+    ]
+
+
+def _filled(spec: KVCacheSpec, fit: Fit, group: int) -> int:
+    """Return the bytes that a layer fills of its part of a block; the rest is padding."""
+    if not isinstance(spec, AttentionSpec):
+        return spec.page_size_bytes
+    return spec.page_size_bytes // spec.block_size * fit.groups[group].kv_cache_spec.block_size
+
+
+def _groups(fit: Fit) -> list[dict[str, Any]]:
+    """Return each group: how many layers, what each keeps, and what a block holds of them."""
+    rows = []
+    for group in fit.groups:
+        kept, own = group.kv_cache_spec, fit.specs[group.layer_names[0]]
+        if isinstance(own, AttentionSpec):
+            holds = f"{kept.block_size:,} tokens of {own.page_size_bytes // own.block_size:,} bytes"
+        else:
+            holds = f"one state of {own.page_size_bytes:,} bytes"
+        rows.append({"layers": len(group.layer_names), "kind": _kind(own), "keeps": describe(own), "holds": holds})
+    return rows
+
+
+def _kind(spec: KVCacheSpec) -> str:
+    """Return how a layer is drawn: `state`, `full` (all tokens are kept) or `part` (of a window or a chunk)."""
+    if isinstance(spec, MambaSpec):
+        return "state"
+    return "full" if describe(spec) in ("full attention", "latent vectors") else "part"
+
+
+def _why(args: argparse.Namespace) -> dict[str, Any]:
+    blocks, rows = why_command.answered(args)
+    return {
+        "said": why_command.answer(blocks),
+        "helps": _joined(why_command.help_of_flags(args.model, blocks.flags, blocks)[2:]),
+        "unit": blocks.unit,
+        "shortest": blocks.shortest,
+        "rows": why_command.as_dict(blocks, rows)["prompts"],
+        "verdict": _verdict(blocks, rows),
+    }
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a list, each without its columns; a remark in brackets ends the line before it."""
+    joined: list[str] = []
+    for line in lines:
+        flag, _, effect = line.strip().partition("  ")
+        if flag.startswith("("):
+            joined[-1] += f" {flag}"
+        else:
+            joined.append(f"{flag}: {effect.strip()}")
+    return joined
+
+
+def _verdict(blocks: Blocks, rows: Sequence[why_command.Hits]) -> str:
+    """Return in a sentence what requests that share the first prefix find."""
+    if not rows:
+        return ""
+    row = rows[0]
+    shared = f"{row.num_tokens:,} shared tokens"
+    if row.num_tokens < blocks.shortest - 1:
+        more = " and the one that drafts take off" if blocks.flags.num_speculative_tokens else ""
+        return f"{shared} are shorter than a block of {blocks.unit:,}{more}: nothing can be found."
+    if not row.third:
+        return f"Of {shared}, nothing is found."
+    which = "second" if row.second == row.third else "third"
+    rest = row.num_tokens - row.third
+    found = f"{row.third:,} and computes the other {rest:,} again" if rest else "all of them"
+    return f"Of {shared}, the {which} request finds {found}."

@@ -1,0 +1,210 @@
+"""The page "Will it fit?" in a real browser: first answer, changes, a pasted file, the address, a phone, no scripts."""
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.tests.golden.planning import planning_rows
+
+DOCS = Path(__file__).parents[3] / "book" / "docs"
+PACKED = DOCS / "assets" / "kv-lab"
+PHONE = {"width": 390, "height": 844, "has_touch": True}
+QWEN = next(row["config"] for row in planning_rows() if row["name"] == "Qwen3.5-4B")
+
+pytestmark = pytest.mark.browser
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,">
+<title>Will it fit?</title>
+<style>:root {{ color-scheme: light dark }} body {{ margin: 0; background: light-dark(#fff, #121212);
+color: light-dark(#111, #eee) }}</style>
+<main><h1>Will it fit?</h1><h2>Ask</h2>{element}</main>
+<script src="assets/kv_page.js"></script>
+</html>
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A page with the element, made by the book's fence from the book's own cases, and what it loads."""
+    why = "the planner in the page: the book's packages are missing; `make site` gets them"
+    plan = pytest.importorskip("mini_kv_book.plan", reason=why)
+    with_policy = importlib.import_module("mini_kv_book.policy").with_policy  # what the book's pages let run
+    lab = importlib.import_module("mini_kv_book.lab")
+    if lab.megabytes() is None:
+        pytest.skip("the planner in the page: Python is not packed for it; `make test` does it where npm is")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(PACKED, folder / "assets" / "kv-lab")
+    for name in lab.SCRIPTS:
+        shutil.copy(lab.ASSETS / name, folder / "assets" / name)
+    body = (DOCS / "fit.md").read_text(encoding="utf-8").split("```kv-plan\n")[1].split("\n```")[0]
+    cases = [plan.case_of(line) for line in body.splitlines()]
+    for file, size in (("index", lab.megabytes()), ("bare", None)):
+        page = PAGE.format(element=plan.element(cases, size))
+        (folder / f"{file}.html").write_text(with_policy(page), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def show(site, serve, open_page):
+    """A function that opens the page with an address, waits for its answer, and returns it."""
+    address = serve(site)
+
+    def shown(fragment="", **options):
+        page = open_page(f"{address}/index.html{fragment}", **options)
+        page.locator("kv-plan .big").first.wait_for()
+        wait(page)
+        return page
+
+    return shown
+
+
+def wait(page):
+    """Wait until the engine has answered."""
+    page.wait_for_selector("kv-plan[running]", state="detached", timeout=60_000)
+
+
+def fill(page, label, value):
+    """Type into the field of that label, or choose, and wait for the answer."""
+    field = page.get_by_label(label, exact=True)
+    if field.evaluate("field => field.tagName") == "SELECT":
+        field.select_option(value)
+    else:
+        field.fill(value)
+    wait(page)
+
+
+def said(page):
+    """Return the large sentences, and the problems."""
+    return page.locator("kv-plan :is(.big, .problem)").all_inner_texts()
+
+
+def test_the_first_answer_needs_no_python(show):
+    page = show()
+    assert said(page) == [
+        "Room for 54 requests of 32,768 tokens on one A100 80GB.",
+        "480 shared tokens are shorter than a block of 528: nothing can be found.",
+    ]
+    assert page.locator("kv-plan .memory .part").all_inner_texts() == [
+        "weights\n8.0 GB",
+        "KV cache\n65.6 GB",
+        "left\n6.4 GB",
+    ]
+    assert page.locator("kv-plan svg g").count() == 32
+    assert page.workers == []
+
+
+def test_a_longer_prefix_is_found_from_the_third_request_on(show):
+    page = show()
+    fill(page, "Tokens that requests share", "979")
+    assert said(page)[1] == "Of 979 shared tokens, the third request finds 528 and computes the other 451 again."
+    assert page.locator("kv-plan td").all_inner_texts() == ["528", "0", "528"]
+    assert page.locator("kv-plan .piece").all_inner_texts() == ["528", "451"]
+    assert page.locator("kv-plan .piece.found").all_inner_texts() == ["528"]
+
+
+def test_the_slider_moves_the_prefix(show):
+    page = show()
+    slider = page.get_by_role("slider", name="Shared tokens")
+    slider.focus()
+    for _ in range(49):
+        slider.press("ArrowRight")
+    wait(page)
+    assert page.get_by_label("Tokens that requests share", exact=True).input_value() == "529"
+    assert said(page)[1] == "Of 529 shared tokens, the third request finds 528 and computes the other 1 again."
+
+
+def test_each_case_is_answered_as_the_terminal_answers_it(show, capsys):
+    page = show()
+    buttons = page.get_by_role("group", name="Cases").get_by_role("button")
+    assert buttons.count() == 5
+    for number in range(5):
+        buttons.nth(number).click()
+        wait(page)
+        plan, why = page.locator("kv-plan section pre").all_inner_texts()
+        assert main(plan.split()[1:]) == 0
+        assert said(page)[0] in capsys.readouterr().out
+        assert main([*why.split()[1:], "--json"]) == 0
+        row = json.loads(capsys.readouterr().out)["prompts"][0]
+        found = [f"{row[name]:,}" for name in ("same_prompt", "second_to_share", "third_to_share")]
+        assert page.locator("kv-plan td").all_inner_texts() == found
+    assert len(page.workers) == 1
+
+
+def test_a_pasted_config_is_read_and_stays_in_the_address(show, serve, site, open_page):
+    """Nothing is sent: `open_page` fails a page that asks another machine. A second window reads the address."""
+    page = show()
+    fill(page, "Model", "")
+    assert page.locator("kv-plan .status").inner_text() == "Paste a config.json, or open one. It stays in this page."
+    fill(page, "Its text", json.dumps(QWEN))
+    assert said(page)[0] == "nothing says how large the weights of qwen3_5_text are: give --weights"
+    fill(page, "GPU", "")
+    assert said(page)[0].startswith("Room for ")
+    assert said(page)[1] == "480 shared tokens are shorter than a block of 576: nothing can be found."
+    page.wait_for_function("location.hash.includes('config=')")
+    other = show(page.evaluate("location.hash"))
+    assert said(other) == said(page)
+    assert json.loads(other.get_by_label("Its text", exact=True).input_value()) == QWEN
+
+
+def test_a_file_is_opened(show, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "num_hidden_layers": 2, "kv_surprise": 3}')
+    page = show()
+    fill(page, "Model", "")
+    page.get_by_label("Open a config.json").set_input_files(path)
+    page.locator("kv-plan .problem").first.wait_for()
+    refusal = "config.json: it has kv_surprise, which plan does not model yet"
+    assert said(page) == [refusal, refusal]
+
+
+def test_a_wrong_field_is_named_and_the_next_right_one_is_answered(show):
+    page = show()
+    fill(page, "Longest request, tokens", "many")
+    assert said(page)[0] == "argument --max-len: invalid int value: 'many'"
+    fill(page, "Longest request, tokens", "65536")
+    assert said(page)[0] == "Room for 28 requests of 65,536 tokens on one A100 80GB."
+
+
+def test_fast_typing_ends_with_the_last_words_answer(show):
+    page = show()
+    field = page.get_by_label("Tokens that requests share", exact=True)
+    for number in ("1", "10", "105", "1056"):
+        field.fill(number)
+    wait(page)
+    assert said(page)[1] == "Of 1,056 shared tokens, the third request finds all of them."
+
+
+def test_the_address_opens_the_question(show):
+    page = show(
+        "#model=nemotron-3-super-120b-a12b&gpu=h200&tensor-parallel-size=2&kv-cache-dtype=fp8&prompt-tokens=9000"
+    )
+    assert said(page)[1] == "Of 9,000 shared tokens, the second request finds 8,320 and computes the other 680 again."
+    assert page.get_by_label("GPU", exact=True).input_value() == "h200"
+
+
+def test_an_address_that_is_none_of_the_page_s_changes_nothing(show):
+    for fragment in ("#other", "#config=%%%", "#model="):
+        page = show(fragment)
+        assert page.locator("kv-plan svg g").count() == 32
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_accessible_and_fits_a_phone(show, axe, dark):
+    page = show(**PHONE, dark=dark)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert axe(page) == []
+
+
+def test_without_scripts_the_sentences_and_commands_are_there(site, serve, open_page):
+    page = open_page(f"{serve(site)}/bare.html", java_script_enabled=False)
+    text = page.locator("kv-plan").inner_text()
+    assert "480 shared tokens are shorter than a block of 528: nothing can be found." in text
+    assert "mini-kv why qwen-3.5-4b --gpu a100 --prompt-tokens 480" in text

@@ -1,0 +1,112 @@
+"""The Python that answers the page "Will it fit?": the same sentences and figures as the two commands."""
+
+import json
+import shlex
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mini_kv.cli import main
+from mini_kv.planning.models import model_names
+
+CASE = {"model": "qwen-3.5-4b", "gpu": "a100", "max-len": "32768", "prompt-tokens": "480"}
+
+
+@pytest.fixture(scope="module")
+def page() -> ModuleType:
+    why = "the page's Python: the book's packages are missing; `make site` gets them"
+    return pytest.importorskip("mini_kv_book.plan", reason=why).page()
+
+
+def answer(page: ModuleType, **fields: str) -> dict[str, Any]:
+    answered: dict[str, Any] = json.loads(page.answer(json.dumps(fields)))
+    return answered
+
+
+def test_a_prefix_shorter_than_a_block_is_told_from_a_broken_cache(page: ModuleType) -> None:
+    """vllm#40696: blocks of 528 tokens, 480 shared."""
+    told = answer(page, **CASE)
+    assert told["plan"]["fits"] == "Room for 54 requests of 32,768 tokens on one A100 80GB."
+    assert told["why"]["verdict"] == "480 shared tokens are shorter than a block of 528: nothing can be found."
+    assert told["why"]["helps"] == [
+        "--prefix-match-unit N: hits at multiples of N, which must divide 528"
+        " (from vLLM's documentation: mini_kv does not model it)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        ({"prompt-tokens": "528"}, "Of 528 shared tokens, the third request finds all of them."),
+        (
+            {"prompt-tokens": "979"},
+            "Of 979 shared tokens, the third request finds 528 and computes the other 451 again.",
+        ),
+        (
+            {"prompt-tokens": "979", "num-speculative-tokens": "3"},
+            "979 shared tokens are shorter than a block of 544 and the one that drafts take off: nothing can be found.",
+        ),
+        (
+            {"prompt-tokens": "480", "model": "llama-3-8b"},
+            "Of 480 shared tokens, the second request finds all of them.",
+        ),
+        ({"prompt-tokens": ""}, ""),
+    ],
+)
+def test_what_requests_find_is_said_in_a_sentence(page: ModuleType, fields: dict[str, str], verdict: str) -> None:
+    assert answer(page, **CASE | fields)["why"]["verdict"] == verdict
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_the_commands_shown_print_what_the_page_says(
+    page: ModuleType, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = answer(page, **CASE | {"model": model, "gpu": "b200", "tensor-parallel-size": "8"})
+    for verb in ("plan", "why"):
+        assert main(shlex.split(told[verb]["command"])[1:]) == (2 if "error" in told[verb] else 0)
+        captured = capsys.readouterr()
+        said = [f"mini-kv {verb}: {told[verb]['error']}"] if "error" in told[verb] else []
+        assert captured.err.splitlines() == said
+        if not said:
+            said = [told["plan"]["fits"]] if verb == "plan" else told["why"]["said"]
+        assert set(said) <= set((captured.out + captured.err).splitlines())
+
+
+def test_each_layer_is_drawn_in_its_group_and_fills_its_part_of_a_block(page: ModuleType) -> None:
+    """A state of 2,146,304 bytes in 2,162,688; attention fills all of it."""
+    plan = answer(page, **CASE)["plan"]
+    assert [layer["kind"] for layer in plan["layers"]] == ["state", "state", "state", "full"] * 8
+    assert [layer["group"] for layer in plan["layers"]] == [0, 1, 2, 3] * 8
+    assert {layer["filled"] for layer in plan["layers"]} == {2_146_304 / 2_162_688, 1.0}
+    assert [(group["layers"], group["holds"]) for group in plan["groups"]] == [
+        *[(8, "one state of 2,146,304 bytes")] * 3,
+        (8, "528 tokens of 4,096 bytes"),
+    ]
+
+
+def test_a_config_that_was_pasted_is_read_like_a_file(
+    page: ModuleType, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = answer(page, config='{"model_type": "llama", "num_hidden_layers": 2}', memory="1")
+    assert told["plan"]["command"] == "mini-kv plan config.json --memory 1"
+    assert told["plan"]["fits"] == "Room for 15 requests of 2,048 tokens in 1 GiB."
+    told = answer(page, config='{"model_type": "llama", "sparse_blocks": 3}')
+    assert told["plan"]["error"] == told["why"]["error"]
+    assert told["plan"]["error"].startswith("config.json: it has sparse_blocks, which plan does not model yet")
+    assert answer(page, config="{")["plan"]["error"].startswith("config.json: is not JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "verb", "said"),
+    [
+        ({"max-len": "many"}, "plan", "argument --max-len: invalid int value: 'many'"),
+        ({"max-len": "8192 2"}, "plan", "unrecognized arguments: 2"),
+        ({"prompt-tokens": "10000001"}, "why", "--prompt-tokens is 10000001, it must be from 1 to 10,000,000"),
+        ({"model": "no-such"}, "why", "unknown model 'no-such'; choose from llama-3-8b, "),
+        ({"gpu": "l4", "model": "gemma-3-27b"}, "plan", "the weights have 54.0 GB, and 22.1 GB of one L4 may be used:"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(page: ModuleType, fields: dict[str, str], verb: str, said: str) -> None:
+    assert answer(page, **CASE | fields)[verb]["error"].startswith(said)
