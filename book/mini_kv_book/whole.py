@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from mini_kv_book.policy import with_policy
 
 NAME = "whole.html"
-LEFT_OUT = ("api/", "teach/kill-matrix/", "puzzles/")
+LEFT_OUT = ("api/", "teach/kill-matrix/", "puzzles/", "fit/")
 """Pages that are looked up or played, not read."""
 
 ARTICLE = re.compile(r'<article class="md-content__inner md-typeset">(.*?)</article>', re.DOTALL)

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan; return 0, or 2 with one line on stderr if no plan is possible."""
     try:
         fit = plan(args)
-        lines = [*lines_of_cut(args.model, fit.flags), *_plan_lines(fit)]
+        lines = _plan_lines(fit, lines_of_cut(args.model, fit.flags))
     except ConfigError as error:
         print(f"mini-kv plan: {error}", file=sys.stderr)
         return 2
@@ -110,25 +110,25 @@ def lines_of_cut(name: str, flags: Flags) -> list[str]:
     size = flags.tensor_parallel_size
     if size == 1:
         return []
+    each = f"Each of {size} cards keeps"
     specs = load_model(name, flags.block_size).kv_cache_spec
     if all(isinstance(spec, MLAAttentionSpec) for spec in specs.values()):
-        return [f"one of {size} cards: a latent vector serves all heads, so each is kept on every card", ""]
+        return [f"{each} all of it: a latent vector serves all heads.", ""]
     heads = sorted({spec.num_kv_heads for spec in specs.values() if isinstance(spec, AttentionSpec)})
     kept = ", ".join(f"{max(1, number // size)} of {number}" for number in heads)
     short = [number for number in heads if number < size]
-    said = (
-        f"; they have run out: each is kept {size // short[0]} times, and more cards buy no more room" if short else ""
-    )
-    return [f"one of {size} cards, with {kept} KV heads per layer{said}", ""]
+    more = f" Each head is kept {size // short[0]} times: more cards bring no more room." if short else ""
+    return [f"{each} {kept} KV heads per layer.{more}", ""]
 
 
-def _plan_lines(fit: Fit) -> list[str]:
-    """Return the lines of the plan: the answer, one per group, then the totals, then the tensors."""
+def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
+    """Return the lines of the plan: the answer, the cut over cards, one per group, the totals, the tensors."""
     groups, memory, model = fit.groups, fit.memory, fit.model
     size = max(len(group.layer_names) for group in groups)
     lines = [
         fits(fit),
         *_bar(memory),
+        *cut,
         f"{model.title}: {sum(len(g.layer_names) for g in groups)} layers own KV, {len(model.kv_sharing)} share it",
         "",
     ]
@@ -163,7 +163,7 @@ def _plan_lines(fit: Fit) -> list[str]:
 def fits(fit: Fit) -> str:
     """Return the answer in a sentence."""
     card, cards = fit.memory.card, fit.flags.tensor_parallel_size
-    where = f"in {_gib(fit.memory.kv)} GiB"
+    where = f"in {_gib(fit.memory.kv)} GiB{'' if cards == 1 else ' on each card'}"
     if card is not None:
         where = f"on one {card.name}" if cards == 1 else f"on {cards} {card.name} GPUs"
     if fit.concurrency < 1:

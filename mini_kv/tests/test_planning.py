@@ -269,9 +269,9 @@ def test_of_a_latent_vector_the_plan_says_that_every_card_keeps_it(capsys: pytes
     told = []
     for size in ("1", "8"):
         assert main(["plan", "deepseek-v3", "--tensor-parallel-size", size]) == 0
-        told.append(capsys.readouterr().out)
-    said = "one of 8 cards: a latent vector serves all heads, so each is kept on every card\n\n"
-    assert told[1] == said + told[0]
+        told.append(capsys.readouterr().out.splitlines())
+    said = [f"{told[0][0][:-1]} on each card.", "Each of 8 cards keeps all of it: a latent vector serves all heads.", ""]
+    assert told[1] == said + told[0][1:]
 
 
 def test_gemma_3n_shares_with_the_last_of_each_kind() -> None:
@@ -342,10 +342,10 @@ def test_one_card_of_several_keeps_its_heads_and_says_when_they_have_run_out(cap
     assert sizes == {1: 65_536, 2: 32_768, 4: 16_384, 8: 8_192, 16: 8_192}
     assert main(["plan", "llama-3-8b", "--tensor-parallel-size", "2"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("one of 2 cards, with 4 of 8 KV heads per layer\n")
+    assert told.splitlines()[1] == "Each of 2 cards keeps 4 of 8 KV heads per layer."
     assert "pool         16,384 blocks in 16 GiB" in told
     assert main(["plan", "llama-3-8b", "--tensor-parallel-size", "16"]) == 0
-    assert "they have run out: each is kept 2 times, and more cards buy no more room" in capsys.readouterr().out
+    assert "Each head is kept 2 times: more cards bring no more room." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
