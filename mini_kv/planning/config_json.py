@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.planning.config_layers import read_layers, short
+from mini_kv.planning.config_layers import read_indexers, read_layers, short
 from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
@@ -45,6 +45,8 @@ STATE_FIELDS = {
     "attn_layer_offset",
 }
 """Fields that are read where some layers keep a state: which ones."""
+INDEX_FIELDS = {"index_topk_pattern", "indexer_types"}
+"""Fields that are read where layers are sparse: which ones have an indexer."""
 STATE_BYTES = {None: 2, "auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes per number of a recurrent state. A file that does not say it keeps the numbers of the weights."""
 PLAIN: dict[str, Any] = {"mixed": True, "sliding_window_pattern": 0, "kv_lora_rank": 0, "qk_rope_head_dim": 0}
@@ -101,7 +103,12 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
         if set(layers) != {"full"}:
             raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
         vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
-        return {"layers": ["latent"] * len(layers), "num_kv_heads": 1, "head_size": vector}
+        sizes: dict[str, Any] = {"layers": ["latent"] * len(layers), "num_kv_heads": 1, "head_size": vector}
+        if "index_head_dim" in config.implied:  # sparse: each layer has an indexer, or reads another's choice
+            indexers = read_indexers(config, len(layers))
+            kinds = [kind for has_one in indexers for kind in ["latent", *["indexer"] * has_one]]
+            sizes |= {"layers": kinds, "index_bytes": _index_bytes(config)}
+        return sizes
     has_kv_heads = config.get("num_key_value_heads") is not None
     num_kv_heads = config.integer("num_key_value_heads") if has_kv_heads else num_heads
     if num_heads % num_kv_heads:
@@ -116,6 +123,12 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
     if config.get("num_global_key_value_heads") and config.get("attention_k_eq_v"):
         sizes["full_num_kv_heads"] = config.integer("num_global_key_value_heads")
     return sizes
+
+
+def _index_bytes(config: "Config") -> int:
+    """Return the bytes that an indexer keeps per token: numbers of 8 bits, and a scale of 32 bits for each 128."""
+    numbers = config.integer("index_head_dim")
+    return numbers + numbers // 128 * 4
 
 
 def _num_kv_shared_layers(config: "Config", layers: list[str]) -> int:
@@ -201,6 +214,9 @@ class Config:
         """Raise `ConfigError` for fields about the layers that are neither understood nor harmless."""
         read_here = UNDERSTOOD | (implied or {}).keys() - {"mixed", "full_every"}
         harmless = rules["harmless"] + (rules["harmless_with_latent"] if "kv_lora_rank" in read_here else [])
+        if "index_head_dim" in read_here:
+            read_here |= INDEX_FIELDS
+            harmless = harmless + rules["harmless_with_indexer"]
         if self.states:
             read_here |= {*STATE_FIELDS, self.states.get("dtype", "")}
             read_here |= {field for fields in self.states["sizes"].values() for field in fields.split(" * ")}

@@ -3,6 +3,7 @@
 gemma2, sliding_window 4096, no layer_types       window full window full ..    every second layer
 nemotron_h, hybrid_override_pattern "M-M*"        state none state full
 jamba, attn_layer_period 8, attn_layer_offset 4   state state state state full state state state ..
+glm_moe_dsa, index_topk_freq 4                    indexers in layers 0, 1, 5, 9 ..
 falcon_h1                                         full state full state ..      both in every layer
 """
 
@@ -69,6 +70,8 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
     if len(types) != num_layers:
         raise config.error(f"layer_types has {len(types)} entries for {num_layers} layers")
     known = KINDS | STATE_KINDS if config.states else KINDS
+    if "index_head_dim" in config.implied:
+        known = known | {"indexed_attention": "full"}
     for kind in types:
         if kind not in known:
             raise config.error(f"layer_types names {kind[:40]!r}, a kind of layer that plan does not model yet")
@@ -130,6 +133,28 @@ def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[
             f"full_attn_idxs is {short(indices)}, it must be a list of layers from 0 to {num_layers - 1}"
         )
     return ["full" if index in indices else "state" for index in range(num_layers)]
+
+
+def read_indexers(config: "Config", num_layers: int) -> list[bool]:
+    """Return whether each sparse layer has an indexer. One without reads what the indexer before it chose.
+
+    Source: vLLM 0.33, `DeepseekV2MLAAttention` (models/deepseek_v2.py). It does not read `indexer_types`.
+    """
+    pattern = config.get("index_topk_pattern")
+    if pattern is not None:
+        if not isinstance(pattern, str) or not set(pattern) <= {"F", "S"} or len(pattern) != num_layers:
+            raise config.error(f"index_topk_pattern is {short(pattern)}, it must be {num_layers} times F or S")
+        found = [letter == "F" for letter in pattern]
+    else:
+        every = config.integer("index_topk_freq", at_most=MAX_LAYERS)
+        offset = config.integer("index_skip_topk_offset", at_most=MAX_LAYERS)
+        found = [max(layer - offset + 1, 0) % every == 0 for layer in range(num_layers)]
+    types = config.get("indexer_types")
+    if types is not None and types != ["full" if has_one else "shared" for has_one in found]:
+        raise config.error(
+            "indexer_types differs from what index_topk_freq or index_topk_pattern says, which vLLM reads"
+        )
+    return found
 
 
 def short(value: object) -> str:

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 from mini_kv.planning.models import BYTES, load_model
 
 
@@ -61,6 +61,8 @@ def served(name: str, num_parameters: float, num_heads: int) -> Served:
     for spec in specs:
         if not isinstance(spec, FullAttentionSpec):
             raise ConfigError(f"{name} has layers that keep less than everything: this sum is for full attention")
+        if isinstance(spec, MLAAttentionSpec) and spec.cache_role == "indexer":
+            raise ConfigError(f"{name} has layers that read only what an indexer chose: this sum is for full attention")
         kv_bytes += spec.page_size_bytes // spec.block_size
         flops += 4 * num_heads * spec.head_size  # a product and a sum with each number of the key, and of the value
     return Served(name, num_parameters, kv_bytes, flops)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
@@ -13,6 +14,7 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import (
     blocks_per_request,
@@ -106,7 +108,7 @@ def _plan_lines(model: Model, groups: Sequence[KVCacheGroupSpec], memory: int, m
     per_request = blocks_per_request(groups, max_len, step)
     lines += [
         "",
-        f"block        {per_block:,} bytes: {size} layers of {groups[0].kv_cache_spec.page_size_bytes:,}",
+        f"block        {per_block:,} bytes: {_pages(groups, size)}",
         f"pool         {config.num_blocks:,} blocks in {memory / GIB:g} GiB, one of them the null block",
         f"request      of {max_len:,} tokens, in steps of at most {step:,}: at most {per_request:,} blocks,"
         f" {per_request * per_block / GIB:.2f} GiB",
@@ -128,13 +130,26 @@ def _fits(concurrency: float, max_len: int, memory: int) -> str:
     return f"Room for {requests} of {max_len:,} tokens in {memory / GIB:g} GiB."
 
 
+def _pages(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
+    """Return the pages that a block has: as many as the largest group has layers, all equally large, or not."""
+    spec = groups[0].kv_cache_spec
+    if not isinstance(spec, UniformTypeKVCacheSpecs):
+        return f"{size} layers of {spec.page_size_bytes:,}"
+    counts = Counter(layer.page_size_bytes for layer in spec.kv_cache_specs.values())
+    return ", ".join(f"{number} layers of {page:,}" for page, number in counts.items())
+
+
 def describe(spec: KVCacheSpec) -> str:
-    """Return the kind of attention in two words."""
+    """Return the kind of attention in two words, or both kinds of a group that has two."""
     match spec:
+        case UniformTypeKVCacheSpecs():
+            return " and ".join(dict.fromkeys(map(describe, spec.kv_cache_specs.values())))
         case SlidingWindowSpec():
             return f"window of {spec.sliding_window:,}"
         case ChunkedLocalAttentionSpec():
             return f"chunks of {spec.attention_chunk_size:,}"
+        case MLAAttentionSpec(cache_role="indexer"):
+            return "indexer keys"
         case MLAAttentionSpec():
             return "latent vectors"
         case MambaSpec():

@@ -56,6 +56,8 @@ def shape(spec: AttentionSpec) -> tuple[str, int, int, int]:
             return ("window", spec.num_kv_heads, spec.head_size, spec.sliding_window)
         case ChunkedLocalAttentionSpec():
             return ("chunks", spec.num_kv_heads, spec.head_size, spec.attention_chunk_size)
+        case MLAAttentionSpec(cache_role="indexer"):
+            return ("indexer", spec.num_kv_heads, spec.head_size, 0)
         case MLAAttentionSpec():
             return ("latent", spec.num_kv_heads, spec.head_size, 0)
         case _:
@@ -65,7 +67,12 @@ def shape(spec: AttentionSpec) -> tuple[str, int, int, int]:
 def said_by_transformers(config: Any) -> list[tuple[str, int, int, int]]:
     """Return the same from transformers' own configuration; the window of all layers where it lists no kinds."""
     if getattr(config, "kv_lora_rank", None):
-        return [("latent", 1, config.kv_lora_rank + config.qk_rope_head_dim, 0)] * config.num_hidden_layers
+        latent = ("latent", 1, config.kv_lora_rank + config.qk_rope_head_dim, 0)
+        if not hasattr(config, "index_head_dim"):
+            return [latent] * config.num_hidden_layers
+        indexer = ("indexer", 1, config.index_head_dim + 4, 0)  # of 128 numbers, which have one scale
+        has_one = getattr(config, "indexer_types", None) or ["full"] * config.num_hidden_layers
+        return [shape for kind in has_one for shape in [latent, *[indexer] * (kind == "full")]]
     if STATES.get(config.model_type, {}).get("layout") == "no attention":
         return []
     kinds = getattr(config, "layer_types", None)
