@@ -70,6 +70,8 @@ class AttentionSpec(KVCacheSpec):
     """Bytes of a block after padding, if another layer's larger block asks for it."""
     kv_quant_mode: str = "none"
     """In which form elements of 8 bits are kept: `"int8_per_token_head"` or `"fp8"`. Source: vLLM, same name."""
+    head_size_v: int | None = None
+    """Elements of a value, if it has not as many as a key."""
 
     @property
     def scale_bytes(self) -> int:
@@ -78,9 +80,10 @@ class AttentionSpec(KVCacheSpec):
 
     @property
     def real_page_size_bytes(self) -> int:
-        """Bytes of one block of one layer without padding: keys and values, hence a 2, and their scales."""
-        head_bytes = self.head_size * self.dtype_bytes + self.scale_bytes
-        return self.num_planes * self.block_size * self.num_kv_heads * head_bytes
+        """Bytes of one block of one layer without padding: keys and values, hence two sizes, and their scales."""
+        sizes = (self.head_size, self.head_size_v or self.head_size)[: self.num_planes]
+        head_bytes = sum(size * self.dtype_bytes + self.scale_bytes for size in sizes)
+        return self.block_size * self.num_kv_heads * head_bytes
 
     @property
     def page_size_bytes(self) -> int:

@@ -11,7 +11,7 @@ Source: vLLM (v1/core/kv_cache_planning.py).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import lcm
 
 from mini_kv.core.errors import ConfigError
@@ -108,7 +108,7 @@ def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, K
         raise ConfigError("state layers beside others need groups: they cannot be treated as full attention")
     if not any(isinstance(spec, FullAttentionSpec) for spec in specs.values()):
         return dict(specs)
-    shape = ("block_size", "num_kv_heads", "head_size", "dtype_bytes", "page_size_padded", "kv_quant_mode")
+    shape = [field.name for field in fields(AttentionSpec)]
     return {
         name: spec
         if isinstance(spec, FullAttentionSpec)

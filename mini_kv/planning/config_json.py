@@ -45,6 +45,8 @@ STATE_FIELDS = {
     "attn_layer_offset",
 }
 """Fields that are read where some layers keep a state: which ones."""
+SWA_FIELDS = {"hybrid_layer_pattern", "sliding_window_size", "swa_head_dim", "swa_v_head_dim"}
+"""Fields that are read where layers with a window have heads of their own."""
 INDEX_FIELDS = {"index_topk_pattern", "indexer_types"}
 """Fields that are read where layers are sparse: which ones have an indexer."""
 STATE_BYTES = {None: 2, "auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
@@ -74,7 +76,7 @@ def read_config(path: Path) -> dict[str, Any]:
         "max_model_len": config.integer("max_position_embeddings") if has_limit else None,
     }
     if "window" in layers:
-        window = config.integer("sliding_window")
+        window = config.integer("sliding_window_size" if config.has_swa_fields else "sliding_window")
         # Cohere's window reaches one token further: vLLM 0.33, models/commandr.py.
         values["reach"] = window + 1 if config.model_type == "cohere2" else window
     if "chunks" in layers:
@@ -109,6 +111,8 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
             kinds = [kind for has_one in indexers for kind in ["latent", *["indexer"] * has_one]]
             sizes |= {"layers": kinds, "index_bytes": _index_bytes(config)}
         return sizes
+    if config.has_swa_fields:
+        return _sizes_of_two_kinds(config)
     has_kv_heads = config.get("num_key_value_heads") is not None
     num_kv_heads = config.integer("num_key_value_heads") if has_kv_heads else num_heads
     if num_heads % num_kv_heads:
@@ -122,6 +126,20 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
         sizes["full_head_size"] = config.integer("global_head_dim")
     if config.get("num_global_key_value_heads") and config.get("attention_k_eq_v"):
         sizes["full_num_kv_heads"] = config.integer("num_global_key_value_heads")
+    return sizes
+
+
+def _sizes_of_two_kinds(config: "Config") -> dict[str, Any]:
+    """Return MiMo's heads and elements: of layers with a window, and of the others; a value may have fewer elements.
+
+    Source: vLLM 0.33, `MiMoV2FlashDecoderLayer` (models/mimo_v2.py).
+    """
+    sizes = {}
+    for ours, theirs in (("", "swa_"), ("full_", "")):
+        values = config.get(f"{theirs}v_head_dim")
+        sizes[f"{ours}num_kv_heads"] = config.integer(f"{theirs}num_key_value_heads")
+        sizes[f"{ours}head_size"] = config.integer(f"{theirs}head_dim")
+        sizes[f"{ours}head_size_v"] = config.integer(f"{theirs}{'head_dim' if values is None else 'v_head_dim'}")
     return sizes
 
 
@@ -165,6 +183,11 @@ class Config:
         self.mixes_layers = not self.implied.keys().isdisjoint(
             {"mixed", "full_every", "sliding_window_pattern", "attention_chunk_size"}
         )
+
+    @property
+    def has_swa_fields(self) -> bool:
+        """Whether layers with a window have heads of their own, in fields that begin with `swa_`."""
+        return "swa_num_key_value_heads" in self.implied
 
     def error(self, problem: str) -> ConfigError:
         """Return an error that names the file."""
@@ -214,6 +237,9 @@ class Config:
         """Raise `ConfigError` for fields about the layers that are neither understood nor harmless."""
         read_here = UNDERSTOOD | (implied or {}).keys() - {"mixed", "full_every"}
         harmless = rules["harmless"] + (rules["harmless_with_latent"] if "kv_lora_rank" in read_here else [])
+        if "swa_num_key_value_heads" in read_here:
+            read_here |= SWA_FIELDS
+            harmless = harmless + rules["harmless_with_swa"]
         if "index_head_dim" in read_here:
             read_here |= INDEX_FIELDS
             harmless = harmless + rules["harmless_with_indexer"]

@@ -3,6 +3,7 @@
 gemma2, sliding_window 4096, no layer_types       window full window full ..    every second layer
 nemotron_h, hybrid_override_pattern "M-M*"        state none state full
 jamba, attn_layer_period 8, attn_layer_offset 4   state state state state full state state state ..
+mimo_v2_flash, hybrid_layer_pattern [0, 1, 1]     full window window
 glm_moe_dsa, index_topk_freq 4                    indexers in layers 0, 1, 5, 9 ..
 falcon_h1                                         full state full state ..      both in every layer
 """
@@ -32,6 +33,8 @@ def read_layers(config: "Config") -> list[str]:
     if config.states:
         return _layers_with_states(config)
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    if config.has_swa_fields:
+        return _flagged_layers(config, num_layers)
     types = config.get("layer_types")
     if types is not None:
         return _listed_layers(config, types, num_layers)
@@ -85,6 +88,16 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
     if "chunks" in kinds and not config.get("attention_chunk_size"):
         raise config.error("layer_types names chunked_attention, but attention_chunk_size says no size")
     return kinds
+
+
+def _flagged_layers(config: "Config", num_layers: int) -> list[str]:
+    """Return MiMo's layers: 1 for a window, 0 for full attention."""
+    flags = config.get("hybrid_layer_pattern")
+    if flags is None:
+        raise config.error("it does not say which layers keep a window: hybrid_layer_pattern is missing")
+    if not isinstance(flags, list) or len(flags) != num_layers or not set(map(str, flags)) <= {"0", "1"}:
+        raise config.error(f"hybrid_layer_pattern is {short(flags)}, it must be {num_layers} times 0 or 1")
+    return ["window" if flag else "full" for flag in flags]
 
 
 def _chunked_layers(config: "Config", num_layers: int) -> list[str]:

@@ -111,11 +111,12 @@ def _kinds(values: dict[str, Any]) -> list[str]:
 
 def _attention_spec(kind: str, values: dict[str, Any], block_size: int) -> KVCacheSpec:
     shape = (block_size, values["num_kv_heads"], values["head_size"], BYTES)
-    if kind == "full":  # of which Gemma 4 has fewer heads, each of them larger
+    size_v = values.get("head_size_v")
+    if kind == "full":  # of which Gemma 4 and MiMo have fewer heads, in Gemma 4 each of them larger
         heads, size = values.get("full_num_kv_heads", shape[1]), values.get("full_head_size", shape[2])
-        return FullAttentionSpec(block_size, heads, size, BYTES)
+        return FullAttentionSpec(block_size, heads, size, BYTES, head_size_v=values.get("full_head_size_v", size_v))
     if kind == "window":
-        return SlidingWindowSpec(*shape, sliding_window=values["reach"])
+        return SlidingWindowSpec(*shape, sliding_window=values["reach"], head_size_v=size_v)
     if kind == "chunks":
         return ChunkedLocalAttentionSpec(*shape, attention_chunk_size=values["reach"])
     if kind == "indexer":

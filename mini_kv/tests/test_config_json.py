@@ -38,7 +38,10 @@ def written(tmp_path: Path, values: object) -> Path:
 
 
 def layers(path: Path) -> str:
-    """Return the layers by kind, such as `22 window 1x256 of 512, 4 full 1x256`: heads x elements, and the reach."""
+    """Return the layers by kind, such as `22 window 1x256 of 512, 4 full 1x256+128`: heads x elements, and the reach.
+
+    The elements of a key, and after a plus those of a value if they differ.
+    """
     model = load_model(str(path))
     counts = Counter(f"{name.partition('.')[0]} {shape(spec)}" for name, spec in model.kv_cache_spec.items())
     shared = [f"{len(model.kv_sharing)} shared"] if model.kv_sharing else []
@@ -49,7 +52,8 @@ def shape(spec: KVCacheSpec) -> str:
     if isinstance(spec, MambaSpec):
         return " and ".join("x".join(map(str, tensor)) for tensor in spec.shapes)
     assert isinstance(spec, AttentionSpec)
-    return f"{spec.num_kv_heads}x{spec.head_size}{reach(spec)}"
+    values = f"+{spec.head_size_v}" if spec.head_size_v not in (None, spec.head_size) else ""
+    return f"{spec.num_kv_heads}x{spec.head_size}{values}{reach(spec)}"
 
 
 def reach(spec: AttentionSpec) -> str:
@@ -98,6 +102,11 @@ def test_an_unusual_model_is_right_or_refused_by_name(row: dict[str, Any], tmp_p
         (
             {"model_type": "exaone4", "sliding_window": 32, "sliding_window_pattern": "LG"},
             "2 window 2x64 of 32, 2 full 2x64",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 0, 1, 1], "swa_head_dim": 32}
+            | {"sliding_window_size": 16, "sliding_window": 8},
+            "2 full 2x64+128, 2 window 8x32 of 16",
         ),
         ({"model_type": "deepseek_v32"}, "4 latent 1x576, 4 indexer 1x132"),
         ({"model_type": "deepseek_v32", "index_head_dim": 64}, "4 latent 1x576, 4 indexer 1x64"),
@@ -222,6 +231,18 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
         (
             {"model_type": "deepseek_v3", "layer_types": ["indexed_attention"] * 4},
             "layer_types names 'indexed_attention', a kind of layer that plan does not model yet",
+        ),
+        (
+            {"model_type": "mimo_v2_flash"},
+            "it does not say which layers keep a window: hybrid_layer_pattern is missing",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 2, 1, 1]},
+            "hybrid_layer_pattern is [0, 2, 1, 1], it must be 4 times 0 or 1",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1, 1, 1], "sliding_window_size": 128},
+            "it does not say swa_head_dim",
         ),
         (
             {"model_type": "glm_moe_dsa", "index_topk_pattern": "FSF"},
