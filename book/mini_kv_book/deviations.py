@@ -162,8 +162,8 @@ DEVIATIONS = (
         "leaves it out", "what is planned for can be let in, to the last request"),
     Deviation("plan-states", "get_kv_cache_groups", "expects blocks that cover a state",
         "makes blocks longer itself", "the rule stands where the groups are made, and not in each platform's code"),
-    Deviation("plan-one-type", "UniformTypeKVCacheSpecs", "puts full layers of unequal size into one group",
-        "gives them blocks of unequal length, in groups", "one rule for all mixes"),
+    Deviation("plan-one-type", "UniformTypeKVCacheSpecs", "puts states of equal bytes into one group, whatever their"
+        " shapes", "puts only equal states into one", "no model here has two shapes of states"),
     Deviation("hybrid-switch", "SchedulerConfig.disable_hybrid_kv_cache_manager",
         "`False` is refused for chunked attention without a further environment variable", "`False` means groups",
         "there is no slower kernel here to be kept from"),

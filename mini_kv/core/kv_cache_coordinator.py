@@ -51,7 +51,7 @@ class KVCacheCoordinator(ABC):
     ) -> None:
         """Make a manager per group, of the class that `manager_classes` has for its kind of spec."""
         self.block_pool = block_pool
-        specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+        specs = [group.first_spec for group in kv_cache_config.kv_cache_groups]
         self.scheduler_block_size = lcm(*(spec.block_size for spec in specs))
         """Tokens from one boundary to the next on which all groups' blocks end: where hits can end."""
         self.hash_block_size = gcd(*(spec.block_size for spec in specs))

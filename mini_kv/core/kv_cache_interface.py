@@ -10,6 +10,7 @@ The kinds of layers differ in what a token still reads of the tokens before it, 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import prod
 from typing import ClassVar
@@ -69,6 +70,8 @@ class AttentionSpec(KVCacheSpec):
     """Bytes of a block after padding, if another layer's larger block asks for it."""
     kv_quant_mode: str = "none"
     """In which form elements of 8 bits are kept: `"int8_per_token_head"` or `"fp8"`. Source: vLLM, same name."""
+    head_size_v: int | None = None
+    """Elements of a value, if it has not as many as a key."""
 
     @property
     def scale_bytes(self) -> int:
@@ -77,9 +80,10 @@ class AttentionSpec(KVCacheSpec):
 
     @property
     def real_page_size_bytes(self) -> int:
-        """Bytes of one block of one layer without padding: keys and values, hence a 2, and their scales."""
-        head_bytes = self.head_size * self.dtype_bytes + self.scale_bytes
-        return self.num_planes * self.block_size * self.num_kv_heads * head_bytes
+        """Bytes of one block of one layer without padding: keys and values, hence two sizes, and their scales."""
+        sizes = (self.head_size, self.head_size_v or self.head_size)[: self.num_planes]
+        head_bytes = sum(size * self.dtype_bytes + self.scale_bytes for size in sizes)
+        return self.block_size * self.num_kv_heads * head_bytes
 
     @property
     def page_size_bytes(self) -> int:
@@ -101,6 +105,8 @@ class MLAAttentionSpec(FullAttentionSpec):
     """
 
     num_planes: ClassVar[int] = 1
+    cache_role: str = "sparse"
+    """`"indexer"`: vectors that choose whose latent vectors a sparse layer reads. Source: vLLM, same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +169,27 @@ class MambaSpec(KVCacheSpec):
         return min(2, self.num_blocks(num_tokens)) + more
 
 
+@dataclass(frozen=True)
+class UniformTypeKVCacheSpecs(KVCacheSpec):
+    """Layers that need equally many blocks, whose blocks differ in bytes: one table serves them all.
+
+    Each layer has a tensor of its own, with pages of its own size. Source: vLLM, same name.
+    """
+
+    kv_cache_specs: Mapping[str, KVCacheSpec]
+    """The shape of each layer, by its name; never empty."""
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one block of all these layers together."""
+        return sum(spec.page_size_bytes for spec in self.kv_cache_specs.values())
+
+    def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
+        """Return the blocks of any of these layers: they all need as many."""
+        first = next(iter(self.kv_cache_specs.values()))
+        return first.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class KVCacheGroupSpec:
     """Layers that share one block table, and the shape that they have in common."""
@@ -173,6 +200,21 @@ class KVCacheGroupSpec:
     """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token depends on the next token, too, so a block is
     sure only if the block after it is found as well. A hit drops its last block, unless
     `KVCacheConfig.num_hash_lookahead_tokens` is 1."""
+
+    def spec_of(self, layer_name: str) -> KVCacheSpec:
+        """Return the shape of one of these layers."""
+        spec = self.kv_cache_spec
+        return spec.kv_cache_specs[layer_name] if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+
+    @property
+    def first_spec(self) -> KVCacheSpec:
+        """The shape of the first layer, whose kind is that of all."""
+        return self.spec_of(self.layer_names[0])
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one block of all layers of the group together."""
+        return sum(self.spec_of(name).page_size_bytes for name in self.layer_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +243,8 @@ class KVCacheConfig:
             message = "a retention interval keeps the blocks of a hit, and not the one after it that a hit drops"
             raise ConfigError(f"{message}: set num_hash_lookahead_tokens to 1")
         for group in self.kv_cache_groups:
-            if group.is_eagle_group and not isinstance(group.kv_cache_spec, FullAttentionSpec | SlidingWindowSpec):
-                raise ConfigError(f"is_eagle_group: a drafter has no layers of {type(group.kv_cache_spec).__name__}")
+            if group.is_eagle_group and not isinstance(group.first_spec, FullAttentionSpec | SlidingWindowSpec):
+                raise ConfigError(f"is_eagle_group: a drafter has no layers of {type(group.first_spec).__name__}")
 
     @property
     def drops_last_block(self) -> bool:

@@ -4,14 +4,14 @@ All groups take their blocks from one pool, so a block must be as large for each
 bytes per layer. Where a model is not of that shape, layers are padded, blocks made longer, states rounded up:
 
     10 full + 52 window layers      a group of 10, four of 9 and two of 8: 8 of 70 places stay empty
-    half as many heads              blocks of twice as many tokens
+    half as many heads              blocks of twice as many tokens, or pages of half the size if one table serves all
     a state of 304 KiB              attention's blocks grow to 320 KiB, and the state is padded to that
 
 Source: vLLM (v1/core/kv_cache_planning.py).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import lcm
 
 from mini_kv.core.errors import ConfigError
@@ -23,6 +23,9 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
 
 
@@ -43,6 +46,9 @@ def get_kv_cache_groups(
         disable_hybrid_kv_cache_manager = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs.values())
     if disable_hybrid_kv_cache_manager:
         specs = unify_hybrid_kv_cache_specs(specs)
+    if len(set(specs.values())) > 1 and is_uniform_type(specs):
+        block_size = next(iter(specs.values())).block_size
+        return (KVCacheGroupSpec(tuple(specs), UniformTypeKVCacheSpecs(block_size, specs)),)
     specs = unify_kv_cache_spec_page_size(specs)
     by_spec: dict[KVCacheSpec, list[str]] = {}
     for name, spec in specs.items():
@@ -52,6 +58,28 @@ def get_kv_cache_groups(
         for spec, layers in by_spec.items()
         for names in split_layers(layers, group_size([len(layers) for layers in by_spec.values()]))
     )
+
+
+def is_uniform_type(specs: Mapping[str, KVCacheSpec]) -> bool:
+    """Return whether all layers always need equally many blocks, so that one table serves them in one group.
+
+    Their blocks may differ in bytes. Source: vLLM `UniformTypeKVCacheSpecs.is_uniform_type`; unlike there, states
+    are of one type only if they are equal.
+    """
+    return len({_uniform_type(spec) for spec in specs.values()}) == 1
+
+
+def _uniform_type(spec: KVCacheSpec) -> tuple[object, ...]:
+    """Return what decides how many blocks a layer needs."""
+    match spec:
+        case FullAttentionSpec():
+            return (FullAttentionSpec, spec.block_size)
+        case SlidingWindowSpec():
+            return (SlidingWindowSpec, spec.block_size, spec.sliding_window)
+        case ChunkedLocalAttentionSpec():
+            return (ChunkedLocalAttentionSpec, spec.block_size, spec.attention_chunk_size)
+        case _:
+            return (spec,)
 
 
 def group_size(num_layers: Sequence[int]) -> int:
@@ -80,8 +108,13 @@ def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, K
         raise ConfigError("state layers beside others need groups: they cannot be treated as full attention")
     if not any(isinstance(spec, FullAttentionSpec) for spec in specs.values()):
         return dict(specs)
-    shape = ("block_size", "num_kv_heads", "head_size", "dtype_bytes", "page_size_padded", "kv_quant_mode")
-    return {name: FullAttentionSpec(*(getattr(spec, field) for field in shape)) for name, spec in specs.items()}
+    shape = [field.name for field in fields(AttentionSpec)]
+    return {
+        name: spec
+        if isinstance(spec, FullAttentionSpec)
+        else FullAttentionSpec(*(getattr(spec, field) for field in shape))
+        for name, spec in specs.items()
+    }
 
 
 def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
@@ -126,25 +159,40 @@ CACHE_DTYPES = ("auto", "int8_per_token_head", "fp8")
 """In which form keys and values can be kept: the model's own, or in 8 bits. Source: vLLM `CacheDType`, some of it."""
 
 
-def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:
-    """Return the specs of the same layers with their keys and values kept in another form; states stay as they are.
+SPARSE_FP8_BYTES = 656
+"""Bytes of a sparse layer's latent vector in 8 bits: 512 numbers, 4 scales of 32 bits, 64 rotated ones in 16 bits.
+Source: vLLM `fp8_ds_mla`, which it takes for `fp8` where layers are sparse."""
 
-    Raises `ConfigError` for a form that there is not, and for sizes at which scales would not lie on whole words.
+
+def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:
+    """Return the specs of the same layers with their keys and values kept in another form.
+
+    States stay as they are, and so do an indexer's vectors, which have 8 bits in any case.
+    Raises `ConfigError` for a form that there is not, or not for sparse layers, and for sizes at which scales would not
+    lie on whole words.
     """
     if cache_dtype not in CACHE_DTYPES:
         raise ConfigError(f"kv_cache_dtype is {cache_dtype!r}; there are: {', '.join(CACHE_DTYPES)}")
     if cache_dtype == "auto":
         return dict(specs)
-    found: dict[str, KVCacheSpec] = {}
+    is_sparse = any(is_indexer(spec) for spec in specs.values())
+    if is_sparse and cache_dtype != "fp8":
+        raise ConfigError(f"kv_cache_dtype is {cache_dtype!r}: sparse layers keep latent vectors as auto or fp8 only")
+    found = dict(specs)
     for name, spec in specs.items():
-        if isinstance(spec, AttentionSpec):
+        if isinstance(spec, AttentionSpec) and not is_indexer(spec):
             if spec.head_size % 4 > 0:
                 raise ConfigError(
                     f"{name} has heads of {spec.head_size} elements: in 8 bits it must be a multiple of 4"
                 )
-            spec = replace(spec, dtype_bytes=1, kv_quant_mode=cache_dtype)
-        found[name] = spec
+            head_size = SPARSE_FP8_BYTES if is_sparse else spec.head_size
+            found[name] = replace(spec, head_size=head_size, dtype_bytes=1, kv_quant_mode=cache_dtype)
     return found
+
+
+def is_indexer(spec: KVCacheSpec) -> bool:
+    """Return whether a layer's vectors only choose whose latent vectors a sparse layer reads."""
+    return isinstance(spec, MLAAttentionSpec) and spec.cache_role == "indexer"
 
 
 def get_kv_cache_config(groups: Sequence[KVCacheGroupSpec], available_memory: int) -> KVCacheConfig:
@@ -158,7 +206,7 @@ def get_kv_cache_config(groups: Sequence[KVCacheGroupSpec], available_memory: in
 
 def bytes_per_block(groups: Sequence[KVCacheGroupSpec]) -> int:
     """Return the bytes of one block: a page in the tensor of each layer of the largest group."""
-    return max(len(group.layer_names) * group.kv_cache_spec.page_size_bytes for group in groups)
+    return max(group.page_size_bytes for group in groups)
 
 
 def get_max_concurrency(config: KVCacheConfig, max_model_len: int, max_in_flight_tokens: int) -> float:

@@ -30,24 +30,25 @@ def allocate_kv_cache_tensors(
 
     There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`; in 8 bits they are
     bytes, and so is their dtype. The first layers of all groups look at the first tensor, each in its own shape; a
-    block belongs to one group at a time, so none ever sees another's numbers.
+    block belongs to one group at a time, so none ever sees another's numbers. The pages of a tensor are as large as
+    those of its layers, which are equal: the planner has made them so.
 
     Raises `ConfigError` for a layer that keeps something other than keys and values, or one square state per head.
     """
     groups = kv_cache_config.kv_cache_groups
-    specs = [group.kv_cache_spec for group in groups]
-    is_narrow = any(isinstance(spec, AttentionSpec) and spec.kv_quant_mode != "none" for spec in specs)
+    specs = {name: group.spec_of(name) for group in groups for name in group.layer_names}
+    is_narrow = any(isinstance(spec, AttentionSpec) and spec.kv_quant_mode != "none" for spec in specs.values())
     dtype = torch.uint8 if is_narrow else model.dtype
-    page_size = specs[0].page_size_bytes  # the planner has made it the same in all groups
     tensors: list[Tensor] = []
     views: dict[str, tuple[PagedKVCache | StateCache, int]] = {}
     for users in get_kv_cache_tensors(groups):
+        page_size = max(specs[name].page_size_bytes for names in users for name in names)
         shape = (kv_cache_config.num_blocks, page_size // dtype.itemsize)
         tensors.append(torch.zeros(shape, dtype=dtype, device=model.device))
         for group_id, names in enumerate(users):
             for name in names:
-                views[name] = (_view(tensors[-1], name, specs[group_id], model.dtype), group_id)
-    names_in_order = model.get_kv_cache_spec(specs[0].block_size)
+                views[name] = (_view(tensors[-1], name, specs[name], model.dtype), group_id)
+    names_in_order = model.get_kv_cache_spec(groups[0].kv_cache_spec.block_size)
     return tensors, [views[name] for name in names_in_order]
 
 

@@ -83,7 +83,7 @@ class TieredEngine(LLMEngine):
             self.connector = TieringConnector(
                 kv_cache_manager,
                 tiers,
-                [len(group.layer_names) * groups[0].kv_cache_spec.page_size_bytes for group in groups],
+                [group.page_size_bytes for group in groups],
                 layout=str(model.dtype),
                 seconds_to_wait=seconds_to_wait,
                 is_worth_it=lambda num_tokens, num_bytes: cost is None or cost.is_worth_it(num_tokens, num_bytes),

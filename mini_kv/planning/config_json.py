@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.planning.config_layers import read_layers, short
+from mini_kv.planning.config_layers import read_indexers, read_layers, short
 from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
@@ -48,6 +48,10 @@ STATE_FIELDS = {
     "attn_layer_offset",
 }
 """Fields that are read where some layers keep a state: which ones."""
+SWA_FIELDS = {"hybrid_layer_pattern", "sliding_window_size", "swa_head_dim", "swa_v_head_dim"}
+"""Fields that are read where layers with a window have heads of their own."""
+INDEX_FIELDS = {"index_topk_pattern", "indexer_types"}
+"""Fields that are read where layers are sparse: which ones have an indexer."""
 STATE_BYTES = {None: 2, "auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes per number of a recurrent state. A file that does not say it keeps the numbers of the weights."""
 PLAIN: dict[str, Any] = {"mixed": True, "sliding_window_pattern": 0, "kv_lora_rank": 0, "qk_rope_head_dim": 0}
@@ -75,7 +79,7 @@ def read_config(path: Path) -> dict[str, Any]:
         "max_model_len": config.integer("max_position_embeddings") if has_limit else None,
     }
     if "window" in layers:
-        window = config.integer("sliding_window")
+        window = config.integer("sliding_window_size" if config.has_swa_fields else "sliding_window")
         # Cohere's window reaches one token further: vLLM 0.33, models/commandr.py.
         values["reach"] = window + 1 if config.model_type == "cohere2" else window
     if "chunks" in layers:
@@ -105,7 +109,14 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
         if set(layers) != {"full"}:
             raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
         vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
-        return {"layers": ["latent"] * len(layers), "num_kv_heads": 1, "head_size": vector}
+        sizes: dict[str, Any] = {"layers": ["latent"] * len(layers), "num_kv_heads": 1, "head_size": vector}
+        if "index_head_dim" in config.implied:  # sparse: each layer has an indexer, or reads another's choice
+            indexers = read_indexers(config, len(layers))
+            kinds = [kind for has_one in indexers for kind in ["latent", *["indexer"] * has_one]]
+            sizes |= {"layers": kinds, "index_bytes": _index_bytes(config)}
+        return sizes
+    if config.has_swa_fields:
+        return _sizes_of_two_kinds(config)
     has_kv_heads = config.get("num_key_value_heads") is not None
     num_kv_heads = config.integer("num_key_value_heads") if has_kv_heads else num_heads
     if num_heads % num_kv_heads:
@@ -134,6 +145,26 @@ def _weights(config: "Config") -> dict[str, Any]:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ConfigError(f"{path}: metadata.total_size is {short(size)}, it must be a number of bytes")
     return {"weight_bytes": size, "active_share": share}
+
+
+def _sizes_of_two_kinds(config: "Config") -> dict[str, Any]:
+    """Return MiMo's heads and elements: of layers with a window, and of the others; a value may have fewer elements.
+
+    Source: vLLM 0.33, `MiMoV2FlashDecoderLayer` (models/mimo_v2.py).
+    """
+    sizes = {}
+    for ours, theirs in (("", "swa_"), ("full_", "")):
+        values = config.get(f"{theirs}v_head_dim")
+        sizes[f"{ours}num_kv_heads"] = config.integer(f"{theirs}num_key_value_heads")
+        sizes[f"{ours}head_size"] = config.integer(f"{theirs}head_dim")
+        sizes[f"{ours}head_size_v"] = config.integer(f"{theirs}{'head_dim' if values is None else 'v_head_dim'}")
+    return sizes
+
+
+def _index_bytes(config: "Config") -> int:
+    """Return the bytes that an indexer keeps per token: numbers of 8 bits, and a scale of 32 bits for each 128."""
+    numbers = config.integer("index_head_dim")
+    return numbers + numbers // 128 * 4
 
 
 def _num_kv_shared_layers(config: "Config", layers: list[str]) -> int:
@@ -170,6 +201,11 @@ class Config:
         self.mixes_layers = not self.implied.keys().isdisjoint(
             {"mixed", "full_every", "sliding_window_pattern", "attention_chunk_size"}
         )
+
+    @property
+    def has_swa_fields(self) -> bool:
+        """Whether layers with a window have heads of their own, in fields that begin with `swa_`."""
+        return "swa_num_key_value_heads" in self.implied
 
     def error(self, problem: str) -> ConfigError:
         """Return an error that names the file."""
@@ -219,6 +255,12 @@ class Config:
         """Raise `ConfigError` for fields about the layers that are neither understood nor harmless."""
         read_here = UNDERSTOOD | (implied or {}).keys() - {"mixed", "full_every"}
         harmless = rules["harmless"] + (rules["harmless_with_latent"] if "kv_lora_rank" in read_here else [])
+        if "swa_num_key_value_heads" in read_here:
+            read_here |= SWA_FIELDS
+            harmless = harmless + rules["harmless_with_swa"]
+        if "index_head_dim" in read_here:
+            read_here |= INDEX_FIELDS
+            harmless = harmless + rules["harmless_with_indexer"]
         if self.states:
             read_here |= {*STATE_FIELDS, self.states.get("dtype", "")}
             read_here |= {field for fields in self.states["sizes"].values() for field in fields.split(" * ")}

@@ -3,6 +3,8 @@
 gemma2, sliding_window 4096, no layer_types       window full window full ..    every second layer
 nemotron_h, hybrid_override_pattern "M-M*"        state none state full
 jamba, attn_layer_period 8, attn_layer_offset 4   state state state state full state state state ..
+mimo_v2_flash, hybrid_layer_pattern [0, 1, 1]     full window window
+glm_moe_dsa, index_topk_freq 4                    indexers in layers 0, 1, 5, 9 ..
 falcon_h1                                         full state full state ..      both in every layer
 """
 
@@ -31,6 +33,8 @@ def read_layers(config: "Config") -> list[str]:
     if config.states:
         return _layers_with_states(config)
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    if config.has_swa_fields:
+        return _flagged_layers(config, num_layers)
     types = config.get("layer_types")
     if types is not None:
         return _listed_layers(config, types, num_layers)
@@ -69,6 +73,8 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
     if len(types) != num_layers:
         raise config.error(f"layer_types has {len(types)} entries for {num_layers} layers")
     known = KINDS | STATE_KINDS if config.states else KINDS
+    if "index_head_dim" in config.implied:
+        known = known | {"indexed_attention": "full"}
     for kind in types:
         if kind not in known:
             raise config.error(f"layer_types names {kind[:40]!r}, a kind of layer that plan does not model yet")
@@ -82,6 +88,16 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
     if "chunks" in kinds and not config.get("attention_chunk_size"):
         raise config.error("layer_types names chunked_attention, but attention_chunk_size says no size")
     return kinds
+
+
+def _flagged_layers(config: "Config", num_layers: int) -> list[str]:
+    """Return MiMo's layers: 1 for a window, 0 for full attention."""
+    flags = config.get("hybrid_layer_pattern")
+    if flags is None:
+        raise config.error("it does not say which layers keep a window: hybrid_layer_pattern is missing")
+    if not isinstance(flags, list) or len(flags) != num_layers or not set(map(str, flags)) <= {"0", "1"}:
+        raise config.error(f"hybrid_layer_pattern is {short(flags)}, it must be {num_layers} times 0 or 1")
+    return ["window" if flag else "full" for flag in flags]
 
 
 def _chunked_layers(config: "Config", num_layers: int) -> list[str]:
@@ -130,6 +146,28 @@ def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[
             f"full_attn_idxs is {short(indices)}, it must be a list of layers from 0 to {num_layers - 1}"
         )
     return ["full" if index in indices else "state" for index in range(num_layers)]
+
+
+def read_indexers(config: "Config", num_layers: int) -> list[bool]:
+    """Return whether each sparse layer has an indexer. One without reads what the indexer before it chose.
+
+    Source: vLLM 0.33, `DeepseekV2MLAAttention` (models/deepseek_v2.py). It does not read `indexer_types`.
+    """
+    pattern = config.get("index_topk_pattern")
+    if pattern is not None:
+        if not isinstance(pattern, str) or not set(pattern) <= {"F", "S"} or len(pattern) != num_layers:
+            raise config.error(f"index_topk_pattern is {short(pattern)}, it must be {num_layers} times F or S")
+        found = [letter == "F" for letter in pattern]
+    else:
+        every = config.integer("index_topk_freq", at_most=MAX_LAYERS)
+        offset = config.integer("index_skip_topk_offset", at_most=MAX_LAYERS)
+        found = [max(layer - offset + 1, 0) % every == 0 for layer in range(num_layers)]
+    types = config.get("indexer_types")
+    if types is not None and types != ["full" if has_one else "shared" for has_one in found]:
+        raise config.error(
+            "indexer_types differs from what index_topk_freq or index_topk_pattern says, which vLLM reads"
+        )
+    return found
 
 
 def short(value: object) -> str:

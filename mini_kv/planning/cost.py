@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 from mini_kv.planning.models import BYTES, load_model
 
 
@@ -40,8 +40,8 @@ CARDS = {
     "b200": Card("B200", 2250e12, 8e12, 180e9, exports_states=True),  # an eighth of the DGX B200 data sheet
     "h200": H200,
     "h100": Card("H100", 989e12, 3.35e12, 80e9, exports_states=True),  # nvidia.com/en-us/data-center/h100, SXM
-    "a100": Card("A100 80GB", 312e12, 2.039e12, 80e9),  # nvidia.com/en-us/data-center/a100, SXM
-    "a100-40gb": Card("A100 40GB", 312e12, 1.555e12, 40e9),
+    "a100": Card("A100", 312e12, 2.039e12, 80e9),  # nvidia.com/en-us/data-center/a100, SXM
+    "a100-40gb": Card("A100", 312e12, 1.555e12, 40e9),
     "l40s": Card("L40S", 362e12, 0.864e12, 48e9),  # nvidia.com/en-us/data-center/l40s
     "l4": Card("L4", 121e12, 0.3e12, 24e9),  # nvidia.com/en-us/data-center/l4, without sparsity
     "a10": Card("A10", 125e12, 0.6e12, 24e9),  # nvidia.com/en-us/data-center/products/a10-gpu
@@ -78,6 +78,8 @@ def served(name: str, num_parameters: float, num_heads: int) -> Served:
     for spec in specs:
         if not isinstance(spec, FullAttentionSpec):
             raise ConfigError(f"{name} has layers that keep less than everything: this sum is for full attention")
+        if isinstance(spec, MLAAttentionSpec) and spec.cache_role == "indexer":
+            raise ConfigError(f"{name} has layers that read only what an indexer chose: this sum is for full attention")
         kv_bytes += spec.page_size_bytes // spec.block_size
         flops += 4 * num_heads * spec.head_size  # a product and a sum with each number of the key, and of the value
     return Served(name, num_parameters, kv_bytes, flops)

@@ -27,6 +27,7 @@ from mini_kv.core.kv_cache_planning import (
     get_kv_cache_config,
     get_kv_cache_groups,
     get_max_concurrency,
+    is_indexer,
 )
 from mini_kv.planning.cost import Card
 from mini_kv.planning.flags import Flags
@@ -122,10 +123,12 @@ class Fit:
     def tokens_per_second(self, batch: int) -> float | None:
         """Return the most that so many requests of the greatest length generate in a second, in all.
 
-        `None` if the card or the share of the weights that a token uses is not known, or for no request.
+        `None` if the card or the share of the weights that a token uses is not known, for no request, and for sparse
+        layers, which read some of the tokens only.
         """
         card, weights = self.memory.card, self.memory.active_weights
-        if card is None or weights is None or not batch:
+        is_sparse = any(is_indexer(spec) for spec in self.specs.values())
+        if card is None or weights is None or not batch or is_sparse:
             return None
         read = sum(bytes_read(spec, self.max_len) for spec in self.specs.values())
         read += sum(bytes_read(self.specs[owner], self.max_len) for owner in self.model.kv_sharing.values())

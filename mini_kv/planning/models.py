@@ -21,6 +21,9 @@ from mini_kv.planning.states import StateLayer
 MODELS = Path(__file__).with_name("models.toml")
 BYTES = 2
 """Bytes of one number of KV or state: bf16."""
+SPARSE_BLOCK = 64
+"""Blocks of sparse layers and their indexers are multiples of so many tokens. Source: vLLM 0.33,
+`get_supported_kernel_block_sizes` of `DeepseekV32IndexerBackend`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def load_model(
 
     Args:
         name: of a built-in model, or the path of a file that ends in `.json`.
-        block_size: tokens per block.
+        block_size: tokens per block; rounded up to a multiple of 64 where layers are sparse.
         tensor_parallel_size: cards that the model is cut over.
         num_speculative_tokens: drafts per step, each of which makes a state larger.
         gdn_prefill_backend: whose kernel computes the prefill of gated delta nets; see `GDN_PREFILL_BACKENDS`.
@@ -76,6 +79,8 @@ def load_model(
     values = models[name]
     kinds = [kind for kind in _kinds(values) if kind != "none"]
     counts = dict.fromkeys(kinds, 0)
+    if "indexer" in counts:
+        block_size = -(-block_size // SPARSE_BLOCK) * SPARSE_BLOCK
     names = []
     for kind in kinds:
         names.append(f"{kind}.{counts[kind]}")
@@ -120,13 +125,16 @@ def _kinds(values: dict[str, Any]) -> list[str]:
 
 def _attention_spec(kind: str, values: dict[str, Any], block_size: int) -> KVCacheSpec:
     shape = (block_size, values["num_kv_heads"], values["head_size"], BYTES)
-    if kind == "full":  # of which Gemma 4 has fewer heads, each of them larger
+    size_v = values.get("head_size_v")
+    if kind == "full":  # of which Gemma 4 and MiMo have fewer heads, in Gemma 4 each of them larger
         heads, size = values.get("full_num_kv_heads", shape[1]), values.get("full_head_size", shape[2])
-        return FullAttentionSpec(block_size, heads, size, BYTES)
+        return FullAttentionSpec(block_size, heads, size, BYTES, head_size_v=values.get("full_head_size_v", size_v))
     if kind == "window":
-        return SlidingWindowSpec(*shape, sliding_window=values["reach"])
+        return SlidingWindowSpec(*shape, sliding_window=values["reach"], head_size_v=size_v)
     if kind == "chunks":
         return ChunkedLocalAttentionSpec(*shape, attention_chunk_size=values["reach"])
+    if kind == "indexer":
+        return MLAAttentionSpec(block_size, 1, values["index_bytes"], dtype_bytes=1, cache_role="indexer")
     return MLAAttentionSpec(*shape)
 
 

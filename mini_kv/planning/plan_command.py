@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from mini_kv.core.kv_cache_interface import (
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
 from mini_kv.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
@@ -145,7 +147,7 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
     num_empty = num_places - sum(len(group.layer_names) for group in groups)
     lines += [
         "",
-        f"block        {fit.bytes_per_block:,} bytes: {size} layers of {groups[0].kv_cache_spec.page_size_bytes:,}",
+        f"block        {fit.bytes_per_block:,} bytes: {_pages(groups, size)}",
         f"pool         {fit.config.num_blocks:,} blocks in {_gib(memory.kv)} GiB, one of them the null block",
         f"request      of {fit.max_len:,} tokens, in steps of at most {fit.step:,}: at most"
         f" {fit.blocks_per_request:,} blocks, {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB",
@@ -227,13 +229,26 @@ def as_dict(fit: Fit) -> dict[str, Any]:
     }
 
 
+def _pages(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
+    """Return the pages that a block has: as many as the largest group has layers, all equally large, or not."""
+    spec = groups[0].kv_cache_spec
+    if not isinstance(spec, UniformTypeKVCacheSpecs):
+        return f"{size} layers of {spec.page_size_bytes:,}"
+    counts = Counter(layer.page_size_bytes for layer in spec.kv_cache_specs.values())
+    return ", ".join(f"{number} layers of {page:,}" for page, number in counts.items())
+
+
 def describe(spec: KVCacheSpec) -> str:
-    """Return the kind of attention in two words."""
+    """Return the kind of attention in two words, or both kinds of a group that has two."""
     match spec:
+        case UniformTypeKVCacheSpecs():
+            return " and ".join(dict.fromkeys(map(describe, spec.kv_cache_specs.values())))
         case SlidingWindowSpec():
             return f"window of {spec.sliding_window:,}"
         case ChunkedLocalAttentionSpec():
             return f"chunks of {spec.attention_chunk_size:,}"
+        case MLAAttentionSpec(cache_role="indexer"):
+            return "indexer keys"
         case MLAAttentionSpec():
             return "latent vectors"
         case MambaSpec():

@@ -104,7 +104,7 @@ class EventsKVCacheManager(ObservedKVCacheManager):
         self._recorder = _Tap(new_block)
         super().__init__(make(kv_cache_config, new_block=self._recorder.new_block, **options))
         self._events: list[AnyEvent] = []
-        self._specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+        self._specs = [group.first_spec for group in kv_cache_config.kv_cache_groups]
 
     def take_events(self) -> list[AnyEvent]:
         """Return the events since the last call, in their order. Source: vLLM, same name."""

@@ -38,7 +38,10 @@ def written(tmp_path: Path, values: object) -> Path:
 
 
 def layers(path: Path) -> str:
-    """Return the layers by kind, such as `22 window 1x256 of 512, 4 full 1x256`: heads x elements, and the reach."""
+    """Return the layers by kind, such as `22 window 1x256 of 512, 4 full 1x256+128`: heads x elements, and the reach.
+
+    The elements of a key, and after a plus those of a value if they differ.
+    """
     model = load_model(str(path))
     counts = Counter(f"{name.partition('.')[0]} {shape(spec)}" for name, spec in model.kv_cache_spec.items())
     shared = [f"{len(model.kv_sharing)} shared"] if model.kv_sharing else []
@@ -49,7 +52,8 @@ def shape(spec: KVCacheSpec) -> str:
     if isinstance(spec, MambaSpec):
         return " and ".join("x".join(map(str, tensor)) for tensor in spec.shapes)
     assert isinstance(spec, AttentionSpec)
-    return f"{spec.num_kv_heads}x{spec.head_size}{reach(spec)}"
+    values = f"+{spec.head_size_v}" if spec.head_size_v not in (None, spec.head_size) else ""
+    return f"{spec.num_kv_heads}x{spec.head_size}{values}{reach(spec)}"
 
 
 def reach(spec: AttentionSpec) -> str:
@@ -98,6 +102,24 @@ def test_an_unusual_model_is_right_or_refused_by_name(row: dict[str, Any], tmp_p
         (
             {"model_type": "exaone4", "sliding_window": 32, "sliding_window_pattern": "LG"},
             "2 window 2x64 of 32, 2 full 2x64",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 0, 1, 1], "swa_head_dim": 32}
+            | {"sliding_window_size": 16, "sliding_window": 8},
+            "2 full 2x64+128, 2 window 8x32 of 16",
+        ),
+        ({"model_type": "deepseek_v32"}, "4 latent 1x576, 4 indexer 1x132"),
+        ({"model_type": "deepseek_v32", "index_head_dim": 64}, "4 latent 1x576, 4 indexer 1x64"),
+        ({"model_type": "deepseek_v32", "index_topk_freq": 2}, "4 latent 1x576, 3 indexer 1x132"),
+        (
+            {"model_type": "glm_moe_dsa", "index_topk_freq": 4, "index_skip_topk_offset": 1},
+            "4 latent 1x576, 1 indexer 1x132",
+        ),
+        ({"model_type": "glm_moe_dsa", "index_topk_pattern": "FSSS"}, "4 latent 1x576, 1 indexer 1x132"),
+        ({"model_type": "glm_moe_dsa", "layer_types": ["indexed_attention"] * 4}, "4 latent 1x576, 4 indexer 1x132"),
+        (
+            {"model_type": "glm_moe_dsa", "index_topk_freq": 2, "indexer_types": ["full", "full", "shared", "full"]},
+            "4 latent 1x576, 3 indexer 1x132",
         ),
         ({"model_type": "llama4_text", "no_rope_layers": [0, 1, 1, 1]}, "1 full 2x64, 3 chunks 2x64 of 8192"),
         ({"model_type": "gemma4_text"}, "3 window 2x64 of 512, 1 full 2x512"),
@@ -205,6 +227,30 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
         (
             {"model_type": "deepseek_v3", "kv_lora_rank": None},
             "kv_lora_rank is None, it must be a whole number from 1 to 1,000,000,000",
+        ),
+        (
+            {"model_type": "deepseek_v3", "layer_types": ["indexed_attention"] * 4},
+            "layer_types names 'indexed_attention', a kind of layer that plan does not model yet",
+        ),
+        (
+            {"model_type": "mimo_v2_flash"},
+            "it does not say which layers keep a window: hybrid_layer_pattern is missing",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 2, 1, 1]},
+            "hybrid_layer_pattern is [0, 2, 1, 1], it must be 4 times 0 or 1",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1, 1, 1], "sliding_window_size": 128},
+            "it does not say swa_head_dim",
+        ),
+        (
+            {"model_type": "glm_moe_dsa", "index_topk_pattern": "FSF"},
+            "index_topk_pattern is 'FSF', it must be 4 times F or S",
+        ),
+        (
+            {"model_type": "glm_moe_dsa", "indexer_types": ["full", "shared", "shared", "full"]},
+            "indexer_types differs from what index_topk_freq or index_topk_pattern says, which vLLM reads",
         ),
         ({"model_type": ["llama"]}, "model_type is ['llama'], it must be a name"),
         ({"n_layer": 5}, "num_hidden_layers has two values, 4 and 5"),

@@ -14,9 +14,6 @@ from mini_kv.tests.golden.planning import PLANNING, our_plan, planning_rows
 RECORDED = json.loads(PLANNING.read_text(encoding="utf-8"))
 ROWS = {row["name"]: row for row in planning_rows() if row["name"] in RECORDED}
 REFUSED = {
-    "MiMo-V2-Flash": "v_head_dim",
-    "DeepSeek-V3.2": "index_head_dim",
-    "GLM-5": "index_head_dim",
     "DeepSeek-V4-Flash": "deepseek_v4",
 }
 """Models that vLLM plans and this planner refuses, each with what the refusal names."""

@@ -27,7 +27,7 @@ def answer(page: ModuleType, **fields: str) -> dict[str, Any]:
 def test_a_prefix_shorter_than_a_block_is_told_from_a_broken_cache(page: ModuleType) -> None:
     """vllm#40696: blocks of 528 tokens, 480 shared."""
     told = answer(page, **CASE)
-    assert told["plan"]["fits"] == "Room for 54 requests of 32,768 tokens on one A100 80GB."
+    assert told["plan"]["fits"] == "Room for 54 requests of 32,768 tokens on one A100."
     assert told["why"]["verdict"] == "480 shared tokens are shorter than a block of 528: nothing can be found."
     assert told["why"]["helps"] == [
         "--prefix-match-unit N: hits at multiples of N, which must divide 528"

@@ -1,5 +1,6 @@
 """The plan of a cache: groups, equal blocks, how many there are, who shares a tensor; and `mini-kv plan`."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import (
@@ -128,6 +132,41 @@ def test_a_state_makes_all_blocks_longer_and_is_padded() -> None:
     assert spec.real_page_size_bytes == 304 * 1024
 
 
+# Layers of one type: # is 8 KiB of a layer's page.
+#
+#     full attention, 8 heads           16 tokens   ########
+#     full attention, 3 heads           16 tokens   ###         one table, a page of its own size in each tensor
+
+
+def test_layers_that_need_equally_many_blocks_share_a_table_and_keep_their_sizes() -> None:
+    """8 and 3 heads, both full attention: one group, 65,536 and 24,576 bytes per block, and nothing is padded."""
+    few = FullAttentionSpec(16, num_kv_heads=3, head_size=128)
+    specs = layers(full=(2, FULL), few=(1, few))
+    (group,) = get_kv_cache_groups(specs)
+    assert group == KVCacheGroupSpec(("full.0", "full.1", "few.0"), UniformTypeKVCacheSpecs(16, specs))
+    assert [group.spec_of(name).page_size_bytes for name in group.layer_names] == [65_536, 65_536, 24_576]
+    assert group.kv_cache_spec.page_size_bytes == bytes_per_block([group]) == 2 * 65_536 + 24_576
+    assert get_kv_cache_tensors([group]) == [[["full.0"]], [["full.1"]], [["few.0"]]]
+    assert blocks_per_request([group], 1000, 512) == 63
+
+
+def test_windows_are_of_one_type_if_they_reach_equally_far() -> None:
+    far = SlidingWindowSpec(16, num_kv_heads=8, head_size=128, sliding_window=2048)
+    narrow = SlidingWindowSpec(16, num_kv_heads=4, head_size=128, sliding_window=1024)
+    assert sizes(layers(window=(2, WINDOW), narrow=(3, narrow))) == [5]
+    assert sizes(layers(window=(2, WINDOW), far=(2, far))) == [2, 2]
+
+
+def test_a_group_of_one_type_is_managed_as_its_first_layer_is() -> None:
+    """1,000 tokens of full attention are 63 blocks of 16, whatever the layers keep; a drafter may be in the group."""
+    few = FullAttentionSpec(16, num_kv_heads=3, head_size=128)
+    (group,) = get_kv_cache_groups(layers(full=(2, FULL), few=(1, few)))
+    kv = KVCacheManager(KVCacheConfig(100, (replace(group, is_eagle_group=True),)))
+    request = kv.new_request("A", range(1000))
+    assert kv.allocate_slots(request, 1000) is not None
+    assert kv.get_block_ids("A") == (list(range(1, 64)),)
+
+
 # The switch.
 
 
@@ -150,6 +189,9 @@ def test_off_keeps_everything_in_full() -> None:
     state = MambaSpec(16, shapes=((4,),), dtypes_bytes=(2,))
     with pytest.raises(ConfigError, match="state"):
         get_kv_cache_groups(layers(full=(2, FULL), state=(2, state)), disable_hybrid_kv_cache_manager=True)
+    latent = MLAAttentionSpec(16, num_kv_heads=1, head_size=576)
+    (group,) = get_kv_cache_groups(layers(latent=(3, latent)), disable_hybrid_kv_cache_manager=True)
+    assert group.kv_cache_spec == latent  # which is full attention, with one vector per token and not two
     with pytest.raises(ConfigError, match=r"^no layer owns any KV"):
         get_kv_cache_groups({})
 
@@ -230,6 +272,8 @@ def test_real_models() -> None:
         "llama-4-scout": ([12] * 4, 0, {16}),
         "gpt-oss-120b": ([18, 18], 0, {16}),
         "deepseek-v3": ([61], 0, {16}),
+        "deepseek-v3.2": ([122], 0, {64}),
+        "glm-5": ([156], 0, {64}),
         "jamba": ([4] * 8, 0, {80}),
         "qwen-3.5-4b": ([8] * 4, 0, {576}),
         "qwen-3.5-9b": ([8] * 4, 0, {576}),
@@ -246,6 +290,7 @@ def test_real_models() -> None:
         "granite-4-h-1b": ([4] * 10, 0, {400}),
         "lfm2-8b-a1b": ([6] * 4, 0, {16}),
         "gemma-4-26b-a4b": ([5] * 6, 0, {16, 32}),
+        "mimo-v2-flash": ([9, 8, 8, 8, 8, 7], 0, {16, 32}),
         "gpt-oss-20b": ([12] * 2, 0, {16}),
         "command-r7b": ([8] * 4, 0, {16}),
         "qwen-3-30b-a3b": ([48], 0, {16}),
@@ -270,8 +315,37 @@ def test_of_a_latent_vector_the_plan_says_that_every_card_keeps_it(capsys: pytes
     for size in ("1", "8"):
         assert main(["plan", "deepseek-v3", "--tensor-parallel-size", size]) == 0
         told.append(capsys.readouterr().out.splitlines())
-    said = [f"{told[0][0][:-1]} on each card.", "Each of 8 cards keeps all of it: a latent vector serves all heads.", ""]
+    said = [
+        f"{told[0][0][:-1]} on each card.",
+        "Each of 8 cards keeps all of it: a latent vector serves all heads.",
+        "",
+    ]
     assert told[1] == said + told[0][1:]
+
+
+def test_a_sparse_layer_keeps_a_latent_vector_and_an_indexers_vector() -> None:
+    """DeepSeek-V3.2, per token and layer: 576 numbers of 16 bits, and 128 of 8 bits with a scale; 656 + 132 in fp8."""
+    specs = load_model("deepseek-v3.2", block_size=100).kv_cache_spec
+    assert {name: spec.page_size_bytes for name, spec in specs.items() if name.endswith(".60")} == {
+        "latent.60": 128 * 1152,
+        "indexer.60": 128 * 132,
+    }
+    assert on_one_card(specs, 8) == specs
+    narrow = with_cache_dtype(specs, "fp8")
+    assert [narrow[name].page_size_bytes for name in ("latent.60", "indexer.60")] == [128 * 656, 128 * 132]
+    with pytest.raises(ConfigError, match="sparse layers keep latent vectors as auto or fp8 only"):
+        with_cache_dtype(specs, "int8_per_token_head")
+
+
+def test_the_plan_of_a_sparse_model_has_pages_of_two_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "deepseek-v3.2", "--memory", "80"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == (
+        "group 0  122 layers            latent vectors and indexer keys  blocks of 64 tokens, at most 2,560 a request"
+    )
+    assert lines[5] == "block        5,012,736 bytes: 61 layers of 73,728, 61 layers of 8,448"
+    assert lines[9] == "padding      0 of 122 places are empty: 0.0 %"
+    assert [line.split() for line in lines[12:14]] == [["tensor", "0", "latent.0"], ["tensor", "1", "indexer.0"]]
 
 
 def test_gemma_3n_shares_with_the_last_of_each_kind() -> None:

@@ -36,6 +36,25 @@ def test_a_state_makes_the_blocks_long_and_the_answer_says_how(qwen: str, capsys
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ([], "16 were asked for, and the kernels of sparse attention read whole blocks of 64."),
+        (["--block-size", "64"], "as asked for."),
+    ],
+)
+def test_sparse_layers_and_their_indexers_share_blocks_of_64(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["why", "deepseek-v3.2", *options]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "DeepSeek-V3.2: hits end at multiples of 64 tokens.",
+        f"Its blocks have 64 tokens: {why} Its layers keep different amounts per token, but need equally many blocks,"
+        " so one table serves them all.",
+        "The shortest prompt that can find anything has 65 tokens.",
+    ]
+
+
 def test_on_hopper_the_kernel_rounds_the_block_up_and_a_flag_would_help(
     qwen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

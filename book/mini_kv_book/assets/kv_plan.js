@@ -226,22 +226,21 @@ function bar({ card, weights, kv, rest }) {
 
 const letter = (number) => String.fromCharCode(65 + (number % 26)) + (number < 26 ? "" : String(Math.floor(number / 26)));
 
-/** Each layer as a column, as high as its part of a block, filled as far as it uses it. */
-function columns({ layers, groups }) {
+/** Each layer as a column, as high as its page of a block, filled as far as it uses it. */
+function columns({ layers, groups, caption }) {
   const step = Math.min(COLUMN.most, COLUMN.width / layers.length);
   const gap = step > 8 ? 2 : step > 4 ? 1 : 0.5;
   const all = svg("svg", { viewBox: `0 0 ${(step * layers.length).toFixed(1)} ${COLUMN.height + 14}`, role: "img" });
-  all.append(svg("title", {}, `${layers.length} layers in ${groups.length} ${groups.length === 1 ? "group" : "groups"}`));
-  const patterns = svg("defs", {});
-  all.append(patterns);
-  groups.forEach((group, number) => patterns.append(pattern(number, group.kind)));
+  all.append(svg("title", {}, `${layers.length} layers. ${caption}`), svg("defs", {}, ...groups.map(pattern)));
   layers.forEach((layer, index) => {
-    const [x, width, filledTo] = [index * step, step - gap, layer.filled * COLUMN.height];
+    const [x, width, height] = [index * step, step - gap, layer.page * COLUMN.height];
     const column = svg("g", {});
+    const filledTo = layer.filled * height;
+    const fill = `url(#${layer.kind}${layer.group})`;
     column.append(
-      svg("title", {}, `${layer.name}: group ${letter(layer.group)}, fills ${(100 * layer.filled).toFixed(1)} % of its part of a block`),
-      svg("rect", { x, y: 0.5, width, height: COLUMN.height, class: "room" }),
-      svg("rect", { x, y: 0.5 + COLUMN.height - filledTo, width, height: filledTo, fill: `url(#g${layer.group})` }),
+      svg("title", {}, `${layer.name}: group ${letter(layer.group)}, fills ${(100 * layer.filled).toFixed(1)} % of its page`),
+      svg("rect", { x, y: 0.5 + COLUMN.height - height, width, height, class: "room" }),
+      svg("rect", { x, y: 0.5 + COLUMN.height - filledTo, width, height: filledTo, fill }),
     );
     if (step >= 12) column.append(svg("text", { x: x + width / 2, y: COLUMN.height + 12 }, letter(layer.group)));
     all.append(column);
@@ -250,8 +249,8 @@ function columns({ layers, groups }) {
 }
 
 /** A group's colour, and a pattern that says what its layers keep: all tokens, some of them, or a state. */
-function pattern(number, kind) {
-  const made = svg("pattern", { id: `g${number}`, width: 6, height: 6, patternUnits: "userSpaceOnUse" });
+function pattern({ number, kind }) {
+  const made = svg("pattern", { id: `${kind}${number}`, width: 6, height: 6, patternUnits: "userSpaceOnUse" });
   made.append(svg("rect", { width: 6, height: 6, fill: COLOURS[number % COLOURS.length] }));
   if (kind === "state") made.append(svg("path", { d: "M0 6L6 0", class: "over" }));
   if (kind === "part") made.append(svg("path", { d: "M0 3H6", class: "over" }));
@@ -259,20 +258,19 @@ function pattern(number, kind) {
 }
 
 /** The groups in words; those that are alike share a line. */
-function legend({ groups, page_bytes }) {
+function legend({ groups, caption }) {
   const alike = new Map();
-  groups.forEach((group, index) => {
-    const words = `${group.keeps}. A block holds ${group.holds}.`;
-    const key = `${group.layers} ${words}`;
-    if (!alike.has(key)) alike.set(key, { words, layers: group.layers, numbers: [] });
-    alike.get(key).numbers.push(index);
-  });
+  for (const { layers, keeps, holds, number } of groups) {
+    const words = `${keeps}. A block holds ${holds}.`;
+    const key = `${layers} ${words}`;
+    if (!alike.has(key)) alike.set(key, { words, layers, numbers: [] });
+    alike.get(key).numbers.push(number);
+  }
   const lines = [...alike.values()].map(({ words, layers, numbers }) => {
-    const keys = numbers.map((index) => make("span", { class: `key ${groups[index].kind}`, style: `--colour: ${COLOURS[index % COLOURS.length]}` }, letter(index)));
+    const keys = numbers.map((number) => make("span", { class: "key", style: `--colour: ${COLOURS[number % COLOURS.length]}` }, letter(number)));
     return make("li", {}, ...keys, ` ${layers} ${layers === 1 ? "layer" : "layers"}${numbers.length > 1 ? " each" : ""}: ${words}`);
   });
-  const words = `Each column is a layer. Columns of one letter are a group: a block belongs to one group, and has ${page_bytes.toLocaleString("en")} bytes in each of its layers.`;
-  return make("figcaption", {}, words, make("ul", {}, ...lines));
+  return make("figcaption", {}, caption, make("ul", {}, ...lines));
 }
 
 function svg(tag, attributes, ...children) {

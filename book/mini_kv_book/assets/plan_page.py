@@ -7,12 +7,13 @@ first. The page's fields are arguments of these commands, so that the commands i
 import argparse
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
+from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheGroupSpec, KVCacheSpec, MambaSpec
 from mini_kv.planning import plan_command
 from mini_kv.planning.fit import Fit
 from mini_kv.planning.plan_command import describe
@@ -105,44 +106,57 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
         ],
         "layers": _layers(fit),
         "groups": _groups(fit),
-        "page_bytes": fit.groups[0].kv_cache_spec.page_size_bytes,
+        "caption": _caption(fit),
         "source": fit.model.source,
     }
 
 
 def _layers(fit: Fit) -> list[dict[str, Any]]:
-    """Return each layer in the model's order: its kind, its group, and the share of a block's bytes that it fills."""
+    """Return each layer in the model's order: its kind and group, its page, and the share of it that it fills."""
     group_of = {name: number for number, group in enumerate(fit.groups) for name in group.layer_names}
-    page = fit.groups[0].kv_cache_spec.page_size_bytes
+    pages = {name: fit.groups[number].spec_of(name).page_size_bytes for name, number in group_of.items()}
     return [
         {
             "name": name,
             "kind": _kind(spec),
             "group": group_of[name],
-            "filled": _filled(spec, fit, group_of[name]) / page,
+            "page": pages[name] / max(pages.values()),
+            "filled": _filled(spec, fit.groups[group_of[name]]) / pages[name],
         }
         for name, spec in fit.specs.items()
     ]
 
 
-def _filled(spec: KVCacheSpec, fit: Fit, group: int) -> int:
-    """Return the bytes that a layer fills of its part of a block; the rest is padding."""
+def _filled(spec: KVCacheSpec, group: KVCacheGroupSpec) -> int:
+    """Return the bytes that a layer fills of its page of a block; the rest is padding."""
     if not isinstance(spec, AttentionSpec):
         return spec.page_size_bytes
-    return spec.page_size_bytes // spec.block_size * fit.groups[group].kv_cache_spec.block_size
+    return spec.page_size_bytes // spec.block_size * group.kv_cache_spec.block_size
 
 
 def _groups(fit: Fit) -> list[dict[str, Any]]:
-    """Return each group: how many layers, what each keeps, and what a block holds of them."""
+    """Return what a block holds for each kind of layer of each group."""
     rows = []
-    for group in fit.groups:
-        kept, own = group.kv_cache_spec, fit.specs[group.layer_names[0]]
-        if isinstance(own, AttentionSpec):
-            holds = f"{kept.block_size:,} tokens of {own.page_size_bytes // own.block_size:,} bytes"
-        else:
-            holds = f"one state of {own.page_size_bytes:,} bytes"
-        rows.append({"layers": len(group.layer_names), "kind": _kind(own), "keeps": describe(own), "holds": holds})
+    for number, group in enumerate(fit.groups):
+        for own, layers in Counter(fit.specs[name] for name in group.layer_names).items():
+            if isinstance(own, AttentionSpec):
+                per_token = own.page_size_bytes // own.block_size
+                holds = f"{group.kv_cache_spec.block_size:,} tokens of {per_token:,} bytes"
+            else:
+                holds = f"one state of {own.page_size_bytes:,} bytes"
+            rows.append(
+                {"number": number, "layers": layers, "kind": _kind(own), "keeps": describe(own), "holds": holds}
+            )
     return rows
+
+
+def _caption(fit: Fit) -> str:
+    """Return what the picture of the layers shows."""
+    pages = {group.spec_of(name).page_size_bytes for group in fit.groups for name in group.layer_names}
+    if len(pages) > 1:
+        return "Each column is a layer, as high as its page of a block. One block table serves them all."
+    text = "Each column is a layer. Columns of one letter are a group: a block belongs to one group, and has"
+    return f"{text} {pages.pop():,} bytes in each of its layers."
 
 
 def _kind(spec: KVCacheSpec) -> str:

@@ -89,7 +89,7 @@ def said(page):
 def test_the_first_answer_needs_no_python(show):
     page = show()
     assert said(page) == [
-        "Room for 54 requests of 32,768 tokens on one A100 80GB.",
+        "Room for 54 requests of 32,768 tokens on one A100.",
         "480 shared tokens are shorter than a block of 528: nothing can be found.",
     ]
     assert page.locator("kv-plan .memory .part").all_inner_texts() == [
@@ -170,7 +170,7 @@ def test_a_wrong_field_is_named_and_the_next_right_one_is_answered(show):
     fill(page, "Longest request, tokens", "many")
     assert said(page)[0] == "argument --max-len: invalid int value: 'many'"
     fill(page, "Longest request, tokens", "65536")
-    assert said(page)[0] == "Room for 28 requests of 65,536 tokens on one A100 80GB."
+    assert said(page)[0] == "Room for 28 requests of 65,536 tokens on one A100."
 
 
 def test_fast_typing_ends_with_the_last_words_answer(show):

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from mini_kv.attention.kv_cache import PagedKVCache
 from mini_kv.attention.quantized import dequantize
 from mini_kv.bench.narrow import log_likelihoods
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MambaSpec
+from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, MambaSpec
 from mini_kv.core.kv_cache_planning import get_kv_cache_config, get_kv_cache_groups, with_cache_dtype
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.engine.config import EngineConfig
@@ -86,6 +87,25 @@ def test_forks_copy_numbers_with_their_scales(cache_dtype: str) -> None:
             said.append([[sample.token_ids for sample in output.outputs] for output in outputs])
     assert said[0] == said[1]
     assert len({tuple(words) for words in said[0][0]}) == 3
+
+
+def test_layers_of_one_group_have_tensors_of_their_own_sizes() -> None:
+    """Two KV heads of 8 in one layer, and one in the other: 4 tokens are 128 numbers, and 64."""
+
+    class Uneven:
+        dtype, device = torch.float64, torch.device("cpu")
+
+        def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
+            return {str(heads): FullAttentionSpec(block_size, heads, 8, self.dtype.itemsize) for heads in (2, 1)}
+
+    model: Any = Uneven()
+    config = KVCacheConfig(6, get_kv_cache_groups(model.get_kv_cache_spec(4)))
+    tensors, layers = allocate_kv_cache_tensors(model, config)
+    assert [list(tensor.shape) for tensor in tensors] == [[6, 2 * 4 * 2 * 8], [6, 2 * 4 * 1 * 8]]
+    assert [(list(view.data.shape), group) for view, group in layers if isinstance(view, PagedKVCache)] == [
+        ([6, 2, 4, 2, 8], 0),
+        ([6, 2, 4, 1, 8], 0),
+    ]
 
 
 def test_each_element_is_within_half_a_scale() -> None:

@@ -191,11 +191,16 @@ from vllm.v1.core.single_type_kv_cache_manager import (  # type: ignore[import-n
 from vllm.v1.worker.gpu_model_runner import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
     GPUModelRunner,
 )
+from vllm.v1.worker.workspace import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
+    init_workspace_manager,
+)
 
 from mini_kv.tests.golden.planning import MEMORY, PLANNING, planning_rows  # noqa: E402
 
 MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)  # it would wait for the other cards
 registry._run_in_subprocess = lambda function: function()  # a new process would not be an H100
+torch.accelerator.empty_cache = lambda: None
+init_workspace_manager(torch.device("meta"))  # of which a kernel for latent vectors in 8 bits takes a share
 for name in ("_C", "_moe_C", "_C_cache_ops"):
     setattr(torch.ops, name, Operators(getattr(torch.ops, name)))
 

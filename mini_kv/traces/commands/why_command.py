@@ -10,7 +10,13 @@ from typing import Any
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheGroupSpec, KVCacheSpec, MambaSpec
+from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    UniformTypeKVCacheSpecs,
+)
 from mini_kv.core.kv_cache_planning import get_kv_cache_groups
 from mini_kv.planning.flags import Flags, add_flags, check_number, read_flags
 from mini_kv.traces.prompt_hashes import Prompt
@@ -127,7 +133,9 @@ def answer(blocks: Blocks) -> list[str]:
     """Return the sentences: the block, what makes it so long, the shortest prompt that finds anything."""
     sizes = sorted({group.kv_cache_spec.block_size for group in blocks.groups})
     lines = [f"{blocks.title}: hits end at multiples of {blocks.unit:,} tokens."]
-    if sizes == [blocks.flags.block_size]:
+    if isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs):
+        lines.append(_because_of_one_type(blocks))
+    elif sizes == [blocks.flags.block_size]:
         lines.append(f"Its blocks have {sizes[0]} tokens, as asked for: all layers keep equally much per token.")
     elif any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):
         lines += _because_of_states(blocks)
@@ -140,6 +148,18 @@ def answer(blocks: Blocks) -> list[str]:
     if blocks.flags.num_speculative_tokens:
         lines.append("With drafts, a hit drops its last block, so it takes two blocks to find one.")
     return lines
+
+
+def _because_of_one_type(blocks: Blocks) -> str:
+    """Return why layers that keep different amounts have blocks of one length."""
+    if blocks.unit == blocks.flags.block_size:
+        why = "as asked for"
+    else:
+        why = f"{blocks.flags.block_size} were asked for, and the kernels of sparse attention read whole blocks of 64"
+    one_table = (
+        "Its layers keep different amounts per token, but need equally many blocks, so one table serves them all."
+    )
+    return f"Its blocks have {blocks.unit} tokens: {why}. {one_table}"
 
 
 def _because_of_states(blocks: Blocks) -> list[str]:

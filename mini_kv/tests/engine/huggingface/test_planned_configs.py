@@ -26,6 +26,9 @@ KNOWN, STATES = RULES["model_types"], RULES["states"]
 KEEPS_NO_KV = ("linear_attention", "mamba", "conv", "mlp", "moe")
 ELSEWHERE = {"kimi_k2": "deepseek_v3", "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types that transformers reads with another type's class, or keeps in a part of the file."""
+NOT_READ = {"mimo_v2_flash"}
+"""Types with published fields that vLLM reads and transformers does not: here they are read as vLLM reads them."""
+NO_DEFAULT_LAYERS = {"lfm2_moe", "mimo_v2_flash"}
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +59,8 @@ def shape(spec: AttentionSpec) -> tuple[str, int, int, int]:
             return ("window", spec.num_kv_heads, spec.head_size, spec.sliding_window)
         case ChunkedLocalAttentionSpec():
             return ("chunks", spec.num_kv_heads, spec.head_size, spec.attention_chunk_size)
+        case MLAAttentionSpec(cache_role="indexer"):
+            return ("indexer", spec.num_kv_heads, spec.head_size, 0)
         case MLAAttentionSpec():
             return ("latent", spec.num_kv_heads, spec.head_size, 0)
         case _:
@@ -65,7 +70,12 @@ def shape(spec: AttentionSpec) -> tuple[str, int, int, int]:
 def said_by_transformers(config: Any) -> list[tuple[str, int, int, int]]:
     """Return the same from transformers' own configuration; the window of all layers where it lists no kinds."""
     if getattr(config, "kv_lora_rank", None):
-        return [("latent", 1, config.kv_lora_rank + config.qk_rope_head_dim, 0)] * config.num_hidden_layers
+        latent = ("latent", 1, config.kv_lora_rank + config.qk_rope_head_dim, 0)
+        if not hasattr(config, "index_head_dim"):
+            return [latent] * config.num_hidden_layers
+        indexer = ("indexer", 1, config.index_head_dim + 4, 0)  # of 128 numbers, which have one scale
+        has_one = getattr(config, "indexer_types", None) or ["full"] * config.num_hidden_layers
+        return [shape for kind in has_one for shape in [latent, *[indexer] * (kind == "full")]]
     if STATES.get(config.model_type, {}).get("layout") == "no attention":
         return []
     kinds = getattr(config, "layer_types", None)
@@ -91,7 +101,7 @@ def text_part(config: PretrainedConfig) -> Any:
     return getattr(config, "text_config", None) or config
 
 
-@pytest.mark.parametrize("model_type", [name for name in KNOWN if name != "lfm2_moe"])  # which has no default layers
+@pytest.mark.parametrize("model_type", [name for name in KNOWN if name not in NO_DEFAULT_LAYERS])
 @pytest.mark.parametrize("names", [[], ["num_attention_heads", "hidden_size"], ["num_key_value_heads"]], ids=str)
 def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str, names: list[str], tmp_path: Path) -> None:
     """With nothing but the type in the file, with twice the query heads, with half the KV heads."""
@@ -120,7 +130,7 @@ def test_the_sizes_of_states_are_those_that_transformers_takes(model_type: str) 
 def test_a_published_model_is_planned_as_transformers_reads_it(row: dict[str, Any], tmp_path: Path) -> None:
     """Where it is planned at all, and where transformers knows the type."""
     values = row["config"]
-    if row["expect"].startswith("refused") or "model_type" not in values or values["model_type"] == "quokka":
+    if row["expect"].startswith("refused") or values.get("model_type", "quokka") in {"quokka", *NOT_READ}:
         return
     reference = text_part(CONFIG_MAPPING[ELSEWHERE.get(values["model_type"], values["model_type"])].from_dict(values))
     assert planned(written(tmp_path, values)) == said_by_transformers(reference)
@@ -146,4 +156,5 @@ def test_no_file_that_transformers_can_write_is_planned_wrong(tmp_path: Path) ->
     assert [(name, error.partition(": ")[2]) for name, error in refused.items() if name in KNOWN] == [
         ("gemma4_text", "it has per_layer_config, which plan does not model yet"),
         ("lfm2_moe", "it does not say which layers keep a state: layer_types is missing"),
+        ("mimo_v2_flash", "it does not say which layers keep a window: hybrid_layer_pattern is missing"),
     ]
