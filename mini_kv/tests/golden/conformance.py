@@ -35,7 +35,7 @@ def summary() -> str:
     num_calls, num_equal = count(scenarios)
     return (
         f"{len(scenarios)} scenarios were recorded from {UPSTREAM}: after {num_equal:,} of {num_calls:,} calls "
-        f"all that can be seen is equal, and {num_calls - num_equal} differ as listed"
+        f"the observable state is equal, and {num_calls - num_equal} differ as listed"
     )
 
 
