@@ -167,8 +167,9 @@ def _column(name: str, case: Case) -> dict[str, str]:
 def explained(case: Case) -> str:
     """Return what `mini-kv explain --num-blocks N --concurrency M` prints for a server's traffic, pool and limit."""
     setup = Setup(_GROUPS, case.fault.num_blocks)
-    waterfall = make_waterfall(case.trace, setup, concurrency=case.fault.max_num_seqs)
-    return "\n".join(report(waterfall, find_causes(waterfall, make_prompts(case.trace, BLOCK_SIZE))))
+    prompts = make_prompts(case.trace, BLOCK_SIZE)
+    waterfall = make_waterfall(case.trace, prompts, setup, concurrency=case.fault.max_num_seqs)
+    return "\n".join(report(waterfall, find_causes(waterfall, prompts)))
 
 
 def causes(case: Case) -> list[str]:
@@ -176,8 +177,9 @@ def causes(case: Case) -> list[str]:
     setup = Setup(_GROUPS, case.fault.num_blocks)
     observed = case.seen.hits
     trace = case.trace[: len(observed)]
-    waterfall = make_waterfall(trace, setup, concurrency=case.fault.max_num_seqs, observed=observed)
-    return [cause.name for cause in find_causes(waterfall, make_prompts(trace, BLOCK_SIZE), observed)]
+    prompts = make_prompts(trace, BLOCK_SIZE)
+    waterfall = make_waterfall(trace, prompts, setup, concurrency=case.fault.max_num_seqs, observed=observed)
+    return [cause.name for cause in find_causes(waterfall, prompts, observed)]
 
 
 def hits_per_request(case: Case) -> dict[str, int]:

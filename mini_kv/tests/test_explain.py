@@ -18,7 +18,7 @@ from mini_kv.core.kv_cache_interface import (
 )
 from mini_kv.traces.causes import Cause, find_causes
 from mini_kv.traces.pair import explain_pair
-from mini_kv.traces.prompt_hashes import make_prompts
+from mini_kv.traces.prompt_hashes import Trace, make_prompts
 from mini_kv.traces.readers.mooncake import TraceRequest, read_trace
 from mini_kv.traces.readers.token_request import TokenRequest
 from mini_kv.traces.replay import replay
@@ -81,10 +81,16 @@ def names(trace: Sequence[TokenRequest], setup: Setup, **options: object) -> lis
 
 def causes(trace: Sequence[TokenRequest], setup: Setup, **options: object) -> list[Cause]:
     """Return the causes that are found."""
-    waterfall = make_waterfall(trace, setup, **options)  # type: ignore[arg-type]
+    prompts = make_prompts(trace, setup.hash_block_size)
+    waterfall = make_waterfall(trace, prompts, setup, **options)  # type: ignore[arg-type]
     check(waterfall)
     observed = options.get("observed")
-    return find_causes(waterfall, make_prompts(trace, setup.hash_block_size), observed)  # type: ignore[arg-type]
+    return find_causes(waterfall, prompts, observed)  # type: ignore[arg-type]
+
+
+def waterfall_of(trace: Trace, setup: Setup) -> Waterfall:
+    """Return the waterfall of a trace, one request at a time."""
+    return make_waterfall(trace, make_prompts(trace, setup.hash_block_size), setup)
 
 
 def check(waterfall: Waterfall) -> None:
@@ -134,7 +140,7 @@ def short_prompts(seed: int) -> list[TokenRequest]:
 
 def after_a_reset(trace: Sequence[TokenRequest], place: int) -> list[int]:
     """Return the hits that a server with memory for everything reports if its cache is emptied before one request."""
-    return [hit or 0 for part in (trace[:place], trace[place:]) for hit in make_waterfall(part, setup()).hits]
+    return [hit or 0 for part in (trace[:place], trace[place:]) for hit in waterfall_of(part, setup()).hits]
 
 
 # Causes that were planted -------------------------------------------------------------------------------------------
@@ -198,7 +204,7 @@ def test_traffic_that_is_well_has_no_cause(seed: int) -> None:
 @pytest.mark.parametrize("num_blocks", [None, 150, 400])
 def test_rows_add_up_for_every_kind_of_model(specs: tuple[KVCacheSpec, ...], num_blocks: int | None) -> None:
     """And no pool finds more than memory for everything."""
-    waterfall = make_waterfall(chat(1), setup(*specs, num_blocks=num_blocks))
+    waterfall = waterfall_of(chat(1), setup(*specs, num_blocks=num_blocks))
     check(waterfall)
     assert sum(hit or 0 for hit in waterfall.hits) <= sum(waterfall.unlimited) <= waterfall.tokens("seen")
 
@@ -210,7 +216,7 @@ def test_the_first_rows_against_a_look_at_all_pairs() -> None:
         TokenRequest(entry.timestamp, entry.token_ids, 1, rng.choice([None, "a"]), rng.choice([None, "one"]))
         for entry in chat(2, users=4, begin=changing_value)
     ]
-    waterfall = make_waterfall(trace, setup())
+    waterfall = waterfall_of(trace, setup())
     seen = salts = adapters = 0
     for number, entry in enumerate(trace):
         shared = [(common(entry.token_ids, other.token_ids), other) for other in trace[:number]]
@@ -238,7 +244,7 @@ def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 def test_hits_are_those_of_replay(num_blocks: int) -> None:
     """On a trace of hashes, in pools of several sizes; and the ceiling is one."""
     trace: list[TraceRequest] = read_trace(SMALL)
-    waterfall = make_waterfall(trace, setup(num_blocks=num_blocks, block_size=512))
+    waterfall = waterfall_of(trace, setup(num_blocks=num_blocks, block_size=512))
     check(waterfall)
     hits = sum(hit or 0 for hit in waterfall.hits)
     assert hits == replay(trace, num_blocks).hit_tokens
@@ -248,7 +254,7 @@ def test_hits_are_those_of_replay(num_blocks: int) -> None:
 def test_how_much_longer_an_evicted_block_would_have_had_to_live() -> None:
     """With that number of blocks more it is kept, with one fewer it is not: `replay` is asked."""
     trace = read_trace(SMALL)
-    waterfall = make_waterfall(trace, setup(num_blocks=60, block_size=512))
+    waterfall = waterfall_of(trace, setup(num_blocks=60, block_size=512))
     needed = sorted(block.num_more for block in waterfall.lost)
     for at_most, larger in pairwise([0, 5, 20, 60, 120]):
         more = replay(trace, 60 + larger).hit_tokens - replay(trace, 60 + at_most).hit_tokens

@@ -7,6 +7,7 @@ with arrivals and answers), `observed_run` (the same with every call recorded), 
 side).
 Then where the hits went: `prompt_hashes` (what the cache sees of a request), `curve` (every pool size at once), `plot`
 (its drawings), `seen` (what came before, and behind which difference), `runs` (prompts through the manager and the
-scheduler), `waterfall` (one loss per row), `causes` (their names), `pair` (two prompts). `commands`: the verbs.
+scheduler), `plain_hits` (what the manager finds for one group of full attention, without running it), `waterfall` (one
+loss per row), `causes` (their names), `pair` (two prompts). `commands`: the verbs.
 `small.jsonl` holds 200 requests made by `python -m mini_kv.traces.synthetic`.
 """

@@ -7,6 +7,7 @@ A layer with states keeps one where a step ends. Both kinds of runs end their st
 `mamba_block_aligned_split`.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from mini_kv.core.sched.config import SchedulerConfig, can_ever_run
 from mini_kv.core.sched.output import SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.traces.prompt_hashes import Prompt
+
+_ANSWER = 2
+"""The token that every answer consists of. Of 0 and 1 it would be looked whether they are booleans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def _num_in_step(kv: KVCacheManager, request: Request, step: int) -> int:
 def run_served(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, concurrency: int) -> ServedRun:
     """Serve the prompts with answers of these lengths, at most `concurrency` unfinished at once.
 
-    Costs O(blocks + tokens of the answers).
+    Costs O(blocks * concurrency + requests * concurrency): steps in which nothing happens are skipped.
     """
     kv = _manager(prompts, setup)
     config = SchedulerConfig(max_num_batched_tokens=setup.step, max_num_seqs=concurrency)
@@ -118,7 +122,9 @@ def run_served(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, 
             data.num_computed_tokens for data in output.scheduled_new_reqs if data.request_id in preempted
         )
         preempted.update(output.preempted_req_ids)
-        scheduler.update_from_output(output, {name: [0] for name in _through(scheduler, output)})
+        results = scheduler.update_from_output(output, {name: [_ANSWER] for name in _through(scheduler, output)})
+        if all(result.finish_reason is None for result in results):
+            _skip_quiet_steps(scheduler, output)
     hits = [None if request is None else request.num_cached_tokens for request in requests]
     return ServedRun(hits, scheduler.num_preemptions, tokens_again)
 
@@ -142,13 +148,34 @@ def _through(scheduler: Scheduler, output: SchedulerOutput) -> Iterator[str]:
             yield name
 
 
+def _skip_quiet_steps(scheduler: Scheduler, output: SchedulerOutput) -> None:
+    """Give all requests the tokens of the next steps at once, up to the first step that could do anything else.
+
+    The last step must have let in, preempted and ended no request. What it did not let in, the next ones do not either:
+    nothing of the pool changes while all that run have quiet stretches (`mini_kv.core.quiet`).
+    """
+    if output.scheduled_new_reqs or output.preempted_req_ids:
+        return
+    num_steps = sys.maxsize
+    for request in scheduler.running:
+        _, quiet_end = scheduler.kv_cache_manager.quiet.get(request, (0, 0))
+        is_decoding = request.num_computed_tokens + 1 == request.num_tokens
+        was_in_step = request.request_id in output.num_scheduled_tokens
+        num_until_end = min(quiet_end - 1 - request.num_computed_tokens, request.max_slots - request.num_tokens)
+        num_steps = min(num_steps, num_until_end if is_decoding and was_in_step else 0)
+    if num_steps > 0:
+        for request in scheduler.running:
+            request.append_output_token_ids(*[_ANSWER] * num_steps)
+            request.num_computed_tokens += num_steps
+
+
 def belady_hit_blocks(prompts: Sequence[Prompt], block_size: int, num_blocks: int) -> int:
     """Return the most blocks that any policy can hit in this pool, the null block included, one request at a time.
 
     Each miss takes the place of the block whose next use is the farthest. A bound, not a policy: a request's blocks
     are taken as coming one by one, where a pool must hold them all at once. Refused prompts count as nowhere.
 
-    Source: Belady (1966), doi.org/10.1147/sj.52.0078. Costs O(blocks * log(blocks)).
+    Source: Belady (1966), doi.org/10.1147/sj.52.0078. Costs O(blocks + requests * log(requests)).
     """
     fitting = [prompt for prompt in prompts if -(-prompt.num_tokens // block_size) < num_blocks]
     following: list[list[int]] = []

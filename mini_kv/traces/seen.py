@@ -8,13 +8,15 @@ usual reasons for that, which leave three different marks in the tokens:
     another size            head <576 px> rest     head <288 px> rest      both have an image here, of other lengths
 """
 
+import sys
 from array import array
 from bisect import bisect
 from collections.abc import Hashable, Sequence
+from itertools import compress, repeat
 from typing import NamedTuple
 
 from mini_kv.traces.prompt_hashes import Trace, token_requests
-from mini_kv.traces.readers.mooncake import TraceRequest
+from mini_kv.traces.readers.mooncake import TraceRequest, number_prefixes
 from mini_kv.traces.readers.token_request import TokenRequest
 
 GRAM = 16
@@ -23,6 +25,8 @@ MOST_CHANGED = 32
 """Tokens of the longest value that changes: a date and a time, or an identifier."""
 LEAST_BEHIND = 64
 """Tokens behind a difference that are worth a word: closing phrases and templates are shorter."""
+_LOW_BYTE = 0 if sys.byteorder == "little" else 7
+_IS_MULTIPLE_OF_4 = bytes(byte % 4 == 0 for byte in range(256))
 
 
 class Shared(NamedTuple):
@@ -89,7 +93,7 @@ def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
     shared, behind = [], []
     for number, entry in enumerate(entries):
         tokens = array("Q", entry.token_ids).tobytes()
-        named = _with_pictures(entry, pictures)
+        named = _with_pictures(entry, pictures) if entry.images else tokens
         lengths = []
         for namespace, units in (
             ((), tokens),
@@ -100,7 +104,7 @@ def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
             length, nearest = seen.find_and_add(units, number, namespace)
             lengths.append(length)
             if not namespace:
-                candidates = {nearest, deepest.find_and_add(entry.token_ids, number)}
+                candidates = {nearest, deepest.find_and_add(tokens, number)}
         shared.append(Shared(*lengths))
         found = [find_behind(entry, entries[other], lengths[0]) for other in candidates if other is not None]
         behind.append(max(found, key=lambda found: (sum(found), found), default=Behind()))
@@ -109,17 +113,13 @@ def shared_and_behind(trace: Trace) -> tuple[list[Shared], list[Behind]]:
 
 def _shared_by_hashes(trace: Trace) -> list[int]:
     """Return the tokens of the leading blocks that came before, the partial last one of a whole prompt included."""
-    known: set[tuple[int, int]] = set()
-    numbers: dict[tuple[int, int], int] = {}
+    entries = [entry for entry in trace if isinstance(entry, TraceRequest)]
+    known: set[int] = set()
     result = []
-    for entry in trace:
-        assert isinstance(entry, TraceRequest)
-        parent, num_shared, is_shared = 0, 0, True
-        for hash_id in entry.hash_ids:
-            is_shared = is_shared and (parent, hash_id) in known
-            num_shared += is_shared
-            known.add((parent, hash_id))
-            parent = numbers.setdefault((parent, hash_id), len(numbers) + 1)
+    for entry, prefixes in zip(entries, number_prefixes([entry.hash_ids for entry in entries]), strict=True):
+        # With a prefix all shorter ones of it are known: so the first that is not can be found by halving.
+        num_shared = bisect(prefixes, 0, key=lambda number: number not in known)
+        known.update(prefixes)
         result.append(min(num_shared * entry.block_size, entry.input_length))
     return result
 
@@ -138,14 +138,16 @@ class _Deepest:
     """Finds the earlier prompt that has the most of this one's end, wherever it is there."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, ...], int] = {}
+        self._last: dict[bytes, int] = {}
 
-    def find_and_add(self, tokens: tuple[int, ...], number: int) -> int | None:
-        """Return the last request that has the last gram of these tokens that any has; then add them."""
+    def find_and_add(self, packed: bytes, number: int) -> int | None:
+        """Return the last request that has the last gram of these tokens, 8 bytes each, that any has; then add them."""
         # Which grams are kept follows from the tokens themselves, so that a shifted text keeps the same ones.
-        grams = [tokens[at : at + GRAM] for at in range(len(tokens) - GRAM + 1) if tokens[at] % 4 == 0]
+        kept = packed[_LOW_BYTE::8].translate(_IS_MULTIPLE_OF_4)
+        starts = compress(range(0, len(packed) - 8 * GRAM + 1, 8), kept)
+        grams = [packed[start : start + 8 * GRAM] for start in starts]
         found = next((self._last[gram] for gram in reversed(grams) if gram in self._last), None)
-        self._last.update(dict.fromkeys(grams, number))
+        self._last.update(zip(grams, repeat(number)))
         return found
 
 
@@ -196,11 +198,9 @@ def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
     """
     if len(mine) < LEAST_BEHIND or len(theirs) < LEAST_BEHIND:
         return 0
+    if not _contains(theirs, mine[:GRAM]) or not _contains(mine, theirs[:GRAM]):
+        return 0
     grams = {theirs[at : at + GRAM] for at in range(len(theirs) - GRAM + 1)}
-    if mine[:GRAM] not in grams:
-        return 0
-    if not any(mine[at : at + GRAM] == theirs[:GRAM] for at in range(len(mine) - GRAM + 1)):
-        return 0
     end = 0
     for at in range(len(mine) - GRAM + 1):
         if at > end + GRAM:  # further than from one part to the next
@@ -208,3 +208,14 @@ def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
         if mine[at : at + GRAM] in grams:
             end = at + GRAM
     return end if end >= LEAST_BEHIND else 0
+
+
+def _contains(tokens: tuple[int, ...], gram: tuple[int, ...]) -> bool:
+    """Return whether the gram occurs among the tokens. Costs O(tokens), at the speed of `bytes.find`."""
+    packed, wanted = array("Q", tokens).tobytes(), array("Q", gram).tobytes()
+    start = packed.find(wanted)
+    while start % 8 > 0:  # not where a token begins; -1 % 8 is 7
+        if start < 0:
+            return False
+        start = packed.find(wanted, start + 1)
+    return True

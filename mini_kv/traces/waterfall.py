@@ -4,17 +4,17 @@
 2. names        the same tokens with the same images, adapter and salt
 3. blocks       whole blocks of them, but never the prompt's last token
 4. groups       what every group of layers finds, with memory for everything: the real manager (`runs`)
-5. memory       what a pool of a certain size finds: the real manager again
+5. memory       what a pool of a certain size finds: the real manager again; of one group of full attention `plain_hits`
 6. serving      what is found with others running, and computed again after preemption: the real scheduler
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import NamedTuple
 
-from mini_kv.traces.curve import Stack
-from mini_kv.traces.prompt_hashes import Prompt, Trace, make_prompts, token_requests
+from mini_kv.traces.plain_hits import LostBlock, hits_in_pool, hits_without_eviction
+from mini_kv.traces.prompt_hashes import Prompt, Trace, token_requests
 from mini_kv.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
 from mini_kv.traces.seen import Behind, Shared, shared_and_behind
 
@@ -26,15 +26,6 @@ class Row(NamedTuple):
     label: str
     tokens: int
     is_total: bool = False
-
-
-class LostBlock(NamedTuple):
-    """A block that was evicted before it would have been hit."""
-
-    num_more: int
-    """How many blocks more the pool must have to have kept it."""
-    waited: int
-    """Milliseconds from its last use to the lookup."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +56,24 @@ class Waterfall:
 
 
 def make_waterfall(
-    trace: Trace, setup: Setup, *, concurrency: int = 1, observed: Sequence[int] | None = None
+    trace: Trace,
+    prompts: Sequence[Prompt],
+    setup: Setup,
+    *,
+    concurrency: int = 1,
+    observed: Sequence[int] | None = None,
 ) -> Waterfall:
     """Return where the hits of a trace went.
 
     Args:
         trace: at least one request, of hashes or of tokens.
+        prompts: its prompts, by `make_prompts` with the setup's `hash_block_size`.
         setup: groups and pool. Of hashes the groups' blocks must be multiples of the trace's.
         concurrency: above 1, the scheduler runs too: needs a pool of a certain size.
         observed: per request the hit tokens that a server has reported, if there are any.
     """
-    prompts = make_prompts(trace, setup.hash_block_size)
     shared, behind = shared_and_behind(trace)
-    unlimited = [hit or 0 for hit in run_prompts(prompts, Setup(setup.groups, None, setup.step, setup.retention))]
-    hits = list[int | None](unlimited) if setup.num_blocks is None else run_prompts(prompts, setup)
+    unlimited, hits, lost = _one_at_a_time(trace, prompts, setup)
     served = None
     if concurrency > 1:
         served = run_served(prompts, [entry.output_length for entry in trace], setup, concurrency)
@@ -96,14 +91,27 @@ def make_waterfall(
         rows.append(Row("server", "fewer on the server", rows[-1].tokens - sum(observed)))
         rows.append(Row("observed", "hits that the server reported", sum(observed), True))
 
-    lost, belady = [], None
+    belady = None
     if _is_plain(setup) and setup.num_blocks is not None:
         size = setup.hash_block_size
-        lost = lost_blocks(prompts, [entry.timestamp for entry in trace], size, setup.num_blocks)
         belady = min(size * belady_hit_blocks(prompts, size, setup.num_blocks), sum(unlimited))
     has_tokens = bool(token_requests(trace))
     sixteen = _more_with_sixteen(prompts, shared, setup.hash_block_size) if has_tokens else 0
     return Waterfall(has_tokens, len(prompts), setup, rows, shared, unlimited, hits, lost, belady, served, sixteen)
+
+
+def _one_at_a_time(
+    trace: Trace, prompts: Sequence[Prompt], setup: Setup
+) -> tuple[list[int], list[int | None], list[LostBlock]]:
+    """Return the hits of each request without eviction and in the pool, and the blocks that were lost, if known."""
+    if _is_plain(setup):
+        size = setup.hash_block_size
+        unlimited = hits_without_eviction(prompts, size)
+        if setup.num_blocks is None:
+            return unlimited, list(unlimited), []
+        return unlimited, *hits_in_pool(prompts, [entry.timestamp for entry in trace], size, setup.num_blocks)
+    unlimited = [hit or 0 for hit in run_prompts(prompts, replace(setup, num_blocks=None))]
+    return unlimited, list(unlimited) if setup.num_blocks is None else run_prompts(prompts, setup), []
 
 
 def _seen_rows(prompts: Sequence[Prompt], shared: Sequence[Shared], behind: Sequence[Behind]) -> list[Row]:
@@ -181,23 +189,3 @@ def _more_with_sixteen(prompts: Sequence[Prompt], shared: Sequence[Shared], size
         with_sixteen = min(one.names, prompt.num_tokens - 1) // 16 * 16
         more += max(with_sixteen - min(one.names, prompt.num_tokens - 1) // size * size, 0)
     return more
-
-
-def lost_blocks(
-    prompts: Sequence[Prompt], timestamps: Sequence[int], block_size: int, num_blocks: int
-) -> list[LostBlock]:
-    """Return the blocks that a larger pool would have kept for the lookup that came; one group of full attention."""
-    fitting = [
-        (prompt, timestamp)
-        for prompt, timestamp in zip(prompts, timestamps, strict=True)
-        if -(-prompt.num_tokens // block_size) < num_blocks
-    ]
-    stack = Stack([prompt.num_tokens // block_size for prompt, _ in fitting])
-    lost = []
-    for prompt, timestamp in fitting:
-        num_usable = (prompt.num_tokens - 1) // block_size
-        for _, request, need in stack.needs(prompt.block_hashes[:num_usable]):
-            if need >= num_blocks:
-                lost.append(LostBlock(need + 1 - num_blocks, timestamp - fitting[request][1]))
-        stack.touch(prompt.block_hashes, num_usable, prompt.num_tokens % block_size > 0)
-    return lost

@@ -37,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
             return _print_pair(args)
         trace = read_traffic(args)
         setup = make_setup(trace, args)
-        waterfall = make_waterfall(trace, setup, concurrency=args.concurrency)
-        causes = find_causes(waterfall, make_prompts(trace, setup.hash_block_size))
+        prompts = make_prompts(trace, setup.hash_block_size)
+        waterfall = make_waterfall(trace, prompts, setup, concurrency=args.concurrency)
+        causes = find_causes(waterfall, prompts)
     except (TraceError, ConfigError) as error:
         print(f"mini-kv explain: {error}", file=sys.stderr)
         return 2

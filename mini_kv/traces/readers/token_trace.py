@@ -9,7 +9,7 @@ Only `token_ids` must be there. `images`: first token, number of tokens, and a d
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_kv.traces.readers.mooncake import checked_integer, integer, json_object, milliseconds, quote
+from mini_kv.traces.readers.mooncake import check_integers, checked_integer, integer, json_object, milliseconds, quote
 from mini_kv.traces.readers.token_request import TokenRequest
 
 MAX_TOKEN = 2**32 - 1
@@ -26,9 +26,10 @@ def parse_tokens(raw: bytes) -> TokenRequest:
 
 def checked_tokens(values: Sequence[Any], name: str) -> Sequence[int]:
     """Return the values. Raises `ValueError` if one is no token id."""
-    for index, token in enumerate(values):
-        if checked_integer(token, f"{name}[{index}]", 0) > MAX_TOKEN:
-            raise ValueError(f"{name}[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
+    check_integers(values, name)
+    if max(values, default=0) > MAX_TOKEN:
+        index, token = next((index, token) for index, token in enumerate(values) if token > MAX_TOKEN)
+        raise ValueError(f"{name}[{index}] is {token}: it must be at most {MAX_TOKEN:,}")
     return values
 
 
