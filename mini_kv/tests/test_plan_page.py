@@ -16,7 +16,8 @@ CASE = {"model": "qwen-3.5-4b", "gpu": "a100", "max-len": "32768", "prompt-token
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
     why = "the page's Python: the book's packages are missing; `make site` gets them"
-    return pytest.importorskip("mini_kv_book.plan", reason=why).page()
+    module: ModuleType = pytest.importorskip("mini_kv_book.plan", reason=why).page()
+    return module
 
 
 def answer(page: ModuleType, **fields: str) -> dict[str, Any]:
