@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from mini_kv.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
-    MLAAttentionSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
 from mini_kv.core.kv_cache_planning import unify_kv_cache_spec_page_size
@@ -58,7 +58,7 @@ def pages_of_the_engine(
 ) -> dict[str, tuple[int, int]]:
     """Return each layer's tokens per block and bytes of a block, as the engine plans them."""
     specs: dict[str, KVCacheSpec] = {
-        layer: MLAAttentionSpec(block_size, num_kv_heads=1, head_size=size, dtype_bytes=1)
+        layer: FullAttentionSpec(block_size, num_kv_heads=1, head_size=size // 2, dtype_bytes=1)
         for layer, size in token_bytes.items()
     }
     for layer, size in state_bytes.items():

@@ -117,12 +117,16 @@ def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, K
     }
 
 
+LATENT_STEP = 128
+"""Tokens that blocks of latent vectors beside states are whole multiples of: kernels that read them ask for it."""
+
+
 def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
     """Return the specs with blocks so long that keys and values fill as many bytes as the largest state.
 
     A state has one size, whatever the block. So where layers with states stand beside attention, all blocks grow: to
-    the fewest tokens that cover the state, in steps of the block size that was asked for, and of the tokens from one
-    place to the next where a kernel can export a state.
+    the fewest tokens that cover the state, in steps of the block size that was asked for (128 at least for latent
+    vectors), and of the tokens from one place to the next where a kernel can export a state.
     Source: vLLM `Platform._align_hybrid_block_size`.
     """
     attention = [spec for spec in specs.values() if isinstance(spec, AttentionSpec)]
@@ -130,11 +134,11 @@ def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCac
     if not (attention and states):
         return dict(specs)
     longest = max(attention, key=lambda spec: spec.page_size_bytes)
-    step = longest.block_size
+    step = max(longest.block_size, LATENT_STEP if isinstance(longest, MLAAttentionSpec) else 1)
     checkpoints = {spec.prefill_checkpoint_alignment for spec in states}
     if None not in checkpoints:  # else no state is exported within a step
         step = lcm(step, *(alignment for alignment in checkpoints if alignment is not None))
-    bytes_per_step = step * longest.page_size_bytes // longest.block_size
+    bytes_per_step = step * (longest.page_size_bytes // longest.block_size)
     num_steps = -(-max(spec.page_size_bytes for spec in states) // bytes_per_step)
     block_size = max(longest.block_size, step * num_steps)
     return {name: replace(spec, block_size=block_size) for name, spec in specs.items()}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.planning.config_layers import read_indexers, read_layers, short
+from mini_kv.planning.config_layers import attention_of_blocks, read_indexers, read_layers, short
 from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
@@ -46,6 +46,9 @@ STATE_FIELDS = {
     "full_attn_idxs",
     "attn_layer_period",
     "attn_layer_offset",
+    "linear_attn_config.kda_layers",
+    "linear_attn_config.full_attn_layers",
+    "linear_attn_config.use_full_rank_gate",
 }
 """Fields that are read where some layers keep a state: which ones."""
 SWA_FIELDS = {"hybrid_layer_pattern", "sliding_window_size", "swa_head_dim", "swa_v_head_dim"}
@@ -69,14 +72,14 @@ def read_config(path: Path) -> dict[str, Any]:
     config = Config(path)
     layers = read_layers(config)
     num_heads = config.integer("num_attention_heads") if {*layers} - {"state", "none"} else None
-    has_limit = config.get("max_position_embeddings") is not None
+    limits = [name for name in ("max_position_embeddings", "model_max_length") if config.get(name) is not None]
     values = {
         "title": config.model_type or path.parent.name or str(path),
         "source": f"{path}, with the defaults of transformers 5.23 and the windows of vLLM 0.33",
         "layers": layers,
         "num_heads": num_heads,
         "num_kv_shared_layers": _num_kv_shared_layers(config, layers),
-        "max_model_len": config.integer("max_position_embeddings") if has_limit else None,
+        "max_model_len": config.integer(limits[0]) if limits else None,
     }
     if "window" in layers:
         window = config.integer("sliding_window_size" if config.has_swa_fields else "sliding_window")
@@ -99,17 +102,20 @@ def _state(config: "Config") -> dict[str, Any]:
     dtype = config.get(rule["dtype"]) if "dtype" in rule else None
     if dtype not in STATE_BYTES:
         raise config.error(f"{rule['dtype']} is {short(dtype)}, it must be float32, float16 or bfloat16")
-    return {"kind": rule["kind"], "sizes": sizes, "state_bytes": STATE_BYTES[dtype]}
+    kind = "kimi_k3_kda" if config.get("linear_attn_config.use_full_rank_gate") else rule["kind"]
+    return {"kind": kind, "sizes": sizes, "state_bytes": rule.get("state_bytes", STATE_BYTES[dtype])}
 
 
 def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any]:
     """Return heads and elements of what a token keeps in a layer."""
+    sizes: dict[str, Any]
     if "kv_lora_rank" in config.implied and (config.model_type or config.get("kv_lora_rank")):
         # One vector per token, in place of a key and a value.
-        if set(layers) != {"full"}:
+        if not {*layers} <= {"full", "state"}:
             raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
         vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
-        sizes: dict[str, Any] = {"layers": ["latent"] * len(layers), "num_kv_heads": 1, "head_size": vector}
+        latents = ["latent" if kind == "full" else kind for kind in layers]
+        sizes = {"layers": latents, "num_kv_heads": 1, "head_size": vector}
         if "index_head_dim" in config.implied:  # sparse: each layer has an indexer, or reads another's choice
             indexers = read_indexers(config, len(layers))
             kinds = [kind for has_one in indexers for kind in ["latent", *["indexer"] * has_one]]
@@ -126,6 +132,9 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
     if not head_size:
         raise config.error(f"hidden_size leaves nothing for each of {num_heads} heads")
     sizes = {"num_kv_heads": num_kv_heads, "head_size": head_size}
+    if "block_configs" in config.implied:  # each layer has its own number
+        attentions = [attention for attention in attention_of_blocks(config) if not attention["no_op"]]
+        sizes["layer_kv_heads"] = [num_heads // attention["n_heads_in_group"] for attention in attentions]
     if config.get("global_head_dim"):  # Gemma 4: layers of full attention have a shape of their own
         sizes["full_head_size"] = config.integer("global_head_dim")
     if config.get("num_global_key_value_heads") and config.get("attention_k_eq_v"):
@@ -229,6 +238,10 @@ class Config:
 
     def _with_usual_names(self, part: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        inner = part.get("linear_attn_config")
+        if isinstance(inner, dict):  # Kimi's, a level deeper
+            part = part | {f"linear_attn_config.{name}": value for name, value in inner.items()}
+            del part["linear_attn_config"]
         for name, value in part.items():
             usual = names.get(name, name)
             if values.get(usual, value) != value:
@@ -262,7 +275,7 @@ class Config:
             read_here |= INDEX_FIELDS
             harmless = harmless + rules["harmless_with_indexer"]
         if self.states:
-            read_here |= {*STATE_FIELDS, self.states.get("dtype", "")}
+            read_here |= STATE_FIELDS | {self.states.get("dtype", "")}
             read_here |= {field for fields in self.states["sizes"].values() for field in fields.split(" * ")}
             harmless = harmless + rules["harmless_with_states"]
         others = []

@@ -4,12 +4,15 @@ gemma2, sliding_window 4096, no layer_types       window full window full ..    
 nemotron_h, hybrid_override_pattern "M-M*"        state none state full
 jamba, attn_layer_period 8, attn_layer_offset 4   state state state state full state state state ..
 mimo_v2_flash, hybrid_layer_pattern [0, 1, 1]     full window window
+nemotron-nas, block_configs                       full none full full none ..       no_op: none
+kimi_linear, kda_layers [1, 2, 3]                 state state state full
 glm_moe_dsa, index_topk_freq 4                    indexers in layers 0, 1, 5, 9 ..
 falcon_h1                                         full state full state ..      both in every layer
 """
 
+from collections.abc import Callable
 from re import fullmatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mini_kv.planning.config_json import Config
@@ -33,8 +36,9 @@ def read_layers(config: "Config") -> list[str]:
     if config.states:
         return _layers_with_states(config)
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
-    if config.has_swa_fields:
-        return _flagged_layers(config, num_layers)
+    own = OWN_FIELDS.keys() & config.implied.keys()
+    if own:
+        return OWN_FIELDS[own.pop()](config)
     types = config.get("layer_types")
     if types is not None:
         return _listed_layers(config, types, num_layers)
@@ -90,14 +94,53 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
     return kinds
 
 
-def _flagged_layers(config: "Config", num_layers: int) -> list[str]:
+def _flagged_layers(config: "Config") -> list[str]:
     """Return MiMo's layers: 1 for a window, 0 for full attention."""
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     flags = config.get("hybrid_layer_pattern")
     if flags is None:
         raise config.error("it does not say which layers keep a window: hybrid_layer_pattern is missing")
     if not isinstance(flags, list) or len(flags) != num_layers or not set(map(str, flags)) <= {"0", "1"}:
         raise config.error(f"hybrid_layer_pattern is {short(flags)}, it must be {num_layers} times 0 or 1")
     return ["window" if flag else "full" for flag in flags]
+
+
+def _block_layers(config: "Config") -> list[str]:
+    """Return Nemotron NAS's layers."""
+    return ["none" if attention["no_op"] else "full" for attention in attention_of_blocks(config)]
+
+
+OWN_FIELDS: dict[str, Callable[["Config"], list[str]]] = {
+    "swa_num_key_value_heads": _flagged_layers,
+    "block_configs": _block_layers,
+}
+"""How the layers are read of a type that implies such a field."""
+NOT_MODELLED = ("replace_with_linear", "window_length", "sparsify", "num_sink_tokens")
+
+
+def attention_of_blocks(config: "Config") -> list[dict[str, Any]]:
+    """Return Nemotron NAS's attention in each layer: `no_op`, or the query heads per KV head, `n_heads_in_group`.
+
+    Source: vLLM 0.33, `DeciLMDecoderLayer` (models/nemotron_nas.py).
+    """
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    num_heads = config.integer("num_attention_heads")
+    blocks = config.get("block_configs")
+    if not isinstance(blocks, list) or len(blocks) != num_layers:
+        raise config.error(f"block_configs is {short(blocks)}, it must be a list of {num_layers} layers")
+    found = []
+    for number, block in enumerate(blocks):
+        attention = block.get("attention") if isinstance(block, dict) else None
+        if not isinstance(attention, dict):
+            raise config.error(f"block_configs[{number}] is {short(block)}, it must have attention")
+        for field in NOT_MODELLED:
+            if attention.get(field):
+                raise config.error(f"block_configs[{number}] has {field}, which plan does not model yet")
+        group = attention.get("n_heads_in_group")
+        if not attention.get("no_op") and (type(group) is not int or group < 1 or num_heads % group):
+            raise config.error(f"block_configs[{number}] has n_heads_in_group {short(group)} for {num_heads} heads")
+        found.append({"no_op": bool(attention.get("no_op")), "n_heads_in_group": group})
+    return found
 
 
 def _chunked_layers(config: "Config", num_layers: int) -> list[str]:
@@ -122,6 +165,8 @@ def _layers_with_states(config: "Config") -> list[str]:
         if not isinstance(pattern, str) or not set(pattern) <= set(LETTERS):
             raise config.error(f"hybrid_override_pattern is {short(pattern)}, it must be made of M, *, - and E")
         return [LETTERS[letter] for letter in pattern]
+    if "kv_lora_rank" in config.implied:
+        return _kimi_layers(config)
     types = config.get("layers_block_type") or config.get("layer_types")
     if types is not None:
         is_said = config.get("num_hidden_layers") is not None or not isinstance(types, list)
@@ -138,6 +183,20 @@ def _layers_with_states(config: "Config") -> list[str]:
         raise config.error("it does not say which layers keep a state: layer_types is missing")
     every = config.integer("full_attention_interval", at_most=MAX_LAYERS)
     return ["full" if index % every == 0 else "state" for index in range(1, num_layers + 1)]
+
+
+def _kimi_layers(config: "Config") -> list[str]:
+    """Return Kimi's layers. They are counted from 1, and each is in one of two lists."""
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    kinds: dict[int, str] = {}
+    for field, kind in (("kda_layers", "state"), ("full_attn_layers", "full")):
+        numbers = config.get(f"linear_attn_config.{field}")
+        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            raise config.error(f"linear_attn_config.{field} is {short(numbers)}, it must be a list of layers from 1 on")
+        kinds |= dict.fromkeys(numbers, kind)
+    if sorted(kinds) != list(range(1, num_layers + 1)):
+        raise config.error(f"linear_attn_config names other layers than 1 to {num_layers}")
+    return [kinds[number] for number in range(1, num_layers + 1)]
 
 
 def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[str]:

@@ -88,7 +88,6 @@ def load_model(
     num_owners = len(kinds) - values.get("num_kv_shared_layers", 0)
     owners = dict(zip(kinds[:num_owners], names[:num_owners], strict=True))  # of each kind, the last before the sharing
     specs = {kind: _attention_spec(kind, values, block_size) for kind in counts if kind != "state"}
-    specs = on_one_card(specs, tensor_parallel_size)
     if "state" in counts:
         state = StateLayer(**values["state"]).make_spec(
             block_size, tensor_parallel_size, num_speculative_tokens, gdn_prefill_backend
@@ -97,11 +96,15 @@ def load_model(
             longest = values["max_model_len"] or LARGEST
             state = replace(state, block_size=longest, num_prefill_checkpoint_blocks=0)
         specs["state"] = state
+    owned = {names[i]: specs[kinds[i]] for i in range(num_owners)}
+    if "layer_kv_heads" in values:
+        heads = zip(owned.items(), values["layer_kv_heads"], strict=True)
+        owned = {name: replace(spec, num_kv_heads=number) for (name, spec), number in heads}  # type: ignore[call-arg]
     return Model(
         values["title"],
         values["source"],
         values["max_model_len"],
-        {names[i]: specs[kinds[i]] for i in range(num_owners)},
+        on_one_card(owned, tensor_parallel_size),
         {names[i]: owners[kinds[i]] for i in range(num_owners, len(kinds))},
         values.get("num_heads"),
         *_weights(values),

@@ -4,6 +4,7 @@
     mamba1             a convolution's inputs, a state per channel       mamba1_state_shape
     mamba2             a convolution's inputs, a matrix per head         mamba2_state_shape
     gated_delta_net    a convolution's inputs, a matrix per value head   gated_delta_net_state_shape
+    kda, kimi_k3_kda   a convolution's inputs, a matrix per head         kda_state_shape
     short_conv         a convolution's inputs                            short_conv_state_shape
 
 On one of several cards are its share of heads and channels. With drafts, the convolution keeps one input more for each.
@@ -39,7 +40,7 @@ class StateLayer:
     ) -> MambaSpec:
         """Return what one of `tensor_parallel_size` cards keeps. Raises `ConfigError` for sizes that do not divide."""
         shapes = SHAPES[self.kind](tensor_parallel_size, num_speculative_tokens, **self.sizes)
-        alignments = {"mamba2": 1, "gated_delta_net": GDN_PREFILL_BACKENDS[gdn_prefill_backend]}
+        alignments = {"mamba2": 1, "gated_delta_net": GDN_PREFILL_BACKENDS[gdn_prefill_backend], "kimi_k3_kda": 16}
         return MambaSpec(
             block_size,
             shapes=shapes,
@@ -77,6 +78,12 @@ def gated_delta_net(
     return (kernel - 1 + drafts, share(inputs, cards, "channels")), matrices
 
 
+def kda(cards: int, drafts: int, *, heads: int, head_size: int, kernel: int) -> Shapes:
+    """Return the shapes of Kimi's delta attention. Kimi K3's kernel (FlashKDA) can export a state at a 16th token."""
+    inputs = (kernel - 1 + drafts, share(3 * heads * head_size, cards, "channels"))
+    return inputs, (share(heads, cards, "heads"), head_size, head_size)
+
+
 def short_conv(cards: int, drafts: int, *, channels: int, kernel: int) -> Shapes:
     """Return the shape of a short convolution, which has no other state."""
     return ((kernel - 1, share(channels, cards, "channels")),)
@@ -93,6 +100,8 @@ SHAPES: dict[str, Callable[..., Shapes]] = {
     "mamba1": mamba1,
     "mamba2": mamba2,
     "gated_delta_net": gated_delta_net,
+    "kda": kda,
+    "kimi_k3_kda": kda,
     "short_conv": short_conv,
 }
 """The shapes of each kind: of the cards, the drafts, and the kind's sizes."""

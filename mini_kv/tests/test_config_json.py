@@ -20,6 +20,8 @@ from mini_kv.planning.models import load_model
 
 PUBLIC = json.loads(Path(__file__).with_name("public_configs.json").read_text(encoding="utf-8"))
 """Published shapes, each with the layers that the model's own card or code has."""
+KDA = {"num_heads": 8, "head_dim": 16, "short_conv_kernel_size": 4, "kda_layers": [1, 2, 4], "full_attn_layers": [3]}
+"""Kimi's fields about layers, but for the latent vectors."""
 PLAIN: dict[str, Any] = {
     "model_type": "llama",
     "num_hidden_layers": 4,
@@ -35,6 +37,12 @@ def written(tmp_path: Path, values: object) -> Path:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values), encoding="utf-8")
     return path
+
+
+def blocks(*groups: int | None, **fields: Any) -> dict[str, Any]:
+    """Return what a Nemotron NAS file says of layers with so many query heads per KV head, or with no attention."""
+    attentions = [{"n_heads_in_group": group, "no_op": group is None, **fields} for group in groups]
+    return {"model_type": "nemotron-nas", "block_configs": [{"attention": attention} for attention in attentions]}
 
 
 def layers(path: Path) -> str:
@@ -108,6 +116,8 @@ def test_an_unusual_model_is_right_or_refused_by_name(row: dict[str, Any], tmp_p
             | {"sliding_window_size": 16, "sliding_window": 8},
             "2 full 2x64+128, 2 window 8x32 of 16",
         ),
+        ({"model_type": "kimi_linear", "linear_attn_config": KDA}, "3 state 3x384 and 8x16x16, 1 latent 1x576"),
+        (blocks(4, None, 8, 4), "2 full 2x64, 1 full 1x64"),
         ({"model_type": "deepseek_v32"}, "4 latent 1x576, 4 indexer 1x132"),
         ({"model_type": "deepseek_v32", "index_head_dim": 64}, "4 latent 1x576, 4 indexer 1x64"),
         ({"model_type": "deepseek_v32", "index_topk_freq": 2}, "4 latent 1x576, 3 indexer 1x132"),
@@ -233,6 +243,25 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
             "layer_types names 'indexed_attention', a kind of layer that plan does not model yet",
         ),
         (
+            {"model_type": "kimi_linear", "linear_attn_config": KDA | {"kda_layers": [1, 2]}},
+            "linear_attn_config names other layers than 1 to 4",
+        ),
+        (
+            {"model_type": "kimi_linear", "linear_attn_config": KDA | {"kda_layers": "all"}},
+            "linear_attn_config.kda_layers is 'all', it must be a list of layers from 1 on",
+        ),
+        (
+            {"model_type": "kimi_linear", "linear_attn_config": KDA | {"num_value_heads": 4}},
+            "it has linear_attn_config.num_value_heads, which plan does not model yet",
+        ),
+        (blocks(4, 4), "block_configs is [{'attention': {'n_heads_in_group': 4..., it must be a list of 4 layers"),
+        (blocks(4, 4, 3, 4), "block_configs[2] has n_heads_in_group 3 for 8 heads"),
+        (blocks(4, 4, 4, 4, window_length=64), "block_configs[0] has window_length, which plan does not model yet"),
+        (
+            {"model_type": "nemotron-nas", "block_configs": [4, 4, 4, 4]},
+            "block_configs[0] is 4, it must have attention",
+        ),
+        (
             {"model_type": "mimo_v2_flash"},
             "it does not say which layers keep a window: hybrid_layer_pattern is missing",
         ),
@@ -300,6 +329,13 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
     path.write_bytes(b"\xff\xfe{}")
     with pytest.raises(ConfigError, match="is not UTF-8: byte 0 is 0xff"):
         load_model(str(path))
+
+
+def test_the_longest_request_is_model_max_length_where_no_file_says_another(tmp_path: Path) -> None:
+    fields = {name: value for name, value in PLAIN.items() if name != "max_position_embeddings"}
+    kimi = fields | {"model_type": "kimi_linear", "linear_attn_config": KDA, "model_max_length": 9}
+    assert load_model(str(written(tmp_path, kimi))).max_model_len == 9
+    assert load_model(str(written(tmp_path, kimi | {"max_position_embeddings": 7}))).max_model_len == 7
 
 
 def test_the_longest_request_is_asked_for_only_where_neither_file_nor_command_says_it(

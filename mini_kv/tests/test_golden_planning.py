@@ -65,6 +65,12 @@ def test_at_least_thirty_rows_have_states_or_windows() -> None:
         ("NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4", {}, 2096, "vllm#53749"),
         ("NVIDIA-Nemotron-3-Super-120B-A12B-FP8", {"kv_cache_dtype": "fp8"}, 8320, "vllm#48401"),
         ("Qwen3.5-27B", {"gdn_prefill_backend": "triton", "num_speculative_tokens": 3}, 800, "vllm#54076"),
+        (
+            "Qwen3.5-27B",  # as a later model of 27B is shaped, too
+            {"gdn_prefill_backend": "triton", "num_speculative_tokens": 3, "kv_cache_dtype": "fp8"},
+            1600,
+            "a comment on vllm#45238",
+        ),
     ],
 )
 def test_the_block_sizes_that_people_reported_come_out_of_their_files(

@@ -36,6 +36,15 @@ def test_a_state_makes_the_blocks_long_and_the_answer_says_how(qwen: str, capsys
     ]
 
 
+def test_latent_vectors_beside_states_have_blocks_of_whole_128_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "kimi-linear-48b-a3b"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "16 were asked for. But 20 of 27 layers keep a state of 2,170,880 bytes, and a block must be as large for"
+        " attention, which keeps 1,152 bytes per token: 1,885 tokens.",
+        "Rounded up to a multiple of 128, as kernels that read latent vectors want: 1,920.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -107,7 +116,7 @@ def test_plain_attention_needs_no_explanation(capsys: pytest.CaptureFixture[str]
     ("arguments", "says"),
     [
         (["llama-3-8b", "--prompt-tokens", "0"], "--prompt-tokens is 0, it must be from 1 to 10,000,000"),
-        (["llama-3-8b", "--tensor-parallel-size", "3"], "full has 8 KV heads: 3 cards cannot share them evenly"),
+        (["llama-3-8b", "--tensor-parallel-size", "3"], "full.0 has 8 KV heads: 3 cards cannot share them evenly"),
         (["no-such"], "unknown model 'no-such'; choose from"),
     ],
 )

@@ -26,6 +26,7 @@ os.environ |= {
     "CUDA_VISIBLE_DEVICES": "",
     "HF_HUB_OFFLINE": "1",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "VLLM_KIMI_K3_GEMM_AR": "0",
     "VLLM_LOGGING_LEVEL": "CRITICAL",
 }
 
@@ -42,7 +43,15 @@ REQUIREMENTS = (
     "outlines_core==0.2.14",
     "tiktoken",
 )
-KERNELS = ("vllm._C", "vllm._moe_C", "vllm.vllm_flash_attn", "vllm._flashmla", "deep_gemm", "torchvision")
+KERNELS = (
+    "vllm._C",
+    "vllm._moe_C",
+    "vllm.vllm_flash_attn",
+    "vllm._flashmla",
+    "vllm._flashkda_C",
+    "deep_gemm",
+    "torchvision",
+)
 
 
 class Kernels(ModuleType):
@@ -151,6 +160,7 @@ from torch.overrides import TorchFunctionMode  # type: ignore[import-not-found, 
 from torch.testing._internal.distributed.fake_pg import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
     FakeStore,
 )
+from transformers import AutoConfig, LlamaConfig  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
 from transformers.models.auto.modeling_auto import (  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
 )
@@ -203,6 +213,26 @@ torch.accelerator.empty_cache = lambda: None
 init_workspace_manager(torch.device("meta"))  # of which a kernel for latent vectors in 8 bits takes a share
 for name in ("_C", "_moe_C", "_C_cache_ops"):
     setattr(torch.ops, name, Operators(getattr(torch.ops, name)))
+operators: Any = torch.ops
+operators._flashkda_C = SimpleNamespace(get_workspace_size=lambda *_: 0)
+
+
+class NemotronNas(LlamaConfig):  # type: ignore[misc]
+    """What a file of that type says. Its own class comes with the weights, as code, and has no other fields."""
+
+    model_type = "nemotron-nas"
+
+    def __init__(self, block_configs: tuple[dict[str, Any], ...] = (), **values: Any) -> None:
+        self.block_configs = [
+            SimpleNamespace(**{k: SimpleNamespace(**v) for k, v in block.items()}) for block in block_configs
+        ]
+        super().__init__(**{name: value for name, value in values.items() if value is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "block_configs"}
+
+
+AutoConfig.register("nemotron-nas", NemotronNas)
 
 
 class OnMeta(TorchFunctionMode):

@@ -15,9 +15,10 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
     UniformTypeKVCacheSpecs,
 )
-from mini_kv.core.kv_cache_planning import get_kv_cache_groups
+from mini_kv.core.kv_cache_planning import LATENT_STEP, get_kv_cache_groups
 from mini_kv.planning.flags import Flags, add_flags, check_number, read_flags
 from mini_kv.traces.prompt_hashes import Prompt
 from mini_kv.traces.runs import Setup, run_prompts
@@ -175,7 +176,11 @@ def _because_of_states(blocks: Blocks) -> list[str]:
         f" per token: {covers:,} tokens.",
     ]
     grid = state.prefill_checkpoint_alignment or 1
-    if blocks.unit % grid == 0 and grid > blocks.flags.block_size:
+    if isinstance(attention, MLAAttentionSpec):
+        lines.append(
+            f"Rounded up to a multiple of {LATENT_STEP}, as kernels that read latent vectors want: {blocks.unit:,}."
+        )
+    elif blocks.unit % grid == 0 and grid > blocks.flags.block_size:
         why = "where the prefill's kernel can export a state"
         lines.append(f"Rounded up to a multiple of {grid}, {why}: {blocks.unit:,}.")
     else:
