@@ -1,7 +1,7 @@
 """What vLLM is told about a model, for `plan` and `why`: the same names, the same meaning."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import KVCacheSpec
@@ -39,6 +39,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of: {', '.join(model_names())}")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (default: 16)")
     parser.add_argument(
+        "--num-speculative-tokens", type=int, default=0, metavar="N", help="drafts per step (default: 0)"
+    )
+    add_card_flags(parser)
+
+
+def add_card_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `read_card_flags` reads: what changes a model's blocks, and nothing but the blocks."""
+    parser.add_argument(
         "--kv-cache-dtype",
         choices=CACHE_DTYPES,
         default="auto",
@@ -52,9 +60,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="cut the model over N cards: what is said is one card's, and --memory too (default: 1)",
     )
     parser.add_argument(
-        "--num-speculative-tokens", type=int, default=0, metavar="N", help="drafts per step (default: 0)"
-    )
-    parser.add_argument(
         "--gdn-prefill-backend",
         choices=list(GDN_PREFILL_BACKENDS),
         help="for gated delta nets (default: flashinfer, as vLLM has it on Hopper and Blackwell; triton on other GPUs)",
@@ -64,17 +69,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def read_flags(args: argparse.Namespace) -> Flags:
     """Return the flags. Raises `ConfigError` for a number out of range."""
-    for name, least in (("block_size", 1), ("tensor_parallel_size", 1), ("num_speculative_tokens", 0)):
-        check_number(name, getattr(args, name), least)
+    check_number("block_size", args.block_size)
+    check_number("num_speculative_tokens", args.num_speculative_tokens, 0)
+    return replace(read_card_flags(args, args.block_size), num_speculative_tokens=args.num_speculative_tokens)
+
+
+def read_card_flags(args: argparse.Namespace, block_size: int) -> Flags:
+    """Return the flags, without drafts. Raises `ConfigError` for a number out of range."""
+    check_number("tensor_parallel_size", args.tensor_parallel_size)
     card = CARDS.get(args.gpu)
-    return Flags(
-        args.block_size,
-        args.kv_cache_dtype,
-        args.tensor_parallel_size,
-        args.num_speculative_tokens,
-        args.gdn_prefill_backend or ("flashinfer" if card is None or card.exports_states else "triton"),
-        card,
-    )
+    backend = args.gdn_prefill_backend or ("flashinfer" if card is None or card.exports_states else "triton")
+    return Flags(block_size, args.kv_cache_dtype, args.tensor_parallel_size, gdn_prefill_backend=backend, card=card)
 
 
 def check_number(name: str, value: int, least: int = 1, most: int = LARGEST) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -197,10 +198,28 @@ def test_traffic_that_is_well_has_no_cause(seed: int) -> None:
     assert names(trace, setup()) == []
 
 
+@pytest.mark.slow
+def test_a_block_longer_than_the_shared_prefix_has_a_cause_of_its_own() -> None:
+    """Where the groups give the block, 240 common tokens are short of it; beyond the first block the rest is a tail."""
+    long_blocks = setup(FullAttentionSpec(528), MambaSpec(528, shapes=((4,),), dtypes_bytes=(4,)))
+    trace = chat(0, system_tokens=240)
+    (cause,) = [cause for cause in causes(trace, long_blocks) if cause.name == "short-block"]
+    plain = waterfall_of(trace, setup())
+    assert cause.tokens == sum(one.names for one in plain.shared if 16 <= one.names < 528)
+    assert cause.sentence.startswith("the model's block of 528 tokens is longer than the shared prefix")
+    assert "`mini-kv why MODEL`" in cause.sentence
+    assert names(short_prompts(0), long_blocks) == ["short-prefix"]
+    apart = setup(FULL, MambaSpec(528, shapes=((4,),), dtypes_bytes=(4,)))  # hashes of 16, hits at multiples of 528
+    assert waterfall_of(trace, apart).tokens("short-block") == cause.tokens
+
+
 # Rows that add up ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("specs", [(FULL,), (FULL, WINDOW), (FULL, STATE), (WINDOW,)])
+LONG_STATE = MambaSpec(112, shapes=((4,),), dtypes_bytes=(4,))
+
+
+@pytest.mark.parametrize("specs", [(FULL,), (FULL, WINDOW), (FULL, STATE), (WINDOW,), (FULL, LONG_STATE)])
 @pytest.mark.parametrize("num_blocks", [None, 150, 400])
 def test_rows_add_up_for_every_kind_of_model(specs: tuple[KVCacheSpec, ...], num_blocks: int | None) -> None:
     """And no pool finds more than memory for everything."""
@@ -228,6 +247,22 @@ def test_the_first_rows_against_a_look_at_all_pairs() -> None:
         seen, adapters, salts = seen + best, adapters + best - same_adapter, salts + same_adapter - same_name
     found = [waterfall.tokens(name) for name in ("seen", "adapters", "salts")]
     assert found == [seen, adapters, salts]
+
+
+def test_hashes_are_joined_to_the_blocks_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two hashes of 512 are a block of 1,024: as if the trace had been cut into such blocks."""
+    trace = read_trace(SMALL)
+    joined = [
+        replace(entry, hash_ids=entry.hash_ids[1::2] + tail, block_size=1024)
+        for entry in trace
+        for tail in [entry.hash_ids[-1:] if len(entry.hash_ids) % 2 else ()]
+    ]
+    wide = (FullAttentionSpec(1024), SlidingWindowSpec(1024, sliding_window=4096))
+    assert waterfall_of(trace, setup(*wide)).unlimited == waterfall_of(joined, setup(*wide)).unlimited
+    assert main(["explain", str(SMALL), "--model", "qwen-3.5-4b", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["block_size"] == 1024
+    assert next(row["tokens"] for row in figures["rows"] if row["name"] == "unlimited") > 0
 
 
 def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
@@ -282,6 +317,20 @@ def test_a_pair(other: TokenRequest, verdict: str, differs: tuple[str, ...], num
     assert (pair.verdict, pair.differs, pair.num_hit) == (verdict, differs, num_hit)
 
 
+@pytest.mark.parametrize(
+    ("options", "block_size"),
+    [([], 576), (["--kv-cache-dtype", "fp8"], 1088), (["--gdn-prefill-backend", "triton"], 528)],
+)
+def test_a_models_flags_change_the_block(
+    options: list[str], block_size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trace of tokens is cut into whatever blocks the model gets; one of hashes only into multiples of its own."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text((json.dumps({"token_ids": list(range(700))}) + "\n") * 2, encoding="utf-8")
+    assert main(["explain", str(path), "--model", "qwen-3.5-4b", "--json", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["block_size"] == block_size
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows that add up in what is printed; of hashes, what cannot be told; wrong arguments in one line."""
     assert main(["explain", str(SMALL), "--num-blocks", "60"]) == 0
@@ -301,6 +350,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ([str(SMALL), "--concurrency", "4"], "--concurrency needs the size of the pool"),
         ([str(SMALL), "--concurrency", "0"], "--concurrency is 0, it must be at least 1"),
         ([str(SMALL), "--memory", "4"], "--memory needs --model"),
+        ([str(SMALL), "--kv-cache-dtype", "fp8"], "--gdn-prefill-backend need --model"),
     ):
         assert main(["explain", *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mini_kv.core.kv_cache_interface import MambaSpec
 from mini_kv.traces.curve import Stack
 from mini_kv.traces.prompt_hashes import Prompt
-from mini_kv.traces.waterfall import Waterfall
+from mini_kv.traces.waterfall import SMALL_BLOCK, Waterfall
 
 NAMED_FROM = 0.03
 LEAST_REQUESTS = 3
@@ -64,13 +64,7 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
     `prompts` and `observed`: as `make_waterfall` made and took them.
     """
     found = [(rule.name, waterfall.tokens(rule.row), rule.sentence) for rule in _RULES]
-    size = waterfall.setup.hash_block_size
-    short = sum(one.names for one in waterfall.shared if one.names < min(size, 16))
-    found.append(
-        ("short-prefix", short, f"common beginnings are shorter than {min(size, 16)} tokens: nothing to share")
-    )
-    sentence = f"blocks of {size} tokens leave more unshared than blocks of 16 would: choose smaller blocks"
-    found.append(("block-size", waterfall.sixteen, sentence))
+    found += _of_the_block(waterfall)
     found.append(("small-pool", waterfall.tokens("evicted"), _pool_sentence(waterfall)))
     specs = [group.kv_cache_spec for group in waterfall.setup.groups]
     name = "state-gap" if any(isinstance(spec, MambaSpec) for spec in specs) else "window-gap"
@@ -81,6 +75,29 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
     total = waterfall.tokens("prompt")
     causes = [Cause(name, tokens, tokens / total, text) for name, tokens, text in found if tokens >= NAMED_FROM * total]
     return sorted(causes, key=lambda cause: -cause.tokens)
+
+
+def _of_the_block(waterfall: Waterfall) -> list[tuple[str, int, str]]:
+    """Return what is lost since blocks are longer than what is shared, or end elsewhere."""
+    setup = waterfall.setup
+    size = setup.hash_block_size
+    shortest = min(size, SMALL_BLOCK)
+    short = sum(one.names for one in waterfall.shared if one.names < shortest)
+    remedy = "`mini-kv why MODEL` names what makes them smaller" if setup.has_given_blocks else "choose smaller blocks"
+    return [
+        ("short-prefix", short, f"common beginnings are shorter than {shortest} tokens: nothing to share"),
+        (
+            "short-block",
+            waterfall.tokens("short-block"),
+            f"the model's block of {setup.boundary:,} tokens is longer than the shared prefix, so nothing is broken:"
+            " `mini-kv why MODEL` says what makes it so long",
+        ),
+        (
+            "block-size",
+            waterfall.sixteen,
+            f"blocks of {size} tokens leave more unshared than blocks of {SMALL_BLOCK} would: {remedy}",
+        ),
+    ]
 
 
 def _pool_sentence(waterfall: Waterfall) -> str:

@@ -41,10 +41,15 @@ def get_block_size(trace: Trace, block_size: int | None) -> int:
 
 
 def make_prompts(trace: Trace, block_size: int) -> list[Prompt]:
-    """Return the prompts of a trace; `block_size` as `get_block_size` returned it. Costs O(tokens), or O(hashes)."""
+    """Return the prompts of a trace, with a hash per full block. Costs O(tokens), or O(hashes).
+
+    A trace of hashes can be cut into multiples of its own blocks: a hash stands for all tokens before its end.
+    """
     hashes = [entry for entry in trace if isinstance(entry, TraceRequest)]
     if hashes:
-        return [Prompt(entry.input_length, chain) for entry, chain in zip(hashes, name_blocks(hashes), strict=True)]
+        num_own = block_size // hashes[0].block_size
+        chains = [chain[num_own - 1 :: num_own] for chain in name_blocks(hashes)]
+        return [Prompt(entry.input_length, chain) for entry, chain in zip(hashes, chains, strict=True)]
     hasher = get_request_block_hasher(block_size)
     return [Prompt(entry.input_length, hasher(new_request(entry))) for entry in token_requests(trace)]
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import gcd
+from math import gcd, lcm
 
 from mini_kv.core.block import BlockHash
 from mini_kv.core.errors import ConfigError
@@ -45,6 +45,16 @@ class Setup:
     def hash_block_size(self) -> int:
         """Tokens per block hash."""
         return gcd(*(group.kv_cache_spec.block_size for group in self.groups))
+
+    @property
+    def boundary(self) -> int:
+        """Tokens from one place to the next where the blocks of all groups end: where hits can end."""
+        return lcm(*(group.kv_cache_spec.block_size for group in self.groups))
+
+    @property
+    def has_given_blocks(self) -> bool:
+        """Whether the model's groups decide how long a block is, so that it cannot be chosen freely."""
+        return len(self.groups) > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import lcm
 from typing import NamedTuple
 
 from mini_kv.traces.plain_hits import LostBlock, hits_in_pool, hits_without_eviction
 from mini_kv.traces.prompt_hashes import Prompt, Trace, token_requests
 from mini_kv.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
 from mini_kv.traces.seen import Behind, Shared, shared_and_behind
+
+SMALL_BLOCK = 16
+"""Tokens per block, vLLM's default: what is shorter is hardly worth sharing."""
 
 
 class Row(NamedTuple):
@@ -48,7 +50,9 @@ class Waterfall:
     """Hit tokens that no policy can exceed in this pool; likewise."""
     served: ServedRun | None
     sixteen: int
-    """Tokens that blocks of 16, vLLM's default, would find in the same shared beginnings, and these blocks do not."""
+    """Tokens that blocks of 16, vLLM's default, would find in the same shared beginnings, and these blocks do not.
+
+    Without those of the row `short-block`."""
 
     def tokens(self, name: str) -> int:
         """Return the tokens of a row; 0 if there is none of that name."""
@@ -96,7 +100,7 @@ def make_waterfall(
         size = setup.hash_block_size
         belady = min(size * belady_hit_blocks(prompts, size, setup.num_blocks), sum(unlimited))
     has_tokens = bool(token_requests(trace))
-    sixteen = _more_with_sixteen(prompts, shared, setup.hash_block_size) if has_tokens else 0
+    sixteen = _more_with_sixteen(prompts, shared, setup) if has_tokens else 0
     return Waterfall(has_tokens, len(prompts), setup, rows, shared, unlimited, hits, lost, belady, served, sixteen)
 
 
@@ -161,31 +165,36 @@ def _block_rows(
     prompts: Sequence[Prompt], shared: Sequence[Shared], unlimited: Sequence[int], setup: Setup
 ) -> list[Row]:
     """Return what is lost between the shared tokens and what all groups find of them."""
-    size = setup.hash_block_size
-    boundary = lcm(*(group.kv_cache_spec.block_size for group in setup.groups))
-    short = tail = last = alignment = groups = 0
+    size, boundary = setup.hash_block_size, setup.boundary
+    shortest = min(size, SMALL_BLOCK) if setup.has_given_blocks else size
+    short = short_block = tail = last = alignment = groups = 0
     for prompt, one, hit in zip(prompts, shared, unlimited, strict=True):
-        full = one.names // size * size
-        capped = min(full, (prompt.num_tokens - 1) // size * size)
-        aligned = capped // boundary * boundary
-        if full == 0:
+        if one.names < shortest:
             short += one.names
-        tail += one.names - full if full else 0
-        last += full - capped
-        alignment += capped - aligned
-        groups += aligned - hit
+        elif one.names < boundary:
+            short_block += one.names
+        else:
+            full = one.names // size * size
+            capped = min(full, (prompt.num_tokens - 1) // size * size)
+            aligned = capped // boundary * boundary
+            tail += one.names - full
+            last += full - capped
+            alignment += capped - aligned
+            groups += aligned - hit
     return [
-        Row("short", f"too short to share: less than {size}", short),
+        Row("short", f"too short to share: less than {shortest}", short),
+        Row("short-block", f"shorter than a block of {boundary:,}", short_block),
         Row("tail", f"tail of a block of {size}", tail),
         Row("last", "the last token is always computed", last),
-        Row("alignment", f"groups agree every {boundary} only", alignment),
+        Row("alignment", f"groups agree every {boundary:,} only", alignment),
         Row("groups", "a group has no window or state there", groups),
     ]
 
 
-def _more_with_sixteen(prompts: Sequence[Prompt], shared: Sequence[Shared], size: int) -> int:
-    more = 0
+def _more_with_sixteen(prompts: Sequence[Prompt], shared: Sequence[Shared], setup: Setup) -> int:
+    size, more = setup.hash_block_size, 0
     for prompt, one in zip(prompts, shared, strict=True):
-        with_sixteen = min(one.names, prompt.num_tokens - 1) // 16 * 16
-        more += max(with_sixteen - min(one.names, prompt.num_tokens - 1) // size * size, 0)
+        if not setup.has_given_blocks or one.names >= setup.boundary:
+            usable = min(one.names, prompt.num_tokens - 1)
+            more += max(usable // SMALL_BLOCK * SMALL_BLOCK - usable // size * size, 0)
     return more

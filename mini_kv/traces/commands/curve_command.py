@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.planning.cost import H200, prefill_seconds, served
-from mini_kv.planning.models import load_model
+from mini_kv.planning.flags import Flags, add_card_flags, read_card_flags
 from mini_kv.traces.curve import Curve, CurvePoint, make_curve
 from mini_kv.traces.plot import curve_svg, curve_text, page
 from mini_kv.traces.prompt_hashes import get_block_size, make_prompts
@@ -46,6 +46,15 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-blocks", type=int, metavar="N", help="size of your pool, the null block included")
     parser.add_argument("--memory", type=float, metavar="GIB", help="size of your pool in GiB; needs --model")
     parser.add_argument("--model", metavar="NAME", help="a model of `mini-kv plan`, or the path of a config.json")
+    add_card_flags(parser)
+
+
+def flags_of_model(args: argparse.Namespace, block_size: int) -> Flags:
+    """Return the flags that change the model's blocks. Raises `ConfigError` for such a flag without a model."""
+    flags = read_card_flags(args, block_size)
+    if args.model is None and flags != Flags(block_size):
+        raise ConfigError("--gpu, --kv-cache-dtype, --tensor-parallel-size and --gdn-prefill-backend need --model")
+    return flags
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         trace = read_traffic(args)
         block_size = get_block_size(trace, args.block_size)
-        memory = None if args.model is None else _memory(args.model, block_size, args.parameters)
+        flags = flags_of_model(args, block_size)
+        memory = None if args.model is None else _memory(args.model, flags, args.parameters)
         curve = make_curve(make_prompts(trace, block_size), block_size)
         num_blocks = args.num_blocks
         if args.memory is not None:
@@ -78,11 +88,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _memory(name: str, block_size: int, parameters: float | None) -> Memory:
+def _memory(name: str, flags: Flags, parameters: float | None) -> Memory:
     """Return the model's memory, with every layer keeping all tokens: the curve is that of one group."""
-    model = load_model(name, block_size)
-    groups = get_kv_cache_groups(model.kv_cache_spec, disable_hybrid_kv_cache_manager=True)
-    if len(groups) > 1 or groups[0].kv_cache_spec.block_size != block_size:
+    model, specs = flags.load(name)
+    groups = get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=True)
+    if len(groups) > 1 or groups[0].kv_cache_spec.block_size != flags.block_size:
         raise ConfigError(f"{model.title} needs several groups of layers, a curve has one: ask `mini-kv explain`")
     parameters = parameters or model.num_parameters
     seconds = None

@@ -8,9 +8,8 @@ from typing import Any
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
-from mini_kv.planning.models import load_model
 from mini_kv.traces.causes import HIDDEN_BY_HASHES, Cause, find_causes
-from mini_kv.traces.commands.curve_command import GIB, add_size_arguments
+from mini_kv.traces.commands.curve_command import GIB, add_size_arguments, flags_of_model
 from mini_kv.traces.pair import explain_pair
 from mini_kv.traces.prompt_hashes import Trace, get_block_size, make_prompts, token_requests
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
@@ -53,15 +52,18 @@ def run(args: argparse.Namespace) -> int:
 def make_setup(trace: Trace, args: argparse.Namespace) -> Setup:
     """Return the groups and the pool that were asked for: without a model, one group of full attention."""
     block_size = get_block_size(trace, args.block_size)
+    flags = flags_of_model(args, block_size)
     if args.concurrency < 1:
         raise ConfigError(f"--concurrency is {args.concurrency}, it must be at least 1")
     groups: tuple[KVCacheGroupSpec, ...] = (KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size)),)
     if args.model is not None:
-        groups = tuple(get_kv_cache_groups(load_model(args.model, block_size).kv_cache_spec))
+        _, specs = flags.load(args.model)
+        groups = tuple(get_kv_cache_groups(specs))
         sizes = {group.kv_cache_spec.block_size for group in groups}
-        if any(size % block_size for size in sizes):
+        if not token_requests(trace) and any(size % block_size for size in sizes):
             raise ConfigError(
-                f"the model's blocks of {sorted(sizes)} tokens are no multiples of the trace's {block_size}"
+                f"the model's blocks of {sorted(sizes)} tokens are no multiples of the trace's {block_size}:"
+                " a trace of tokens could be cut into them, this one has hashes only"
             )
     num_blocks = args.num_blocks
     if args.memory is not None:
