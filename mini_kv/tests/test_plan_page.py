@@ -86,6 +86,19 @@ def test_each_layer_is_drawn_in_its_group_and_fills_its_part_of_a_block(page: Mo
     ]
 
 
+def test_sparse_layers_share_a_table_and_have_pages_of_their_own(page: ModuleType) -> None:
+    """64 tokens of 1,152 bytes beside 64 of 132. How fast such layers read is not said: they choose what they read."""
+    plan = answer(page, model="deepseek-v3.2", gpu="h200", **{"tensor-parallel-size": "8"})["plan"]
+    assert [(row["number"], row["layers"], row["keeps"], row["holds"]) for row in plan["groups"]] == [
+        (0, 61, "latent vectors", "64 tokens of 1,152 bytes"),
+        (0, 61, "indexer keys", "64 tokens of 132 bytes"),
+    ]
+    assert [layer["page"] for layer in plan["layers"]] == [1.0, 132 / 1152] * 61
+    assert {(layer["kind"], layer["filled"]) for layer in plan["layers"]} == {("full", 1.0)}
+    assert plan["caption"] == "Each column is a layer, as high as its page of a block. One block table serves them all."
+    assert plan["speed"] == ""
+
+
 def test_a_config_that_was_pasted_is_read_like_a_file(
     page: ModuleType, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

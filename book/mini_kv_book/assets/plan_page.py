@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mini_kv.core.errors import ConfigError
-from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheGroupSpec, KVCacheSpec, MambaSpec
+from mini_kv.core.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from mini_kv.planning import plan_command
 from mini_kv.planning.fit import Fit
 from mini_kv.planning.plan_command import describe
@@ -163,7 +170,7 @@ def _kind(spec: KVCacheSpec) -> str:
     """Return how a layer is drawn: `state`, `full` (all tokens are kept) or `part` (of a window or a chunk)."""
     if isinstance(spec, MambaSpec):
         return "state"
-    return "full" if describe(spec) in ("full attention", "latent vectors") else "part"
+    return "part" if isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) else "full"
 
 
 def _why(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
-from mini_kv.planning.cost import H200, prefill_seconds, served
+from mini_kv.planning.cost import H200, Card, prefill_seconds, served
 from mini_kv.planning.flags import Flags, add_card_flags, read_card_flags
 from mini_kv.traces.curve import Curve, CurvePoint, make_curve
 from mini_kv.traces.plot import curve_svg, curve_text, page
@@ -29,6 +29,8 @@ class Memory(NamedTuple):
     bytes_per_block: int
     prefill_seconds: Callable[[int, int], float] | None
     """See `mini_kv.planning.cost`; `None` if the model's size is not known."""
+    card: Card
+    """The GPU of these seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,10 +101,10 @@ def _memory(name: str, flags: Flags, parameters: float | None) -> Memory:
     if parameters and model.num_heads:
         try:
             costs = served(name, parameters, model.num_heads)
-            seconds = partial(prefill_seconds, costs, H200)
+            seconds = partial(prefill_seconds, costs, flags.card or H200)
         except ConfigError:  # windows cost less than the sum says
             seconds = None
-    return Memory(model.title, bytes_per_block(groups), seconds)
+    return Memory(model.title, bytes_per_block(groups), seconds, flags.card or H200)
 
 
 def _blocks_in(gib: float, memory: Memory | None) -> int:
@@ -135,7 +137,7 @@ def report(curve: Curve, num_blocks: int | None, memory: Memory | None) -> list[
     text = f"{bought} would find {more.hit_tokens - yours.hit_tokens:,} tokens more: {_percent(more)}"
     seconds = _seconds_saved(yours, more, memory)
     if memory is not None and seconds is not None:
-        text += f", and save at least {seconds:,.1f} s of prefill on one {H200.name}"
+        text += f", and save at least {seconds:,.1f} s of prefill on one {memory.card.name}"
     return [*lines, text + "."]
 
 
