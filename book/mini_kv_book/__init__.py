@@ -4,7 +4,7 @@ What makes text is a Markdown extension or a fence's formatter, so that MkDocs a
 order:
 
 - `places`, `runs`, `narrow`, `fences`, `extension`: how a page comes to be;
-- `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`: its parts;
+- `links`, `maths`, `diagram`, `strip`, `lab`, `bench`, `puzzles`, `plan`: its parts;
 - `docstrings` and `drawings`: the engine's own words on the API pages; `generate`: those pages, and the navigation;
 - `stills`: the pictures that notebooks are stored with;
 - `tables`: what is made from code and data: `deviations`, `names`, `serving`, `coverage`, `drafts`,
