@@ -61,9 +61,9 @@ class KvPlan extends HTMLElement {
       this.#number("weights", "GiB of weights", "the model's"),
       this.#number("gpu-memory-utilization", "--gpu-memory-utilization", "0.92"),
     ];
-    const more = make("details", {}, make("summary", {}, "More of vLLM's flags"), make("div", { class: "fields" }, ...flags));
+    this.more = make("details", {}, make("summary", {}, "More of vLLM's flags"), make("div", { class: "fields" }, ...flags));
     const asked = make("div", { class: "fields" }, ...main);
-    const form = make("form", { "aria-label": "What to plan", onsubmit: (event) => event.preventDefault() }, asked, more);
+    const form = make("form", { "aria-label": "What to plan", onsubmit: (event) => event.preventDefault() }, asked, this.more);
     this.slider = make("input", { type: "range", min: "1", step: "1", "aria-label": "Shared tokens", oninput: () => this.#slid() });
     const shared = make("div", { class: "shared" }, this.#number("prompt-tokens", "Tokens that requests share", ""), this.slider);
     this.told = make("p", { class: "status", role: "status" });
@@ -97,6 +97,7 @@ class KvPlan extends HTMLElement {
       if (input.value !== value) input.value = value;
     }
     this.own.hidden = Boolean(this.#fields.model);
+    for (const input of this.more.querySelectorAll("[name]")) this.more.open ||= Boolean(this.#fields[input.name]);
     this.slider.value = this.#fields["prompt-tokens"] ?? "1";
   }
 
