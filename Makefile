@@ -149,12 +149,13 @@ sentences:
 # for a CPU is another file than the default index's. So the extras that need it are not asked; their packages are named.
 OF_TORCH := filelock fsspec jinja2 networkx setuptools sympy typing-extensions # what torch itself needs
 SERVED := starlette uvicorn prometheus-client openai pyzmq msgspec # mini-kv serve, its clients and listeners
-WITH_TORCH := $(OF_TORCH) $(SERVED) numpy safetensors transformers matplotlib psutil valkey
+SWEPT := joblib distributed tqdm # mini-kv league --jobs and --dask
+WITH_TORCH := $(OF_TORCH) $(SERVED) $(SWEPT) numpy safetensors transformers matplotlib psutil valkey
 constraints: $(VENV)/.lint
 	@{ echo "# Every version that CI and make install, and the hashes of its files. Written by: make constraints"; \
 	   printf '%s\n' $(WITH_TORCH) 'setuptools>=77' 'transformers>=5.17' "triton==3.7.1 ; sys_platform == 'linux'" \
 	   | $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
-	     --group dev --extra notebooks --extra events pyproject.toml - \
+	     --group dev --extra notebooks --extra events --extra sweep pyproject.toml - \
 	   && $(BIN)/uv pip compile -q --no-header --no-annotate --universal --python-version 3.11 --generate-hashes \
 	     --no-deps --group peers \
 	   && echo "torch==2.13.0"; \

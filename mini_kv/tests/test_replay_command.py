@@ -183,7 +183,7 @@ def test_another_policy_finds_what_the_league_says(capsys):
         hits[policy] = json.loads(capsys.readouterr().out)["hit_tokens"]
     trace = read_trace(SMALL)
     names = ["lru", "seen-twice", "lfu"]
-    standings = league(trace, [80], names, num_processes=1)
+    standings = league(trace, [80], names, jobs=1)
     assert list(hits.values()) == [standing.report.hit_tokens for standing in standings]
     assert run(SMALL, "--num-blocks", "80", "--json") == 0
     assert json.loads(capsys.readouterr().out)["hit_tokens"] == hits["lru"]

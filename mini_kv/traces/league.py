@@ -4,15 +4,14 @@ Every number is a replay through the real cache manager, so it counts whatever t
 the last token that is always computed, the partial block. The last row knows the future and cannot be beaten.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.belady import belady
 from mini_kv.policy.catalogue import find_policy
 from mini_kv.policy.eviction import Policy, parts_of
+from mini_kv.traces.cells import run_cells
 from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 from mini_kv.traces.replay import ReplayReport, replay
 
@@ -35,7 +34,8 @@ def league(
     sizes: Sequence[int],
     policies: Sequence[str],
     *,
-    num_processes: int | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Standing]:
     """Replay the trace under each policy in a pool of each size; return the standings, by policy and then by size.
@@ -44,8 +44,9 @@ def league(
         trace: at least one request.
         sizes: blocks of each pool, the null block included.
         policies: names as `find_policy` takes them, or `BELADY`.
-        num_processes: processes to share the work; `None`: one per core, 1: none but this.
-        on_progress: called after each replay with the number of replays done.
+        jobs: as in `run_cells`.
+        dask: as in `run_cells`.
+        on_progress: as in `run_cells`.
 
     Raises `ConfigError` for a policy that there is not, before anything is replayed. Costs one replay per standing: 0.5
     to 1.5 s for a trace of 280,000 blocks.
@@ -53,34 +54,9 @@ def league(
     for policy in policies:
         if policy != BELADY:
             find_policy(policy)
-    work = [(policy, size) for policy in policies for size in sizes]
-    done: dict[tuple[str, int], ReplayReport] = {}
-    for key, report in _replays(trace, work, min(_checked(num_processes), len(work))):
-        done[key] = report
-        if on_progress is not None:
-            on_progress(len(done))
-    return [Standing(policy, size, done[policy, size]) for policy, size in work]
-
-
-def _checked(num_processes: int | None) -> int:
-    """Return how many processes are to work."""
-    if num_processes is not None and num_processes < 1:
-        raise ConfigError(f"--processes is {num_processes}: at least 1 has to work")
-    return num_processes or os.cpu_count() or 1
-
-
-def _replays(
-    trace: Sequence[TraceRequest], work: list[tuple[str, int]], num_processes: int
-) -> Iterator[tuple[tuple[str, int], ReplayReport]]:
-    """Yield each replay as it is done, with what it was of."""
-    if num_processes == 1:
-        for policy, size in work:
-            yield (policy, size), _replay(trace, policy, size)
-        return
-    with ProcessPoolExecutor(num_processes, initializer=_take_trace, initargs=(trace,)) as pool:
-        futures = {pool.submit(_replay_taken, policy, size): (policy, size) for policy, size in work}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+    cells = [(policy, size) for policy in policies for size in sizes]
+    reports = run_cells(_replay, trace, cells, jobs=jobs, dask=dask, on_progress=on_progress)
+    return [Standing(policy, size, report) for (policy, size), report in zip(cells, reports, strict=True)]
 
 
 def default_sizes(trace: Sequence[TraceRequest], count: int = 8) -> list[int]:
@@ -94,7 +70,8 @@ def default_sizes(trace: Sequence[TraceRequest], count: int = 8) -> list[int]:
     return sorted({round(smallest * ratio**i) for i in range(count)})
 
 
-def _replay(trace: Sequence[TraceRequest], policy: str, size: int) -> ReplayReport:
+def _replay(trace: Sequence[TraceRequest], cell: tuple[str, int]) -> ReplayReport:
+    policy, size = cell
     return replay(trace, size, parts=parts_of(_policy(trace, policy, size)))
 
 
@@ -103,18 +80,6 @@ def _policy(trace: Sequence[TraceRequest], name: str, size: int) -> Policy:
         return find_policy(name)
     admitted = (names for entry, names in zip(trace, name_blocks(trace), strict=True) if entry.num_blocks < size)
     return belady(admitted)
-
-
-_taken: list[TraceRequest] = []
-"""In a process of the pool: the trace, sent once and not with every replay."""
-
-
-def _take_trace(trace: Sequence[TraceRequest]) -> None:
-    _taken[:] = trace
-
-
-def _replay_taken(policy: str, size: int) -> ReplayReport:
-    return _replay(_taken, policy, size)
 
 
 def checked_sizes(sizes: Sequence[int]) -> list[int]:

@@ -31,13 +31,20 @@ def get_block_size(trace: Trace, block_size: int | None) -> int:
     """Return the tokens per block: as asked, or 16 for tokens; hashes have theirs. Raises `ConfigError`."""
     if not isinstance(trace[0], TraceRequest):
         block_size = 16 if block_size is None else block_size
-        if block_size < 1:
-            raise ConfigError(f"block_size is {block_size}, it must be at least 1")
+        check_block_size(trace, block_size)
         return block_size
     given = trace[0].block_size
     if block_size not in (None, given):
         raise ConfigError(f"a trace of hashes has blocks of {given} tokens: it cannot be cut into {block_size}")
     return given
+
+
+def check_block_size(trace: Trace, block_size: int) -> None:
+    """Raise `ConfigError` unless `make_prompts` can cut the trace into such blocks."""
+    if block_size < 1:
+        raise ConfigError(f"block_size is {block_size}, it must be at least 1")
+    if isinstance(trace[0], TraceRequest) and block_size % trace[0].block_size:
+        raise ConfigError(f"a trace of hashes has blocks of {trace[0].block_size} tokens: {block_size} is no multiple")
 
 
 def make_prompts(trace: Trace, block_size: int) -> list[Prompt]:

@@ -33,6 +33,9 @@ EXTRAS = {
     "serve": Extra(("torch", "safetensors", "starlette", "uvicorn", "prometheus_client"), "mini-kv serve", "make test"),
     "events": Extra(("pyzmq", "msgspec"), "what an engine's cache stores and drops; mini-kv attach", "make test"),
     "tokenizer": Extra(("tokenizers", "jinja2"), "traces of texts and chats", "make test"),
+    "sweep": Extra(
+        ("joblib", "distributed", "tqdm"), "tables of replays in processes and on a Dask cluster", "make test"
+    ),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "anywidget", "matplotlib"), "the notebooks", "make notebooks"),
 }
 """Every extra of pyproject.toml; a test compares them."""

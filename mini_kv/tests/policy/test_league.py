@@ -36,13 +36,13 @@ def test_each_standing_is_a_replay_with_that_policy_and_that_pool() -> None:
     """In this process and in two others: the same numbers, in the order that was asked for."""
     trace = read_trace(SMALL)
     told: list[int] = []
-    here = league(trace, [50, 100], ["lru", "sieve"], num_processes=1, on_progress=told.append)
+    here = league(trace, [50, 100], ["lru", "sieve"], jobs=1, on_progress=told.append)
     assert told == [1, 2, 3, 4]
     assert [(s.policy, s.num_blocks) for s in here] == [("lru", 50), ("lru", 100), ("sieve", 50), ("sieve", 100)]
     for standing in here:
         alone = replay(trace, standing.num_blocks, parts=parts_of(find_policy(standing.policy)))
         assert replace(standing.report, seconds=0.0) == replace(alone, seconds=0.0)
-    assert hits(league(trace, [50, 100], ["lru", "sieve"], num_processes=2)) == hits(here)
+    assert hits(league(trace, [50, 100], ["lru", "sieve"], jobs=2)) == hits(here)
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_no_policy_beats_the_one_that_knows_the_future(seed: int) -> None:
     """On generated traces at every size; and with room for all, every policy hits the same."""
     trace = generate(seed, 60)
     sizes = default_sizes(trace, 5)
-    standings = league(trace, sizes, [*POLICIES, BELADY], num_processes=1)
+    standings = league(trace, sizes, [*POLICIES, BELADY], jobs=1)
     most = {s.num_blocks: s.report.hit_tokens for s in standings if s.policy == BELADY}
     assert all(s.report.hit_tokens <= most[s.num_blocks] for s in standings)
     assert len({s.report.hit_tokens for s in standings if s.num_blocks == sizes[-1]}) == 1
@@ -60,9 +60,9 @@ def test_no_policy_beats_the_one_that_knows_the_future(seed: int) -> None:
 
 def test_the_table_marks_the_best_that_does_not_know_the_future(capsys: pytest.CaptureFixture[str]) -> None:
     """A row per policy in the order asked for, a column per size, Belady last and unmarked."""
-    assert run(SMALL, "--num-blocks", "100", "50", "--policy", "lru", "leaf-first", "--processes", "1") == 0
+    assert run(SMALL, "--num-blocks", "100", "50", "--policy", "lru", "leaf-first", "--jobs", "1") == 0
     table = capsys.readouterr().out
-    assert table == format_table(league(read_trace(SMALL), [50, 100], ["lru", "leaf-first", BELADY])) + "\n"
+    assert table == format_table(league(read_trace(SMALL), [50, 100], ["lru", "leaf-first", BELADY], jobs=1)) + "\n"
     header, lru, leaf_first, ceiling = (line.split() for line in table.splitlines()[2:6])
     assert header == ["50", "100"]
     assert [row[0] for row in (lru, leaf_first, ceiling)] == ["lru", "leaf-first", "belady"]
@@ -75,7 +75,7 @@ def test_the_table_marks_the_best_that_does_not_know_the_future(capsys: pytest.C
 
 def test_json_holds_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     """The reports have the names that `mini-kv replay --json` has, and the policy beside them."""
-    assert run(SMALL, "--num-blocks", "100", "--policy", "fifo", "--processes", "1", "--json") == 0
+    assert run(SMALL, "--num-blocks", "100", "--policy", "fifo", "--jobs", "1", "--json") == 0
     fifo, ceiling = json.loads(capsys.readouterr().out)
     assert (fifo["policy"], ceiling["policy"]) == ("fifo", "belady")
     assert fifo["hit_tokens"] == replay(read_trace(SMALL), 100, parts=parts_of(POLICIES["fifo"])).hit_tokens
@@ -87,7 +87,7 @@ def test_json_holds_every_report(capsys: pytest.CaptureFixture[str]) -> None:
         ((SMALL, "--policy", "lur"), "mini-kv league: there is no policy 'lur'; did you mean lru?"),
         ((SMALL, "--num-blocks", "1"), "mini-kv league: a pool of 1 blocks: the null block takes one, so at least 2"),
         (("none.jsonl",), "mini-kv league: none.jsonl: No such file or directory"),
-        ((SMALL, "--processes", "0"), "mini-kv league: --processes is 0: at least 1 has to work"),
+        ((SMALL, "--jobs", "0"), "mini-kv league: --jobs is 0: at least 1 has to work"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

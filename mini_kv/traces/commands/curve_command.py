@@ -12,9 +12,10 @@ from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_groups
 from mini_kv.planning.cost import H200, Card, prefill_seconds, served
 from mini_kv.planning.flags import Flags, add_card_flags, read_card_flags
+from mini_kv.traces.cells import add_cell_arguments, run_cells
 from mini_kv.traces.curve import Curve, CurvePoint, make_curve
 from mini_kv.traces.plot import curve_svg, curve_text, page
-from mini_kv.traces.prompt_hashes import get_block_size, make_prompts
+from mini_kv.traces.prompt_hashes import Trace, check_block_size, get_block_size, make_prompts
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
 from mini_kv.traces.readers.mooncake import TraceError
 
@@ -37,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     add_trace_arguments(parser)
     add_size_arguments(parser)
+    parser.add_argument(
+        "--block-sizes", type=int, nargs="+", metavar="N", help="a row per block size, in place of one curve"
+    )
+    add_cell_arguments(parser)
     parser.add_argument("--parameters", type=float, metavar="N", help="the model's parameters, where it does not say")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     for name, about in (("csv", "every size at which hits rise"), ("svg", "the plot"), ("html", "plot and figures")):
@@ -63,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the curve; return 0, or 2 with one line on stderr if the trace or an argument is wrong."""
     try:
         trace = read_traffic(args)
+        if args.block_sizes is not None:
+            return _print_sweep(trace, args)
         block_size = get_block_size(trace, args.block_size)
         flags = flags_of_model(args, block_size)
         memory = None if args.model is None else _memory(args.model, flags, args.parameters)
@@ -88,6 +95,34 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join([*curve_text(points), "", *lines]))
     return 0
+
+
+def _print_sweep(trace: Trace, args: argparse.Namespace) -> int:
+    """Print what blocks of each size find at best and at the knee."""
+    of_one_curve = ("num_blocks", "memory", "model", "parameters", "csv", "svg", "html")
+    given = [f"--{name.replace('_', '-')}" for name in of_one_curve if getattr(args, name) is not None]
+    if given:
+        raise ConfigError(f"{given[0]} is about one curve, --block-sizes makes several")
+    flags_of_model(args, 16)
+    for size in args.block_sizes:
+        check_block_size(trace, size)
+    sizes = sorted(set(args.block_sizes))
+    figures = run_cells(_figures_of_curve, trace, sizes, jobs=args.jobs, dask=args.dask)
+    if args.json:
+        print(json.dumps(figures, indent=2))
+        return 0
+    print(f"{'block size':>10} {'at most':>9} {'in blocks':>11} {'knee':>9} {'in blocks':>11}")
+    for row in figures:
+        most, knee = row["points"][-1], row["at"]
+        print(
+            f"{row['block_size']:>10,} {100 * most['hit_rate']:>7.2f} % {most['num_blocks']:>11,}"
+            f" {100 * knee['hit_rate']:>7.2f} % {knee['num_blocks']:>11,}"
+        )
+    return 0
+
+
+def _figures_of_curve(trace: Trace, block_size: int) -> dict[str, Any]:
+    return as_dict(make_curve(make_prompts(trace, block_size), block_size), None, None)
 
 
 def _memory(name: str, flags: Flags, parameters: float | None) -> Memory:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.policy.catalogue import POLICIES
+from mini_kv.traces.cells import add_cell_arguments
 from mini_kv.traces.commands.replay_command import ProgressBar, unfinished
 from mini_kv.traces.league import BELADY, Standing, checked_sizes, default_sizes, league
 from mini_kv.traces.prompt_hashes import as_hashes
@@ -31,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"policies to compare: {', '.join(POLICIES)}, or your own as file.py:Class (default: all of these)",
     )
-    parser.add_argument(
-        "--processes", type=int, metavar="N", help="processes to share the work (default: one per core)"
-    )
+    add_cell_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print every replay's report as one JSON object")
 
 
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         sizes = checked_sizes(args.num_blocks) if args.num_blocks else default_sizes(trace)
         policies = [*(args.policy or POLICIES), BELADY]
         bar.total = len(sizes) * len(policies)
-        standings = league(trace, sizes, policies, num_processes=args.processes, on_progress=bar.show)
+        standings = league(trace, sizes, policies, jobs=args.jobs, dask=args.dask, on_progress=bar.show)
     except KeyboardInterrupt:
         return 130
     except (TraceError, ConfigError, ImportError, SyntaxError) as error:

@@ -3,16 +3,16 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.sched.config import SchedulerConfig
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.policy.catalogue import POLICIES, find_policy, find_strategy
 from mini_kv.policy.eviction import parts_of
+from mini_kv.traces.cells import add_cell_arguments, run_cells
 from mini_kv.traces.clock import ClockReport, arrival_times, replay_with_clock
 from mini_kv.traces.prompt_hashes import as_hashes
 from mini_kv.traces.readers.formats import add_trace_arguments, read_traffic
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ms-per-step", type=int, default=20, metavar="MS", help="with a clock: how long a step lasts (default: 20)"
     )
+    add_cell_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
 
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             find_strategy(name)  # a wrong name is told before a minute has gone by
         rate = _rate(args.rate)
         trace = as_hashes(read_traffic(args), args.block_size)
-        bar.total = len(trace) * (len(names) if with_clock else 1)
+        bar.total = len(trace)
         if with_clock:
             print(_with_clock(trace, names, rate, args, bar))
             return 0
@@ -129,24 +130,42 @@ def _with_clock(
 ) -> str:
     """Replay the trace with a clock under each of these strategies, and return a line for each, or all as JSON."""
     config = SchedulerConfig() if args.concurrency is None else SchedulerConfig(max_num_seqs=args.concurrency)
-    reports: dict[str, ClockReport] = {}
-    for name in names:
-        before = len(reports) * len(trace)
-        reports[name] = replay_with_clock(
-            trace,
-            args.num_blocks,
-            config,
-            strategy=find_strategy(name),
-            rate=rate,
-            ms_per_step=args.ms_per_step,
-            parts=parts_of(find_policy(args.policy)),
-            on_progress=partial(bar.show, before=before),
-        )
+    clocked = _Clocked(trace, args.num_blocks, config, rate, args.ms_per_step, args.policy)
+    if len(names) == 1:
+        reports = {names[0]: _replay_clocked(clocked, names[0], bar.show)}
+    else:
+        bar.total = len(names)
+        found = run_cells(_replay_clocked, clocked, names, jobs=args.jobs, dask=args.dask, on_progress=bar.show)
+        reports = dict(zip(names, found, strict=True))
     if args.json:
         return json.dumps({name: asdict(report) for name, report in reports.items()}, indent=2)
     seconds = (arrival_times(trace, rate)[-1] - arrival_times(trace, rate)[0]) / 1000
     per_second = f"{len(trace) / seconds:.2f} per second" if seconds else "all at once"
     return f"{len(trace):,} requests, {per_second}, steps of {args.ms_per_step} ms\n{_table(reports)}"
+
+
+class _Clocked(NamedTuple):
+    """What all replays with a clock have in common."""
+
+    trace: Sequence[TraceRequest]
+    num_blocks: int | None
+    config: SchedulerConfig
+    rate: float | None
+    ms_per_step: int
+    policy: str
+
+
+def _replay_clocked(clocked: _Clocked, strategy: str, on_progress: Callable[[int], None] | None = None) -> ClockReport:
+    return replay_with_clock(
+        clocked.trace,
+        clocked.num_blocks,
+        clocked.config,
+        strategy=find_strategy(strategy),
+        rate=clocked.rate,
+        ms_per_step=clocked.ms_per_step,
+        parts=parts_of(find_policy(clocked.policy)),
+        on_progress=on_progress,
+    )
 
 
 def _table(reports: dict[str, ClockReport]) -> str:
@@ -206,9 +225,9 @@ class ProgressBar:
         self._is_terminal = stream.isatty()
         self._drawn = ""
 
-    def show(self, done: int, before: int = 0) -> None:
-        """Draw the bar with `before + done` of `total` filled, if that looks different from what is there."""
-        percent = 100 * (before + done) // self.total
+    def show(self, done: int) -> None:
+        """Draw the bar with `done` of `total` filled, if that looks different from what is there."""
+        percent = 100 * done // self.total
         text = f"{percent:3} % [{'#' * (percent // 5):<20}]"
         if self._is_terminal and text != self._drawn:
             self._drawn = text

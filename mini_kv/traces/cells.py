@@ -1,0 +1,136 @@
+"""Runs the cells of a table, here or elsewhere: one after the other, in processes, or on the workers of a Dask cluster.
+
+A cell is a function of what all cells share (a trace) and of one value (a policy and a size). It depends on nothing
+else, so the table is the same wherever a cell runs. Beyond one process this needs the extra sweep.
+"""
+
+import argparse
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from mini_kv.core.errors import ConfigError
+
+Shared = TypeVar("Shared")
+Cell = TypeVar("Cell")
+Result = TypeVar("Result")
+
+
+def add_cell_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say where cells run: `jobs` and `dask` of `run_cells`."""
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes to share the work (default: one per core with the extra sweep)"
+    )
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="share the work over a Dask cluster that you trust, such as tcp://10.0.0.1:8786",
+    )
+
+
+def run_cells(
+    function: Callable[[Shared, Cell], Result],
+    shared: Shared,
+    cells: Sequence[Cell],
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[Result]:
+    """Return `function(shared, cell)` of each cell, in order.
+
+    Args:
+        function: a function of a module, so that other processes can import it.
+        shared: what all cells read and none changes; sent once to each worker that unpacks it.
+        cells: at least one.
+        jobs: processes on this machine; `None`: one per core, or this one alone where the extra sweep is not installed.
+        dask: address of a scheduler, whose workers have mini_kv installed; then `jobs` is not used.
+        on_progress: called after each cell of a serial run with the number of cells done. Other runs draw a bar of
+            their own on standard error, if that is a terminal.
+
+    Raises `ConfigError` if `jobs` is below 1, if the extra is missing, or if nobody answers at the address.
+    """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}: at least 1 has to work")
+    if dask is None and (jobs == 1 or len(cells) == 1 or (jobs is None and not _has_extra())):
+        return _run_here(function, shared, cells, on_progress)
+    if not _has_extra():
+        option = "--dask" if dask is not None else "--jobs above 1"
+        advice = "in a checkout, `make test` brings it, or pip install -e '.[sweep]'"
+        raise ConfigError(f"{option} needs the extra sweep: {advice}")
+    packed = pickle.dumps(shared)
+    with _processes(min(jobs or os.cpu_count() or 1, len(cells))) if dask is None else _cluster(dask, packed):
+        return _run_elsewhere(function, packed, cells)
+
+
+def _has_extra() -> bool:
+    return all(find_spec(package) is not None for package in ("joblib", "distributed", "tqdm"))
+
+
+def _run_here(
+    function: Callable[[Shared, Cell], Result],
+    shared: Shared,
+    cells: Sequence[Cell],
+    on_progress: Callable[[int], None] | None,
+) -> list[Result]:
+    results = []
+    for cell in cells:
+        results.append(function(shared, cell))
+        if on_progress is not None:
+            on_progress(len(results))
+    return results
+
+
+def _run_elsewhere(function: Callable[[Any, Cell], Result], packed: bytes, cells: Sequence[Cell]) -> list[Result]:
+    """Return the results of the cells, from wherever joblib is set up to run them."""
+    import joblib
+    from tqdm import tqdm
+
+    results = []
+    with tqdm(total=len(cells), leave=False, disable=None) as bar:  # None: no bar where there is no terminal
+        parallel = joblib.Parallel(return_as="generator", batch_size=1)
+        for result in parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells):
+            results.append(result)
+            bar.update()
+    return results
+
+
+def _run_packed(function: Callable[[Any, Cell], Result], packed: bytes, cell: Cell) -> Result:
+    return function(_unpacked(packed), cell)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Any:
+    """Return what was packed, which a worker needs for each of its cells and unpacks for the first."""
+    return pickle.loads(packed)
+
+
+@contextmanager
+def _processes(number: int) -> Iterator[None]:
+    """Let joblib run on processes of this machine, which end with the block."""
+    import joblib
+    from joblib.externals.loky import get_reusable_executor
+
+    with joblib.parallel_config(backend="loky", n_jobs=number):
+        try:
+            yield
+        finally:
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def _cluster(address: str, packed: bytes) -> Iterator[None]:
+    """Let joblib run on the workers of a Dask cluster."""
+    import joblib
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--dask {address}: no scheduler answers there ({error})") from None
+    with client, joblib.parallel_config(backend="dask", client=client, n_jobs=-1, scatter=[packed]):
+        yield
