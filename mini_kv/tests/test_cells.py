@@ -84,7 +84,7 @@ def test_curves_of_several_block_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (("--num-blocks", "60"), "--num-blocks is about one curve, --block-sizes makes several"),
         (
             ("--kv-cache-dtype", "fp8"),
-            "--kv-cache-dtype, --tensor-parallel-size and --gdn-prefill-backend need --model",
+            "--gpu, --kv-cache-dtype, --tensor-parallel-size and --gdn-prefill-backend need --model",
         ),
     ],
 )
