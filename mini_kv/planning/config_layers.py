@@ -7,6 +7,7 @@ mimo_v2_flash, hybrid_layer_pattern [0, 1, 1]     full window window
 nemotron-nas, block_configs                       full none full full none ..       no_op: none
 kimi_linear, kda_layers [1, 2, 3]                 state state state full
 glm_moe_dsa, index_topk_freq 4                    indexers in layers 0, 1, 5, 9 ..
+deepseek_v4, compress_ratios [0, 4, 128]          what each layer keeps: compressed.py
 falcon_h1                                         full state full state ..      both in every layer
 """
 
