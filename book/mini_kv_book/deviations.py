@@ -164,6 +164,8 @@ DEVIATIONS = (
         "makes blocks longer itself", "the rule stands where the groups are made, and not in each platform's code"),
     Deviation("plan-one-type", "UniformTypeKVCacheSpecs", "puts states of equal bytes into one group, whatever their"
         " shapes", "puts only equal states into one", "no model here has two shapes of states"),
+    Deviation("plan-packed", "_get_packed_kv_cache_groups", "groups so wherever the layout of the KV memory puts blocks"
+        " outermost", "groups so where vectors stand for several tokens (DeepSeek-V4)", "the planner knows no layouts"),
     Deviation("hybrid-switch", "SchedulerConfig.disable_hybrid_kv_cache_manager",
         "`False` is refused for chunked attention without a further environment variable", "`False` means groups",
         "there is no slower kernel here to be kept from"),

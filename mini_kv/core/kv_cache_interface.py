@@ -107,6 +107,13 @@ class MLAAttentionSpec(FullAttentionSpec):
     num_planes: ClassVar[int] = 1
     cache_role: str = "sparse"
     """`"indexer"`: vectors that choose whose latent vectors a sparse layer reads. Source: vLLM, same name."""
+    tokens_per_state: int = 1
+    """Tokens that share one vector: blocks are whole multiples of them. Source: vLLM, same name."""
+
+    @property
+    def real_page_size_bytes(self) -> int:
+        """Bytes of one block of one layer without padding."""
+        return super().real_page_size_bytes // self.tokens_per_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +126,13 @@ class SlidingWindowSpec(AttentionSpec):
         """Return the blocks of the window and of the tokens in flight; one more, since a window starts anywhere."""
         held = min(self.sliding_window - 1 + max_in_flight_tokens, num_tokens)
         return min(self.num_blocks(held) + 1, self.num_blocks(num_tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindowMLASpec(SlidingWindowSpec):
+    """A window of tokens of which each keeps one vector. Source: vLLM, same name."""
+
+    num_planes: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True)

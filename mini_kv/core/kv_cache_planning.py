@@ -13,6 +13,7 @@ Source: vLLM (v1/core/kv_cache_planning.py).
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from math import lcm
+from typing import TypeVar
 
 from mini_kv.core.errors import ConfigError
 from mini_kv.core.kv_cache_interface import (
@@ -42,13 +43,16 @@ def get_kv_cache_groups(
     specs = dict(kv_cache_spec)
     if not specs:
         raise ConfigError("no layer owns any KV: there is nothing to plan")
+    if any(_is_compressed(spec) for spec in specs.values()):
+        if disable_hybrid_kv_cache_manager:
+            raise ConfigError("layers whose vectors stand for several tokens need groups")
+        return get_packed_kv_cache_groups(specs)
     if disable_hybrid_kv_cache_manager is None:
         disable_hybrid_kv_cache_manager = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs.values())
     if disable_hybrid_kv_cache_manager:
         specs = unify_hybrid_kv_cache_specs(specs)
     if len(set(specs.values())) > 1 and is_uniform_type(specs):
-        block_size = next(iter(specs.values())).block_size
-        return (KVCacheGroupSpec(tuple(specs), UniformTypeKVCacheSpecs(block_size, specs)),)
+        return (_uniform_group(specs),)
     specs = unify_kv_cache_spec_page_size(specs)
     by_spec: dict[KVCacheSpec, list[str]] = {}
     for name, spec in specs.items():
@@ -75,11 +79,60 @@ def _uniform_type(spec: KVCacheSpec) -> tuple[object, ...]:
         case FullAttentionSpec():
             return (FullAttentionSpec, spec.block_size)
         case SlidingWindowSpec():
-            return (SlidingWindowSpec, spec.block_size, spec.sliding_window)
+            return (type(spec), spec.block_size, spec.sliding_window)
         case ChunkedLocalAttentionSpec():
             return (ChunkedLocalAttentionSpec, spec.block_size, spec.attention_chunk_size)
         case _:
             return (spec,)
+
+
+def get_packed_kv_cache_groups(specs: Mapping[str, KVCacheSpec]) -> tuple[KVCacheGroupSpec, ...]:
+    """Return groups whose blocks lie one after the other, each with the pages of one group's layers.
+
+        block 7, of group 2     |indexer|latent      |latent|indexer|latent      |latent| ..
+        block 8, of group 0     |window      |window      |window      | ..          . . .
+
+    A block is as large as the largest group needs, so pages may differ. Layers that need equally many blocks are of one
+    kind, and a kind is one group. But it is split if it has equally many layers of each page size, and more of them
+    than other kinds. Source: vLLM `_get_packed_kv_cache_groups`.
+    """
+    kinds: dict[tuple[object, ...], dict[str, KVCacheSpec]] = {}
+    for name, spec in specs.items():
+        kinds.setdefault(_uniform_type(spec), {})[name] = spec
+    patterns = [_repeats(layers) for layers in kinds.values()]
+    size = _repeats_per_group([pattern for pattern in patterns if pattern])
+    groups = []
+    for layers, pattern in zip(kinds.values(), patterns, strict=True):
+        parts = split_layers(pattern, size)
+        if len(parts) > 1:
+            groups += [_uniform_group({name: layers[name] for repeat in part for name in repeat}) for part in parts]
+        else:
+            groups.append(_uniform_group(layers))
+    return tuple(groups)
+
+
+def _repeats(layers: Mapping[str, KVCacheSpec]) -> list[tuple[str, ...]]:
+    """Return the layers as repeats of a pattern, one of each page size; nothing if there are more of one size."""
+    pages: dict[int, list[str]] = {}
+    for name, spec in layers.items():
+        pages.setdefault(spec.page_size_bytes, []).append(name)
+    is_pattern = len({len(names) for names in pages.values()}) == 1
+    return list(zip(*pages.values(), strict=True)) if is_pattern else []
+
+
+def _repeats_per_group(patterns: Sequence[Sequence[tuple[str, ...]]]) -> int:
+    """Return the repeats that a group has room for: those that leave the fewest places empty in all; if equal, more.
+
+    A pattern of several page sizes is not split. Without one, nothing is.
+    """
+    most = max((len(pattern) for pattern in patterns), default=1)
+    least = max((len(pattern) for pattern in patterns if len(pattern[0]) > 1), default=most)
+    return min(range(least, most + 1), key=lambda size: (sum(-len(pattern) % size for pattern in patterns), -size))
+
+
+def _uniform_group(specs: Mapping[str, KVCacheSpec]) -> KVCacheGroupSpec:
+    block_size = next(iter(specs.values())).block_size
+    return KVCacheGroupSpec(tuple(specs), UniformTypeKVCacheSpecs(block_size, specs))
 
 
 def group_size(num_layers: Sequence[int]) -> int:
@@ -92,7 +145,10 @@ def group_size(num_layers: Sequence[int]) -> int:
     return max(num_layers) if max(num_layers) < 1.5 * min(num_layers) else min(num_layers)
 
 
-def split_layers(layers: Sequence[str], size: int) -> list[Sequence[str]]:
+Layer = TypeVar("Layer")
+
+
+def split_layers(layers: Sequence[Layer], size: int) -> list[Sequence[Layer]]:
     """Deal the layers out, like cards, to as few groups of at most `size` as they need: 52 by 10 are 9 9 9 9 8 8."""
     num_groups = -(-len(layers) // size)
     return [layers[i::num_groups] for i in range(num_groups)]
@@ -171,13 +227,15 @@ Source: vLLM `fp8_ds_mla`, which it takes for `fp8` where layers are sparse."""
 def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:
     """Return the specs of the same layers with their keys and values kept in another form.
 
-    States stay as they are, and so do an indexer's vectors, which have 8 bits in any case.
+    States stay as they are, and so do an indexer's vectors, which have 8 bits in any case. So do compressed layers,
+    whose own form is fp8.
     Raises `ConfigError` for a form that there is not, or not for sparse layers, and for sizes at which scales would not
     lie on whole words.
     """
     if cache_dtype not in CACHE_DTYPES:
         raise ConfigError(f"kv_cache_dtype is {cache_dtype!r}; there are: {', '.join(CACHE_DTYPES)}")
-    if cache_dtype == "auto":
+    is_compressed = any(_is_compressed(spec) for spec in specs.values())
+    if cache_dtype == "auto" or (is_compressed and cache_dtype == "fp8"):
         return dict(specs)
     is_sparse = any(is_indexer(spec) for spec in specs.values())
     if is_sparse and cache_dtype != "fp8":
@@ -192,6 +250,10 @@ def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict
             head_size = SPARSE_FP8_BYTES if is_sparse else spec.head_size
             found[name] = replace(spec, head_size=head_size, dtype_bytes=1, kv_quant_mode=cache_dtype)
     return found
+
+
+def _is_compressed(spec: KVCacheSpec) -> bool:
+    return isinstance(spec, MLAAttentionSpec) and spec.tokens_per_state > 1
 
 
 def is_indexer(spec: KVCacheSpec) -> bool:

@@ -108,21 +108,13 @@ def _state(config: "Config") -> dict[str, Any]:
 
 def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any]:
     """Return heads and elements of what a token keeps in a layer."""
-    sizes: dict[str, Any]
     if "kv_lora_rank" in config.implied and (config.model_type or config.get("kv_lora_rank")):
-        # One vector per token, in place of a key and a value.
-        if not {*layers} <= {"full", "state"}:
-            raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
-        vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
-        latents = ["latent" if kind == "full" else kind for kind in layers]
-        sizes = {"layers": latents, "num_kv_heads": 1, "head_size": vector}
-        if "index_head_dim" in config.implied:  # sparse: each layer has an indexer, or reads another's choice
-            indexers = read_indexers(config, len(layers))
-            kinds = [kind for has_one in indexers for kind in ["latent", *["indexer"] * has_one]]
-            sizes |= {"layers": kinds, "index_bytes": _index_bytes(config)}
-        return sizes
+        return _latent_sizes(config, layers)
     if config.has_swa_fields:
         return _sizes_of_two_kinds(config)
+    if "compress_ratios" in config.implied:
+        vectors = {"head_size": config.integer("head_dim"), "index_size": config.integer("index_head_dim")}
+        return vectors | {"num_kv_heads": 1, "index_bytes": _index_bytes(config)}
     has_kv_heads = config.get("num_key_value_heads") is not None
     num_kv_heads = config.integer("num_key_value_heads") if has_kv_heads else num_heads
     if num_heads % num_kv_heads:
@@ -131,7 +123,7 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
     head_size = config.integer("head_dim") if has_size else config.integer("hidden_size") // num_heads
     if not head_size:
         raise config.error(f"hidden_size leaves nothing for each of {num_heads} heads")
-    sizes = {"num_kv_heads": num_kv_heads, "head_size": head_size}
+    sizes: dict[str, Any] = {"num_kv_heads": num_kv_heads, "head_size": head_size}
     if "block_configs" in config.implied:  # each layer has its own number
         attentions = [attention for attention in attention_of_blocks(config) if not attention["no_op"]]
         sizes["layer_kv_heads"] = [num_heads // attention["n_heads_in_group"] for attention in attentions]
@@ -154,6 +146,20 @@ def _weights(config: "Config") -> dict[str, Any]:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ConfigError(f"{path}: metadata.total_size is {short(size)}, it must be a number of bytes")
     return {"weight_bytes": size, "active_share": share}
+
+
+def _latent_sizes(config: "Config", layers: list[str]) -> dict[str, Any]:
+    """Return the same where a token keeps one vector, in place of a key and a value."""
+    if not {*layers} <= {"full", "state"}:
+        raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
+    vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
+    latents = ["latent" if kind == "full" else kind for kind in layers]
+    sizes: dict[str, Any] = {"layers": latents, "num_kv_heads": 1, "head_size": vector}
+    if "index_head_dim" in config.implied:  # sparse: each layer has an indexer, or reads another's choice
+        indexers = read_indexers(config, len(layers))
+        kinds = [kind for has_one in indexers for kind in ["latent", *["indexer"] * has_one]]
+        sizes |= {"layers": kinds, "index_bytes": _index_bytes(config)}
+    return sizes
 
 
 def _sizes_of_two_kinds(config: "Config") -> dict[str, Any]:
@@ -274,6 +280,8 @@ class Config:
         if "index_head_dim" in read_here:
             read_here |= INDEX_FIELDS
             harmless = harmless + rules["harmless_with_indexer"]
+        if "compress_ratios" in read_here:
+            harmless = harmless + rules["harmless_with_ratios"]
         if self.states:
             read_here |= STATE_FIELDS | {self.states.get("dtype", "")}
             read_here |= {field for fields in self.states["sizes"].values() for field in fields.split(" * ")}

@@ -7,12 +7,15 @@ mimo_v2_flash, hybrid_layer_pattern [0, 1, 1]     full window window
 nemotron-nas, block_configs                       full none full full none ..       no_op: none
 kimi_linear, kda_layers [1, 2, 3]                 state state state full
 glm_moe_dsa, index_topk_freq 4                    indexers in layers 0, 1, 5, 9 ..
+deepseek_v4, compress_ratios [0, 4, 128]          what each layer keeps: compressed.py
 falcon_h1                                         full state full state ..      both in every layer
 """
 
 from collections.abc import Callable
 from re import fullmatch
 from typing import TYPE_CHECKING, Any
+
+from mini_kv.planning import compressed
 
 if TYPE_CHECKING:
     from mini_kv.planning.config_json import Config
@@ -110,9 +113,23 @@ def _block_layers(config: "Config") -> list[str]:
     return ["none" if attention["no_op"] else "full" for attention in attention_of_blocks(config)]
 
 
+def _compressed_layers(config: "Config") -> list[str]:
+    """Return what DeepSeek-V4's layers keep. Its list of ratios goes on with layers that draft."""
+    num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
+    ratios = config.get("compress_ratios")
+    if not isinstance(ratios, list) or len(ratios) < num_layers or not all(type(r) is int for r in ratios):
+        raise config.error(f"compress_ratios is {short(ratios)}, it must be a list of {num_layers} numbers")
+    if not {*ratios} <= compressed.KINDS.keys():
+        raise config.error(f"compress_ratios has other numbers than {', '.join(map(str, compressed.KINDS))}")
+    if 4 not in ratios[:num_layers]:
+        raise config.error("compress_ratios has no 4: how vLLM then groups the layers, plan does not model yet")
+    return compressed.kinds_of_layers(ratios[:num_layers])
+
+
 OWN_FIELDS: dict[str, Callable[["Config"], list[str]]] = {
     "swa_num_key_value_heads": _flagged_layers,
     "block_configs": _block_layers,
+    "compress_ratios": _compressed_layers,
 }
 """How the layers are read of a type that implies such a field."""
 NOT_MODELLED = ("replace_with_linear", "window_length", "sparsify", "num_sink_tokens")

@@ -14,6 +14,7 @@ from mini_kv.core.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
+from mini_kv.planning import compressed
 from mini_kv.planning.config_json import LARGEST, read_config
 from mini_kv.planning.cut import on_one_card
 from mini_kv.planning.states import StateLayer
@@ -127,6 +128,8 @@ def _kinds(values: dict[str, Any]) -> list[str]:
 
 
 def _attention_spec(kind: str, values: dict[str, Any], block_size: int) -> KVCacheSpec:
+    if "index_size" in values:
+        return compressed.make_spec(kind, values, block_size)
     shape = (block_size, values["num_kv_heads"], values["head_size"], BYTES)
     size_v = values.get("head_size_v")
     if kind == "full":  # of which Gemma 4 and MiMo have fewer heads, in Gemma 4 each of them larger

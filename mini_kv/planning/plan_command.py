@@ -15,10 +15,11 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
-from mini_kv.core.kv_cache_planning import get_kv_cache_tensors
+from mini_kv.core.kv_cache_planning import bytes_per_block, get_kv_cache_tensors
 from mini_kv.planning.fit import GIB, GPU_MEMORY_UTILIZATION, Fit, Memory, make_fit, memory_of, on_card
 from mini_kv.planning.flags import LARGEST, Flags, add_flags, check_number, read_flags
 from mini_kv.planning.models import Model, load_model
@@ -134,17 +135,16 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
         f"{model.title}: {sum(len(g.layer_names) for g in groups)} layers own KV, {len(model.kv_sharing)} share it",
         "",
     ]
+    width = max(18, *(len(describe(group.kv_cache_spec)) for group in groups))
     for group_id, group in enumerate(groups):
         spec, num_layers = group.kv_cache_spec, len(group.layer_names)
         most = spec.max_admission_blocks_per_request(fit.step, fit.max_len)
-        padding = f" + {size - num_layers} empty" if num_layers < size else ""
+        padding = f" + {size - num_layers} empty" if num_layers < size and not _is_packed(groups) else ""
         layers = f"{num_layers} layers{padding}"
         lines.append(
-            f"group {group_id}  {layers:<20}  {describe(spec):<18}  blocks of {spec.block_size} tokens,"
+            f"group {group_id}  {layers:<20}  {describe(spec):<{width}}  blocks of {spec.block_size} tokens,"
             f" at most {most:,} a request"
         )
-    num_places = size * len(groups)
-    num_empty = num_places - sum(len(group.layer_names) for group in groups)
     lines += [
         "",
         f"block        {fit.bytes_per_block:,} bytes: {_pages(groups, size)}",
@@ -153,7 +153,7 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
         f" {fit.blocks_per_request:,} blocks, {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB",
         f"concurrency  {fit.concurrency:.2f} such requests at once",
         *([f"speed        {text}"] if (text := speed(fit)) else []),
-        f"padding      {num_empty} of {num_places} places are empty: {100 * num_empty / num_places:.1f} %",
+        f"padding      {_padding(groups, size)}",
         "",
         *_tensor_lines(groups, model.kv_sharing),
         "",
@@ -231,16 +231,33 @@ def as_dict(fit: Fit) -> dict[str, Any]:
 
 def _pages(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
     """Return the pages that a block has: as many as the largest group has layers, all equally large, or not."""
-    spec = groups[0].kv_cache_spec
+    spec = max(groups, key=lambda group: group.page_size_bytes).kv_cache_spec
     if not isinstance(spec, UniformTypeKVCacheSpecs):
         return f"{size} layers of {spec.page_size_bytes:,}"
     counts = Counter(layer.page_size_bytes for layer in spec.kv_cache_specs.values())
     return ", ".join(f"{number} layers of {page:,}" for page, number in counts.items())
 
 
+def _is_packed(groups: Sequence[KVCacheGroupSpec]) -> bool:
+    """Return whether a block is one stretch of bytes, with the pages of one group's layers."""
+    return len(groups) > 1 and isinstance(groups[0].kv_cache_spec, UniformTypeKVCacheSpecs)
+
+
+def _padding(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
+    """Return how much of the blocks is empty: places of layers, or bytes where pages differ."""
+    places, used = size * len(groups), sum(len(group.layer_names) for group in groups)
+    what = "places"
+    if _is_packed(groups):
+        places, used = bytes_per_block(groups) * len(groups), sum(group.page_size_bytes for group in groups)
+        what = "bytes"
+    return f"{places - used:,} of {places:,} {what} are empty: {100 * (places - used) / places:.1f} %"
+
+
 def describe(spec: KVCacheSpec) -> str:
     """Return the kind of attention in two words, or both kinds of a group that has two."""
     match spec:
+        case SlidingWindowMLASpec(dtype_bytes=4):
+            return f"last {spec.sliding_window:,} uncompressed"
         case UniformTypeKVCacheSpecs():
             return " and ".join(dict.fromkeys(map(describe, spec.kv_cache_specs.values())))
         case SlidingWindowSpec():
@@ -259,6 +276,8 @@ def describe(spec: KVCacheSpec) -> str:
 
 def _tensor_lines(groups: Sequence[KVCacheGroupSpec], kv_sharing: dict[str, str]) -> list[str]:
     """Return a drawing of the tensors: a row per tensor, a column per group, + for layers that share an owner's KV."""
+    if _is_packed(groups):
+        return ["one tensor: a block is a stretch of it, with a page for each layer of the block's group"]
     tensors = get_kv_cache_tensors(groups, kv_sharing)
     cells = [
         [names[0] + f" +{len(names) - 1}" * (len(names) > 1) if names else "." for names in row] for row in tensors

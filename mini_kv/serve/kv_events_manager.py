@@ -20,6 +20,7 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
 from mini_kv.core.kv_cache_manager import KVCacheManager
@@ -39,6 +40,7 @@ from mini_kv.serve.kv_events import (
 
 _KINDS: dict[type[KVCacheSpec], str] = {
     MLAAttentionSpec: "mla_attention",
+    SlidingWindowMLASpec: "sliding_window_mla",
     SlidingWindowSpec: "sliding_window",
     ChunkedLocalAttentionSpec: "chunked_local_attention",
     MambaSpec: "mamba",

@@ -118,6 +118,11 @@ def test_an_unusual_model_is_right_or_refused_by_name(row: dict[str, Any], tmp_p
         ),
         ({"model_type": "kimi_linear", "linear_attn_config": KDA}, "3 state 3x384 and 8x16x16, 1 latent 1x576"),
         (blocks(4, None, 8, 4), "2 full 2x64, 1 full 1x64"),
+        (
+            {"model_type": "deepseek_v4", "sliding_window": 32, "compress_ratios": [0, 4, 128, 0, 0]},
+            "4 window 1x584 of 32, 1 indexer-4 1x132, 1 index-pending-4 1x512 of 8, 1 latent-4 1x584,"
+            " 1 pending-4 1x256 of 8, 1 latent-128 1x584, 1 pending-128 1x128 of 128",
+        ),
         ({"model_type": "deepseek_v32"}, "4 latent 1x576, 4 indexer 1x132"),
         ({"model_type": "deepseek_v32", "index_head_dim": 64}, "4 latent 1x576, 4 indexer 1x64"),
         ({"model_type": "deepseek_v32", "index_topk_freq": 2}, "4 latent 1x576, 3 indexer 1x132"),
@@ -260,6 +265,18 @@ def test_what_a_field_does(fields: dict[str, Any], expect: str, tmp_path: Path) 
         (
             {"model_type": "nemotron-nas", "block_configs": [4, 4, 4, 4]},
             "block_configs[0] is 4, it must have attention",
+        ),
+        (
+            {"model_type": "deepseek_v4", "compress_ratios": [4, 4, 4]},
+            "compress_ratios is [4, 4, 4], it must be a list of 4 numbers",
+        ),
+        (
+            {"model_type": "deepseek_v4", "compress_ratios": [4, 4, 2, 4]},
+            "compress_ratios has other numbers than 0, 4, 128",
+        ),
+        (
+            {"model_type": "deepseek_v4", "compress_ratios": [0, 128, 128, 128, 4]},
+            "compress_ratios has no 4: how vLLM then groups the layers, plan does not model yet",
         ),
         (
             {"model_type": "mimo_v2_flash"},

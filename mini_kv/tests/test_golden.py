@@ -41,6 +41,7 @@ NOT_IN_A_TRACE = {
     "one-key",
     "plan-null-block",
     "plan-one-type",
+    "plan-packed",
     "plan-states",
     "pool-of-one",
     "ready-hashes",

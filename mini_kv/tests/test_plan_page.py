@@ -95,8 +95,16 @@ def test_sparse_layers_share_a_table_and_have_pages_of_their_own(page: ModuleTyp
     ]
     assert [layer["page"] for layer in plan["layers"]] == [1.0, 132 / 1152] * 61
     assert {(layer["kind"], layer["filled"]) for layer in plan["layers"]} == {("full", 1.0)}
-    assert plan["caption"] == "Each column is a layer, as high as its page of a block. One block table serves them all."
+    kept = "Each column is what a layer keeps, as high as its page of a block."
+    assert plan["caption"] == f"{kept} One block table serves them all."
     assert plan["speed"] == ""
+    plan = answer(page, model="deepseek-v4-flash", memory="60")["plan"]
+    assert plan["caption"] == f"{kept} Columns of one letter share a block table."
+    assert [row["holds"] for row in plan["groups"] if row["number"] == 2] == [
+        "256 tokens of 33.75 bytes",
+        "256 tokens of 146.25 bytes",
+        "256 tokens of 6.75 bytes",
+    ]
 
 
 def test_a_config_that_was_pasted_is_read_like_a_file(

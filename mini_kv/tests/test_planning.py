@@ -15,6 +15,7 @@ from mini_kv.core.kv_cache_interface import (
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
@@ -167,6 +168,66 @@ def test_a_group_of_one_type_is_managed_as_its_first_layer_is() -> None:
     assert kv.get_block_ids("A") == (list(range(1, 64)),)
 
 
+# Blocks of unequal pages, one after the other: vectors that stand for 4 tokens each, and what is kept beside them.
+
+LATENT = MLAAttentionSpec(64, num_kv_heads=1, head_size=256, tokens_per_state=4)
+PENDING = SlidingWindowMLASpec(4, num_kv_heads=1, head_size=512, sliding_window=8)
+INDEX = SlidingWindowMLASpec(4, num_kv_heads=1, head_size=64, sliding_window=8)
+NEAR = SlidingWindowMLASpec(16, num_kv_heads=1, head_size=256, sliding_window=128)
+
+
+def test_a_vector_of_four_tokens_takes_a_quarter_of_the_bytes() -> None:
+    assert LATENT.page_size_bytes == 16 * 256 * 2
+    assert NEAR.page_size_bytes == 16 * 256 * 2  # one vector per token, and not a key and a value
+
+
+@pytest.mark.parametrize(
+    ("num_near", "num_latent", "num_pending", "want"),
+    [
+        (3, 3, 3, [3, 3, 6]),
+        (5, 3, 3, [3, 2, 3, 6]),  # room for 3 repeats leaves 1 place empty; 4: 3 + 1 + 1; 5: 2 + 2
+        (9, 4, 4, [5, 4, 4, 8]),  # 4 leaves 3; 5: 1 + 1 + 1, and of two that leave as many, the larger is taken
+        (3, 2, 1, [1, 1, 1, 1, 1, 2]),  # 1 leaves none
+    ],
+)
+def test_kinds_that_need_more_places_are_split(
+    num_near: int, num_latent: int, num_pending: int, want: list[int]
+) -> None:
+    """A pattern of pages of two sizes is in one group, and sets the room; other kinds are dealt out to groups."""
+    specs = layers(
+        near=(num_near, NEAR), latent=(num_latent, LATENT), pending=(num_pending, PENDING), index=(num_pending, INDEX)
+    )
+    assert sizes(specs) == want
+
+
+def test_a_block_is_as_large_as_its_largest_group() -> None:
+    specs = layers(near=(3, NEAR), latent=(2, LATENT), pending=(2, PENDING), index=(2, INDEX))
+    groups = get_kv_cache_groups(specs)
+    assert [group.layer_names for group in groups] == [
+        ("near.0", "near.2"),
+        ("near.1",),
+        ("latent.0", "latent.1"),
+        ("pending.0", "pending.1", "index.0", "index.1"),
+    ]
+    assert [group.page_size_bytes for group in groups] == [16_384, 8_192, 16_384, 2 * (4096 + 512)]
+    assert bytes_per_block(groups) == 16_384
+    config = get_kv_cache_config(groups, 100 * 16_384)
+    kv = KVCacheManager(config, max_in_flight_tokens=64)
+    request = kv.new_request("A", range(64))
+    assert kv.allocate_slots(request, 64) is not None
+    assert [len(table) for table in kv.get_block_ids("A")] == [4, 4, 1, 16]
+
+
+def test_compressed_layers_need_groups_and_keep_their_form() -> None:
+    specs = layers(near=(1, NEAR), latent=(1, LATENT))
+    with pytest.raises(ConfigError, match="layers whose vectors stand for several tokens need groups"):
+        get_kv_cache_groups(specs, disable_hybrid_kv_cache_manager=True)
+    model = load_model("deepseek-v4-flash").kv_cache_spec
+    assert with_cache_dtype(model, "fp8") == model == with_cache_dtype(model, "auto")
+    with pytest.raises(ConfigError, match="block_size is 512: compressed layers are planned in blocks of 256 tokens"):
+        load_model("deepseek-v4-flash", block_size=512)
+
+
 # The switch.
 
 
@@ -294,6 +355,8 @@ def test_real_models() -> None:
         "kimi-linear-48b-a3b": ([7, 7, 6, 7], 0, {1920}),
         "kimi-k3": ([23, 23, 23, 24], 0, {5760}),
         "nemotron-super-49b": ([49], 0, {16}),
+        "deepseek-v4-flash": ([22, 21, 62, 42, 20], 0, {4, 8, 64, 256}),
+        "deepseek-v4-pro": ([31, 30, 91, 31, 60], 0, {4, 8, 64, 256}),
         "gpt-oss-20b": ([12] * 2, 0, {16}),
         "command-r7b": ([8] * 4, 0, {16}),
         "qwen-3-30b-a3b": ([48], 0, {16}),
@@ -349,6 +412,26 @@ def test_the_plan_of_a_sparse_model_has_pages_of_two_sizes(capsys: pytest.Captur
     assert lines[5] == "block        5,012,736 bytes: 61 layers of 73,728, 61 layers of 8,448"
     assert lines[9] == "padding      0 of 122 places are empty: 0.0 %"
     assert [line.split() for line in lines[12:14]] == [["tensor", "0", "latent.0"], ["tensor", "1", "indexer.0"]]
+
+
+def test_the_plan_of_compressed_layers_counts_empty_bytes_and_draws_no_tensors(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "deepseek-v4-flash", "--memory", "40", "--step", "4096"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("  blocks of ")[0].rstrip() for line in lines[3:8]] == [
+        "group 0  22 layers             window of 128",
+        "group 1  21 layers             window of 128",
+        "group 2  62 layers             indexer keys and latent vectors",
+        "group 3  42 layers             last 8 uncompressed",
+        "group 4  20 layers             last 128 uncompressed",
+    ]
+    assert lines[9] == "block        1,002,240 bytes: 21 layers of 8,640, 21 layers of 37,440, 20 layers of 1,728"
+    assert lines[13:16] == [
+        "padding      871,488 of 5,011,200 bytes are empty: 17.4 %",
+        "",
+        "one tensor: a block is a stretch of it, with a page for each layer of the block's group",
+    ]
 
 
 def test_gemma_3n_shares_with_the_last_of_each_kind() -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from mini_kv.cli import main
+from mini_kv.planning.models import model_names
 
 README = (Path(__file__).parents[1] / "planning" / "README.md").read_text(encoding="utf-8")
 QUESTIONS = re.findall(r"```bash\nmini-kv (.*)\n```\n\n```text\n((?:.*\n)*?)```", README)
+
+
+def test_it_counts_the_models() -> None:
+    assert f"has the layers of {len(model_names())} models" in README
 
 
 def test_it_has_five_questions() -> None:

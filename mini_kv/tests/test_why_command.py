@@ -36,6 +36,18 @@ def test_a_state_makes_the_blocks_long_and_the_answer_says_how(qwen: str, capsys
     ]
 
 
+def test_compressed_layers_have_blocks_of_several_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "deepseek-v4-flash", "--prompt-tokens", "1000"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "DeepSeek-V4-Flash: hits end at multiples of 256 tokens.",
+        "16 were asked for, and the groups have blocks of 4, 8, 64 and 256, as the kernels of compressed layers want"
+        " them.",
+        "The shortest prompt that can find anything has 257 tokens.",
+    ]
+    assert lines[5].split() == ["1,000", "768", "0", "768"]
+
+
 def test_latent_vectors_beside_states_have_blocks_of_whole_128_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "kimi-linear-48b-a3b"]) == 0
     assert capsys.readouterr().out.splitlines()[1:3] == [

@@ -138,7 +138,7 @@ def _filled(spec: KVCacheSpec, group: KVCacheGroupSpec) -> int:
     """Return the bytes that a layer fills of its page of a block; the rest is padding."""
     if not isinstance(spec, AttentionSpec):
         return spec.page_size_bytes
-    return spec.page_size_bytes // spec.block_size * group.kv_cache_spec.block_size
+    return spec.page_size_bytes * group.kv_cache_spec.block_size // spec.block_size
 
 
 def _groups(fit: Fit) -> list[dict[str, Any]]:
@@ -147,8 +147,8 @@ def _groups(fit: Fit) -> list[dict[str, Any]]:
     for number, group in enumerate(fit.groups):
         for own, layers in Counter(fit.specs[name] for name in group.layer_names).items():
             if isinstance(own, AttentionSpec):
-                per_token = own.page_size_bytes // own.block_size
-                holds = f"{group.kv_cache_spec.block_size:,} tokens of {per_token:,} bytes"
+                per_token = f"{own.page_size_bytes / own.block_size:,.2f}".removesuffix(".00")
+                holds = f"{group.kv_cache_spec.block_size:,} tokens of {per_token} bytes"
             else:
                 holds = f"one state of {own.page_size_bytes:,} bytes"
             rows.append(
@@ -160,10 +160,11 @@ def _groups(fit: Fit) -> list[dict[str, Any]]:
 def _caption(fit: Fit) -> str:
     """Return what the picture of the layers shows."""
     pages = {group.spec_of(name).page_size_bytes for group in fit.groups for name in group.layer_names}
-    if len(pages) > 1:
-        return "Each column is a layer, as high as its page of a block. One block table serves them all."
-    text = "Each column is a layer. Columns of one letter are a group: a block belongs to one group, and has"
-    return f"{text} {pages.pop():,} bytes in each of its layers."
+    if len(pages) == 1:
+        text = "Each column is a layer. Columns of one letter are a group: a block belongs to one group, and has"
+        return f"{text} {pages.pop():,} bytes in each of its layers."
+    tables = "Columns of one letter share a block table." if len(fit.groups) > 1 else "One block table serves them all."
+    return f"Each column is what a layer keeps, as high as its page of a block. {tables}"
 
 
 def _kind(spec: KVCacheSpec) -> str:

@@ -134,7 +134,12 @@ def answer(blocks: Blocks) -> list[str]:
     """Return the sentences: the block, what makes it so long, the shortest prompt that finds anything."""
     sizes = sorted({group.kv_cache_spec.block_size for group in blocks.groups})
     lines = [f"{blocks.title}: hits end at multiples of {blocks.unit:,} tokens."]
-    if isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs):
+    if isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs) and len(sizes) > 1:
+        lines.append(
+            f"{blocks.flags.block_size} were asked for, and the groups have blocks of {_and(sizes)}, as the kernels of"
+            " compressed layers want them."
+        )
+    elif isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs):
         lines.append(_because_of_one_type(blocks))
     elif sizes == [blocks.flags.block_size]:
         lines.append(f"Its blocks have {sizes[0]} tokens, as asked for: all layers keep equally much per token.")
