@@ -2,9 +2,11 @@
 
 import random
 from collections import deque
+from collections.abc import Sequence
 
 import pytest
 
+from mini_kv.core.block import BlockHash
 from mini_kv.core.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -20,7 +22,7 @@ from mini_kv.core.sched.scheduler import Scheduler
 from mini_kv.traces.plain_hits import hits_in_pool, hits_without_eviction
 from mini_kv.traces.prompt_hashes import Prompt, make_prompts
 from mini_kv.traces.readers.mooncake import TraceRequest, number_prefixes
-from mini_kv.traces.runs import ServedRun, Setup, run_prompts, run_served
+from mini_kv.traces.runs import ServedRun, Setup, belady_hit_blocks, run_prompts, run_served
 from mini_kv.traces.seen import shared_and_behind
 
 SIZE = 16
@@ -129,3 +131,28 @@ def step_by_step(prompts: list[Prompt], answers: list[int], config: Setup, concu
         scheduler.update_from_output(output, results)
     hits = [request.num_cached_tokens for request in requests]
     return ServedRun(list(hits), scheduler.num_preemptions, tokens_again)
+
+
+@pytest.mark.parametrize("unique", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_the_bound_is_that_of_a_look_at_all_blocks(seed: int, unique: bool) -> None:
+    """Belady in pools of all sizes: each time all blocks that are held are looked at for the one used last."""
+    prompts = make_prompts(random_trace(seed, unique=unique), SIZE)
+    for num_blocks in range(2, 30):
+        assert belady_hit_blocks(prompts, SIZE, num_blocks) == belady_by_looking(prompts, num_blocks)
+
+
+def belady_by_looking(prompts: Sequence[Prompt], num_blocks: int) -> int:
+    """Return the hits if each miss takes the place of the block whose next use is the farthest."""
+    chains = [prompt.block_hashes for prompt in prompts if -(-prompt.num_tokens // SIZE) < num_blocks]
+    uses = [block_hash for chain in chains for block_hash in chain]
+    held: set[BlockHash] = set()
+    num_hits = 0
+    for place, block_hash in enumerate(uses):
+        if block_hash in held:
+            num_hits += 1
+        elif len(held) == num_blocks - 1:
+            rest = uses[place:]
+            held.remove(max(held, key=lambda one: rest.index(one) if one in rest else len(rest)))
+        held.add(block_hash)
+    return num_hits

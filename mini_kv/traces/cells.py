@@ -91,7 +91,9 @@ def _run_elsewhere(function: Callable[[Any, Cell], Result], packed: bytes, cells
     from tqdm import tqdm
 
     results = []
-    with tqdm(total=len(cells), leave=False, disable=None) as bar:  # None: no bar where there is no terminal
+    with tqdm(
+        total=len(cells), unit="cell", leave=False, disable=None
+    ) as bar:  # None: no bar where there is no terminal
         parallel = joblib.Parallel(return_as="generator", batch_size=1)
         for result in parallel(joblib.delayed(_run_packed)(function, packed, cell) for cell in cells):
             results.append(result)

@@ -212,7 +212,7 @@ class Stack:
         for request, run in groupby(map(self._newest.get, block_hashes)):
             if request is None:  # what follows it was never there either
                 return
-            yield request, sum(1 for _ in run)
+            yield request, len(list(run))
 
     def _touch_first(self, block_hash: BlockHash, offset: int) -> None:
         """Touch, in pools of each size, the block that was published first; the newest stays in the tree."""

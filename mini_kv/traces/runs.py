@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import repeat
 from math import gcd, lcm
 
 from mini_kv.core.block import BlockHash
@@ -192,21 +193,67 @@ def belady_hit_blocks(prompts: Sequence[Prompt], block_size: int, num_blocks: in
     next_use: dict[BlockHash, int] = {}
     for number in range(len(fitting) - 1, -1, -1):
         chain = fitting[number].block_hashes
-        following.append([next_use.get(block_hash, len(fitting)) for block_hash in chain])
+        following.append(list(map(next_use.get, chain, repeat(len(fitting)))))
         next_use.update(dict.fromkeys(chain, number))
-    held: dict[BlockHash, int] = {}
-    farthest: list[tuple[int, int, BlockHash]] = []  # by next use, then tail first; with entries that are outdated
-    num_hits = 0
-    for prompt, uses in zip(fitting, reversed(following), strict=True):
-        for offset, (block_hash, use) in enumerate(zip(prompt.block_hashes, uses, strict=True)):
-            if block_hash in held:
+    held = _HeldBlocks()
+    num_hits, num_free = 0, num_blocks - 1
+    for number, (prompt, uses) in enumerate(zip(fitting, reversed(following), strict=True)):
+        run: list[BlockHash] = []
+        use_of_run = -1
+        for block_hash, use in zip(prompt.block_hashes, uses, strict=True):
+            if block_hash in held.next_use:
                 num_hits += 1
-            elif len(held) == num_blocks - 1:
-                while True:
-                    outdated, _, victim = heappop(farthest)
-                    if held.get(victim) == -outdated:
-                        del held[victim]
-                        break
-            held[block_hash] = use
-            heappush(farthest, (-use, -offset, block_hash))
+            elif num_free:
+                num_free -= 1
+            else:
+                held.evict_farthest()
+            if use != use_of_run or not run:
+                run, use_of_run = held.new_run(use), use
+            run.append(block_hash)
+            held.next_use[block_hash] = use
+        held.runs.pop(number, None)  # all of these have been used now
     return num_hits
+
+
+class _HeldBlocks:
+    """The blocks that Belady's policy holds, by the request that uses them next.
+
+        request 1    a0 a1 a2 a3         request 5 uses all four next: a run of these
+        request 3    a0 a1 b2            request 5 uses a0 and a1 next: a second run. In the first one they are outdated
+
+    A block hash stands for all blocks before it, too. So what a later request leaves for the same next one are blocks
+    nearer to its beginning, and of several runs the first run's last block is used last.
+    """
+
+    def __init__(self) -> None:
+        self.next_use: dict[BlockHash, int] = {}
+        """Per block that is held, the request that uses it next."""
+        self.runs: dict[int, list[list[BlockHash]]] = {}
+        """Per request the blocks that it uses next, those of one earlier request in a run, from its first block on."""
+        self._farthest: list[int] = []
+        """A heap of the requests in `runs`, the last one first: negative numbers."""
+
+    def new_run(self, use: int) -> list[BlockHash]:
+        """Return a new run of blocks that this request uses next, for the caller to fill."""
+        run: list[BlockHash] = []
+        if use not in self.runs:
+            self.runs[use] = []
+            heappush(self._farthest, -use)
+        self.runs[use].append(run)
+        return run
+
+    def evict_farthest(self) -> None:
+        """Drop the block whose next use is the farthest."""
+        while True:
+            use = -self._farthest[0]
+            runs = self.runs.get(use, [])
+            while runs and not runs[0]:
+                del runs[0]
+            if not runs:
+                self.runs.pop(use, None)
+                heappop(self._farthest)
+                continue
+            victim = runs[0].pop()
+            if self.next_use.get(victim) == use:
+                del self.next_use[victim]
+                return
