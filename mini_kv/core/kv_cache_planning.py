@@ -73,7 +73,7 @@ def split_layers(layers: Sequence[str], size: int) -> list[Sequence[str]]:
 def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
     """Return the specs with every window and chunk kept in full, if there is full attention beside them.
 
-    What a layer computes stays as it is; it only keeps more than it reads. Raises `ConfigError` for states, which
+    The layers compute the same. They only keep more than they read. Raises `ConfigError` for states, which
     cannot be kept token by token.
     """
     if any(isinstance(spec, MambaSpec) for spec in specs.values()) and len(set(specs.values())) > 1:
@@ -127,7 +127,7 @@ CACHE_DTYPES = ("auto", "int8_per_token_head", "fp8")
 
 
 def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:
-    """Return the specs of the same layers with their keys and values kept in another form; states stay as they are.
+    """Return the specs of the same layers with keys and values of another dtype. States are unchanged.
 
     Raises `ConfigError` for a form that there is not, and for sizes at which scales would not lie on whole words.
     """

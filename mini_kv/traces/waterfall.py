@@ -60,7 +60,7 @@ class Waterfall:
     """Tokens that blocks of 16, vLLM's default, would find in the same shared beginnings, and these blocks do not."""
 
     def tokens(self, name: str) -> int:
-        """Return the tokens of a row; 0 if there is none of that name."""
+        """Return the tokens of a row, or 0 if no row has that name."""
         return sum(row.tokens for row in self.rows if row.name == name)
 
 
