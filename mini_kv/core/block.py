@@ -11,7 +11,7 @@ BlockHashWithGroupId = NewType("BlockHashWithGroupId", bytes)
 
 
 class KVCacheBlock:
-    """Metadata of one block of KV memory; the KV itself lives in a tensor that only knows `block_id`.
+    """Metadata of one block of KV memory. The KV itself is in a tensor, at index `block_id`.
 
     A block's life is the path of the pair `(ref_cnt, block_hash)`:
 

@@ -75,7 +75,7 @@ def frame(*fields: bytes) -> bytes:
 
 
 def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
-    """Return the bytes of the extra keys, framed; strings and integers never look alike."""
+    """Return the bytes of the extra keys, framed. Strings and integers never give equal bytes."""
     return b"".join(frame(b"".join(frame(_encode_value(value)) for value in key)) for key in extra_keys)
 
 
@@ -102,7 +102,7 @@ def root_block_hash(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> BlockHash:
-    """Return the parent of every first block in one namespace; requests of two namespaces never share a key."""
+    """Return the parent of every first block in one namespace. Requests of two namespaces never share a key."""
     salt: list[ExtraKey] = [] if cache_salt is None else [("cache_salt", cache_salt)]
     facts = [*salt, ("model", model_fingerprint), ("epoch", weights_epoch)]
     return BlockHash(hash_function(frame(RECIPE, encode_extra_keys(facts))))

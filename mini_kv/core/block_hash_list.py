@@ -8,7 +8,7 @@ from mini_kv.core.errors import ConfigError
 
 
 class BlockHashListWithBlockSize(Sequence[BlockHash]):
-    """A view of hashes of small blocks as hashes of blocks of `target_block_size` tokens; nothing is copied or hashed.
+    """A view of hashes of small blocks as hashes of blocks of `target_block_size` tokens. Nothing is copied or hashed.
 
         blocks of 16    A       B       C       D
         blocks of 32            B               D        a hash stands for everything up to its block's end,

@@ -39,7 +39,7 @@ class BlockHashToBlockMap:
             self._blocks[key] = {found.block_id: found, block.block_id: block}
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
-        """Remove the block with that id from under `key` and return it; `None` if it is not there."""
+        """Remove the block with that id from under `key` and return it, or `None` if it is not there."""
         found = self._blocks.get(key)
         if isinstance(found, dict):
             block = found.pop(block_id, None)
@@ -102,11 +102,11 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Held blocks as a share of all blocks that can be held, 0.0 to 1.0; a cached-free block is not held."""
+        """Blocks in use as a share of all but the null block, 0.0 to 1.0. A cached-free block is not in use."""
         return 1.0 - self.num_free_blocks / (len(self.blocks) - 1)
 
     def get_cached_block(self, block_hash: BlockHash, group_ids: Sequence[int]) -> list[KVCacheBlock] | None:
-        """Return the oldest block with this content in each of the groups; `None` if one group has none."""
+        """Return the oldest block with this content in each of the groups, or `None` if one group has none."""
         found = []
         for group_id in group_ids:
             key = make_block_hash_with_group_id(block_hash, group_id)
@@ -131,7 +131,7 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add one reference to each block; a cached-free one leaves the free queue, from wherever it stands in it."""
+        """Add one reference to each block. A cached-free one is removed from the free queue, wherever it is in it."""
         for block in blocks:
             if block.is_null:
                 continue
@@ -140,14 +140,14 @@ class BlockPool:
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference from each block; those that no table holds any more go to the free queue.
+        """Drop one reference from each block. Blocks that are then in no table go to the free queue.
 
             before      [ a  b  c ]
             after       [ x  y  a  b  c  p  q ]         freed: x and y, which have no hash, and p and q, which have one
 
-        Blocks without a hash are worth nothing and go in front; blocks with one go to the back; both in the order
-        given, first to be reused first. Callers give a table from its tail to its head, because a prefix is useful
-        without what follows it and useless without what precedes it.
+        Blocks without a hash are useless and go to the front. Blocks with one go to the back. Both are added in the
+        order given, first to be reused first. Callers give a table from its tail to its head, because a prefix is
+        useful without the blocks after it, and useless without the blocks before it.
 
         Raises `BlockStateError`, and changes nothing, if a block is given twice or no table holds it.
         """
@@ -182,8 +182,7 @@ class BlockPool:
                         0                num_cached_blocks  num_full_blocks
 
         A key that another block already carries is entered beside it: tables only grow, so the newcomer keeps its
-        own block, and the older one goes on answering lookups. The null block stands for KV that is not there; it gets
-        no key.
+        own block, and the older one goes on answering lookups. The null block has no KV, so it gets no key.
 
         Raises `BlockStateError`, and changes nothing, if a block has a key already.
         """
@@ -209,7 +208,7 @@ class BlockPool:
             self._maybe_evict_cached_block(self.blocks[block_id])
 
     def reset_prefix_cache(self) -> bool:
-        """Forget every key, as after a change of weights; return whether it was done.
+        """Remove every key, as after a change of weights. Return whether it was done.
 
         Refused, with nothing changed, while any block is held: its holder would go on writing into a cache that has
         been declared empty.

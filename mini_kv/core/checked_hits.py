@@ -31,7 +31,7 @@ class CheckedKVCacheManager(KVCacheManager):
         in the cache    P  5 6 7 8      the second block has the same tokens, and another parent: no hit
 
     Comparing the tokens of a block alone would take it. A hit costs a comparison per block, and each cached block keeps
-    its tokens, and those before it, until it is named anew. For `hash_name="xxh3_128"`; SHA-256 needs no such check.
+    its tokens, and those before it, until it is named anew. Use it for `hash_name="xxh3_128"`, not for SHA-256.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -49,12 +49,12 @@ class CheckedKVCacheManager(KVCacheManager):
                 return KVCacheBlocks(hit), num_tokens
 
     def allocate_slots(self, request: Request, *args: object, **options: object) -> KVCacheBlocks | None:
-        """Allocate as any manager does, and note what the blocks that got a name were named for."""
+        """Allocate as any manager does, and record the beginning of each block that got a hash."""
         with self._noting(request):
             return super().allocate_slots(request, *args, **options)  # type: ignore[arg-type]
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Enter full blocks as any manager does, and note what they were named for."""
+        """Cache full blocks as any manager does, and record the beginning of each."""
         with self._noting(request):
             super().cache_blocks(request, num_computed_tokens)
 

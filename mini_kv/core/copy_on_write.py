@@ -61,7 +61,7 @@ class CopyOnWrite:
         self.forked.discard(request_id)
 
     def take(self) -> list[tuple[int, int]]:
-        """Return the copies that the coming step begins with, as (source, target); each is returned once."""
+        """Return the copies that the coming step begins with, as (source, target). Each is returned once."""
         copies, self._not_taken = self._not_taken, []
         return copies
 
@@ -72,5 +72,5 @@ class CopyOnWrite:
             self.block_pool.free_blocks([block])
 
     def clear(self) -> None:
-        """Forget all forks and copies; the pool's counts are not touched."""
+        """Remove all forks and copies. The pool's counts are unchanged."""
         self.forked, self.pinned, self._not_taken = set(), [], []

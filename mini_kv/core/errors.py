@@ -46,7 +46,7 @@ class UnknownRequestError(KVCacheError):
 
 
 class RepeatedRequestError(KVCacheError):
-    """Another live request already goes by this id; a second one would overwrite its block table."""
+    """Another live request already has this id. A second one would overwrite its block table."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request id {request_id!r} is in use by another live request")

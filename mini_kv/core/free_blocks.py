@@ -1,4 +1,4 @@
-"""The verbs of a free queue: what a pool asks of it, whatever decides the order inside."""
+"""The operations that a pool needs of a free queue, independent of its order."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias

@@ -11,7 +11,7 @@ from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 
 
 class FreeKVCacheBlockQueue:
-    """Free blocks from the next to be reused (front) to the last (back); every operation on one block is O(1).
+    """Free blocks from the next to be reused (front) to the last (back). Every operation on one block is O(1).
 
         head <-> b3 <-> b1 <-> b7 <-> tail        head and tail are sentinels: no operation meets an end that
                  front         back               needs a special case
@@ -54,7 +54,7 @@ class FreeKVCacheBlockQueue:
         return taken
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take `block` out from wherever it stands. Raises `BlockStateError` if it is not in the queue."""
+        """Remove `block`, wherever it is in the queue. Raises `BlockStateError` if it is not in the queue."""
         before, after = block.prev_free_block, block.next_free_block
         if before is None or after is None:
             raise BlockStateError(f"block {block.block_id} is not in the free queue", [block.block_id])

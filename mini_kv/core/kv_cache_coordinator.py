@@ -90,7 +90,7 @@ class KVCacheCoordinator(ABC):
         """Return the blocks of the longest hit, per group, and its length in tokens. Changes nothing."""
 
     def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
-        """Return where a prefix ends that full attention has cached and another group has not; 0 if there is none.
+        """Return the end of a prefix that full attention has cached and another group has not, or 0 if there is none.
 
         The request keeps there what a hit needs, so that the next one that parts here finds it: its state, since a
         step ends there, and with a retention interval the blocks of its window.
@@ -105,7 +105,7 @@ class KVCacheCoordinator(ABC):
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
     ) -> int | None:
-        """Return how many free blocks all groups need for `num_tokens` tokens; `None` if a group says "not now"."""
+        """Return how many free blocks all groups need for `num_tokens` tokens, or `None` if a group has to wait."""
         num_needed = 0
         for manager, hit in zip(self.single_type_managers, new_computed_blocks, strict=True):
             num_blocks = manager.get_num_blocks_to_allocate(request_id, num_tokens, hit)
@@ -148,7 +148,7 @@ class KVCacheCoordinator(ABC):
             manager.allocate_new_computed_blocks(request_id, hit)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> tuple[list[KVCacheBlock], ...]:
-        """Grow the request's tables to hold `num_tokens` tokens; return the new blocks, per group."""
+        """Grow the request's tables to hold `num_tokens` tokens. Return the new blocks, per group."""
         return tuple(manager.allocate_new_blocks(request_id, num_tokens) for manager in self.single_type_managers)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
@@ -157,7 +157,7 @@ class KVCacheCoordinator(ABC):
             manager.cache_blocks(request, num_tokens)
 
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
-        """Take back the keys of the request's blocks that were never computed; return these blocks, of all groups."""
+        """Remove the keys of the request's blocks that were never computed. Return these blocks, of all groups."""
         return [
             block
             for manager in self.single_type_managers
@@ -170,13 +170,13 @@ class KVCacheCoordinator(ABC):
             manager.free(request_id)
 
     def recover(self) -> None:
-        """Forget all tables and promises; the pool's counts are not touched."""
+        """Remove all tables and promises. The pool's counts are unchanged."""
         self.promised.clear()
         for manager in self.single_type_managers:
             manager.recover()
 
     def get_blocks(self, request_id: str) -> tuple[list[KVCacheBlock], ...]:
-        """Return the request's tables, per group; empty lists for a request that holds nothing."""
+        """Return the request's tables, per group. They are empty lists for a request without blocks."""
         return tuple(manager.req_to_blocks.get(request_id, []) for manager in self.single_type_managers)
 
     def num_token_slots(self, request_id: str) -> int:
@@ -208,7 +208,7 @@ class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
         return tuple([] for _ in self.single_type_managers), 0
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Do nothing: what is not looked up needs no key."""
+        """Do nothing: without lookups, blocks need no keys."""
 
 
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):

@@ -117,7 +117,7 @@ class KVCacheManager:
         hash_name: str = "sha256",
         new_block: BlockFactory = KVCacheBlock,
     ) -> Self:
-        """Return a manager of one group of full-attention layers; `num_blocks` counts the null block."""
+        """Return a manager of one group of full-attention layers. `num_blocks` includes the null block."""
         group = KVCacheGroupSpec(("layers",), FullAttentionSpec(block_size))
         config = KVCacheConfig(num_blocks, (group,))
         parts = KVCacheParts(new_block=new_block)
@@ -125,7 +125,7 @@ class KVCacheManager:
 
     @property
     def block_size(self) -> int:
-        """Tokens per block; where groups differ, from one boundary of all groups' blocks to the next."""
+        """Tokens per block. If groups differ, the distance between two boundaries of all groups' blocks."""
         return self.coordinator.scheduler_block_size
 
     @property
@@ -182,7 +182,7 @@ class KVCacheManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Give the request slots for its next tokens; return the new blocks, or `None` if it has to wait.
+        """Give the request slots for its next tokens. Return the new blocks, or `None` if it has to wait.
 
             tokens      | computed        | new_computed    | new            | lookahead |
                         | in its table    | the hit         | to compute now | may come  |
@@ -307,7 +307,7 @@ class KVCacheManager:
         child.num_cached_tokens = num_computed_tokens
 
     def take_kv_cache_block_copies(self) -> list[tuple[int, int]]:
-        """Return the copies, as (source, target), that the coming step must make before it writes; each once."""
+        """Return the copies, (source, target), that the coming step makes before it writes. Each is returned once."""
         return self.copy_on_write.take()
 
     def finish_kv_cache_block_copies(self) -> None:
@@ -357,7 +357,7 @@ class KVCacheManager:
         self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget every key and return `True`; `False`, with nothing changed, while a request holds blocks."""
+        """Remove every key and return `True`. While a request holds blocks, change nothing and return `False`."""
         return self.block_pool.reset_prefix_cache()
 
     def recover(self) -> None:
@@ -373,7 +373,7 @@ class KVCacheManager:
         self.block_pool.recover()
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
-        """Return the request's block tables, per group: the live ones, no copies; empty if it holds none."""
+        """Return the request's block tables, per group: the live lists, which are empty if it holds no block."""
         return KVCacheBlocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:

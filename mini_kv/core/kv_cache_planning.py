@@ -157,7 +157,7 @@ def split_layers(layers: Sequence[Layer], size: int) -> list[Sequence[Layer]]:
 def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
     """Return the specs with every window and chunk kept in full, if there is full attention beside them.
 
-    What a layer computes stays as it is; it only keeps more than it reads. Raises `ConfigError` for states, which
+    The layers compute the same. They only keep more than they read. Raises `ConfigError` for states, which
     cannot be kept token by token.
     """
     if any(isinstance(spec, MambaSpec) for spec in specs.values()) and len(set(specs.values())) > 1:
@@ -225,12 +225,11 @@ Source: vLLM `fp8_ds_mla`, which it takes for `fp8` where layers are sparse."""
 
 
 def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:
-    """Return the specs of the same layers with their keys and values kept in another form.
+    """Return the specs of the same layers with keys and values of another dtype.
 
-    States stay as they are, and so do an indexer's vectors, which have 8 bits in any case. So do compressed layers,
-    whose own form is fp8.
-    Raises `ConfigError` for a form that there is not, or not for sparse layers, and for sizes at which scales would not
-    lie on whole words.
+    States are unchanged, and so are an indexer's vectors, which have 8 bits in any case, and compressed layers, whose
+    own dtype is fp8. Raises `ConfigError` for an unknown dtype, for one that sparse layers do not have, and for sizes
+    at which scales are not aligned to words.
     """
     if cache_dtype not in CACHE_DTYPES:
         raise ConfigError(f"kv_cache_dtype is {cache_dtype!r}; there are: {', '.join(CACHE_DTYPES)}")

@@ -44,7 +44,7 @@ class MambaManager(SingleTypeKVCacheManager):
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
     ) -> int | None:
-        """Return as for any group; `None` if the step under way has still to compute the state of the hit."""
+        """Return as for any group, or `None` if the running step has not yet computed the state of the hit."""
         for block, writer, num_tokens_of_state in self._promises.values():
             is_hit = len(new_computed_blocks) > 0 and new_computed_blocks[-1] is block
             if is_hit and writer.num_computed_tokens < num_tokens_of_state:
@@ -89,7 +89,7 @@ class MambaManager(SingleTypeKVCacheManager):
 def mamba_block_aligned_split(
     request: Request, num_computed_tokens: int, num_new_tokens: int, block_size: int, longest_step: int
 ) -> int:
-    """Return how many of the tokens to compute, so that the step ends where a state can be shared; 0: none now.
+    """Return how many of the tokens to compute, so that the step ends where a state can be shared. 0 means none now.
 
     The state of the last token of a step is kept, and another request can use it only if that token ends a block. A
     hit is at most all tokens but one, so the last such place is the last block's end before the last token. A step

@@ -111,7 +111,7 @@ class Request:
             self.block_hashes += block_hasher(self)
 
     def append_output_token_ids(self, *token_ids: int) -> None:
-        """Add tokens at the end; hash each block that becomes full. Raises `InvalidTokenError` and adds none."""
+        """Add tokens at the end, and hash each block that becomes full. Raises `InvalidTokenError` and adds none."""
         if len(token_ids) == 1 and type(token_ids[0]) is int and 0 <= token_ids[0] <= MAX_TOKEN_ID:
             self.token_ids.append(token_ids[0])  # decoding: one good token, nearly always
         else:

@@ -20,7 +20,7 @@ class Worker(Protocol):
         """Do this job after those before it. A job must not raise."""
 
     def close(self) -> None:
-        """Finish what was submitted, and end."""
+        """Finish the submitted jobs, and end."""
 
 
 class Inline:

@@ -118,7 +118,7 @@ class TieredPool(BlockPool):
         self._is_reusing = False
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        """As in `BlockPool`; what loses its hash is noted."""
+        """Allocate as in `BlockPool`, and record the blocks that lose their hash."""
         self._is_reusing = True
         try:
             return super().get_new_blocks(num_blocks)
@@ -133,7 +133,7 @@ class TieredPool(BlockPool):
         num_full_blocks: int,
         kv_cache_group_id: int = 0,
     ) -> None:
-        """As in `BlockPool`; what gets a hash is noted."""
+        """Cache as in `BlockPool`, and record the blocks that get a hash."""
         super().cache_full_blocks(blocks, block_hashes, num_cached_blocks, num_full_blocks, kv_cache_group_id)
         for block in blocks[num_cached_blocks:num_full_blocks]:
             if block.block_hash is not None:
@@ -232,7 +232,7 @@ class TieringConnector:
     # Before a request's turn.
 
     def begin(self, request: Request) -> None:
-        """Start to bring up what a waiting request may hit; again after a preemption."""
+        """Start to bring up the blocks that a waiting request may hit. Called again after a preemption."""
         if not self.kv.enable_caching or request.request_id in self._preparations:
             return
         search = self.tiers.find(self._tier_keys(request))
@@ -323,7 +323,7 @@ class TieringConnector:
             pass  # a block in memory turned out damaged: it is gone now, and the hit is shorter
 
     def end(self, request: Request) -> None:
-        """Let go of what was prepared for a request: it has entered."""
+        """Release the blocks that were prepared for a request, after its admission."""
         preparation = self._preparations.pop(request.request_id, None)
         if preparation is not None:
             self._release(preparation)
@@ -397,7 +397,7 @@ class TieringConnector:
     # The step.
 
     def build_connector_meta(self, unfinished: Iterable[str]) -> KVConnectorMetadata:
-        """Return what the worker has to move in the step that was just planned.
+        """Return the blocks that the worker has to move in the step that was just planned.
 
         Args:
             unfinished: ids of the requests that the scheduler has; what was prepared for others is let go.

@@ -81,7 +81,7 @@ class DiskTier:
         return list(self._sizes)
 
     def load(self, key: bytes) -> bytes | None:
-        """Return the envelope, which counts as a use of it; `None` if it is not here. It may be damaged."""
+        """Return the envelope, which counts as a use of it, or `None` if it is not here. It may be damaged."""
         size = self._sizes.get(key)
         if size is None:
             return None
@@ -96,7 +96,7 @@ class DiskTier:
         return envelope
 
     def store(self, key: bytes, envelope: bytes) -> bool:
-        """Write an entry, after dropping the least recently used for it; return whether it is here now.
+        """Drop the least recently used entries, then write this one. Return whether it is here now.
 
         A disk that is full before `capacity_bytes` are used makes room in the same way.
         """
@@ -131,7 +131,7 @@ class DiskTier:
             self.discard(key)
 
     def close(self) -> None:
-        """Let go of the folder; its files stay, for the next engine."""
+        """Release the folder. Its files are kept for the next engine."""
         self._index.close()
         self._lock.close()
 

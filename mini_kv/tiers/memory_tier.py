@@ -50,7 +50,7 @@ class MemoryTier:
         return list(self._entries)
 
     def lookup(self, key: bytes) -> Lease | None:
-        """Return a lease on the entry, which counts as a use of it; `None`: it is not here."""
+        """Return a lease on the entry, which counts as a use of it, or `None` if it is not here."""
         envelope = self._entries.get(key)
         if envelope is None:
             return None
@@ -61,7 +61,7 @@ class MemoryTier:
         return lease
 
     def load(self, lease: Lease) -> bytes | None:
-        """Return the envelope; `None` if the entry was taken or discarded meanwhile."""
+        """Return the envelope, or `None` if the entry was taken or discarded meanwhile."""
         return lease.envelope if self._entries.get(lease.key) is lease.envelope else None
 
     def lend(self, lease: Lease) -> None:
@@ -88,7 +88,7 @@ class MemoryTier:
         self.release(lease)
 
     def store(self, key: bytes, envelope: bytes) -> list[tuple[bytes, bytes]] | None:
-        """Take an entry in; return the entries that had to leave for it, the first to leave in front.
+        """Store an entry. Return the entries that were dropped for it, the first one first.
 
         `None`, and nothing is changed, if there is no room beside what is leased. An entry that is here already stays
         as it is, and counts as used: equal keys mean equal KV.

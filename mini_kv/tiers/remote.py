@@ -89,7 +89,7 @@ class RemoteTier:
         return {key: answer for key, answer in zip(keys, found, strict=False) if isinstance(answer, bytes)}
 
     def store(self, key: bytes, envelope: bytes) -> bool:
-        """Write an entry; return whether the server took it."""
+        """Write an entry. Return whether the server stored it."""
         return self._guarded(lambda: bool(self._client.set(PREFIX + key, envelope, ex=self.seconds_to_live))) or False
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Deadline:
         self._ends_at = 0.0
 
     def start(self, seconds: float) -> None:
-        """Begin a call that may take so many seconds."""
+        """Begin a call with a limit of this many seconds."""
         self._ends_at = time.monotonic() + seconds
 
     def seconds_left(self) -> float:

@@ -104,11 +104,11 @@ class TieredCache:
         return key in self.memory or self._is_on_disk(key)
 
     def lease(self, key: bytes) -> Lease | None:
-        """Return a lease on a block in memory; see `MemoryTier`."""
+        """Return a lease on a block in memory. See `MemoryTier`."""
         return self.memory.lookup(key)
 
     def load(self, lease: Lease, num_bytes: int) -> memoryview | None:
-        """Return the payload under a lease, opened and found whole; else `None`, and the entry is gone."""
+        """Return the verified payload under a lease. If it is damaged, drop the entry and return `None`."""
         envelope = self.memory.load(lease)
         if envelope is None:
             return None
@@ -128,7 +128,7 @@ class TieredCache:
         self.memory.take(lease)
 
     def release(self, lease: Lease) -> None:
-        """End a lease; the block stays."""
+        """End a lease. The block is kept."""
         self.memory.release(lease)
 
     def store(self, key: bytes, payload: bytes) -> None:
@@ -208,7 +208,7 @@ class TieredCache:
         return fetch
 
     def poll(self) -> None:
-        """Take in what the workers have brought since the last call. Costs nothing if that is nothing."""
+        """Store the blocks that the workers have brought since the last call. Costs nothing if that is nothing."""
         while self._news:
             self._news[0]()
             self._news.pop(0)
@@ -228,7 +228,7 @@ class TieredCache:
             self._finish(worker)
 
     def close(self) -> None:
-        """Finish what is in line, and let go of disk and server. Called again, it finishes what was interrupted."""
+        """Finish the queued jobs, and release disk and server. Called again, it finishes what was interrupted."""
         if self._is_closed:
             return
         for worker in self._workers:

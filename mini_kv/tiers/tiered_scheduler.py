@@ -23,7 +23,7 @@ class TieredScheduler(Scheduler):
         """Whether a request whose turn it was has set out for more, just now."""
 
     def add_request(self, request: Request, **options: Any) -> None:
-        """As in `Scheduler`; what the request may hit sets out at once."""
+        """Add as in `Scheduler`, and start to bring up the blocks that the request may hit."""
         super().add_request(request, **options)
         try:
             self.connector.begin(request)
@@ -32,19 +32,19 @@ class TieredScheduler(Scheduler):
             raise
 
     def schedule(self) -> SchedulerOutput:
-        """As in `Scheduler`; the plan says what the worker has to move."""
+        """Plan as in `Scheduler`. The plan includes the blocks that the worker has to move."""
         output = super().schedule()
         output.kv_connector_metadata = self.connector.build_connector_meta(self.requests)
         return output
 
     def update_from_output(self, *args: Any) -> list[EngineCoreOutput]:
-        """As in `Scheduler`; what was loaded has changed its owner."""
+        """Update as in `Scheduler`. The pool now owns the loaded blocks."""
         outputs = super().update_from_output(*args)
         self.connector.confirm()
         return outputs
 
     def abandon_step(self) -> None:
-        """As in `Scheduler`; what was to be loaded stays where it was. So it does if no step is under way."""
+        """Abandon as in `Scheduler`, also between steps. Blocks that were to be loaded are still in their tier."""
         super().abandon_step()
         self.connector.abandon()
 
@@ -79,6 +79,6 @@ class TieredScheduler(Scheduler):
         return is_in
 
     def recover(self) -> None:
-        """As in `Scheduler`; every lease ends, and what memory had it keeps."""
+        """Recover as in `Scheduler`. Every lease ends, and memory keeps its entries."""
         self.connector.abandon()  # first: if it is interrupted, the next call begins with all of this again
         super().recover()

@@ -78,12 +78,12 @@ class ReplayReport:
 
     @property
     def hit_rate_of_prompt_tokens(self) -> float | None:
-        """Share of the prompt tokens that were hits, 0.0 to 1.0; `None` if there were none."""
+        """Share of the prompt tokens that were hits, 0.0 to 1.0, or `None` if there were no tokens."""
         return _share(self.hit_tokens, self.prompt_tokens)
 
     @property
     def hit_rate_of_full_blocks(self) -> float | None:
-        """Share of the full blocks that were hits, 0.0 to 1.0; `None` if there were none."""
+        """Share of the full blocks that were hits, 0.0 to 1.0, or `None` if there were no full blocks."""
         return _share(self.hit_blocks, self.full_blocks)
 
     @property
@@ -92,7 +92,7 @@ class ReplayReport:
         return self.peak_held_blocks / (self.num_blocks - 1)
 
     def as_dict(self) -> dict[str, int | float | None]:
-        """Return all figures by name; the names are kept from version to version."""
+        """Return all figures by name. The names do not change between versions."""
         return {
             **asdict(self),
             "hit_rate_of_prompt_tokens": self.hit_rate_of_prompt_tokens,

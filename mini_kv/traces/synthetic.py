@@ -82,7 +82,7 @@ class Dice:
 
 
 def generate(seed: int, num_requests: int) -> list[TraceRequest]:
-    """Return `num_requests` requests in order of arrival; the same seed gives the same trace."""
+    """Return `num_requests` requests in order of arrival. The same seed gives the same trace."""
     dice = Dice(seed)
     system_prompts = [dice.segment(bounds) for bounds in _SYSTEM_PROMPT_TOKENS]
     turns: list[Turn] = []

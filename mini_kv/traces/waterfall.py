@@ -55,7 +55,7 @@ class Waterfall:
     Without those of the row `short-block`."""
 
     def tokens(self, name: str) -> int:
-        """Return the tokens of a row; 0 if there is none of that name."""
+        """Return the tokens of a row, or 0 if no row has that name."""
         return sum(row.tokens for row in self.rows if row.name == name)
 
 

@@ -20,10 +20,10 @@ class AdmissionPolicy(Protocol):
 
     @property
     def may_jump(self) -> bool:
-        """Whether requests behind one that does not fit may be admitted before it."""
+        """Whether requests after one that does not fit may be admitted before it."""
 
     def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
-        """Return how many blocks must stay free after this newcomer has its own; `None`: it may not enter now."""
+        """Return how many blocks must be free after this request has its own, or `None` if it may not enter now."""
 
 
 @dataclass(frozen=True)

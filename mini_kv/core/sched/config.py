@@ -59,7 +59,7 @@ def check_limits(kv_cache_manager: KVCacheManager, config: SchedulerConfig) -> N
 def can_ever_run(
     kv_cache_manager: KVCacheManager, config: SchedulerConfig, num_tokens: int, max_slots: int
 ) -> str | None:
-    """Return why a request can never come to its end, even with the engine to itself; `None` if it can.
+    """Return why a request can never finish, even if it runs alone, or `None` if it can.
 
     The one rule, for configuration, admission and sizing: what it lets in makes progress.
 

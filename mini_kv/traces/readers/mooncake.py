@@ -204,12 +204,12 @@ def number_prefixes(chains: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def parse_request(raw: bytes, block_size: int = BLOCK_SIZE) -> TraceRequest:
-    """Return the request in one line; raises `ValueError`, saying what is wrong."""
+    """Return the request in one line. Raises `ValueError`, which names the fault."""
     return request_in(json_object(raw), block_size)
 
 
 def request_in(fields: dict[str, Any], block_size: int) -> TraceRequest:
-    """Return the request that these fields describe; raises `ValueError`, saying what is wrong."""
+    """Return the request that these fields describe. Raises `ValueError`, which names the fault."""
     timestamp = milliseconds(fields)
     input_length = integer(fields, "input_length", minimum=1)
     output_length = integer(fields, "output_length", minimum=0)

@@ -170,7 +170,7 @@ def _raise(message: str) -> None:
 
 
 def library(name: str) -> Any:
-    """Import a library that the extra `tokenizer` brings; raises `ConfigError`, which names the extra."""
+    """Import a library of the extra `tokenizer`. Raises `ConfigError`, which names the extra."""
     try:
         return import_module(name)
     except ImportError:

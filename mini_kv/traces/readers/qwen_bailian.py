@@ -15,7 +15,7 @@ BLOCK_SIZE = 16
 
 
 def parse_bailian(raw: bytes, block_size: int = BLOCK_SIZE) -> TraceRequest:
-    """Return the request in one line; raises `ValueError`, saying what is wrong."""
+    """Return the request in one line. Raises `ValueError`, which names the fault."""
     fields = json_object(raw)
     if "timestamp" in fields:
         seconds = fields["timestamp"]

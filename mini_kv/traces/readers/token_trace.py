@@ -16,7 +16,7 @@ MAX_TOKEN = 2**32 - 1
 
 
 def parse_tokens(raw: bytes) -> TokenRequest:
-    """Return the request in one line; raises `ValueError`, saying what is wrong."""
+    """Return the request in one line. Raises `ValueError`, which names the fault."""
     fields = json_object(raw)
     token_ids = fields.get("token_ids")
     if not isinstance(token_ids, list) or not token_ids:
@@ -34,7 +34,7 @@ def checked_tokens(values: Sequence[Any], name: str) -> Sequence[int]:
 
 
 def request_of(fields: Mapping[str, Any], token_ids: Sequence[int]) -> TokenRequest:
-    """Return the request with these tokens and what else the fields say; raises `ValueError`, saying what is wrong."""
+    """Return the request with these tokens and the other fields. Raises `ValueError`, which names the fault."""
     if not token_ids:
         raise ValueError("the prompt has no tokens")
     return TokenRequest(
