@@ -123,7 +123,7 @@ class SlidingWindowSpec(AttentionSpec):
     sliding_window: int
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return the blocks of the window and of the tokens in flight; one more, since a window starts anywhere."""
+        """Return the blocks of the window and of the tokens in flight, and one more, since a window starts anywhere."""
         held = min(self.sliding_window - 1 + max_in_flight_tokens, num_tokens)
         return min(self.num_blocks(held) + 1, self.num_blocks(num_tokens))
 
@@ -142,7 +142,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     attention_chunk_size: int
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return the blocks of a chunk and of the tokens in flight; one more if chunks start within blocks."""
+        """Return the blocks of a chunk and of the tokens in flight, and one more if chunks start within blocks."""
         held = min(self.attention_chunk_size + max_in_flight_tokens, num_tokens)
         starts_within = self.attention_chunk_size % self.block_size > 0
         return min(self.num_blocks(held) + starts_within, self.num_blocks(num_tokens))

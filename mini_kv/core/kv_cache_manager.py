@@ -327,7 +327,7 @@ class KVCacheManager:
         self.coordinator.promised.clear()
 
     def withdraw_promises(self, request: Request) -> list[str]:
-        """Withdraw the keys of the request's blocks that are not computed; return the other requests that hold one.
+        """Withdraw the keys of the request's blocks that are not computed. Return the other requests that hold one.
 
         For a request that is preempted before its step ran, and before it is freed: no key may outlive a block that
         was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any

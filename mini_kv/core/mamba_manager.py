@@ -52,7 +52,7 @@ class MambaManager(SingleTypeKVCacheManager):
         return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
-        """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`; return both.
+        """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`. Return both.
 
         A worker appends what is returned to its copy of the table, so the null blocks are part of it.
         """

@@ -28,7 +28,7 @@ class MultiModalFeature:
 
 @unique
 class RequestStatus(Enum):
-    """Where a request stands in its life; the finished ones carry the reason that its user is told.
+    """The state of a request. The finished ones include the reason that its user gets.
 
     Source: vLLM `RequestStatus` (v1/request.py).
     """

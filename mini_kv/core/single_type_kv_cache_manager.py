@@ -90,7 +90,7 @@ class SingleTypeKVCacheManager(ABC):
 
     @property
     def num_blocks_of_hit(self) -> int | None:
-        """How many blocks before its end a hit needs; `None`: all, so that each block is worth its key."""
+        """How many blocks before its end a hit needs. `None` means all, so that each block is worth its key."""
         return None
 
     @property
@@ -158,7 +158,7 @@ class SingleTypeKVCacheManager(ABC):
         return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
-        """Return how many blocks are missing in a table of `num_held` for `num_tokens` tokens; 0 or less: none."""
+        """Return how many blocks a table of `num_held` lacks for `num_tokens` tokens. 0 or less means none."""
         return cdiv(num_tokens, self.block_size) - num_held
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
@@ -269,7 +269,7 @@ class SingleTypeKVCacheManager(ABC):
             self.num_skipped_block[child_id] = self.num_skipped_block[parent_id]
 
     def partial_block(self, request_id: str, num_computed_tokens: int) -> KVCacheBlock | None:
-        """Return the block in which the next token's slot lies, if tokens stand before it there; else `None`."""
+        """Return the block of the next token's slot if it already has tokens, else `None`."""
         if num_computed_tokens % self.block_size == 0:
             return None
         return self.req_to_blocks[request_id][num_computed_tokens // self.block_size]
@@ -279,7 +279,7 @@ class SingleTypeKVCacheManager(ABC):
         self.req_to_blocks[request_id][num_computed_tokens // self.block_size] = block
 
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
-        """Take back the keys of blocks that were published but are not computed; return these blocks.
+        """Remove the keys of blocks that were published but are not computed. Return these blocks.
 
         table       [ computed          | promised          | without key ]
                     0    num_computed // block_size     num_cached_block
@@ -301,7 +301,7 @@ class SingleTypeKVCacheManager(ABC):
         self.forked.pop(request_id, None)
 
     def recover(self) -> None:
-        """Forget all tables; the pool's counts are not touched."""
+        """Remove all tables. The pool's counts are unchanged."""
         for kept in (self.req_to_blocks, self.num_cached_block, self.num_skipped_block, self.forked):
             kept.clear()
 

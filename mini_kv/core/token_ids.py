@@ -13,7 +13,7 @@ _BYTE_ORDER = sys.byteorder
 
 
 def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]":
-    """Return the tokens packed, 4 bytes each; raises `InvalidTokenError` for the first that is none.
+    """Return the tokens packed, 4 bytes each. Raises `InvalidTokenError` for the first value that is not a token.
 
     Packing is the check: an array refuses what is no integer or does not fit, with no loop in Python. NumPy's integers
     become plain ones: a key must not depend on a Python type. Booleans are refused, although Python counts them as

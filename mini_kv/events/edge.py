@@ -56,7 +56,7 @@ def ref_cnt_edge(old: int, new: int, has_hash: bool) -> EdgeKind:
 def block_hash_edge(
     old: BlockHashWithGroupId | None, new: BlockHashWithGroupId | None, ref_cnt: int
 ) -> EdgeKind | None:
-    """Return the kind of edge that a change of the key is; `None` if nothing changed, as from no key to no key."""
+    """Return the kind of edge for a change of the key, or `None` if nothing changed, as from no key to no key."""
     if old is None and new is None:
         return None
     if old is None:

@@ -17,7 +17,7 @@ VERSION = 1
 
 
 class EventsError(ValueError):
-    """A line of a file of events is not what the format says; the message gives its number."""
+    """A line of a file of events is not in the right format. The message gives its number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def _apply_edges(blocks: Sequence[BlockView], edges: Iterable[Edge]) -> tuple[Bl
 
 
 def frames(spans: Iterable[Span], num_blocks: int) -> list[Frame]:
-    """Return the state after each span, folded from the edges; the spans must carry snapshots.
+    """Return the state after each span, folded from the edges. The spans must have snapshots.
 
     Starts from an untouched pool of `num_blocks` blocks. Raises `ValueError` for spans without snapshots, since a
     table or a queue cannot be told from edges alone.

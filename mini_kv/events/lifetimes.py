@@ -38,17 +38,17 @@ class Life:
 
     @property
     def lifetime(self) -> float | None:
-        """From being allocated to its end; `None` if it has not ended."""
+        """From its allocation to its end, or `None` if it has not ended."""
         return None if self.ended is None else self.ended - self.born
 
     @property
     def idle_before_evict(self) -> float | None:
-        """From its last use, allocated or found, to its end; `None` if it has not ended."""
+        """From its last use, allocated or found, to its end, or `None` if it has not ended."""
         return None if self.ended is None else self.ended - (self.found[-1] if self.found else self.born)
 
 
 def block_lives(spans: Sequence[Span], times: Sequence[float] | None = None) -> list[Life]:
-    """Return every life, in the order of their births; those that go on have no end. Costs O(edges)."""
+    """Return every life, in the order of their births. Lives that go on have no end. Costs O(edges)."""
     lives: list[Life] = []
     now: dict[int, Life] = {}
     for time, edge in _timed(spans, times):
@@ -130,7 +130,7 @@ class Residency(NamedTuple):
 
 
 def residency(lives: Iterable[Life], end: float) -> Residency:
-    """Return how long all lives together lasted, by what became of them; those that go on last until `end`."""
+    """Return how long all lives together lasted, by the way they ended. Lives that go on last until `end`."""
     found = never_found = no_key = 0.0
     for life in lives:
         lasted = (end if life.ended is None else life.ended) - life.born
@@ -144,7 +144,7 @@ def residency(lives: Iterable[Life], end: float) -> Residency:
 
 
 def histogram(values: Iterable[float]) -> dict[int, int]:
-    """Return how many values lie below each power of two and not below the one before; 1 holds all that are below 1.
+    """Return how many values are below each power of two and not below the one before. 1 counts all values below 1.
 
     >>> histogram([0, 1, 1.5, 7])
     {1: 1, 2: 2, 4: 0, 8: 1}

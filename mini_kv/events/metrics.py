@@ -9,7 +9,7 @@ from mini_kv.events.traced_manager import Span
 
 
 class MemoryUse(NamedTuple):
-    """How many blocks of a pool are in each state; the three together are all blocks but the null block."""
+    """How many blocks of a pool are in each state. The three together are all blocks but the null block."""
 
     used: int
     """Held by a request."""

@@ -15,7 +15,7 @@ from mini_kv.events.traced_manager import Span
 
 
 def reason(played: PlayedStep, before: Frame, block_size: int) -> str:
-    """Return what the calls of a step did to its request, and why; `before` is the state before the step."""
+    """Return the effect of a step's calls on its request, and the reason. `before` is the state before the step."""
     request, told = played.step.request, []
     for span in played.spans:
         if span.call == "get_computed_blocks":

@@ -35,7 +35,7 @@ class Recorder:
         return edges
 
     def report(self, edge: Edge, change: str) -> None:
-        """Add an edge; in strict mode raise `BlockStateError` for an illegal one."""
+        """Add an edge. In strict mode raise `BlockStateError` for an illegal one."""
         if edge.kind is EdgeKind.ILLEGAL and self.strict:
             raise BlockStateError(f"block {edge.block_id}: {change} can never be right", [edge.block_id])
         self.edges.append(edge)

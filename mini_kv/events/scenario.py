@@ -77,7 +77,7 @@ from mini_kv.events.traced_manager import Span, TracedKVCacheManager
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be played; the message names the file and the step."""
+    """A scenario that cannot be played. The message names the file and the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def _with_tokens(step: dict[str, Any], words: dict[str, int]) -> dict[str, Any]:
 
 
 def word_tokens(text: str, words: dict[str, int]) -> tuple[int, ...]:
-    """Return a token for each word of the text; a word that `words` does not have gets the next number there.
+    """Return a token for each word of the text. A word that is not in `words` gets the next number there.
 
     >>> word_tokens("to be or not to be", {})
     (0, 1, 2, 3, 0, 1)
@@ -335,7 +335,7 @@ def parse_tokens(text: str) -> tuple[int, ...]:
 
 
 def prefill(kv: TracedKVCacheManager, request: Request) -> int | None:
-    """Admit the request and compute its whole prompt at once; return its hit in tokens, `None` if it is refused."""
+    """Admit the request and compute its whole prompt at once. Return its hit in tokens, or `None` if it is refused."""
     blocks, num_hits = kv.get_computed_blocks(request)
     num_new_tokens = request.num_tokens - num_hits
     if kv.allocate_slots(request, num_new_tokens, num_hits, blocks) is None:

@@ -38,7 +38,7 @@ class MadeStep(NamedTuple):
 
 
 def run_step(scheduler: Plans, worker: Worker) -> MadeStep:
-    """Plan a step, run the worker on it, and hand its tokens to the scheduler; return plan and results.
+    """Plan a step, run the worker on it, and pass its tokens to the scheduler. Return plan and results.
 
     The worker sees the requests as the plan leaves them: `num_computed_tokens` is still that before the step.
     """

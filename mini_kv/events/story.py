@@ -82,7 +82,7 @@ def id_runs(ids: Sequence[int]) -> str:
 
 
 def first_difference(expected: Sequence[str], got: Sequence[str]) -> str | None:
-    """Return where the two stories part, drawn with the line before; `None` if they do not."""
+    """Return the first difference of two stories, drawn with the line before, or `None` if they are equal."""
     for index, (want, have) in enumerate(zip_longest(expected, got)):
         if want == have:
             continue

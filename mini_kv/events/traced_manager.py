@@ -1,4 +1,4 @@
-"""Wrappers around a manager that observe its public calls; one of them records the calls with the edges they caused."""
+"""Wrappers around a manager that observe its public calls. One of them records the calls with the edges they caused."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -44,7 +44,7 @@ class Span:
 
 
 class ObservedKVCacheManager(_Manager):
-    """Stands in for the manager that it wraps; a subclass says what happens around each public call."""
+    """Replaces the manager that it wraps. A subclass defines the code around each public call."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
@@ -61,7 +61,7 @@ class ObservedKVCacheManager(_Manager):
         return getattr(self.manager, name)
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
-        """Look up; the span's result is the hit in tokens."""
+        """Look up. The span's result is the hit in tokens."""
         with self._call("get_computed_blocks", request) as span:
             blocks, span.result = self.manager.get_computed_blocks(request)
             span.found = [block_id for ids in blocks.get_block_ids() for block_id in ids] or None
@@ -77,7 +77,7 @@ class ObservedKVCacheManager(_Manager):
         *rest: Any,
         **admission: Any,
     ) -> KVCacheBlocks | None:
-        """Allocate; the span's result is the ids of the new blocks, all groups in a row, or `None`."""
+        """Allocate. The span's result is the ids of the new blocks, all groups in a row, or `None`."""
         args: dict[str, Value] = {"num_new_tokens": num_new_tokens, "num_computed_tokens": request.num_computed_tokens}
         if num_new_computed_tokens:
             args["num_new_computed_tokens"] = num_new_computed_tokens
@@ -103,12 +103,12 @@ class ObservedKVCacheManager(_Manager):
             self.manager.free(request)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Fork; the span is the child's, and names the parent."""
+        """Fork. The span is the child's, and names the parent."""
         with self._call("fork", child, parent=parent.request_id):
             self.manager.fork(parent, child)
 
     def finish_kv_cache_block_copies(self) -> None:
-        """Let go of the blocks that are copied; no call is observed if there are none."""
+        """Free the blocks that are copied. No call is observed if there are none."""
         if self.manager.copy_on_write.pinned:
             with self._call("finish_kv_cache_block_copies"):
                 self.manager.finish_kv_cache_block_copies()
@@ -135,7 +135,7 @@ class ObservedKVCacheManager(_Manager):
             self.manager.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
-        """Reset; the span's result is whether it was done."""
+        """Reset. The span's result is whether it was done."""
         with self._call("reset_prefix_cache") as span:
             done = span.result = self.manager.reset_prefix_cache()
         return done

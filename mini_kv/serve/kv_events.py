@@ -78,7 +78,7 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=T
 
 
 class BadFrameError(ValueError):
-    """A message that is none of ours; its text says in a sentence what is wrong."""
+    """A message with an unknown format. Its text is the reason."""
 
 
 _decoder = msgspec.msgpack.Decoder(KVEventBatch)

@@ -1,4 +1,4 @@
-"""Who does what takes long: one thread per slow tier, which does its jobs in order; or none, for tests and pages."""
+"""Runs slow jobs: one thread per slow tier, which does its jobs in order, or no thread, for tests and pages."""
 
 import threading
 from collections.abc import Callable

@@ -65,7 +65,7 @@ class TieredIndex(BlockHashToBlockMap):
         self._is_below: Callable[[BlockHashWithGroupId], bool] | None = None
 
     def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
-        """Return the oldest block under `key`; while tiers are shown, a stand-in if it is there."""
+        """Return the oldest block under `key`. While tiers are shown, return a stand-in for a block in a tier."""
         block = super().get_one_block(key)
         if block is None and self._is_below is not None and self._is_below(key):
             block = StandIn(key)
@@ -146,7 +146,7 @@ class TieredPool(BlockPool):
         self.cached_block_hash_to_block.insert(key, block)
 
     def reset_prefix_cache(self) -> bool:
-        """As in `BlockPool`; the tiers below forget what they have, too."""
+        """Reset as in `BlockPool`, and empty the tiers below, too."""
         is_done = super().reset_prefix_cache()
         if is_done:
             self.on_reset()
@@ -161,7 +161,7 @@ class TieredPool(BlockPool):
 
 
 def tiered_parts(**parts: Any) -> KVCacheParts:
-    """Return the parts of a cache manager that a connector can work with; `parts` as for `KVCacheParts`."""
+    """Return the parts of a cache manager that a connector needs. `parts` is as for `KVCacheParts`."""
     return KVCacheParts(make_index=TieredIndex, make_pool=TieredPool, **parts)
 
 

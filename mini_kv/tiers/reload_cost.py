@@ -37,7 +37,7 @@ class ReloadCost:
         return self.seconds_at_once + num_bytes * self.seconds_per_byte < num_tokens * self.seconds_per_token
 
     def crossover_tokens(self, bytes_per_token: int) -> int | None:
-        """Return the length of the shortest prefix that is worth reloading; `None`: none is."""
+        """Return the length of the shortest prefix that is quicker to reload, or `None` if no prefix is."""
         gain = self.seconds_per_token - bytes_per_token * self.seconds_per_byte
         return math.floor(self.seconds_at_once / gain) + 1 if gain > 0 else None
 
@@ -65,7 +65,7 @@ class LearnedCost:
 
     @property
     def prices(self) -> ReloadCost | None:
-        """What is known by now; `None`: too little."""
+        """The prices measured so far, or `None` if there are too few measurements."""
         if min(len({length for length, _ in seen}) for seen in (self._steps, self._copies)) < 2:
             return None
         (_, per_token), (at_once, per_byte) = line_through(self._steps), line_through(self._copies)

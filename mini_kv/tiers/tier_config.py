@@ -1,4 +1,4 @@
-"""Which tiers an engine has, as options; and these tiers, opened."""
+"""The options for an engine's tiers, and the opened tiers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

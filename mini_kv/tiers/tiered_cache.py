@@ -49,7 +49,7 @@ class Fetch:
 
 
 class TieredCache:
-    """The tiers below the engine. All methods are for the engine's thread; the slow ones only put a job in line."""
+    """The tiers below the engine. All methods are for the engine's thread. The slow ones only queue a job."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class TieredCache:
         self.memory.release(lease)
 
     def store(self, key: bytes, payload: bytes) -> None:
-        """Take in a block that the engine has evicted; where memory is full of leases, it goes further down at once."""
+        """Store a block that the engine has evicted. If memory is full of leases, it goes further down at once."""
         envelope = seal(key, payload, self.secret)
         if not self._to_memory(key, envelope, "stored"):
             self._to_disk(key, envelope)
@@ -190,7 +190,7 @@ class TieredCache:
         return search
 
     def fetch(self, sizes: dict[bytes, int]) -> Fetch:
-        """Bring blocks up to memory, wherever they are; `sizes`: payload bytes by key.
+        """Bring blocks up to memory, wherever they are. `sizes` gives the payload bytes by key.
 
         Those in memory already, or on their way for another request, are not fetched again.
         """

@@ -28,7 +28,7 @@ class AdmissionPolicy(Protocol):
 
 @dataclass(frozen=True)
 class Greedy:
-    """Admits what fits, in the order of the queue; with `may_jump` also what stands behind one that does not fit."""
+    """Admits requests that fit, in the order of the queue. With `may_jump` also those after one that does not fit."""
 
     may_jump: bool = False
 

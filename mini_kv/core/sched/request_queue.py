@@ -73,7 +73,7 @@ class FCFSRequestQueue(deque[Request]):
 
 
 class PriorityRequestQueue:
-    """The smallest `(priority, arrival)` first; a request that was sent back keeps both, and so its place."""
+    """The smallest `(priority, arrival)` first. A request that was sent back keeps both, and so its place."""
 
     def __init__(self, heap: Iterable[tuple[int, int, Request]] = ()) -> None:
         """Start with a copy of another line's heap, or without requests."""

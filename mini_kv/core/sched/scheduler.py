@@ -132,7 +132,7 @@ class Scheduler:
         self._is_torn = False
 
     def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
-        """Let a new request go on from where a running one stands, on the same blocks; return whether there was room.
+        """Start a new request from the tokens and blocks of a running one. Return whether there was room.
 
         For several samples of one prompt: the child's tokens are what the parent has computed, then its own first one.
         It runs at once and has no other claim: `False`, with nothing changed, if `max_num_seqs` are running already.
@@ -224,7 +224,7 @@ class Scheduler:
         return outputs
 
     def abandon_step(self) -> None:
-        """Give up the step under way, which the worker has not run or not run to its end; nothing if there is none.
+        """Give up the running step, which the worker has not completed. Do nothing if there is no such step.
 
         Its requests go back to the front of the waiting line, in their order, and are computed again: what the worker
         may have written is held by none. Keys that the step promised are withdrawn, also from blocks that were freed
@@ -273,7 +273,7 @@ class Scheduler:
             self.recover()
 
     def update_draft_token_ids(self, request_id: str, token_ids: Sequence[int]) -> None:
-        """Propose tokens for a running request; the next step computes them all and keeps those that are right.
+        """Propose tokens for a running request. The next step computes them all and keeps those that are right.
 
         Raises `SchedulerError` if the request does not run, if its prompt is not done, or if a layer keeps states.
         """

@@ -31,7 +31,7 @@ def max_slots(config: SchedulerConfig, request: Request, max_tokens: int) -> int
 
 
 def check_parent(parent: Request | None, parent_id: str, is_step_under_way: bool) -> Request:
-    """Return the parent; raise `SchedulerError` unless it can be forked now."""
+    """Return the parent. Raise `SchedulerError` unless it can be forked now."""
     if parent is None or parent.status is not RequestStatus.RUNNING:
         raise SchedulerError(f"request {parent_id!r} is not running: it has nothing to share")
     if is_step_under_way:
@@ -55,7 +55,7 @@ def check_is_under_way(step: Step | None, scheduler_output: SchedulerOutput) -> 
 
 
 def check_drafts(kv: KVCacheManager, request: Request | None, request_id: str) -> Request:
-    """Return the request; raise `SchedulerError` unless drafts may be proposed for it now."""
+    """Return the request. Raise `SchedulerError` unless drafts may be proposed for it now."""
     if request is None or request.status is not RequestStatus.RUNNING:
         raise SchedulerError(f"request {request_id!r} is not running: there is nothing to propose for it")
     if kv.coordinator.has_states:
@@ -66,7 +66,7 @@ def check_drafts(kv: KVCacheManager, request: Request | None, request_id: str) -
 
 
 def checked_results(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) -> list[Request]:
-    """Check the results of a step; return its requests that still run, in the order of the batch."""
+    """Check the results of a step. Return its requests that still run, in the order of the batch."""
     requests = []
     all_drafts, running = step.output.scheduled_spec_decode_tokens, RequestStatus.RUNNING
     for request_id, num_tokens in step.output.num_scheduled_tokens.items():

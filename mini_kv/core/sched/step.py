@@ -19,7 +19,7 @@ class Step:
     """Each request whose results are being taken in, with its earlier numbers of tokens and of block hashes."""
 
     def take_out(self, request_id: str) -> None:
-        """Undo that the request was scheduled; its tokens are in the budget again."""
+        """Undo that the request was scheduled. Its tokens are in the budget again."""
         self.token_budget += self.output.num_scheduled_tokens.get(request_id, 0)
         self.requests.pop(request_id, None)
         self.output.drop(request_id)
