@@ -93,7 +93,7 @@ def prompts(sizes: Sizes, seed: int) -> Row:
 
 
 def requests(sizes: Sizes, seed: int) -> Row:
-    """Return the row that asks whether a request costs more in a larger batch: whole steps of the scheduler.
+    """Return the row on whether a request costs more in a larger batch, measured over whole steps of the scheduler.
 
     It does, for two reasons. A step keeps a few containers per request alive until it ends, so that the collector runs
     dozens of times within a step of 10,000 and finds nothing: the figure without it shows its share. The rest are most

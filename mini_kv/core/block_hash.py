@@ -38,7 +38,7 @@ _U32 = struct.Struct("<I")
 
 
 def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 digest, 32 bytes: no two inputs with one digest can be found."""
+    """Return the SHA-256 digest, 32 bytes. In practice, no two inputs with the same digest can be found."""
     return hashlib.sha256(data).digest()
 
 

@@ -48,7 +48,7 @@ def find_leaks(
     Args:
         kv: the cache, now.
         spans: all its calls so far.
-        times: when each call was; without them a call is its own clock.
+        times: when each call was made. Without them, the number of the call is its time.
         alive: the requests that are still served; without it, those that the cache knows.
 
     Costs O(pool + edges).

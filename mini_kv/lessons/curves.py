@@ -78,7 +78,7 @@ class OverlapGroup:
 
     @property
     def lost_share(self) -> float:
-        """Tokens that were shared but had been evicted, as a share of the tokens."""
+        """Tokens of shared prefixes that had been evicted, as a share of all tokens."""
         return (self.num_shared_tokens - self.num_hit_tokens) / self.num_tokens if self.num_tokens else 0.0
 
 

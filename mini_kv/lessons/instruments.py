@@ -297,7 +297,7 @@ def forgery() -> Instrument:
 
 
 def hits_of_a_pool(trace: Sequence[TraceRequest]) -> Instrument:
-    """Return the share of a trace's tokens that a pool finds, over its size; and what no policy could exceed."""
+    """Return a chart of a trace's hit rate over the size of the pool, with the bound that no policy exceeds."""
     prompts = make_prompts(trace, trace[0].block_size)
     curve = make_curve(prompts, trace[0].block_size)
     sizes = [*range(40, 310, 10)]

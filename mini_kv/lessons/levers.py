@@ -31,7 +31,7 @@ from mini_kv.traces.readers.mooncake import TraceRequest
 
 
 def waste_lever(lengths: Sequence[int]) -> Lever:
-    """Return a lever over the block size: the slots of each request, used and empty."""
+    """Return a slider over the block size. Its chart has the used and the empty slots of each request."""
     pictures, shares = {}, {}
     for block_size in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048):
         empty = [-length % block_size for length in lengths]

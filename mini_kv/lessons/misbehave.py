@@ -125,7 +125,7 @@ def serve(name: str, seed: int = 0, *, max_num_seqs: int | None = None) -> Case:
 
 
 def make_trace(fault: Fault, seed: int) -> list[TokenRequest]:
-    """Return the traffic of a server: that of `mini-kv trace make chat`, with its fault and its rush."""
+    """Return a server's traffic: that of `mini-kv trace make chat`, with the server's fault and a burst of requests."""
     chats = generate("chat", NUM_REQUESTS, seed)
     trace = [replace(entry, timestamp=entry.timestamp // fault.rush) for entry in chats]
     return FAULTS[fault.traffic](trace) if fault.traffic else trace
@@ -192,7 +192,7 @@ def hits_per_request(case: Case) -> dict[str, int]:
 
 
 def second_uses(case: Case) -> Counter[str]:
-    """Return how often a key was used again and found, used again and computed again, and the keys used only once."""
+    """Return three counts: reuses that hit, reuses that were computed again, and keys used only once."""
     again = case.reuses()
     keys = {life.block_hash for life in case.lives() if life.block_hash is not None}
     counts = Counter("found" if reuse.found else "computed again" for reuse in again)

@@ -8,5 +8,5 @@ from mini_kv.policy.ranked import SeenTwice
 
 
 def play_seen_twice(scenario: Scenario) -> Iterator[PlayedStep]:
-    """Play a scenario in a cache that lets go first of what was used only once."""
+    """Play a scenario in a cache that evicts blocks used only once before others."""
     return ScenarioPlayer(scenario, parts_of(SeenTwice)).play()

@@ -1,4 +1,4 @@
-"""What an eviction policy is: the free queue's verbs around one question, which block goes first.
+"""The interface of an eviction policy: the free queue's operations, and one decision, the next block to evict.
 
     a table gives a block back      append_n, and the block waits         the policy says where
     a hit finds it                  remove: it is held again

@@ -157,7 +157,7 @@ def test_lines_of_several_processes_may_be_a_little_out_of_step(write: Write, ti
 
 
 SGLANG_LEVEL = "start SGLang with --log-requests-level 3"
-NOT_ONE = "the request is not one prompt, of a text or of tokens: batches and embeddings are not read"
+NOT_ONE = "the request must be one prompt, a text or token ids: batches and embeddings are not read"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class MemoryTier:
     def store(self, key: bytes, envelope: bytes) -> list[tuple[bytes, bytes]] | None:
         """Store an entry. Return the entries that were dropped for it, the first one first.
 
-        `None`, and nothing is changed, if there is no room beside what is leased. An entry that is here already stays
+        `None`, and nothing is changed, if the leased entries leave too little room. An entry that is here already stays
         as it is, and counts as used: equal keys mean equal KV.
         """
         if key in self._entries:

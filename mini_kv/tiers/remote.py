@@ -154,12 +154,12 @@ class TimedSocket:
         return getattr(self._inner, name)
 
     def recv(self, *args: Any) -> bytes:
-        """Read what is there, or wait for it."""
+        """Read the bytes that have arrived, or wait for some."""
         self._set_timeout()
         return self._inner.recv(*args)
 
     def recv_into(self, *args: Any) -> int:
-        """Read what is there, or wait for it."""
+        """Read the bytes that have arrived, or wait for some."""
         self._set_timeout()
         return self._inner.recv_into(*args)
 

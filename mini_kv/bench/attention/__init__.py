@@ -1,4 +1,4 @@
-"""What attention over blocks costs, beside attention over contiguous keys and values. Needs torch.
+"""The cost of attention over blocks, compared with attention over contiguous keys and values. Needs torch.
 
 In reading order: `shapes` (the batches, and how many bytes and operations they need), `timing` (how a call is timed, on
 a CPU and on a GPU), `cpu` and `gpu` (the rows: what is measured, against what), `cpu_peers` and `gpu_peers` (other

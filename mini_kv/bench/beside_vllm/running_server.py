@@ -20,7 +20,7 @@ _QUIET_S = 0.5
 
 
 def ask_at(url: str) -> Ask:
-    """Return what asks the server at `http://HOST:PORT`. It raises `OSError`."""
+    """Return a function that sends prompts to the server at `http://HOST:PORT`. It raises `OSError`."""
 
     def ask(body: dict[str, Any]) -> dict[str, Any]:
         content = json.dumps(body).encode()

@@ -115,10 +115,10 @@ class Scheduler:
         self._num_arrived += 1
 
     def finish_requests(self, request_ids: Iterable[str]) -> None:
-        """Abort requests, wherever they stand: waiting, running, or in the step that the worker has.
+        """Abort requests that wait, run, or are in the step that the worker has.
 
-        An unknown id is ignored: its request may have ended by itself a moment ago. In mid-step the keys of its blocks
-        stay, since the worker writes them all the same; no block is given away before the step has ended.
+        An unknown id is ignored: its request may have ended by itself a moment ago. During a step its blocks keep their
+        hashes, since the worker still writes them. No block is allocated again before the step has ended.
         """
         self._recover_if_torn()
         found = [self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests]

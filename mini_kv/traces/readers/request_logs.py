@@ -197,7 +197,7 @@ class LogParser:
             if len(text) == 2 * _CUT_HALF + len(_CUT_TEXT) and text[_CUT_HALF:-_CUT_HALF] == _CUT_TEXT:
                 raise ValueError("the prompt is cut: start SGLang with --log-requests-level 3")
             return self._encode(text)
-        raise ValueError("the request is not one prompt, of a text or of tokens: batches and embeddings are not read")
+        raise ValueError("the request must be one prompt, a text or token ids: batches and embeddings are not read")
 
     def _sglang_answer(self, name: object, num_tokens: object) -> None:
         if type(num_tokens) is int:
