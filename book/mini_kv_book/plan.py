@@ -8,6 +8,7 @@ first case's sentences and the commands that say them.
 import importlib.util
 import json
 from html import escape
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl
@@ -46,7 +47,7 @@ def element(cases: list[tuple[dict[str, str], str]], size: int | None) -> str:
         "cases": cases,
         "first": first,
         "megabytes": size,
-        "models": [[name, load_model(name).title] for name in model_names()],
+        "models": sorted(([name, load_model(name).title] for name in model_names()), key=itemgetter(1)),
         "cards": [[name, f"{card.name}, {card.memory / 1e9:g} GB"] for name, card in CARDS.items()],
         "dtypes": list(CACHE_DTYPES),
         "backends": list(GDN_PREFILL_BACKENDS),

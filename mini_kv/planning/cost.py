@@ -31,15 +31,17 @@ class Card:
     """Bytes. A data sheet's GB are 10^9 bytes; a driver reports up to 7 % more."""
     exports_states: bool = False
     """vLLM 0.33 computes the prefill of gated delta nets with FlashInfer's kernel here: Hopper and Blackwell."""
+    max_num_batched_tokens: int = 2048
+    """Tokens per step of vLLM 0.33's server, if not given. Source: `EngineArgs.get_batch_defaults`."""
 
 
-H200 = Card("H200", 989e12, 4.8e12, 141e9, exports_states=True)
+H200 = Card("H200", 989e12, 4.8e12, 141e9, exports_states=True, max_num_batched_tokens=8192)
 """nvidia.com/en-us/data-center/h200, the SXM form, read in November 2026."""
 
 CARDS = {
-    "b200": Card("B200", 2250e12, 8e12, 180e9, exports_states=True),  # an eighth of the DGX B200 data sheet
+    "b200": Card("B200", 2250e12, 8e12, 180e9, True, 16384),  # an eighth of the DGX B200 data sheet
     "h200": H200,
-    "h100": Card("H100", 989e12, 3.35e12, 80e9, exports_states=True),  # nvidia.com/en-us/data-center/h100, SXM
+    "h100": Card("H100", 989e12, 3.35e12, 80e9, True, 8192),  # nvidia.com/en-us/data-center/h100, SXM
     "a100": Card("A100", 312e12, 2.039e12, 80e9),  # nvidia.com/en-us/data-center/a100, SXM
     "a100-40gb": Card("A100", 312e12, 1.555e12, 40e9),
     "l40s": Card("L40S", 362e12, 0.864e12, 48e9),  # nvidia.com/en-us/data-center/l40s
@@ -47,7 +49,9 @@ CARDS = {
     "a10": Card("A10", 125e12, 0.6e12, 24e9),  # nvidia.com/en-us/data-center/products/a10-gpu
     "t4": Card("T4", 65e12, 0.32e12, 16e9),  # nvidia.com/en-us/data-center/tesla-t4
     "rtx-4090": Card("RTX 4090", 165e12, 1.008e12, 24e9),  # NVIDIA Ada GPU architecture white paper, appendix A
-    "mi300x": Card("MI300X", 1307e12, 5.3e12, 192e9),  # amd.com/en/products/accelerators/instinct/mi300/mi300x
+    "mi300x": Card(
+        "MI300X", 1307e12, 5.3e12, 192e9, False, 16384
+    ),  # amd.com/en/products/accelerators/instinct/mi300/mi300x
 }
 """GPUs by the names that `--gpu` takes; the form and page are beside each."""
 

@@ -70,7 +70,10 @@ def memory_of(card: Card, model: Model, cards: int, utilization: float, weights:
     """
     total = model.weight_bytes if weights is None else weights
     if total is None:
-        raise ConfigError(f"nothing says how large the weights of {model.title} are: give --weights")
+        raise ConfigError(
+            f"nothing says how large the weights of {model.title} are: give --weights in GB, or put the model's"
+            " model.safetensors.index.json beside its config.json"
+        )
     usable = utilization * card.memory
     if total / cards >= usable:
         least = next(n for n in (2**power for power in range(64)) if total / n < usable)
@@ -103,12 +106,17 @@ class Fit:
     max_len: int
     """Tokens of the longest request."""
     step: int
-    """Most tokens per step."""
+    """Most tokens in flight: scheduled, and not yet computed."""
 
     @property
     def concurrency(self) -> float:
         """Requests of the greatest length that fit at once."""
         return get_max_concurrency(self.config, self.max_len, self.step)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of that many requests: vLLM's log calls it the KV cache size."""
+        return int(self.concurrency * self.max_len)
 
     @property
     def bytes_per_block(self) -> int:
@@ -121,14 +129,14 @@ class Fit:
         return blocks_per_request(self.groups, self.max_len, self.step)
 
     def tokens_per_second(self, batch: int) -> float | None:
-        """Return the most that so many requests of the greatest length generate in a second, in all.
+        """Return the most that so many requests, all at the greatest length, generate in a second together.
 
-        `None` if the card or the share of the weights that a token uses is not known, for no request, and for sparse
-        layers, which read some of the tokens only.
+        `None` if the card or the share of the weights that a token uses is not known, for no request, for drafts, which
+        bring several tokens per step, and for sparse layers, which read some of the tokens only.
         """
         card, weights = self.memory.card, self.memory.active_weights
         is_sparse = any(is_indexer(spec) for spec in self.specs.values())
-        if card is None or weights is None or not batch or is_sparse:
+        if card is None or weights is None or not batch or is_sparse or self.flags.num_speculative_tokens:
             return None
         read = sum(bytes_read(spec, self.max_len) for spec in self.specs.values())
         read += sum(bytes_read(self.specs[owner], self.max_len) for owner in self.model.kv_sharing.values())

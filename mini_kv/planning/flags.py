@@ -64,7 +64,7 @@ def add_card_flags(parser: argparse.ArgumentParser) -> None:
         choices=list(GDN_PREFILL_BACKENDS),
         help="for gated delta nets (default: flashinfer, as vLLM has it on Hopper and Blackwell; triton on other GPUs)",
     )
-    parser.add_argument("--gpu", choices=list(CARDS), help="the GPU")
+    parser.add_argument("--gpu", type=str.lower, choices=list(CARDS), help="the GPU")
 
 
 def read_flags(args: argparse.Namespace) -> Flags:

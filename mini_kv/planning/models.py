@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,7 @@ def load_model(
     """
     models = {name: read_config(Path(name))} if name.endswith(".json") else _read()
     if name not in models:
-        choices = ", ".join(models)
-        raise ConfigError(f"unknown model {name!r}; choose from {choices}, or give the path of a config.json")
+        raise ConfigError(_unknown(name, list(models)))
     values = models[name]
     kinds = [kind for kind in _kinds(values) if kind != "none"]
     counts = dict.fromkeys(kinds, 0)
@@ -110,6 +110,14 @@ def load_model(
         values.get("num_heads"),
         *_weights(values),
     )
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    """Return what to say of a name that there is not: the names most like it, or all."""
+    alike = get_close_matches(name.lower().rpartition("/")[2], names, n=3, cutoff=0.5)
+    if alike:
+        return f"unknown model {name!r}; did you mean {' or '.join(alike)}? Or give the path of its config.json"
+    return f"unknown model {name!r}; choose from {', '.join(names)}, or give the path of a config.json"
 
 
 def _weights(values: dict[str, Any]) -> tuple[float | None, float | None, float | None]:

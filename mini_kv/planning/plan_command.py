@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from mini_kv.planning.models import Model, load_model
 
 MEMORY = 16.0
 """GiB of the cache, if neither a memory nor a GPU is given."""
+STEP = 8192
+"""Most tokens in flight, if nothing is given."""
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
 BAR = 60
@@ -41,7 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GIB",
         help="memory of the cache (default: with --gpu, what the weights leave of the share; else 16)",
     )
-    parser.add_argument("--weights", type=float, metavar="GIB", help="with --gpu: all weights (default: the model's)")
+    parser.add_argument(
+        "--weights",
+        type=float,
+        metavar="GB",
+        help="with --gpu: all weights, in 10^9 bytes (default: the model's, or model.safetensors.index.json's)",
+    )
     parser.add_argument(
         "--gpu-memory-utilization",
         type=float,
@@ -49,8 +57,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help=f"with --gpu: the share that may be used (default: {GPU_MEMORY_UTILIZATION}, as in vLLM)",
     )
-    parser.add_argument("--max-len", type=int, metavar="N", help="tokens of the longest request (default: the model's)")
-    parser.add_argument("--step", type=int, default=8192, metavar="N", help="most tokens per step (default: 8192)")
+    parser.add_argument(
+        "--max-len",
+        "--max-model-len",
+        type=int,
+        metavar="N",
+        help="tokens of the longest request (default: the model's)",
+    )
+    parser.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        metavar="N",
+        help="as vLLM's: tokens per step, of which two are in flight (default: vLLM's for the GPU)",
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="most tokens in flight instead (default without GPU: 8192)"
+    )
     parser.add_argument(
         "--hybrid",
         choices=list(HYBRID),
@@ -76,7 +98,7 @@ def plan(args: argparse.Namespace) -> Fit:
     """Return the plan for the arguments. Raises `ConfigError` for one that cannot be used, or if there is no plan."""
     flags = read_flags(args)
     check_number("max_len", 1 if args.max_len is None else args.max_len)
-    check_number("step", args.step)
+    in_flight = _tokens_in_flight(args, flags)
     model, specs = flags.load(args.model)
     max_len = args.max_len if args.max_len is not None else model.max_model_len
     if max_len is None:
@@ -87,22 +109,37 @@ def plan(args: argparse.Namespace) -> Fit:
         specs,
         _memory(args, model, flags),
         max_len=max_len,
-        step=args.step,
+        step=in_flight,
         disable_hybrid=HYBRID[args.hybrid],
     )
+
+
+def _tokens_in_flight(args: argparse.Namespace, flags: Flags) -> int:
+    """Return the most tokens that are scheduled and not yet computed: windows reserve blocks for them.
+
+    vLLM schedules a step while the one before it runs (`async_scheduling`). Source: `VllmConfig.max_in_flight_tokens`.
+    """
+    for name in ("step", "max_num_batched_tokens"):
+        check_number(name, 1 if getattr(args, name) is None else getattr(args, name))
+    if args.step is not None:
+        return int(args.step)
+    budget = args.max_num_batched_tokens or (flags.card and flags.card.max_num_batched_tokens)
+    return 2 * budget if budget else STEP
 
 
 def _memory(args: argparse.Namespace, model: Model, flags: Flags) -> Memory:
     """Return the memory that the arguments ask for."""
     for name in ("memory", "weights"):
-        gib = getattr(args, name)
-        if gib is not None and not 0 < gib <= LARGEST:  # which NaN is not
-            raise ConfigError(f"--{name} is {gib:g}, it must be above 0 and at most {LARGEST:,} GiB")
+        size, unit = getattr(args, name), "GiB" if name == "memory" else "GB"
+        if size is not None and not 0 < size <= LARGEST:  # which NaN is not
+            raise ConfigError(f"--{name} is {size:g}, it must be above 0 and at most {LARGEST:,} {unit}")
     if not 0 < args.gpu_memory_utilization <= 1:
         raise ConfigError(f"--gpu-memory-utilization is {args.gpu_memory_utilization:g}, it must be above 0, at most 1")
     if flags.card is None:
+        if args.weights is not None:
+            raise ConfigError("--weights needs --gpu, whose memory they are taken from")
         return Memory(int((MEMORY if args.memory is None else args.memory) * GIB))
-    weights, cards = None if args.weights is None else args.weights * GIB, flags.tensor_parallel_size
+    weights, cards = None if args.weights is None else args.weights * 1e9, flags.tensor_parallel_size
     if args.memory is not None:
         return on_card(int(args.memory * GIB), flags.card, model, cards, weights)
     return memory_of(flags.card, model, cards, args.gpu_memory_utilization, weights)
@@ -120,7 +157,7 @@ def lines_of_cut(name: str, flags: Flags) -> list[str]:
     heads = sorted({spec.num_kv_heads for spec in specs.values() if isinstance(spec, AttentionSpec)})
     kept = ", ".join(f"{max(1, number // size)} of {number}" for number in heads)
     short = [number for number in heads if number < size]
-    more = f" Each head is kept {size // short[0]} times: more cards bring no more room." if short else ""
+    more = f" Each head is kept {size // short[0]} times: a request takes as much of each." if short else ""
     return [f"{each} {kept} KV heads per layer.{more}", ""]
 
 
@@ -130,7 +167,7 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
     size = max(len(group.layer_names) for group in groups)
     lines = [
         fits(fit),
-        *_bar(memory),
+        *_bar(memory, fit.flags.tensor_parallel_size),
         *cut,
         f"{model.title}: {sum(len(g.layer_names) for g in groups)} layers own KV, {len(model.kv_sharing)} share it",
         "",
@@ -147,11 +184,13 @@ def _plan_lines(fit: Fit, cut: Sequence[str]) -> list[str]:
         )
     lines += [
         "",
+        *([f"weights      {text}"] if (text := weights(fit)) else []),
         f"block        {fit.bytes_per_block:,} bytes: {_pages(groups, size)}",
         f"pool         {fit.config.num_blocks:,} blocks in {_gib(memory.kv)} GiB, one of them the null block",
-        f"request      of {fit.max_len:,} tokens, in steps of at most {fit.step:,}: at most"
+        f"request      of {fit.max_len:,} tokens, at most {fit.step:,} of them in flight: at most"
         f" {fit.blocks_per_request:,} blocks, {fit.blocks_per_request * fit.bytes_per_block / GIB:.2f} GiB",
-        f"concurrency  {fit.concurrency:.2f} such requests at once",
+        f"concurrency  {two_decimals(fit.concurrency)} such requests at once, {fit.capacity:,} tokens",
+        *_limit(fit),
         *([f"speed        {text}"] if (text := speed(fit)) else []),
         f"padding      {_padding(groups, size)}",
         "",
@@ -175,25 +214,54 @@ def fits(fit: Fit) -> str:
 
 
 def speed(fit: Fit) -> str:
-    """Return the bound of tokens per second in a sentence; an empty string if the card or the weights are not known."""
+    """Return the bound of tokens per second in a sentence; an empty string if the GPU or the weights are not known."""
     batch, card = int(fit.concurrency), fit.memory.card
-    one, all_of_them = fit.tokens_per_second(1), fit.tokens_per_second(batch)
-    if one is None or all_of_them is None or card is None:
+    if card is None or fit.memory.active_weights is None or not batch:
         return ""
+    one, all_of_them = fit.tokens_per_second(1), fit.tokens_per_second(batch)
+    if one is None or all_of_them is None:
+        return "no bound is known: sparse layers read some of the tokens, and drafts bring several per step"
+    read = f"a step reads the weights and the cache at {card.bandwidth / 1e12:g} TB/s"
+    if batch == 1:
+        return f"at most {one:,.0f} tokens/s from a request at its full length: {read}"
     return (
-        f"at most {all_of_them:,.0f} tokens/s from {batch:,} such requests, {one:,.0f} from one: a step reads the"
-        f" weights and the cache at {card.bandwidth / 1e12:g} TB/s"
+        f"at most {all_of_them:,.0f} tokens/s from {batch:,} requests at their full length, {one:,.0f} from one: {read}"
     )
 
 
-def _bar(memory: Memory) -> list[str]:
-    """Return a bar of what a card's memory is used for, and its key; nothing if the card is not known."""
+def weights(fit: Fit) -> str:
+    """Return the model's parameters and their precision; an empty string if the GPU or the parameters are not known."""
+    model = fit.model
+    if fit.memory.card is None or not (model.num_parameters and model.active_share and model.weight_bytes):
+        return ""
+    total = model.num_parameters / model.active_share
+    each = f"{model.weight_bytes / total:.2g} bytes each"
+    return f"the model has {total / 1e9:,.4g} billion parameters of {each}: --weights takes the GB of another precision"
+
+
+def _limit(fit: Fit) -> list[str]:
+    """Return a remark if the longest request is longer than the model allows."""
+    most = fit.model.max_model_len
+    if most is None or fit.max_len <= most:
+        return []
+    return [f"limit        the model has {most:,} tokens at most: vLLM refuses a longer --max-model-len"]
+
+
+def _bar(memory: Memory, cards: int) -> list[str]:
+    """Return a bar of what a GPU's memory is used for, and its key; nothing if the GPU is not known."""
     if memory.card is None:
         return []
     weights, kv = (round(BAR * part / memory.card.memory) for part in (memory.weights, memory.kv))
-    parts = {"# weights": memory.weights, "= KV cache": memory.kv, ". left": memory.rest}
+    parts = {"# weights": memory.weights, "= KV cache": memory.kv, ". not used": memory.rest}
     key = "   ".join(f"{name} {part / 1e9:,.1f} GB" for name, part in parts.items())
-    return ["", f"|{('#' * weights + '=' * kv).ljust(BAR, '.')[:BAR]}|  {memory.card.memory / 1e9:g} GB", f" {key}", ""]
+    each = "" if cards == 1 else ", each"
+    size = f"{memory.card.memory / 1e9:g} GB{each}"
+    return ["", f"|{('#' * weights + '=' * kv).ljust(BAR, '.')[:BAR]}|  {size}", f" {key}", ""]
+
+
+def two_decimals(number: float) -> str:
+    """Return a number with two decimals, rounded down: 15.998 requests are not 16."""
+    return f"{math.floor(100 * number) / 100:,.2f}"
 
 
 def _gib(num_bytes: int) -> str:
@@ -215,6 +283,8 @@ def as_dict(fit: Fit) -> dict[str, Any]:
         "max_len": fit.max_len,
         "blocks_per_request": fit.blocks_per_request,
         "concurrency": fit.concurrency,
+        "kv_cache_tokens": fit.capacity,
+        "tokens_in_flight": fit.step,
         "tokens_per_second_of_one": fit.tokens_per_second(1),
         "tokens_per_second_of_all": fit.tokens_per_second(int(fit.concurrency)),
         "groups": [

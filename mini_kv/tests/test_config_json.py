@@ -373,4 +373,33 @@ def test_gemma_2_is_not_told_that_a_request_fits_which_does_not(
     path = written(tmp_path, row["config"])
     assert main(["plan", str(path), "--memory", "4", "--step", "4096"]) == 0
     out = capsys.readouterr().out
-    assert "request      of 8,192 tokens, in steps of at most 4,096: at most 1,024 blocks, 2.62 GiB" in out
+    assert "request      of 8,192 tokens, at most 4,096 of them in flight: at most 1,024 blocks, 2.62 GiB" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("llama-3.1-8b", "Llama 3.1 8B"),
+        ("llama-3.1-70b", "Llama 3.1 70B"),
+        ("qwen-2.5-7b", "Qwen2.5 7B"),
+        ("qwen-3-8b", "Qwen3 8B"),
+        ("qwen-3-30b-a3b", "Qwen3 30B A3B"),
+        ("mixtral-8x7b", "Mixtral 8x7B"),
+        ("mistral-7b-v0.3", "Mistral 7B v0.3"),
+        ("mistral-nemo-12b", "Mistral Nemo 12B"),
+    ],
+)
+def test_a_built_in_model_has_the_layers_of_its_published_file(name: str, published: str, tmp_path: Path) -> None:
+    (config,) = [one["config"] for one in PUBLIC["everyday"] if one["name"] == published]
+    built_in, own = load_model(name), load_model(str(written(tmp_path, config)))
+    assert (built_in.kv_cache_spec, built_in.max_model_len) == (own.kv_cache_spec, own.max_model_len)
+    assert built_in.num_heads == own.num_heads
+
+
+def test_of_a_wrong_name_the_nearest_ones_are_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"unknown model 'meta-llama/Llama-3.1-8B-Instruct'; did you mean llama-3.1-8b "
+    ):
+        load_model("meta-llama/Llama-3.1-8B-Instruct")
+    with pytest.raises(ConfigError, match=r"unknown model 'zzz'; choose from llama-3-8b, .* path of a config.json$"):
+        load_model("zzz")

@@ -109,11 +109,11 @@ def test_the_answer_the_bar_and_the_bound_are_printed(capsys):
         "Room for 53 requests of 8,192 tokens on one H100.",
         "",
         "|############===========================================.....|  80 GB",
-        " # weights 16.1 GB   = KV cache 57.5 GB   . left 6.4 GB",
+        " # weights 16.1 GB   = KV cache 57.5 GB   . not used 6.4 GB",
         "",
     ]
     (speed,) = [line for line in lines if line.startswith("speed")]
-    assert speed.startswith("speed        at most 2,433 tokens/s from 53 such requests, 196 from one: ")
+    assert speed.startswith("speed        at most 2,433 tokens/s from 53 requests at their full length, 196 from one: ")
 
 
 def test_all_figures_come_as_json(capsys):
@@ -122,6 +122,53 @@ def test_all_figures_come_as_json(capsys):
     assert (told["gpu"], told["weight_bytes"], told["kv_cache_bytes"]) == ("H100", 16.06e9, 57_540_000_000)
     assert (told["num_blocks"], told["blocks_per_request"], int(told["concurrency"])) == (27_437, 256, 107)
     assert [(group["keeps"], group["block_size"]) for group in told["groups"]] == [("full attention", 16)]
+
+
+def test_windows_reserve_blocks_for_two_steps_of_the_gpu_s_budget(capsys):
+    """vLLM's server takes 8,192 tokens per step on an H100 and 2,048 on an A100, and schedules one step ahead."""
+    told = {}
+    for name, flags in {
+        "h100": ["--gpu", "h100"],
+        "a100": ["--gpu", "a100"],
+        "given": ["--gpu", "a100", "--max-num-batched-tokens", "8192"],
+        "in flight": ["--step", "16384"],
+        "neither": [],
+    }.items():
+        assert main(["plan", "gemma-3-27b", "--max-len", "32768", *flags, "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        told[name] = (plan["tokens_in_flight"], plan["blocks_per_request"])
+    assert told == {
+        "h100": (16_384, 2048 + 6 * 1089),
+        "a100": (4_096, 2048 + 6 * 321),
+        "given": (16_384, 2048 + 6 * 1089),
+        "in flight": (16_384, 2048 + 6 * 1089),
+        "neither": (8_192, 2048 + 6 * 577),
+    }
+
+
+def test_concurrency_is_rounded_down(capsys):
+    """The null block is missing: 8,191 blocks for requests of 512."""
+    assert main(["plan", "llama-3-8b"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Room for 15 requests of 8,192 tokens in 16 GiB."
+    assert "concurrency  15.99 such requests at once, 131,056 tokens" in lines
+
+
+def test_a_request_longer_than_the_model_allows_is_remarked(capsys):
+    remark = "limit        the model has 8,192 tokens at most: vLLM refuses a longer --max-model-len"
+    for length, is_said in (("8192", False), ("8193", True)):
+        assert main(["plan", "llama-3-8b", "--max-model-len", length]) == 0
+        assert (remark in capsys.readouterr().out.splitlines()) is is_said
+
+
+def test_of_drafts_and_sparse_layers_no_speed_is_said(capsys):
+    said = "speed        no bound is known: sparse layers read some of the tokens, and drafts bring several per step"
+    for arguments in (
+        ["llama-3-8b", "--gpu", "H100", "--num-speculative-tokens", "3"],
+        ["deepseek-v3.2", "--gpu", "h200", "--tensor-parallel-size", "8"],
+    ):
+        assert main(["plan", *arguments]) == 0
+        assert said in capsys.readouterr().out.splitlines()
 
 
 def test_the_gpu_decides_the_prefill_kernel_unless_it_is_given(capsys):
@@ -157,7 +204,7 @@ def test_of_experts_in_a_config_the_active_share_is_not_known(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("index", "flags", "said"),
     [
-        (None, ["--gpu", "h100"], "nothing says how large the weights of llama are: give --weights"),
+        (None, ["--gpu", "h100"], " beside its config.json"),
         ({"metadata": {"total_size": "4"}}, [], "metadata.total_size is '4', it must be a number of bytes"),
         ({"metadata": 4}, [], "metadata.total_size is None, it must be a number of bytes"),
         (
@@ -168,14 +215,15 @@ def test_of_experts_in_a_config_the_active_share_is_not_known(tmp_path, capsys):
         (
             None,
             ["--gpu", "h100", "--weights", "nan"],
-            "--weights is nan, it must be above 0 and at most 1,000,000,000 GiB",
+            "--weights is nan, it must be above 0 and at most 1,000,000,000 GB",
         ),
         (
             None,
             ["--gpu", "h100", "--weights", "140"],
-            "the weights have 150.3 GB, and 73.6 GB of one H100 may be used:"
-            " it takes --tensor-parallel-size 4 at least",
+            "the weights have 140.0 GB, and 73.6 GB of one H100 may be used:"
+            " it takes --tensor-parallel-size 2 at least",
         ),
+        (None, ["--weights", "140"], "--weights needs --gpu, whose memory they are taken from"),
         (None, ["--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization is 1.5, it must be above 0, at most 1"),
     ],
 )

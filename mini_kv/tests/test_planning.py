@@ -452,8 +452,8 @@ def test_a_plan_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[11:16] == [
         "block        1,310,720 bytes: 10 layers of 131,072",
         "pool         16,384 blocks in 20 GiB, one of them the null block",
-        "request      of 32,768 tokens, in steps of at most 2,048: at most 3,206 blocks, 3.91 GiB",
-        "concurrency  5.11 such requests at once",
+        "request      of 32,768 tokens, at most 2,048 of them in flight: at most 3,206 blocks, 3.91 GiB",
+        "concurrency  5.11 such requests at once, 167,447 tokens",
         "padding      8 of 70 places are empty: 11.4 %",
     ]
     assert lines[18].split() == ["tensor", "0", *(f"window.{i}" for i in range(6)), "full.0"]
@@ -505,7 +505,7 @@ def test_one_card_of_several_keeps_its_heads_and_says_when_they_have_run_out(cap
     assert told.splitlines()[1] == "Each of 2 cards keeps 4 of 8 KV heads per layer."
     assert "pool         16,384 blocks in 16 GiB" in told
     assert main(["plan", "llama-3-8b", "--tensor-parallel-size", "16"]) == 0
-    assert "Each head is kept 2 times: more cards bring no more room." in capsys.readouterr().out
+    assert "Each head is kept 2 times: a request takes as much of each." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,15 @@ def test_a_state_makes_the_blocks_long_and_the_answer_says_how(qwen: str, capsys
     """The model, the kernel and the prompt lengths of vllm#40696: no prompt below 528 tokens found anything."""
     assert main(["why", qwen, "--gdn-prefill-backend", "triton", "--prompt-tokens", "480", "552", "979"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "qwen3_5_text: hits end at multiples of 528 tokens.",
-        "16 were asked for. But 24 of 32 layers keep a state of 2,146,304 bytes, and a block must be as large for"
-        " attention, which keeps 4,096 bytes per token: 524 tokens.",
+        "16 tokens per block are the default. But 24 of 32 layers keep a state of 2,146,304 bytes, which must fit into"
+        " a block. Attention keeps 4,096 bytes per token: 524 tokens.",
         "Rounded up to whole blocks of 16: 528.",
-        "The shortest prompt that can find anything has 529 tokens.",
+        "A prefix that requests share is found from 528 tokens on.",
+        "The same prompt again is found from 529 tokens on, since its last token is always computed.",
     ]
-    assert [line.split() for line in lines[6:9]] == [
+    assert [line.split() for line in lines[7:10]] == [
         ["480", "0", "0", "0", "shorter", "than", "a", "block"],
         ["552", "528", "0", "528"],
         ["979", "528", "0", "528"],
@@ -41,18 +42,18 @@ def test_compressed_layers_have_blocks_of_several_lengths(capsys: pytest.Capture
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "DeepSeek-V4-Flash: hits end at multiples of 256 tokens.",
-        "16 were asked for, and the groups have blocks of 4, 8, 64 and 256, as the kernels of compressed layers want"
-        " them.",
-        "The shortest prompt that can find anything has 257 tokens.",
+        "16 tokens per block are the default. The groups have blocks of 4, 8, 64 and 256, as the kernels of compressed"
+        " layers want them.",
+        "A prefix that requests share is found from 256 tokens on.",
     ]
-    assert lines[5].split() == ["1,000", "768", "0", "768"]
+    assert lines[6].split() == ["1,000", "768", "0", "768"]
 
 
 def test_latent_vectors_beside_states_have_blocks_of_whole_128_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "kimi-linear-48b-a3b"]) == 0
     assert capsys.readouterr().out.splitlines()[1:3] == [
-        "16 were asked for. But 20 of 27 layers keep a state of 2,170,880 bytes, and a block must be as large for"
-        " attention, which keeps 1,152 bytes per token: 1,885 tokens.",
+        "16 tokens per block are the default. But 20 of 27 layers keep a state of 2,170,880 bytes, which must fit into"
+        " a block. Attention keeps 1,152 bytes per token: 1,885 tokens.",
         "Rounded up to a multiple of 128, as kernels that read latent vectors want: 1,920.",
     ]
 
@@ -60,8 +61,8 @@ def test_latent_vectors_beside_states_have_blocks_of_whole_128_tokens(capsys: py
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ([], "16 were asked for, and the kernels of sparse attention read whole blocks of 64."),
-        (["--block-size", "64"], "as asked for."),
+        ([], " The kernels of sparse attention read whole blocks of 64."),
+        (["--block-size", "64"], ""),
     ],
 )
 def test_sparse_layers_and_their_indexers_share_blocks_of_64(
@@ -70,9 +71,10 @@ def test_sparse_layers_and_their_indexers_share_blocks_of_64(
     assert main(["why", "deepseek-v3.2", *options]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "DeepSeek-V3.2: hits end at multiples of 64 tokens.",
-        f"Its blocks have 64 tokens: {why} Its layers keep different amounts per token, but need equally many blocks,"
+        f"Its blocks have 64 tokens.{why} Its layers keep different amounts per token, but need equally many blocks,"
         " so one table serves them all.",
-        "The shortest prompt that can find anything has 65 tokens.",
+        "A prefix that requests share is found from 64 tokens on.",
+        "The same prompt again is found from 65 tokens on, since its last token is always computed.",
     ]
 
 
@@ -82,7 +84,7 @@ def test_on_hopper_the_kernel_rounds_the_block_up_and_a_flag_would_help(
     assert main(["why", qwen]) == 0
     out = capsys.readouterr().out
     assert "Rounded up to a multiple of 64, where the prefill's kernel can export a state: 576." in out
-    assert "--gdn-prefill-backend triton   hits at multiples of 528 tokens, from 529 on" in out
+    assert "--gdn-prefill-backend triton   hits at multiples of 528 tokens, from 528 on" in out
 
 
 def test_drafts_take_the_last_block_off_a_hit(qwen: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,18 +111,19 @@ def test_layers_of_different_sizes_have_blocks_of_different_lengths(
     assert main(["why", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "gemma4_text: hits end at multiples of 32 tokens."
-    assert lines[1].startswith("16 were asked for, and the groups have blocks of 16 and 32: ")
+    assert lines[1].startswith("16 tokens per block are the default. The groups have blocks of 16 and 32: ")
 
 
 def test_plain_attention_needs_no_explanation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "llama-3-8b", "--prompt-tokens", "100"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
         "Llama 3 8B: hits end at multiples of 16 tokens.",
-        "Its blocks have 16 tokens, as asked for: all layers keep equally much per token.",
-        "The shortest prompt that can find anything has 17 tokens.",
+        "Its blocks have 16 tokens: all layers keep equally much per token.",
+        "A prefix that requests share is found from 16 tokens on.",
+        "The same prompt again is found from 17 tokens on, since its last token is always computed.",
     ]
-    assert lines[5].split() == ["100", "96", "96", "96"]
+    assert lines[6].split() == ["100", "96", "96", "96"]
     assert lines[-1] == "  If a server finds nothing at a length with a number here, the block is not the reason."
 
 
@@ -143,3 +146,29 @@ def test_states_alone_are_not_cached_by_prefix(tmp_path: Path, capsys: pytest.Ca
     path.write_text(json.dumps(CONFIGS["Mamba-Codestral-7B-v0.1"]), encoding="utf-8")
     assert main(["why", str(path)]) == 2
     assert "mamba2 has states alone, and vLLM caches no prefixes of such a model" in capsys.readouterr().err
+
+
+def test_a_prefix_of_one_block_is_too_short_with_drafts(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--gpu", "a100", "--num-speculative-tokens", "3", "--prompt-tokens", "979", "1088"]
+    assert main(["why", "qwen-3.5-4b", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == (
+        "A prefix that requests share is found from 1,088 tokens on: with drafts, a hit drops its last block, so it"
+        " takes two."
+    )
+    assert [line.split() for line in lines[7:9]] == [
+        ["979", "0", "0", "0", "shorter", "than", "two", "blocks"],
+        ["1,088", "0", "0", "544"],
+    ]
+
+
+def test_kept_windows_help_the_second_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM keeps windows where prompts part. Only the third request finds them, unless they are kept at intervals."""
+    assert main(["why", "gemma-3-27b", "--prompt-tokens", "4000"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[6].split() == ["4,000", "3,984", "0", "4,000"]
+    assert [line.strip() for line in lines[-3:]] == [
+        "What would help:",
+        "--prefix-cache-retention-interval 512",
+        "of 4,000 tokens the second request finds 4,000, for more memory",
+    ]

@@ -49,7 +49,7 @@ class KvPlan extends HTMLElement {
       this.#choice("model", "Model", [...models, own]),
       this.own,
       this.#choice("gpu", "GPU", [["", "none: memory of the cache"], ...cards]),
-      this.#number("memory", "GiB for the cache", "what the weights leave"),
+      this.#number("memory", "GiB for the cache", "the rest"),
       this.#number("tensor-parallel-size", "GPUs", "1"),
       this.#number("max-len", "Longest request, tokens", "the model's"),
     ];
@@ -58,7 +58,8 @@ class KvPlan extends HTMLElement {
       this.#number("block-size", "--block-size", "16"),
       this.#number("num-speculative-tokens", "drafts per step", "0"),
       this.#choice("gdn-prefill-backend", "--gdn-prefill-backend", [["", "the GPU's"], ...backends.map((name) => [name, name])]),
-      this.#number("weights", "GiB of weights", "the model's"),
+      this.#number("max-num-batched-tokens", "--max-num-batched-tokens", "vLLM's for the GPU"),
+      this.#number("weights", "GB of weights", "the model's"),
       this.#number("gpu-memory-utilization", "--gpu-memory-utilization", "0.92"),
     ];
     this.more = make("details", {}, make("summary", {}, "More of vLLM's flags"), make("div", { class: "fields" }, ...flags));
@@ -207,6 +208,7 @@ function planned(plan) {
     make("p", { class: "big" }, plan.fits),
     ...(plan.card ? [bar(plan)] : []),
     ...(plan.speed ? [make("p", {}, `Speed: ${plan.speed}.`)] : []),
+    ...(plan.parameters ? [make("p", {}, `Weights: ${plan.parameters}.`)] : []),
     ...(plan.cut ? [make("p", {}, plan.cut)] : []),
     make("figure", {}, columns(plan), legend(plan)),
     make("details", {}, make("summary", {}, "Figures and source"), make("dl", {}, ...figures), make("p", {}, plan.source)),
@@ -214,15 +216,16 @@ function planned(plan) {
   ];
 }
 
-/** A card's memory as one bar: weights, cache, and what is left. */
-function bar({ card, weights, kv, rest }) {
-  const parts = [["weights", weights], ["KV cache", kv], ["left", rest]].filter(([, bytes]) => bytes > 0);
+/** A GPU's memory as one bar: weights, cache, and the share that is not used. */
+function bar({ card, cards, weights, kv, rest }) {
+  const parts = [["weights", weights], ["KV cache", kv], ["not used", rest]].filter(([, bytes]) => bytes > 0);
   const gigabytes = (bytes) => `${(bytes / 1e9).toFixed(1)} GB`;
   const said = parts.map(([name, bytes]) => `${name} ${gigabytes(bytes)}`).join(", ");
   const shown = parts.map(([name, bytes], index) =>
     make("div", { class: `part p${index}`, style: `flex-grow: ${bytes / card.bytes}` }, make("b", {}, name), ` ${gigabytes(bytes)}`),
   );
-  return make("div", { class: "memory", role: "img", "aria-label": `${card.name}: ${said}` }, ...shown);
+  const each = `${cards > 1 ? `Each of ${cards} ${card.name} GPUs` : card.name}, ${card.bytes / 1e9} GB`;
+  return make("div", {}, make("div", { class: "memory", role: "img", "aria-label": `${each}: ${said}` }, ...shown), make("p", { class: "small" }, `${each}.`));
 }
 
 const letter = (number) => String.fromCharCode(65 + (number % 26)) + (number < 26 ? "" : String(Math.floor(number / 26)));
@@ -261,14 +264,14 @@ function pattern({ number, kind }) {
 /** The groups in words; those that are alike share a line. */
 function legend({ groups, caption }) {
   const alike = new Map();
-  for (const { layers, keeps, holds, number } of groups) {
+  for (const { layers, keeps, holds, number, kind } of groups) {
     const words = `${keeps}. A block holds ${holds}.`;
     const key = `${layers} ${words}`;
-    if (!alike.has(key)) alike.set(key, { words, layers, numbers: [] });
+    if (!alike.has(key)) alike.set(key, { words, layers, kind, numbers: [] });
     alike.get(key).numbers.push(number);
   }
-  const lines = [...alike.values()].map(({ words, layers, numbers }) => {
-    const keys = numbers.map((number) => make("span", { class: "key", style: `--colour: ${COLOURS[number % COLOURS.length]}` }, letter(number)));
+  const lines = [...alike.values()].map(({ words, layers, kind, numbers }) => {
+    const keys = numbers.map((number) => make("span", { class: `key ${kind}`, style: `--colour: ${COLOURS[number % COLOURS.length]}` }, letter(number)));
     return make("li", {}, ...keys, ` ${layers} ${layers === 1 ? "layer" : "layers"}${numbers.length > 1 ? " each" : ""}: ${words}`);
   });
   return make("figcaption", {}, caption, make("ul", {}, ...lines));
@@ -295,12 +298,14 @@ function strip(row, unit) {
   }
   const shown = pieces.map(([tokens, isFound, whole]) => {
     const looks = ["piece", isFound && "found", tokens < whole && "part"].filter(Boolean).join(" ");
-    const words = count <= 12 ? tokens.toLocaleString("en") : "";
-    const inside = make("div", { class: looks, style: `width: ${(100 * tokens) / whole}%` }, words);
+    const words = count <= 12 ? [make("span", {}, tokens.toLocaleString("en"))] : [];
+    const inside = make("div", { class: looks, style: `width: ${(100 * tokens) / whole}%` }, ...words);
     return make("div", { class: "block", style: `flex-grow: ${whole}` }, inside);
   });
   const said = `${row.tokens.toLocaleString("en")} shared tokens in blocks of ${unit.toLocaleString("en")}: ${row.third_to_share.toLocaleString("en")} found, the rest computed again`;
-  return [make("div", { class: "blocks", role: "img", "aria-label": said }, ...shown)];
+  const key = make("p", { class: "small" }, make("span", { class: "piece found swatch" }), " found ", make("span", { class: "piece swatch" }), " computed again");
+  key.append(`. Blocks of ${unit.toLocaleString("en")} tokens; the ${row.second_to_share === row.third_to_share ? "second" : "third"} request.`);
+  return [make("div", { class: "blocks", role: "img", "aria-label": said }, ...shown), key];
 }
 
 function found(why) {
@@ -349,7 +354,7 @@ h3 { font-size: 1.05em; margin: 1em 0 .4em; border-top: 1px solid var(--line); p
 :host([running]) section, :host([running]) .strip { opacity: .6 }
 .big { font-size: 1.15em; font-weight: 600; margin: 0 0 .6em }
 .problem { border-left: 4px solid var(--fail); padding: .3em .7em; margin: 0 0 .6em }
-.memory { display: flex; gap: 2px; margin-bottom: .7em; font-size: .85em }
+.memory { display: flex; gap: 2px; margin-bottom: .2em; font-size: .85em }
 .part { flex-basis: 0; min-width: 5.4em; white-space: nowrap; padding: .35em .5em; border: 1.5px solid var(--todo); border-radius: 4px }
 .part b { display: block }
 .p0 { background: var(--soft) }
@@ -364,13 +369,18 @@ svg text { font: 600 10px var(--mono); text-anchor: middle; fill: var(--fg) }
 .over { stroke: light-dark(#fff, #1b1f28); stroke-width: 1.6; fill: none }
 .key { display: inline-block; min-width: 1.5em; padding: 0 .25em; margin-right: .2em; border-radius: 3px; border: 3px solid var(--colour);
   text-align: center; font: 600 .95em var(--mono); color: var(--fg) }
+.key.state { background: repeating-linear-gradient(-45deg, transparent 0 4px, var(--colour) 4px 5px) }
+.key.part { background: repeating-linear-gradient(transparent 0 4px, var(--colour) 4px 5px) }
 .shared { display: grid; gap: .5em; grid-template-columns: minmax(8em, 1fr) 2fr; align-items: end; margin-bottom: .6em }
 .shared input { width: 100% }
 input[type=range] { padding: 0; accent-color: var(--accent) }
-.blocks { display: flex; gap: 2px; margin-bottom: .8em }
+.blocks { display: flex; gap: 2px; margin-bottom: .3em }
 .block { flex-basis: 0; min-width: 4px; border: 1.5px solid var(--todo); border-radius: 4px; overflow: hidden }
 .piece { height: 2.2em; font: .75em/2.2em var(--mono); text-align: center; overflow: hidden;
   background: repeating-linear-gradient(45deg, var(--soft) 0 5px, light-dark(#d5d9e0, #3a4150) 5px 10px) }
+.piece span { background: var(--bg); padding: 0 .4em; border-radius: 3px }
+.small { font-size: .85em; color: var(--todo); margin: 0 0 .8em }
+.swatch { display: inline-block; width: 1.6em; height: 1em; vertical-align: -.1em; border: 1px solid var(--todo) }
 .piece.found { background: light-dark(#cde4f6, #0d4f7c); border-bottom: 5px solid var(--pass) }
 .piece.part { border-right: 1.5px solid var(--todo) }
 table { border-collapse: collapse; font-size: .9em; margin-bottom: .6em }

@@ -38,7 +38,7 @@ IN_BOTH = (
     "gdn-prefill-backend",
 )
 """Fields that are arguments of both commands."""
-IN_PLAN = ("max-len", "memory", "weights", "gpu-memory-utilization")
+IN_PLAN = ("max-len", "memory", "weights", "gpu-memory-utilization", "max-num-batched-tokens")
 IN_WHY = ("prompt-tokens",)
 
 
@@ -100,8 +100,10 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "fits": plan_command.fits(fit),
         "speed": plan_command.speed(fit),
+        "parameters": plan_command.weights(fit),
         "cut": " ".join(plan_command.lines_of_cut(args.model, fit.flags)).strip(),
         "card": memory.card and {"name": memory.card.name, "bytes": memory.card.memory},
+        "cards": fit.flags.tensor_parallel_size,
         "weights": memory.weights,
         "kv": memory.kv,
         "rest": memory.rest,
@@ -109,7 +111,9 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
             ["blocks in the pool", f"{fit.config.num_blocks:,}"],
             ["bytes per block", f"{fit.bytes_per_block:,}"],
             [f"blocks per request of {fit.max_len:,} tokens", f"{fit.blocks_per_request:,}"],
-            ["such requests at once", f"{fit.concurrency:,.2f}"],
+            ["such requests at once", plan_command.two_decimals(fit.concurrency)],
+            ["tokens of all of them (vLLM: KV cache size)", f"{fit.capacity:,}"],
+            ["tokens in flight, for which windows reserve blocks", f"{fit.step:,}"],
         ],
         "layers": _layers(fit),
         "groups": _groups(fit),
@@ -178,7 +182,7 @@ def _why(args: argparse.Namespace) -> dict[str, Any]:
     blocks, rows = why_command.answered(args)
     return {
         "said": why_command.answer(blocks),
-        "helps": _joined(why_command.help_of_flags(args.model, blocks.flags, blocks)[2:]),
+        "helps": _joined(why_command.help_of_flags(args.model, blocks, rows)[2:]),
         "unit": blocks.unit,
         "shortest": blocks.shortest,
         "rows": why_command.as_dict(blocks, rows)["prompts"],
@@ -187,14 +191,14 @@ def _why(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _joined(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a list, each without its columns; a remark in brackets ends the line before it."""
+    """Return the entries of a list, each without its columns; an indented line goes on with the one before it."""
     joined: list[str] = []
     for line in lines:
         flag, _, effect = line.strip().partition("  ")
-        if flag.startswith("("):
-            joined[-1] += f" {flag}"
+        if line.startswith("   "):
+            joined[-1] += f" {flag}" if flag.startswith("(") else f": {flag}"
         else:
-            joined.append(f"{flag}: {effect.strip()}")
+            joined.append(f"{flag}: {effect.strip()}" if effect else flag)
     return joined
 
 
@@ -205,8 +209,9 @@ def _verdict(blocks: Blocks, rows: Sequence[why_command.Hits]) -> str:
     row = rows[0]
     shared = f"{row.num_tokens:,} shared tokens"
     if row.num_tokens < blocks.shortest - 1:
-        more = " and the one that drafts take off" if blocks.flags.num_speculative_tokens else ""
-        return f"{shared} are shorter than a block of {blocks.unit:,}{more}: nothing can be found."
+        is_drafted = blocks.flags.num_speculative_tokens > 0
+        needed = f"two blocks of {blocks.unit:,}, and a hit drops one" if is_drafted else f"a block of {blocks.unit:,}"
+        return f"{shared} are shorter than {needed}: nothing can be found."
     if not row.third:
         return f"Of {shared}, nothing is found."
     which = "second" if row.second == row.third else "third"

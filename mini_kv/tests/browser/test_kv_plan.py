@@ -95,7 +95,7 @@ def test_the_first_answer_needs_no_python(show):
     assert page.locator("kv-plan .memory .part").all_inner_texts() == [
         "weights\n8.0 GB",
         "KV cache\n65.6 GB",
-        "left\n6.4 GB",
+        "not used\n6.4 GB",
     ]
     assert page.locator("kv-plan svg g").count() == 32
     assert page.workers == []
@@ -168,7 +168,7 @@ def test_a_file_is_opened(show, tmp_path):
 def test_a_wrong_field_is_named_and_the_next_right_one_is_answered(show):
     page = show()
     fill(page, "Longest request, tokens", "many")
-    assert said(page)[0] == "argument --max-len: invalid int value: 'many'"
+    assert said(page)[0] == "argument --max-len/--max-model-len: invalid int value: 'many'"
     fill(page, "Longest request, tokens", "65536")
     assert said(page)[0] == "Room for 28 requests of 65,536 tokens on one A100."
 

@@ -25,6 +25,8 @@ from mini_kv.traces.runs import Setup, run_prompts
 
 LONGEST = 10_000_000
 """Tokens of the longest prompt: its blocks are made and looked up one by one."""
+LEAST_INTERVAL = 512
+"""Tokens from one kept window or state to the next: with fewer, most of the memory would hold them."""
 TAIL = 1_000
 """Tokens that each request has of its own, after those that requests share."""
 
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_dict(blocks, rows), indent=2))
     else:
-        print("\n".join([*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks.flags, blocks)]))
+        print("\n".join([*answer(blocks), *table(blocks, rows), *help_of_flags(args.model, blocks, rows)]))
     return 0
 
 
@@ -111,10 +113,10 @@ class Hits:
     """Tokens that the next such request finds."""
 
 
-def hits_of(blocks: Blocks, num_tokens: int) -> Hits:
+def hits_of(blocks: Blocks, num_tokens: int, retention_interval: int = 0) -> Hits:
     """Return what prompts of this length find, as mini_kv's own cache manager answers."""
     drops = blocks.unit if blocks.flags.num_speculative_tokens else 0
-    setup = Setup(blocks.groups, retention=None if drops else 0)
+    setup = Setup(blocks.groups, retention=None if drops else retention_interval)
 
     def found(prompts: Sequence[Prompt]) -> list[int]:
         return [max(0, (hit or 0) - drops) for hit in run_prompts(prompts, setup)]
@@ -136,36 +138,43 @@ def answer(blocks: Blocks) -> list[str]:
     lines = [f"{blocks.title}: hits end at multiples of {blocks.unit:,} tokens."]
     if isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs) and len(sizes) > 1:
         lines.append(
-            f"{blocks.flags.block_size} were asked for, and the groups have blocks of {_and(sizes)}, as the kernels of"
-            " compressed layers want them."
+            f"{_asked(blocks)} The groups have blocks of {_and(sizes)}, as the kernels of compressed layers want them."
         )
     elif isinstance(blocks.groups[0].kv_cache_spec, UniformTypeKVCacheSpecs):
         lines.append(_because_of_one_type(blocks))
     elif sizes == [blocks.flags.block_size]:
-        lines.append(f"Its blocks have {sizes[0]} tokens, as asked for: all layers keep equally much per token.")
+        lines.append(f"Its blocks have {sizes[0]} tokens: all layers keep equally much per token.")
     elif any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):
         lines += _because_of_states(blocks)
     else:
         lines.append(
-            f"{blocks.flags.block_size} were asked for, and the groups have blocks of {_and(sizes)}: their layers keep"
-            " different amounts per token, and all blocks must be equally large."
+            f"{_asked(blocks)} The groups have blocks of {_and(sizes)}: their layers keep different amounts per token,"
+            " and all blocks must be equally large."
         )
-    lines.append(f"The shortest prompt that can find anything has {blocks.shortest:,} tokens.")
-    if blocks.flags.num_speculative_tokens:
-        lines.append("With drafts, a hit drops its last block, so it takes two blocks to find one.")
+    two = ": with drafts, a hit drops its last block, so it takes two" if blocks.flags.num_speculative_tokens else ""
+    lines.append(f"A prefix that requests share is found from {blocks.shortest - 1:,} tokens on{two}.")
+    lines.append(
+        f"The same prompt again is found from {blocks.shortest:,} tokens on, since its last token is always computed."
+    )
     return lines
+
+
+def _asked(blocks: Blocks) -> str:
+    """Return the block size that was given, or the default, in a sentence."""
+    size = blocks.flags.block_size
+    return f"{size} tokens per block are the default." if size == Flags().block_size else f"{size} were asked for."
 
 
 def _because_of_one_type(blocks: Blocks) -> str:
     """Return why layers that keep different amounts have blocks of one length."""
     if blocks.unit == blocks.flags.block_size:
-        why = "as asked for"
+        why = ""
     else:
-        why = f"{blocks.flags.block_size} were asked for, and the kernels of sparse attention read whole blocks of 64"
+        why = " The kernels of sparse attention read whole blocks of 64."
     one_table = (
         "Its layers keep different amounts per token, but need equally many blocks, so one table serves them all."
     )
-    return f"Its blocks have {blocks.unit} tokens: {why}. {one_table}"
+    return f"Its blocks have {blocks.unit} tokens.{why} {one_table}"
 
 
 def _because_of_states(blocks: Blocks) -> list[str]:
@@ -176,9 +185,8 @@ def _because_of_states(blocks: Blocks) -> list[str]:
     per_token = attention.page_size_bytes // attention.block_size
     covers = -(-state.page_size_bytes // per_token)
     lines = [
-        f"{blocks.flags.block_size} were asked for. But {len(states)} of {len(blocks.specs)} layers keep a state of"
-        f" {state.page_size_bytes:,} bytes, and a block must be as large for attention, which keeps {per_token:,} bytes"
-        f" per token: {covers:,} tokens.",
+        f"{_asked(blocks)} But {len(states)} of {len(blocks.specs)} layers keep a state of {state.page_size_bytes:,}"
+        f" bytes, which must fit into a block. Attention keeps {per_token:,} bytes per token: {covers:,} tokens.",
     ]
     grid = state.prefill_checkpoint_alignment or 1
     if isinstance(attention, MLAAttentionSpec):
@@ -199,7 +207,8 @@ def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
         return []
     lines = ["", f"{'tokens':>10} {'same prompt':>14} {'2nd to share':>14} {'3rd to share':>14}"]
     for row in rows:
-        note = "   shorter than a block" if row.num_tokens < blocks.unit else ""
+        blocks_needed = "two blocks" if blocks.flags.num_speculative_tokens else "a block"
+        note = f"   shorter than {blocks_needed}" if row.num_tokens < blocks.shortest - 1 else ""
         lines.append(f"{row.num_tokens:>10,} {row.repeated:>14,} {row.second:>14,} {row.third:>14,}{note}")
     lines.append(f"  same prompt: it came before. to share: each request has {TAIL:,} more tokens of its own.")
     if any(row.second < row.third for row in rows):
@@ -210,8 +219,31 @@ def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
     return lines
 
 
-def help_of_flags(model: str, flags: Flags, blocks: Blocks) -> list[str]:
-    """Return the flags of vLLM that would make hits finer, each with the block that it brings, and one that may."""
+def help_of_flags(model: str, blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
+    """Return the flags of vLLM that would bring more hits, each with its effect."""
+    better = [*_finer(model, blocks), *_denser(blocks, rows)]
+    return ["", "What would help:", *better] if better else []
+
+
+def _denser(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
+    """Return the flag with which the second request finds the prefix, too, if only the third does."""
+    late = [row for row in rows if row.second < row.third]
+    if not late or blocks.flags.num_speculative_tokens:
+        return []
+    interval = -(-LEAST_INTERVAL // blocks.unit) * blocks.unit
+    found = hits_of(blocks, late[-1].num_tokens, interval).second
+    if found <= late[-1].second:
+        return []
+    flag = f"--prefix-cache-retention-interval {interval}"
+    return [
+        f"  {flag}",
+        f"  {'':<30} of {late[-1].num_tokens:,} tokens the second request finds {found:,}, for more memory",
+    ]
+
+
+def _finer(model: str, blocks: Blocks) -> list[str]:
+    """Return the flags that make hits finer, each with the block that it brings, and one that may."""
+    flags = blocks.flags
     if blocks.unit <= max(flags.block_size, 16):
         return []
     changes: list[tuple[str, Flags]] = [
@@ -224,11 +256,11 @@ def help_of_flags(model: str, flags: Flags, blocks: Blocks) -> list[str]:
     for words, changed in changes:
         found = plan_blocks(model, changed)
         if found.shortest < blocks.shortest and changed.block_size >= 16:
-            better.append(f"  {words:<30} hits at multiples of {found.unit:,} tokens, from {found.shortest:,} on")
+            better.append(f"  {words:<30} hits at multiples of {found.unit:,} tokens, from {found.shortest - 1:,} on")
     if any(isinstance(spec, MambaSpec) for spec in blocks.specs.values()):
         better.append(f"  {'--prefix-match-unit N':<30} hits at multiples of N, which must divide {blocks.unit:,}")
         better.append(f"  {'':<30} (from vLLM's documentation: mini_kv does not model it)")
-    return ["", "What would help:", *better] if better else []
+    return better
 
 
 def as_dict(blocks: Blocks, rows: Sequence[Hits]) -> dict[str, Any]:
