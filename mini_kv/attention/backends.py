@@ -125,7 +125,7 @@ def write_kv(
 
 
 def choose_backend(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> Choice:
-    """Return what "auto" takes for such a call, and why.
+    """Return the backend that "auto" selects for such a call, and the reason.
 
     >>> from mini_kv.attention.kv_cache import allocate_kv_cache
     >>> choose_backend(torch.zeros(3, 4, 8), allocate_kv_cache(2, 4, 4, 8), AttentionOptions())

@@ -28,7 +28,7 @@ class StateCache:
 
 
 def linear_attention(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the queries of one request find, `[num_tokens, num_heads, head_size]`, and the state after them.
+    """Return the outputs of the queries of one request, `[num_tokens, num_heads, head_size]`, and the new state.
 
     Args:
         query: `[num_tokens, num_heads, head_size]`.
@@ -47,7 +47,7 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, s
 def paged_linear_attention(
     query: Tensor, key: Tensor, value: Tensor, decay: Tensor, cache: StateCache, metadata: AttentionMetadata
 ) -> Tensor:
-    """Return what the queries of a step find; each request's state is read from one block and written to one.
+    """Return the outputs for the queries of a step. Each request's state is read from one block and written to one.
 
         blocks of 16, 20 tokens before, 15 new      [ s16 ]  [ s20 ]  [ s35 ]
                                                              read     written

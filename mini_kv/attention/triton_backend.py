@@ -122,7 +122,7 @@ def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata
 
 
 def call_of(query: Tensor, kv_cache: PagedKVCache, max_query_len: int) -> Call:
-    """Return what the tiles of such a call depend on."""
+    """Return the numbers on which the tiles of such a call depend."""
     return Call(
         query_bytes=query.element_size(),
         cache_bytes=kv_cache.data.element_size(),

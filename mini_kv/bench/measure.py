@@ -65,7 +65,7 @@ class Stopwatch:
 
 @cache
 def lap_cost() -> int:
-    """Return what an empty lap takes, in ns: the median of many."""
+    """Return the time of an empty lap in ns: the median of many."""
     readings = [time.thread_time_ns() for _ in range(2001)]
     return int(statistics.median(b - a for a, b in pairwise(readings)))
 

@@ -87,7 +87,7 @@ def prompts(num_prompts: int = NUM_PROMPTS, seed: int = 0) -> list[list[int]]:
 
 
 def measure(make: Callable[[int], Index], asked: Sequence[list[int]]) -> dict[str, float]:
-    """Return what each verb costs: microseconds per prompt, and what the index keeps, in bytes per block."""
+    """Return the cost of each verb, in microseconds per prompt, and the size of the index, in bytes per block."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     index, tables = make(BLOCK_SIZE), []

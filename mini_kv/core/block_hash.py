@@ -127,7 +127,7 @@ def hash_block_tokens(
 
 
 def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> list[ExtraKey]:
-    """Return what decides the KV of tokens `[start, end)` beside the tokens: the adapter, the images in the block.
+    """Return the extra keys of tokens `[start, end)`: the adapter and the images in the block decide their KV, too.
 
         tokens     0 ....... start ........ end
         image            offset ======= offset + length       overlaps: ("mm", identifier, offset - start)

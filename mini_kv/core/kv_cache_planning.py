@@ -74,7 +74,7 @@ def is_uniform_type(specs: Mapping[str, KVCacheSpec]) -> bool:
 
 
 def _uniform_type(spec: KVCacheSpec) -> tuple[object, ...]:
-    """Return what decides how many blocks a layer needs."""
+    """Return the values that decide the number of blocks of a layer."""
     match spec:
         case FullAttentionSpec():
             return (FullAttentionSpec, spec.block_size)

@@ -23,7 +23,7 @@ class TextTokenizer(Protocol):
         """Return the ids."""
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """Return what the tokens spell; of two rows of tokens, one after the other."""
+        """Return the bytes of the tokens; for two rows of tokens, the bytes of one after those of the other."""
 
 
 class IncrementalDetokenizer:

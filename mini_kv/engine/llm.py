@@ -107,7 +107,7 @@ class LLM:
         n: int = 1,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
-        """Return what the model says to each prompt, in the prompts' order.
+        """Return the output for each prompt, in the prompts' order.
 
         Args:
             prompts: one or several.
@@ -131,7 +131,7 @@ class LLM:
         n: int = 1,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
-        """Return what the model answers to each conversation. The outputs' `prompt` is the text that the model read.
+        """Return the output for each conversation. The outputs' `prompt` is the text that the model read.
 
         Args:
             messages: one conversation, a list of messages, or a list of conversations.
@@ -238,7 +238,7 @@ def _as_list(prompts: Prompts) -> Sequence[Prompt | Mapping[str, Any]]:
 
 
 def _plain(prompt: Prompt | Mapping[str, Any]) -> Prompt:
-    """Return what stands in a prompt of vLLM's forms `TextPrompt` and `TokensPrompt` (inputs/)."""
+    """Return the content of a prompt of vLLM's forms `TextPrompt` and `TokensPrompt` (inputs/)."""
     if not isinstance(prompt, Mapping):
         return prompt
     for key in ("prompt_token_ids", "prompt"):

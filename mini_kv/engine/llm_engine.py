@@ -360,7 +360,7 @@ class LLMEngine:
         n: int = 1,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
-        """Return what the model says to each prompt, in the prompts' order. Arguments and errors as in `stream`."""
+        """Return the output for each prompt, in the prompts' order. Arguments and errors as in `stream`."""
         requests = self._add_all(prompts, params, n, cache_salt)
         try:
             return collect(requests, n, self._run(requests))
@@ -412,7 +412,7 @@ class LLMEngine:
             raise
 
     def _run(self, requests: list[RequestState]) -> Generator[DeltaOutput, None, None]:
-        """Yield what the steps bring until all are done; abort them if the caller stops listening."""
+        """Yield the outputs of the steps until all requests are done. Abort them if the caller stops iterating."""
         try:
             while self.has_unfinished_requests:
                 yield from self.step()

@@ -98,7 +98,7 @@ def cut(model: TinyLlama, rank: int, size: int) -> TinyLlama:
 
 
 def _share(name: str, weight: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
-    """Return what one card keeps of a weight: rows of what makes heads, columns of what reads them, or all of it."""
+    """Return one card's part of a weight: rows if it makes heads, columns if it reads them, or all of it."""
     queries, kv = heads_of(config.num_attention_heads, config.num_key_value_heads, rank, size)
     rows = config.intermediate_size // size
     of_mlp = slice(rank * rows, (rank + 1) * rows)

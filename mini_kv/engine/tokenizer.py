@@ -90,7 +90,7 @@ class Tokenizer:
         return ids
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """Return what the tokens spell. A character may begin in one token and end in the next."""
+        """Return the text of the tokens. A character may begin in one token and end in the next."""
         for token_id in ids:
             if token_id not in self._bytes:
                 raise ValueError(f"token id {token_id} is not in the vocabulary of {self.vocab_size}")

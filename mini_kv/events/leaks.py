@@ -43,7 +43,7 @@ def find_leaks(
     times: Sequence[float] | None = None,
     alive: Collection[str] | None = None,
 ) -> list[Leak]:
-    """Return what is held by no request that is served, by the request that took it, the oldest first.
+    """Return the blocks held by no request that is served, by the request that took them, the oldest first.
 
     Args:
         kv: the cache, now.

@@ -175,7 +175,7 @@ class PuzzlePlayer:
         return [shortfall(name, is_now, wanted) for name, is_now, wanted in measured if is_now != wanted]
 
     def reason(self) -> str:
-        """Return what the last call did, and the rule of the cache that decided it."""
+        """Return the effect of the last call, and the rule of the cache that decided it."""
         frame_before = [*self.before, *self.made][-2].frame
         return reason(self.made[-1], frame_before, self.puzzle.scenario.block_size)
 
@@ -208,7 +208,7 @@ class PuzzlePlayer:
         return found, came
 
     def measure(self, name: str) -> Answer:
-        """Return what a measure says of all calls so far."""
+        """Return the value of a measure after all calls so far."""
         if name == "betrayed":
             return self.betrayed
         return measure_step(name, [span for played in self.made for span in played.spans], self.made[-1].frame)

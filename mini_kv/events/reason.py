@@ -115,7 +115,7 @@ SHORTFALLS = {
 
 
 def shortfall(measure: str, is_now: Answer, wanted: Answer) -> str:
-    """Return what a measure says, and what it should say.
+    """Return a sentence with the value of a measure and the wanted value.
 
     >>> shortfall("ref_cnt of 1", 2, 3)
     'Requests that use block 1: 2. The goal needs 3.'

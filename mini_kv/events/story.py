@@ -57,7 +57,7 @@ def _outcome(span: Span) -> str:
 
 
 def _changes(span: Span) -> str:
-    """Return what the call did to blocks, by kind."""
+    """Return the effects of the call on blocks, by kind."""
     by_kind: dict[EdgeKind, list[int]] = {}
     for edge in span.edges:
         by_kind.setdefault(edge.kind, []).append(edge.block_id)

@@ -132,7 +132,7 @@ def tokens_of(words: Words) -> list[int]:
 
 
 def ceiling(prompts: Sequence[Words], num_blocks: int = NUM_BLOCKS) -> Score:
-    """Return what a policy would make of the prompts that knew all of them beforehand."""
+    """Return the score of Belady's policy, which knows all prompts beforehand: an upper bound."""
     kv = new_cache(FreeKVCacheBlockQueue, num_blocks)
     hashes = [kv.new_request(str(number), tokens_of(words)).block_hashes for number, words in enumerate(prompts)]
     return play(belady(hashes), prompts, num_blocks)

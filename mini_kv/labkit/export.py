@@ -28,7 +28,7 @@ def as_json(results: Sequence[LabResult]) -> str:
 
 
 def as_gradescope(results: Sequence[LabResult]) -> str:
-    """Return what Gradescope reads from /autograder/results/results.json."""
+    """Return the content of /autograder/results/results.json for Gradescope."""
     tests = [
         {
             "name": f"{row['lab']} {row['test']}",

@@ -142,7 +142,7 @@ def _what(error: BaseException, at: str) -> list[str] | None:
 
 
 def observed(error: BaseException, source: str, num_compared: int = 0) -> str:
-    """Return what the test saw, in words that two runs of the same wrong idea share: no paths, lines or addresses.
+    """Return the failure in words that two runs of the same misconception share: no paths, lines or addresses.
 
     Of a list of floats two digits each: the last ones depend on the processor that added them up. "" after a timeout,
     which says as much about the machine. `num_compared`: comparisons that went well before an exception ended the test.

@@ -153,7 +153,7 @@ class Lab:
         return [f.name for f in self.functions if not re.search(rf"\b{f.name.rpartition('.')[2]}\b", text)]
 
     def course_file(self, name: str) -> dict[str, Any]:
-        """Return what one of the lab's TOML files says. Raises `ValueError` that names the file."""
+        """Return the content of one of the lab's TOML files. Raises a `ValueError` that names the file."""
         file = self.folder / name
         try:
             return tomllib.loads(file.read_text(encoding="utf-8"))
@@ -225,7 +225,7 @@ def _lab_files(root: Path) -> list[Path]:
 
 
 def shown(word: str) -> str:
-    """Return what was typed, quoted, for a message; of something endless, the beginning."""
+    """Return the typed text, quoted for a message, and cut if it is long."""
     return repr(word) if len(word) <= 60 else f"{word[:60]!r}..."
 
 

@@ -396,7 +396,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _printed_first(terminalreporter: Any) -> str:
-    """Return what was printed in the first failure: learners look into their code with print()."""
+    """Return the output of the first failing test: learners look into their code with print()."""
     failures = terminalreporter.stats.get("failed", ())
     return "".join(text for name, text in failures[0].sections if name.startswith("Captured")) if failures else ""
 

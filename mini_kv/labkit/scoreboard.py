@@ -93,7 +93,7 @@ def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]
 
 
 def _cards(results: Sequence[LabResult]) -> list[str]:
-    """Return what the kernels cost that the compiler took."""
+    """Return the resources of the kernels that compiled."""
     return draw_cards([card for result in results for card in result.cards])
 
 
@@ -182,7 +182,7 @@ def _place(implementation: Implementation, result: LabResult) -> str:
 
 
 def _lesson(lab: Lab) -> list[str]:
-    """Return what it was about, where upstream does the same, which parts are the learner's now, and what is next."""
+    """Return the lesson, the place upstream, the parts that are the learner's now, and the next lab."""
     lines = ["", *_wrapped(lab.lesson), "", "  In vLLM 0.33:"]
     for function in lab.functions:
         lines += _wrapped(f"  {lab.short_name(function.name)}: {function.vllm}", more="      ")

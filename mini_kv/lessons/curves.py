@@ -89,7 +89,7 @@ def small_trace() -> list[TraceRequest]:
 
 
 def waste_over_block_sizes(lengths: Sequence[int], block_sizes: Iterable[int]) -> list[Waste]:
-    """Return what is wasted when requests of these lengths hold their blocks at once, for each block size.
+    """Return the empty slots of requests of these lengths that hold their blocks at once, for each block size.
 
     A block size as long as the longest request that may come is memory before paging: one block per request.
     """
@@ -129,7 +129,7 @@ def _two_prompts(num_tokens: int, num_shared: int, block_size: int) -> SharedTok
 
 
 def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency: int = 1) -> list[FollowedRequest]:
-    """Return what became of each request of a replay. The pool must hold the longest prompt: nothing is refused.
+    """Return the outcome of each request of a replay. The pool must hold the longest prompt: no request is refused.
 
     Read off the edges of the blocks, request by request: `replay` itself knows nothing of it.
     """

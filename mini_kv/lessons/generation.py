@@ -193,7 +193,7 @@ class Told:
 
 
 def three_pasts(prompt: str, max_tokens: int) -> dict[str, Told]:
-    """Return what the model says if it always says the likeliest, with no cache, a contiguous one, and blocks.
+    """Return the greedy text of the model without a cache, with a contiguous one, and with blocks.
 
     In 64 bits; see `exact`.
     """
@@ -271,7 +271,7 @@ def alone_and_in_company(prompt: str, others: Sequence[str], *, bits: int = 32) 
 def answer(
     prompt: str, max_tokens: int, runner: type[WatchedRunner] = WatchedRunner, debug_poison: bool = False
 ) -> str:
-    """Return what the engine says to a prompt, greedily, with this runner; or the error that it ends with."""
+    """Return the greedy text of the engine for a prompt with this runner, or the error that ended it."""
     watched = WatchedEngine(runner=runner, debug_poison=debug_poison)
     watched.engine.add_request("A", prompt, SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True))
     try:

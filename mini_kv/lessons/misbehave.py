@@ -107,7 +107,7 @@ class Case:
         return reuses(self.seen.kv.spans, self.seen.times)
 
     def leaks(self) -> list[Leak]:
-        """Return what is held for no request that is served."""
+        """Return the blocks that are still held although their request has ended."""
         alive = [*self.seen.scheduler.requests]
         return find_leaks(self.seen.kv, self.seen.kv.spans, self.seen.times, alive)
 
@@ -141,7 +141,7 @@ class Lines(str):
 
 
 def counters(*names: str, seed: int = 0, letters: str = "") -> Lines:
-    """Return what an operator sees of these servers, a column each; `letters`: head the columns with these instead."""
+    """Return the counters that an operator sees, one column per server. `letters`: other heads of the columns."""
     heads = letters or names
     columns = [_column(head, serve(name, seed)) for head, name in zip(heads, names, strict=True)]
     width = 2 + max(len(cell) for column in columns for cell in column.values())
@@ -165,7 +165,7 @@ def _column(name: str, case: Case) -> dict[str, str]:
 
 
 def explained(case: Case) -> str:
-    """Return what `mini-kv explain --num-blocks N --concurrency M` prints for a server's traffic, pool and limit."""
+    """Return the output of `mini-kv explain --num-blocks N --concurrency M` for a server's traffic, pool and limit."""
     setup = Setup(_GROUPS, case.fault.num_blocks)
     prompts = make_prompts(case.trace, BLOCK_SIZE)
     waterfall = make_waterfall(case.trace, prompts, setup, concurrency=case.fault.max_num_seqs)
@@ -237,6 +237,6 @@ def idle_seconds(case: Case) -> list[float]:
 
 
 def memory_spent(case: Case) -> dict[str, str]:
-    """Return what occupied memory was spent on, as shares of blocks times seconds."""
+    """Return the uses of the occupied memory, as shares of blocks times seconds."""
     spent = residency(case.lives(), case.seen.times[-1])
     return {what: f"{blocks_seconds / sum(spent):.0%}" for what, blocks_seconds in spent._asdict().items()}

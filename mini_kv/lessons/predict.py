@@ -57,7 +57,7 @@ class Predict:
         )
 
     def _locked(self) -> str:
-        """Return what comes after an answer, and the line that stands in its place until then."""
+        """Return the answers, and the line that is shown in their place before the reader answers."""
         if not self.answers:
             return ""
         return (
@@ -75,7 +75,7 @@ class Predict:
 
 
 def seen(question_id: str) -> str:
-    """Return what is to be seen in the picture that answers a question: a chart's sentence, kept out of the cell.
+    """Return the sentence of the chart that answers a question. It is kept out of the cell.
 
     Raises `ValueError` for an unknown question, or one whose answer is no picture.
     """

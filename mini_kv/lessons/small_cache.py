@@ -151,7 +151,7 @@ class LiveCache:
 
 
 def told(*presses: str, num_blocks: int = 11, block_size: int = 4) -> str:
-    """Return what a new cache says to these presses, a line per press, then its memory and what was found.
+    """Return the messages of a new cache to these presses, one line each, then its memory and its hits.
 
     A press is written like "admit 0..15 100..103", "finish A" or "pressure 3".
     """
@@ -169,7 +169,7 @@ def told(*presses: str, num_blocks: int = 11, block_size: int = 4) -> str:
 
 
 def found_in_turn(prompts: Sequence[str], block_size: int = 4) -> str:
-    """Return what each prompt found that comes when those before it are there, in tokens, and all of them together."""
+    """Return the hit tokens of each prompt after those before it, and their sum."""
     sizes = [-(-_num_tokens(prompt) // block_size) for prompt in prompts]
     cache = LiveCache(1 + sum(sizes), block_size)
     for prompt in prompts:

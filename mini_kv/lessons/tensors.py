@@ -120,7 +120,7 @@ class Carried:
 
 
 def follow_blocks(scores: Sequence[float], block_size: int) -> list[Carried]:
-    """Return what is carried after each block of a row of scores, by the engine's own attention and merge."""
+    """Return the carried numbers after each block of a row of scores, by the engine's own attention and merge."""
     num_blocks = -(-len(scores) // block_size)
     out, lse = torch.zeros(1, 1, num_blocks, dtype=torch.float64), torch.full((1, 1), -math.inf, dtype=torch.float64)
     carried = []

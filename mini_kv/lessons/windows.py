@@ -87,7 +87,7 @@ def held_at_each_token(held: Sequence[Held], group: int) -> list[int]:
 def find_with_holes(
     groups: Sequence[str], num_tokens: int, holes: Mapping[int, Sequence[int]], *, block_size: int = 16
 ) -> Found:
-    """Return what a prompt finds of the same prompt, when blocks have been forgotten since.
+    """Return the hit of a prompt that came before, after some of its blocks were evicted.
 
     Args:
         groups: the kinds of layers.

@@ -34,7 +34,7 @@ PAGE_BYTES = 576
 
 
 def kinds_of_layers(ratios: Sequence[int]) -> list[str]:
-    """Return what all layers keep, in order."""
+    """Return the parts that all layers keep, in order."""
     return [kind for ratio in ratios for kind in KINDS[ratio]]
 
 

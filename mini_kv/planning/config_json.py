@@ -64,7 +64,7 @@ TEXT_PARTS = ("text_config", "llm_config", "language_config")
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return what a config.json of Hugging Face says, in the words of models.toml.
+    """Return the layers of a config.json of Hugging Face, in the fields of models.toml.
 
     Raises `ConfigError`: a field has a wrong type or value; a field about the layers is not known here; a field is
     missing that `model_type` does not imply.
@@ -227,7 +227,7 @@ class Config:
         return ConfigError(f"{self.path}: {problem}")
 
     def get(self, name: str) -> Any:
-        """Return what the file says, else what its `model_type` implies; `None` for neither."""
+        """Return the value in the file, else the one that its `model_type` implies, else `None`."""
         return self.values.get(name, self.implied.get(name))
 
     def integer(self, name: str, at_most: int = LARGEST) -> int:

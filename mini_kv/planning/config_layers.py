@@ -114,7 +114,7 @@ def _block_layers(config: "Config") -> list[str]:
 
 
 def _compressed_layers(config: "Config") -> list[str]:
-    """Return what DeepSeek-V4's layers keep. Its list of ratios goes on with layers that draft."""
+    """Return the kinds of DeepSeek-V4's layers. Its list of ratios also has the layers that draft."""
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     ratios = config.get("compress_ratios")
     if not isinstance(ratios, list) or len(ratios) < num_layers or not all(type(r) is int for r in ratios):

@@ -8,7 +8,7 @@ from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheSpec
 
 
 def on_one_card(specs: Mapping[str, KVCacheSpec], tensor_parallel_size: int) -> dict[str, KVCacheSpec]:
-    """Return what one card keeps of each layer if the model is cut over several: its KV heads, one at least.
+    """Return one card's share of each layer if the model is cut over several: its KV heads, at least one.
 
     Raises `ConfigError` for heads that cannot be dealt out evenly. How states are cut says `states`.
     Source: vLLM `ModelConfig.get_num_kv_heads`.

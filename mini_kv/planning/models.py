@@ -113,7 +113,7 @@ def load_model(
 
 
 def _unknown(name: str, names: list[str]) -> str:
-    """Return what to say of a name that there is not: the names most like it, or all."""
+    """Return the error for an unknown name: the names most like it, or all names."""
     alike = get_close_matches(name.lower().rpartition("/")[2], names, n=3, cutoff=0.5)
     if alike:
         return f"unknown model {name!r}; did you mean {' or '.join(alike)}? Or give the path of its config.json"

@@ -146,7 +146,7 @@ def _memory(args: argparse.Namespace, model: Model, flags: Flags) -> Memory:
 
 
 def lines_of_cut(name: str, flags: Flags) -> list[str]:
-    """Return what a cut over cards does to keys and values; nothing for one card."""
+    """Return the effect of a cut over cards on keys and values; nothing for one card."""
     size = flags.tensor_parallel_size
     if size == 1:
         return []

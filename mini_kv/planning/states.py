@@ -38,7 +38,7 @@ class StateLayer:
     def make_spec(
         self, block_size: int, tensor_parallel_size: int, num_speculative_tokens: int, gdn_prefill_backend: str
     ) -> MambaSpec:
-        """Return what one of `tensor_parallel_size` cards keeps. Raises `ConfigError` for sizes that do not divide."""
+        """Return one card's spec of the state. Raises `ConfigError` for sizes that do not divide."""
         shapes = SHAPES[self.kind](tensor_parallel_size, num_speculative_tokens, **self.sizes)
         alignments = {"mamba2": 1, "gated_delta_net": GDN_PREFILL_BACKENDS[gdn_prefill_backend], "kimi_k3_kda": 16}
         return MambaSpec(

@@ -28,7 +28,7 @@ class Ranked(EvictionPolicy):
         super().__init__(blocks)
 
     def rank(self, block: KVCacheBlock) -> float:
-        """Return what the block is worth, now that it comes to wait."""
+        """Return the rank of a block that enters the queue now."""
         raise NotImplementedError
 
     def enter(self, block: KVCacheBlock) -> None:

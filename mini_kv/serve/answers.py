@@ -83,7 +83,7 @@ class Answer:
         return [{**self._head(chunk=True), "choices": [], "usage": self.usage()}] if self.include_usage else []
 
     def usage(self) -> Json:
-        """Return what the request cost, in tokens."""
+        """Return the tokens of the request: prompt, answer, cached."""
         num_prompt_tokens = sum(len(ticket.prompt_token_ids) for ticket in self.tickets)
         details = {"cached_tokens": self.num_cached_tokens} if self.tells_cached else None
         return {

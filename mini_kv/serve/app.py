@@ -86,7 +86,7 @@ class Service:
     # A request, from its bytes to its tickets.
 
     async def take_in(self, request: Request, read: Callable[[Fields], Ask]) -> tuple[Ask, Answer]:
-        """Return what a request asks for, and its answer to come. Raises `RequestError`."""
+        """Return the parsed request, and the object that will hold its answer. Raises `RequestError`."""
         key = self.tenants.key_of(request.headers.get("authorization"))
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError("the header Content-Type must say application/json", status=415)

@@ -30,7 +30,7 @@ def state_lines(mirror: Mirror) -> list[str]:
 
 
 def metrics_line(metrics: Mapping[str, float] | str) -> str:
-    """Return what the server's own counters say."""
+    """Return the server's own counters."""
     if isinstance(metrics, str):
         return metrics
     queries, hits = (metrics.get(f"vllm:prefix_cache_{name}_total", 0.0) for name in ("queries", "hits"))

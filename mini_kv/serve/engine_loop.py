@@ -181,7 +181,7 @@ class EngineLoop:
             self._wake.notify()
 
     def health(self) -> str | None:
-        """Return what is wrong; `None` if nothing is."""
+        """Return the fault: a step that hangs, an error, or the end of the thread; `None` if there is none."""
         began = self._step_began
         if began is not None and time.perf_counter() - began > LONGEST_STEP_S:
             return f"a step has not come back for {time.perf_counter() - began:.0f} s"

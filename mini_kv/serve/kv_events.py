@@ -108,5 +108,5 @@ def sequence_number(frame: bytes) -> int:
 
 
 def external_block_hash(block_hash: bytes) -> int:
-    """Return what others are told of a hash: its last 8 bytes. Source: vLLM `maybe_convert_block_hash`."""
+    """Return the published form of a hash: its last 8 bytes. Source: vLLM `maybe_convert_block_hash`."""
     return int.from_bytes(block_hash[-8:], "big")

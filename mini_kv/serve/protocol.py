@@ -187,7 +187,7 @@ def read_json(body: bytes) -> Fields:
 
 
 def read_completion(fields: Fields) -> Ask:
-    """Return what a body of /v1/completions asks for. Raises `RequestError`."""
+    """Return the request in a body of /v1/completions. Raises `RequestError`."""
     prompts = _prompts(fields.take("prompt"))
     max_tokens = fields.whole("max_tokens", 1)
     logprobs = fields.whole("logprobs", 0, MOST_LOGPROBS)
@@ -195,7 +195,7 @@ def read_completion(fields: Fields) -> Ask:
 
 
 def read_chat(fields: Fields) -> Ask:
-    """Return what a body of /v1/chat/completions asks for. Raises `RequestError`."""
+    """Return the request in a body of /v1/chat/completions. Raises `RequestError`."""
     messages = [_message(index, each) for index, each in enumerate(fields.items("messages", dict, 1000))]
     if not messages:
         raise RequestError("messages is empty, it must have a message at least", "messages")

@@ -108,7 +108,7 @@ class RemoteTier:
         return self._guarded(journey) or []
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Return what the call returns; `None` if it failed or the breaker is open."""
+        """Return the result of the call; `None` if it failed or the breaker is open."""
         if self.breaker.is_open:
             self.failures["breaker open"] += 1
             return None

@@ -78,7 +78,7 @@ def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Seque
 
 
 def _of_the_block(waterfall: Waterfall) -> list[tuple[str, int, str]]:
-    """Return what is lost since blocks are longer than what is shared, or end elsewhere."""
+    """Return the losses whose cause is the block size: shorter prefixes, and prefixes that end within a block."""
     setup = waterfall.setup
     size = setup.hash_block_size
     shortest = min(size, SMALL_BLOCK)

@@ -107,7 +107,7 @@ def _run_packed(function: Callable[[Any, Cell], Result], packed: bytes, cell: Ce
 
 @lru_cache(maxsize=1)
 def _unpacked(packed: bytes) -> Any:
-    """Return what was packed, which a worker needs for each of its cells and unpacks for the first."""
+    """Return the unpacked value. A worker unpacks it once, for the first of its cells."""
     return pickle.loads(packed)
 
 

@@ -77,7 +77,7 @@ class Curve:
         return max(self.smallest, bisect_left(self.hit_blocks, self.hit_blocks[-1]))
 
     def at(self, num_blocks: int) -> CurvePoint:
-        """Return what a pool of this size finds, the null block included: O(1), or a pass if it refuses prompts."""
+        """Return the hits of a pool of this size, null block included. Costs O(1), or a pass if it refuses prompts."""
         if num_blocks < 2:
             raise ConfigError(f"num_blocks is {num_blocks}: the null block takes one, so it must be at least 2")
         if num_blocks >= self.smallest:

@@ -26,7 +26,7 @@ class Pair:
     """same, no shared prefix, too short, names, part."""
 
     def lines(self) -> list[str]:
-        """Return what there is to say, the answer first."""
+        """Return the lines of the report, the answer first."""
         block, place = divmod(self.num_shared, self.block_size)
         answers = {
             "same": "B begins as A does in every token that the cache looks at.",
@@ -49,7 +49,7 @@ class Pair:
 
 
 def explain_pair(one: TokenRequest, other: TokenRequest, block_size: int) -> Pair:
-    """Return what `other`, coming after `one`, finds of it."""
+    """Return the hit of `other` if it comes after `one`."""
     num_shared = common_length(one.token_ids, other.token_ids)
     chains = [prompt.block_hashes for prompt in make_prompts([one, other], block_size)]
     num_equal = _common(*chains)

@@ -152,7 +152,7 @@ class _Deepest:
 
 
 def find_behind(entry: TokenRequest, other: TokenRequest, num_shared: int) -> Behind:
-    """Return what stands in both behind the token where they part, and beyond the first `num_shared` tokens."""
+    """Return the tokens that both have after the first difference and after the first `num_shared` tokens."""
     mine, theirs = entry.token_ids, other.token_ids
     start = common_length(mine, theirs)
     ends = _ends_of_images(entry, other, start)

@@ -119,7 +119,7 @@ def _one_at_a_time(
 
 
 def _seen_rows(prompts: Sequence[Prompt], shared: Sequence[Shared], behind: Sequence[Behind]) -> list[Row]:
-    """Return what is lost between all tokens and those whose beginning came before, under the same names."""
+    """Return the losses between all tokens and those after a beginning that came before, with equal extra keys."""
     totals = [sum(column) for column in zip(*shared, strict=True)]
     num_tokens = sum(prompt.num_tokens for prompt in prompts)
     return [
@@ -136,7 +136,7 @@ def _seen_rows(prompts: Sequence[Prompt], shared: Sequence[Shared], behind: Sequ
 
 
 def _pool_rows(unlimited: Sequence[int], hits: Sequence[int | None], num_blocks: int) -> list[Row]:
-    """Return what is lost because memory ends somewhere."""
+    """Return the losses whose cause is the size of the pool."""
     refused = sum(most for most, hit in zip(unlimited, hits, strict=True) if hit is None)
     found = sum(hit or 0 for hit in hits)
     return [
@@ -147,7 +147,7 @@ def _pool_rows(unlimited: Sequence[int], hits: Sequence[int | None], num_blocks:
 
 
 def _served_rows(served: ServedRun, one_at_a_time: int, concurrency: int) -> list[Row]:
-    """Return what is lost because others run at the same time."""
+    """Return the losses whose cause is other requests running at the same time."""
     first = sum(hit or 0 for hit in served.hits)
     return [
         Row("running", "room that running requests took", one_at_a_time - first),
@@ -164,7 +164,7 @@ def _is_plain(setup: Setup) -> bool:
 def _block_rows(
     prompts: Sequence[Prompt], shared: Sequence[Shared], unlimited: Sequence[int], setup: Setup
 ) -> list[Row]:
-    """Return what is lost between the shared tokens and what all groups find of them."""
+    """Return the losses between the shared tokens and the hits of all groups."""
     size, boundary = setup.hash_block_size, setup.boundary
     shortest = min(size, SMALL_BLOCK) if setup.has_given_blocks else size
     short = short_block = tail = last = alignment = groups = 0

@@ -82,7 +82,7 @@ def _parts(suffix: str, source: str) -> list[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield what strings there are in a table of tables and lists."""
+    """Yield the strings in a table of tables and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

@@ -191,7 +191,7 @@ class _Still:
         return Sizes(w, low + (10 if under else 0), gap, label, columns, width, under, words)
 
     def _queue_height(self, state: State) -> int:
-        """Return what the queue takes: its cards, and a line for the word at its end where no place is left beside."""
+        """Return the cells of the queue: its cards, and a line for the word at its end if it does not fit beside."""
         full = len(state.free) > 0 and len(state.free) % self.m.columns == 0
         return _lines(len(state.free), self.m) + (16 if full else 0)
 
@@ -216,7 +216,7 @@ class _Still:
         return sum((18 if band.head else 0) + len(band.rows) * self.m.py + 4 for band in bands)
 
     def draw(self, step: int, memory: bool = True) -> str:
-        """Return what is drawn of the state after a step."""
+        """Return the drawing of the state after a step."""
         state = self.states[step]
         parts = [self._heading(HEAD, self.t["tables"]), self._heading(self.free_y, self.t["free"])]
         y = self.free_y + self.m.h // 2

@@ -61,7 +61,7 @@ def play_spans(spans: Sequence[Span], num_blocks: int, out: TextIO, keys: TextIO
 
 
 def draw_spans(spans: Sequence[Span], num_blocks: int, out: TextIO) -> list[str]:
-    """Return what each call did and the state after it, a text per call, as it fits on `out`. Needs snapshots."""
+    """Return the effect of each call and the state after it, one text per call, as wide as `out`. Needs snapshots."""
     colour, width, room = _may_colour(out), _width_of(out), _blocks_of(out)
     texts = []
     for span, frame in zip(spans, frames(spans, num_blocks), strict=True):
@@ -146,7 +146,7 @@ def _draw_question(predict: Prediction, width: int = WIDTH, *, numbered: bool = 
 
 
 def _reply(page: Page, key: str, width: int) -> str:
-    """Return what is said to an answer; nothing if the key was none."""
+    """Return the feedback for an answer, or an empty string if the key is not a choice."""
     if page.question is None or page.right is None:
         return ""
     keyed = {str(number): choice for number, choice in enumerate(page.question.choices, start=1)}

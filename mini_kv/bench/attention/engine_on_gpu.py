@@ -13,7 +13,7 @@ PROMPTS = ["The block", "The cache of a", "Once the pool is full,", "The block t
 
 
 def tokens(device: str, backend: str) -> list[list[int]]:
-    """Return what the model writes to each prompt, greedily, in one batch."""
+    """Return the model's greedy tokens for each prompt, in one batch."""
     model, tokenizer = load_model(tiny_folder())
     engine = LLMEngine(model.to(torch.device(device)), tokenizer, EngineConfig(num_blocks=256, backend=backend))
     outputs = engine.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=64))

@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 def ask_vllm(python: str, work: Work, num_batches: int) -> dict[str, Any]:
-    """Return what vLLM says, as `worker` writes it. Raises `RuntimeError` with its last words if it did not run."""
+    """Return vLLM's answers, as `worker` writes them. Raises `RuntimeError` with its last words if it did not run."""
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder), make_model(), "{}", torch.float32, eos_token_id=0)
         task = {

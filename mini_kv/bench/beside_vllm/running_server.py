@@ -33,7 +33,7 @@ def ask_at(url: str) -> Ask:
 
 
 def live_run(work: Work, ask: Ask, subscriber: Subscriber, model: str) -> tuple[Run, Mirror]:
-    """Return what the server answers and tells, and the mirror of it. Its cache must be empty at the beginning.
+    """Return the server's answers and events, and the mirror of its cache. Its cache must be empty at the beginning.
 
     Raises `RuntimeError` if events are missing: then there is nothing to compare.
     """

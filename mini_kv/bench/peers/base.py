@@ -82,7 +82,7 @@ class Peer(ABC):
 
     @abstractmethod
     def pool(self, num_blocks: int) -> Any:
-        """Return what holds the idle blocks, and nothing else; for weighing."""
+        """Return the object that holds the idle blocks and nothing else, to measure its size."""
 
     @abstractmethod
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:

@@ -157,7 +157,7 @@ class HuggingFaceModel:
         return logits
 
     def _ask_layers(self, num_layers: int) -> "list[_Layer]":
-        """Return what each layer keeps, found out by running one token: what a layer does counts, not its config."""
+        """Return the spec of each layer, found by running one token: its behaviour counts, not the config."""
         witness = _Witness()
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.forward(zero, zero, witness, zero)
@@ -258,7 +258,7 @@ def _object(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _reason(config: dict[str, Any]) -> str:
-    """Return what is in the way of a well-known kind of model; empty if we do not know."""
+    """Return the obstacle of a well-known kind of model; empty if none is known."""
     if config.get("is_encoder_decoder") or config.get("cross_attention_layers"):
         return "cross attention reads an encoder's keys, which are no past of ours"
     if config.get("state_size") or config.get("mamba_d_state") or "linear_attention" in config.get("layer_types", ()):

@@ -70,7 +70,7 @@ class HuggingFaceTokenizer:
         return text
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """Return what the tokens spell. A character may begin in one token and end in the next.
+        """Return the text of the tokens. A character may begin in one token and end in the next.
 
         Special tokens stand for no text, nor do ids that only fill up the model's matrix.
         """

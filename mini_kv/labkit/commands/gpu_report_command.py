@@ -29,7 +29,7 @@ Run = Callable[[Path, Part, float], str]
 
 
 def parts(capability: str) -> list[Part]:
-    """Return what is run, the most important first."""
+    """Return the parts of the report, the most important first."""
     bench, compiled = "mini_kv.bench.attention", "mini_kv.tests.attention.compiled"
     return [
         Part("are the tokens of an engine the same on every backend", ("-m", f"{bench}.engine_on_gpu")),
@@ -101,7 +101,7 @@ def report(root: Path, seconds: float, run_one: Run) -> str:
 
 
 def run_part(root: Path, part: Part, seconds: float) -> str:
-    """Return what a part printed, errors included; behind it one line if it failed or took longer than `seconds`."""
+    """Return the output of a part, errors included; after it one line if it failed or took longer than `seconds`."""
     command = [sys.executable, *part.arguments]
     done = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

@@ -78,7 +78,7 @@ def is_right(question: dict[str, Any], answer: str) -> bool:
 
 
 def _reply(question: dict[str, Any], answer: str) -> str:
-    """Return what is said to an answer: why it is right, or what would have had to be true."""
+    """Return the feedback for an answer: why it is right, or what would have to be true."""
     if is_right(question, answer):
         return f"Yes: {question['answer']}. {question['why']}\n"
     supposed = {_plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(_plain(answer))

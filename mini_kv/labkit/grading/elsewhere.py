@@ -66,7 +66,7 @@ def classroom50_test(lab: Lab, seconds: int = 300) -> str:
 
 
 def gradescope_results(mark: Mark) -> dict[str, Any]:
-    """Return what Gradescope reads from results.json. A lab that is held has no points, and says why."""
+    """Return the content of results.json for Gradescope. A lab that is held has no points, and says why."""
     tests = [
         {
             "name": f"{mark.lab} {name}",
@@ -82,7 +82,7 @@ def gradescope_results(mark: Mark) -> dict[str, Any]:
 
 
 def classroom50_results(mark: Mark) -> dict[str, Any]:
-    """Return what Classroom 50 reads from result.json."""
+    """Return the content of result.json for Classroom 50."""
     tests = [
         {
             "test-name": name,

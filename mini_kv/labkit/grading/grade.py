@@ -189,7 +189,7 @@ class Grader:
 
 
 def _listen(pipe: int, process: "subprocess.Popen[bytes]", seconds: float) -> bytes:
-    """Return what comes through the pipe until the process ends, says too much, or its time is over."""
+    """Return the output of the process until it ends, exceeds the limit of bytes, or its time is over."""
     heard, until = bytearray(), time.monotonic() + seconds
     while time.monotonic() < until and len(heard) <= MAX_REPORT:
         over = process.poll() is not None  # asked before: what it said last is still read
@@ -223,7 +223,7 @@ class _Ran:
         return f"Python's exit status was {self.status}"
 
     def doubts_of(self, tests: Collection[str]) -> list[str]:
-        """Return what does not fit the tests that were to be run."""
+        """Return the differences from the tests that were to be run."""
         names = [name for name, _, _ in self.ended]
         wanted = {*tests, *self.canaries}
         doubts = [f"an unknown or repeated test: {name[:60]}" for name in {*names} - wanted]
@@ -258,7 +258,7 @@ class _Ran:
 
 
 def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:
-    """Return what the page saved, counted here: forecasts are compared with the lab's own answers."""
+    """Return the page's saved answers, counted here: forecasts are compared with the lab's own answers."""
     if not page:
         return {}
     forecasts, hints, runs = (page.get(name) for name in ("forecasts", "hints", "runs"))

@@ -68,7 +68,7 @@ def find_handins(place: Path, labs: Sequence[str]) -> list[HandIn]:
 
 
 def read_handin(entry: Path, labs: Sequence[str]) -> HandIn:
-    """Return what was handed in as this file or folder; a single `.py` is the one lab in `labs`."""
+    """Return the hand-in in this file or folder; a single `.py` is the one lab in `labs`."""
     handin = HandIn(printable(entry.name if entry.is_dir() and entry.suffix != ".git" else entry.stem))
     try:
         _read(entry, handin, labs)
@@ -219,7 +219,7 @@ def _blob(where: Path, blob: str, name: str) -> bytes:
 
 
 def _git(where: Path, *words: str) -> bytes:
-    """Return what git says of the repository in this folder. What its `config` allows or names does not count."""
+    """Return git's answer about the repository in this folder. What its `config` allows or names does not count."""
     quiet = {
         "PATH": os.environ.get("PATH", ""),
         "GIT_CONFIG_NOSYSTEM": "1",

@@ -213,7 +213,7 @@ class _Look:
             yield node, f"changes {_shown(node)}, which is not its own"
 
     def _odd(self, node: ast.Attribute) -> Iterator[str]:
-        """Yield what is said against an attribute that does more than its name says."""
+        """Yield the objections to an attribute that does more than its name says."""
         if node.attr == "format" and not (isinstance(node.value, ast.Constant) and _names_no_inside(node.value.value)):
             yield "says format, and fields can name the inside of something"
         if node.attr in ("load", "save") and self._module_of(node.value) in ("torch", "numpy"):
@@ -335,7 +335,7 @@ def _names_no_inside(text: object) -> bool:
 
 
 def _inside(name: str) -> list[str]:
-    """Return what is said against a name or an attribute."""
+    """Return the objection to a name or an attribute."""
     return [f"says {name}"] if name in INSIDE or (name.startswith("__") and name not in DUNDERS) else []
 
 

@@ -72,7 +72,7 @@ _FOUND: dict[tuple[str, ...], dict[str, Compiled]] = {}
 
 
 def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[str, Compiled]:
-    """Return what became of each launcher of this file, called with these arguments."""
+    """Return the result of each launcher of this file, called with these arguments."""
     text = Path(source).read_text(encoding="utf-8")
     key = (text, *calls)
     if key not in _FOUND:
@@ -155,7 +155,7 @@ def _compile_launches(launcher: Callable[..., object], arguments: Sequence[objec
 
 
 def _card(name: str, compiled: Any) -> Card:
-    """Return what a compiled kernel takes: from its PTX, and from what NVIDIA's assembler says when it reads that."""
+    """Return the resources of a compiled kernel, from its PTX and from the output of NVIDIA's assembler."""
     from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
     ptx: str = compiled.asm["ptx"]

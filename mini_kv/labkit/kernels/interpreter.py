@@ -22,7 +22,7 @@ class KernelObserver(Protocol):
         """A kernel is about to run with these arguments, by name."""
 
     def on_load(self, builder: Any, ptrs: Any, mask: Any, other: Any, loaded: Callable[[], Any]) -> Any:
-        """Return what the load is to give; `loaded` makes it."""
+        """Return the result of the load; `loaded` makes it."""
 
     def on_store(self, builder: Any, ptrs: Any, mask: Any) -> None:
         """A store is about to be made."""

@@ -57,7 +57,7 @@ def make_groups(own: OwnParts, specs: Mapping[str, KVCacheSpec]) -> tuple[KVCach
 
 
 def _kv_cache_parts(own: OwnParts, new_block: BlockFactory | None) -> KVCacheParts:
-    """Return what the manager is to be built from."""
+    """Return the parts of the manager."""
     pool = None if own.pool is None else without_nulls(own.pool)
     managers: dict[type[KVCacheSpec], Any] = dict(MANAGER_CLASSES)
     if own.full_attention is not None:
@@ -190,7 +190,7 @@ class AdmittingManager:
         self._lookup = lookup
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the learner's manager has: all but the methods below."""
+        """Return the attribute of the learner's manager: all but the methods below."""
         return getattr(self._slots, name)
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
@@ -236,7 +236,7 @@ class AbortsFirst:
         self._scheduler = scheduler
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the learner's scheduler has: all but the method below."""
+        """Return the attribute of the learner's scheduler: all but the method below."""
         return getattr(self._scheduler, name)
 
     def update_from_output(

@@ -19,7 +19,7 @@ from mini_kv.labkit.learner_parts import OwnParts
 
 
 def runner_parts(own: OwnParts) -> RunnerParts:
-    """Return what the runner is to be built from."""
+    """Return the parts of the runner."""
     attends = (own.write, own.decode, own.prefill, own.write_kernel, own.decode_kernel) != (None,) * 5
     parts = {
         "make_block_table": own.block_table,

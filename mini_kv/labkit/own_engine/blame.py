@@ -22,7 +22,7 @@ class Search:
         """The parts of the lab whose code was running when it broke."""
 
     def lines(self) -> list[str]:
-        """Return what was found: a part, a lab, several parts, or none."""
+        """Return the lines that name the guilty part, lab or parts, or say that there is none."""
         return self._single_parts() or self._whole_labs() or self._wrong_alone()
 
     def _is_right_without(self, names: Collection[str]) -> bool:

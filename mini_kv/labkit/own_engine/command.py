@@ -67,7 +67,7 @@ def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = ST
 
 
 def _problem(args: argparse.Namespace) -> str:
-    """Return what cannot be done as asked; "" if nothing."""
+    """Return the reason why the arguments cannot be used; "" if they can."""
     if args.labs not in ("starter", "solution") and not os.path.isdir(args.labs):
         return f"--labs {shown(args.labs)}: it is neither starter nor solution, and there is no such folder"
     if args.n != 1:
@@ -82,7 +82,7 @@ def _problem(args: argparse.Namespace) -> str:
 
 
 def kind_of_model(engine: "LLMEngine") -> str:
-    """Return what the parts may ask for: a key of `NOT_FOR`."""
+    """Return the kind of model that the parts may need: a key of `NOT_FOR`."""
     groups = engine.kv_cache_manager.kv_cache_config.kv_cache_groups
     is_plain = len(groups) == 1 and isinstance(groups[0].kv_cache_spec, FullAttentionSpec)
     return "one group" if is_plain else "windows"

@@ -66,7 +66,7 @@ class Trial:
             self.logits[request_id].append(row)
 
     def deltas(self) -> "Generator[DeltaOutput, None, None]":
-        """Yield what comes, and end when an error does."""
+        """Yield the outputs of the steps, and end at an error."""
         while self._stream is not None:
             try:
                 with time_limit(self.limit):

@@ -151,7 +151,7 @@ def _blocks_in(gib: float, memory: Memory | None) -> int:
 
 
 def report(curve: Curve, num_blocks: int | None, memory: Memory | None) -> list[str]:
-    """Return what there is to say, sentences first."""
+    """Return the lines of the report, sentences first."""
     all_of_it, knee = curve.at(curve.largest), curve.at(curve.knee())
     size = _sizes_in_words(memory)
     lines = [

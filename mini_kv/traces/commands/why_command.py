@@ -114,7 +114,7 @@ class Hits:
 
 
 def hits_of(blocks: Blocks, num_tokens: int, retention_interval: int = 0) -> Hits:
-    """Return what prompts of this length find, as mini_kv's own cache manager answers."""
+    """Return the hits of prompts of this length in mini_kv's own cache manager."""
     drops = blocks.unit if blocks.flags.num_speculative_tokens else 0
     setup = Setup(blocks.groups, retention=None if drops else retention_interval)
 
@@ -202,7 +202,7 @@ def _because_of_states(blocks: Blocks) -> list[str]:
 
 
 def table(blocks: Blocks, rows: Sequence[Hits]) -> list[str]:
-    """Return what prompts of the given lengths find, a line each."""
+    """Return the hits of prompts of the given lengths, one line each."""
     if not rows:
         return []
     lines = ["", f"{'tokens':>10} {'same prompt':>14} {'2nd to share':>14} {'3rd to share':>14}"]

@@ -218,7 +218,7 @@ def _without_billing(text: str) -> str:
 
 
 def _assistant(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what only the assistant's messages have: calls of tools, and reasoning under each of its names."""
+    """Return the fields of an assistant's message alone: tool calls, and reasoning under each of its names."""
     found: dict[str, Any] = {}
     calls = value.get("tool_calls")
     if calls is not None and not isinstance(calls, list):

@@ -109,7 +109,7 @@ Line = TypeVar("Line", bound=Arrives)
 def read_lines(
     path: str | os.PathLike[str], parse: Callable[[bytes], Line | None], max_line_bytes: int = MAX_LINE_BYTES
 ) -> list[Line]:
-    """Return what `parse` makes of each line, at least one request in all. See `read_trace`.
+    """Return the results of `parse` for all lines, at least one request. See `read_trace`.
 
     `parse` returns `None` for a line that is no request, and raises `ValueError`, saying what is wrong with one.
     """

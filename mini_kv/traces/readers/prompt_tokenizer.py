@@ -90,7 +90,7 @@ def _continued(render: Callable[..., str], chat: Chat) -> str:
 
 
 def load_template(tokenizer: Path, *, has_tools: bool) -> Callable[..., str]:
-    """Return what makes a text of messages, and of what else the template uses, by name.
+    """Return a function that renders messages, and the other variables of the template by name, to a text.
 
     Of several templates `has_tools` picks the one for requests with tools. Raises `ConfigError` if there is no template
     that works.
@@ -179,6 +179,6 @@ def library(name: str) -> Any:
 
 
 def in_a_line(error: Exception) -> str:
-    """Return what an error says, without line breaks, cut to a readable length."""
+    """Return an error's message without line breaks, cut to a readable length."""
     text = " ".join(f"{error}".split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."

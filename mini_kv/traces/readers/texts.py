@@ -29,7 +29,7 @@ class Encoder(Protocol):
 
 
 def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
-    """Return what parses a line; raises `ConfigError` if there is no encoder."""
+    """Return a parser of lines. Raises `ConfigError` if there is no encoder."""
     if encoder is None:
         raise ConfigError("its prompts are texts, and a cache is asked for tokens: say --tokenizer tokenizer.json")
 
