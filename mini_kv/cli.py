@@ -63,7 +63,7 @@ def _print_any_letter() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status: 0 done, 2 cannot be done as asked, 130 interrupted."""
+    """Run the command line and return the exit status: 0 done, 2 cannot be done as asked, 130 interrupted."""
     if argv is None:
         _print_any_letter()
     words = list(sys.argv[1:] if argv is None else argv)

@@ -40,7 +40,7 @@ class Backend(Protocol):
     """What the module of a backend defines."""
 
     def obstacle(self, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-        """Return why the backend cannot do the call, in words; `None` if it can."""
+        """Return why the backend cannot do the call, in words, or `None` if it can."""
 
     def attend(
         self, query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
@@ -141,7 +141,7 @@ def choose_backend(query: Tensor, kv_cache: PagedKVCache, options: AttentionOpti
 
 
 def obstacle(name: str, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-    """Return why the backend cannot do the call, in words; `None` if it can."""
+    """Return why the backend cannot do the call, in words, or `None` if it can."""
     if name not in MODULES:
         return f"there is no such backend; there are {', '.join(MODULES)}"
     if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:

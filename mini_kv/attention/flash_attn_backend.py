@@ -12,7 +12,7 @@ from mini_kv.attention.options import AttentionOptions
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-    """Return why flash-attn cannot do the call, in words; `None` if it can."""
+    """Return why flash-attn cannot do the call, in words, or `None` if it can."""
     if query.device.type != "cuda":
         return f"the tensors are on {query.device}"
     if kv_cache.block_size % 256 != 0:

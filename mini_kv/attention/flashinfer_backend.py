@@ -20,7 +20,7 @@ WORKSPACE_BYTES = 128 * 2**20
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-    """Return why FlashInfer cannot do the call, in words; `None` if it can."""
+    """Return why FlashInfer cannot do the call, in words, or `None` if it can."""
     if query.device.type != "cuda":
         return f"the tensors are on {query.device}"
     if kv_cache.num_planes == 1:

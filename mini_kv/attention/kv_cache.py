@@ -24,7 +24,7 @@ _CACHE_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, to
 
 @dataclass(frozen=True, slots=True)
 class PagedKVCache:
-    """One layer's keys and values in blocks; see `mini_kv.attention.quantized` for the meaning of the scales."""
+    """One layer's keys and values in blocks. See `mini_kv.attention.quantized` for the meaning of the scales."""
 
     data: Tensor
     """`[num_blocks, num_planes, block_size, num_kv_heads, head_size]`, logically.

@@ -24,7 +24,7 @@ class AttentionMetadata:
     """
 
     slot_mapping: Tensor
-    """`[num_tokens]`, int64: where each new key and value goes; -1: nowhere."""
+    """`[num_tokens]`, int64: where each new key and value goes. -1: nowhere."""
     block_tables: Tensor
     """`[num_reqs, max_num_blocks]`, int32; what lies behind a request's last block is never read."""
     seq_lens: Tensor

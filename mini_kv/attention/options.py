@@ -18,7 +18,7 @@ class AttentionOptions:
     """
 
     scale: float | None = None
-    """Factor of the scores; `None`: one over the square root of the head size."""
+    """Factor of the scores. `None`: one over the square root of the head size."""
     sliding_window: int | None = None
     chunk_size: int | None = None
     """Chunked local attention, as in Llama 4."""
@@ -27,7 +27,7 @@ class AttentionOptions:
     sinks: Tensor | None = None
     """`[num_heads]`: a score that takes part in each softmax and stands for no token, as in GPT-OSS."""
     decay: Tensor | None = None
-    """`[num_heads]`: no attention to tokens, but to a state that fades by this factor at each; see `linear`."""
+    """`[num_heads]`: no attention to tokens, but to a state that fades by this factor at each. See `linear`."""
 
     def __post_init__(self) -> None:
         for name in ("sliding_window", "chunk_size"):

@@ -293,7 +293,7 @@ def _hidden(positions: range, first: int, options: AttentionOptions) -> Tensor:
 
 
 def _combine(outs: Sequence[Tensor] | Tensor, lses: Sequence[Tensor] | Tensor) -> _Part:
-    """Return attention over the union of disjoint sets of keys; see `merge`. A query's first set is not empty."""
+    """Return attention over the union of disjoint sets of keys. See `merge`. A query's first set is not empty."""
     if len(outs) == 1:
         return outs[0], lses[0]
     lse = torch.stack(tuple(lses))

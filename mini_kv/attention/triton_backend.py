@@ -31,7 +31,7 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-    """Return why the kernels cannot do the call, in words; `None` if they can."""
+    """Return why the kernels cannot do the call, in words, or `None` if they can."""
     if query.device.type != "cuda" and not IS_INTERPRETED:
         return f"the tensors are on {query.device}; without a GPU set TRITON_INTERPRET=1 before Python starts"
     if torch.float64 in (query.dtype, kv_cache.data.dtype):
@@ -48,7 +48,7 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
 
 
 def obstacle_of_gpu(query: Tensor, kv_cache: PagedKVCache, capability: Capability) -> str | None:
-    """Return why a GPU of this compute capability cannot do the call, in words; `None` if it can."""
+    """Return why a GPU of this compute capability cannot do the call, in words, or `None` if it can."""
     if capability < (8, 0):
         return f"the kernels are made for compute capability 8.0 and later; this GPU has {version_text(capability)}"
     if kv_cache.data.dtype == torch.float8_e4m3fn and capability < (8, 9):
@@ -203,7 +203,7 @@ def compute_dtype(dtype: torch.dtype) -> tl.dtype:
 
 
 def write_kv_triton(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
-    """Write each token's key and value to its slot, in whatever form the cache keeps them; see `write_kv`.
+    """Write each token's key and value to its slot, in whatever form the cache keeps them. See `write_kv`.
 
     Numbers become fp8 before the kernel, by torch: compute capability 8.0 cannot, and the interpreter rounds wrongly.
     """

@@ -58,7 +58,7 @@ class Plan:
 
 
 def max_rows(call: Call, capability: Capability) -> int:
-    """Return the most rows that a program can have without running out of registers; 0: the call cannot be done.
+    """Return the most rows that a program can have without running out of registers. 0: the call cannot be done.
 
     In float32 there are no tensor cores to hold the operands: each thread keeps whole rows of them in its registers.
     """

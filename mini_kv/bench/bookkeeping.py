@@ -31,7 +31,7 @@ class Target:
     must: float
     goal: float
     versus: str | None = None
-    """The peer whose speed is the unit; `None` if the figure itself must not exceed the values."""
+    """The peer whose speed is the unit, or `None` if the figure itself must not exceed the values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def _blocks_a_request() -> int:
 
 
 def _step_us(step: Callable[[int], None], num_requests: int, sizes: Sizes, rng: random.Random) -> float:
-    """Do the steps of a run; return microseconds per request and step."""
+    """Do the steps of a run and return microseconds per request and step."""
     sampled = tokens(rng, sizes.growth_steps)
     watch = Stopwatch()
     watch.start()

@@ -61,7 +61,7 @@ def _traced_bytes() -> int:
 
 
 def _resident_bytes() -> int | None:
-    """Return the memory of this process that is in RAM; `None` where there is no /proc."""
+    """Return the memory of this process that is in RAM, or `None` where there is no /proc."""
     try:
         statm = Path("/proc/self/statm").read_text(encoding="ascii")
     except OSError:

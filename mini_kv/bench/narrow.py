@@ -71,7 +71,7 @@ def perplexity(model: CausalLM, token_ids: list[int], cache_dtype: str) -> float
 
 
 def first_different_words(prompts: Sequence[list[int]], cache_dtype: str, max_tokens: int) -> list[int | None]:
-    """Return for each prompt which new token, counted from 0, is the first to be another one; `None`: none is."""
+    """Return for each prompt which new token, counted from 0, is the first to be another one. `None`: none is."""
     model, tokenizer = load_model(tiny_folder())
     params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
     said = [

@@ -69,7 +69,7 @@ class Result:
         return {name: median / ours for name, median in others.items() if ours}
 
     def verdict(self, target: Target) -> str | None:
-        """Return `goal`, `must` or `missed`, whatever is reached; `None` without the peer that the target names."""
+        """Return `goal`, `must` or `missed`, whatever is reached, or `None` without the peer that the target names."""
         if target.versus is None:
             value = self.spreads[OURS].median
             return "goal" if value <= target.goal else "must" if value <= target.must else "missed"

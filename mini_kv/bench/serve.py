@@ -168,7 +168,7 @@ def _resident(pid: int) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; return 0 if no answer was wrong and no block leaked, else 1."""
+    """Run it and return 0 if no answer was wrong and no block leaked, else 1."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.serve", description=__doc__)
     parser.add_argument("--clients", type=int, default=64, metavar="N", help="(default: 64)")
     parser.add_argument("--seconds", type=float, default=30, metavar="N", help="(default: 30)")
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _soak(args: argparse.Namespace, jobs: Sequence[Job], port: int, pid: int) -> tuple[list[str], bool]:
-    """Let the clients ask; return what there is to say, and whether something was wrong."""
+    """Let the clients ask and return what there is to say, and whether something was wrong."""
     seen, memory = Seen(), [_resident(pid)]
     until = time.perf_counter() + args.seconds
     clients = [asyncio.ensure_future(Client(port, jobs, seen, args.seed + i).run(until)) for i in range(args.clients)]

@@ -150,7 +150,7 @@ def _check_hit_of_group(
 
 
 def _fault_in_hit(manager: SingleTypeKVCacheManager, block: KVCacheBlock, key: bytes | None) -> str | None:
-    """Return the fault of a block of a hit; `None` if there is none.
+    """Return the fault of a block of a hit, or `None` if there is none.
 
     `key` is `b""` where nothing is read, and `None` where the request has no block hash: any block is another's then.
     """

@@ -149,7 +149,7 @@ def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
 
 
 def _wrong_place(block: KVCacheBlock, is_in_queue: bool, tables: Tables) -> str | None:
-    """Return the fault of a block that is in the free queue or is not in it; `None` if there is none."""
+    """Return the fault of a block that is in the free queue or is not in it, or `None` if there is none."""
     if block.is_null:
         return "the null block is in the free queue" if is_in_queue else None
     if block.ref_cnt > 0 and is_in_queue:

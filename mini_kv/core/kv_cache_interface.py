@@ -239,7 +239,7 @@ class KVCacheConfig:
     """All physical blocks, the null block included: one fewer can be handed out."""
     kv_cache_groups: tuple[KVCacheGroupSpec, ...]
     prefix_cache_retention_interval: int | None = None
-    """Tokens from one place to the next where windows and states keep what a hit needs; 0: at the ends of prompts and
+    """Tokens from one place to the next where windows and states keep what a hit needs. 0: at the ends of prompts and
     where requests parted; `None`: everywhere. vLLM's default is 0, which keeps fewer keys and finds fewer hits."""
     num_hash_lookahead_tokens: int = 0
     """For a drafter, in place of the drop: tokens after each block that its hash covers, in every group, 0 or 1. With 1

@@ -112,7 +112,7 @@ def get_packed_kv_cache_groups(specs: Mapping[str, KVCacheSpec]) -> tuple[KVCach
 
 
 def _repeats(layers: Mapping[str, KVCacheSpec]) -> list[tuple[str, ...]]:
-    """Return the layers as repeats of a pattern, one of each page size; nothing if there are more of one size."""
+    """Return the layers as repeats of a pattern, one of each page size, or nothing if there are more of one size."""
     pages: dict[int, list[str]] = {}
     for name, spec in layers.items():
         pages.setdefault(spec.page_size_bytes, []).append(name)

@@ -90,7 +90,7 @@ class Request:
         self.num_cached_tokens: int | None = None
         """The hit of the first admission, in tokens; `None` before it."""
         self.shared_prefix_boundary = 0
-        """End of a prefix that full attention has cached and another group has not; see `KVCacheCoordinator`."""
+        """End of a prefix that full attention has cached and another group has not. See `KVCacheCoordinator`."""
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.mm_features = tuple(mm_features)

@@ -164,7 +164,7 @@ def save_model(folder: Path, model: TinyLlama, tokenizer_json: str, dtype: torch
 
 
 def _windows(config: ModelConfig) -> dict[str, Any]:
-    """Return how a `config.json` says which layers have a window; nothing where none has."""
+    """Return how a `config.json` says which layers have a window, or nothing where none has."""
     if not config.window_layers:
         return {}
     kinds = {has_window: kind for kind, has_window in _SEES.items()}

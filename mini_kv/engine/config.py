@@ -55,15 +55,15 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: str = "auto"
-    """The implementation of attention; see `paged_attention`."""
+    """The implementation of attention. See `paged_attention`."""
     speculative_config: SpeculativeConfig | None = None
-    """How tokens are proposed that a step then checks; `None`: a step brings each request one token."""
+    """How tokens are proposed that a step then checks. `None`: a step brings each request one token."""
     kv_cache_dtype: str = "auto"
     """In which form keys and values are kept: `"auto"`, the model's own; `"int8_per_token_head"` or `"fp8"`, 8 bits."""
     kv_tiers: TierConfig | None = None
-    """Where blocks go that the pool evicts: memory, disk, a server; `None`: nowhere."""
+    """Where blocks go that the pool evicts: memory, disk, a server. `None`: nowhere."""
     debug_poison: bool = False
-    """Whether memory that no request may read is filled with NaN before each step; see `poison`."""
+    """Whether memory that no request may read is filled with NaN before each step. See `poison`."""
     seed: int = 0
     """Seed of the requests that bring none."""
     multi_tenant: bool = False

@@ -39,7 +39,7 @@ class IncrementalDetokenizer:
         self._waiting = ""
 
     def append(self, token_id: int, *, may_stop: bool = True) -> bool:
-        """Take in a token; return whether the text has come to one of its ends, which is then cut off.
+        """Take in a token and return whether the text has come to one of its ends, which is then cut off.
 
         If it may not stop yet, an end that is complete with this token is text like any other.
         """

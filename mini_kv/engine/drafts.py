@@ -60,7 +60,7 @@ class NgramProposer:
         self.config = config
 
     def propose(self, token_ids: Sequence[int], max_drafts: int) -> list[int]:
-        """Return at most `max_drafts` tokens; none if the text's end occurs nowhere else.
+        """Return at most `max_drafts` tokens, or none if the text's end occurs nowhere else.
 
         The longest end counts, and of its places the first. Costs O(prompt_lookup_max * tokens): vLLM finds the same in
         one pass over the text (Knuth, Morris and Pratt), which is quicker and harder to read.

@@ -162,7 +162,7 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace, **parts: Any) -> int:
-    """Write what the model says to each prompt; return the exit status. `parts` go to `LLMEngine`.
+    """Write what the model says to each prompt and return the exit status. `parts` go to `LLMEngine`.
 
     On a terminal the texts and the blocks are drawn after every step; elsewhere only the texts are written.
 
@@ -288,7 +288,7 @@ def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
 
 
 def model_folder(args: argparse.Namespace) -> Path | None:
-    """Return the checkpoint's folder; `None`: the small model."""
+    """Return the checkpoint's folder. `None`: the small model."""
     from mini_kv.engine.checkpoint import tiny_folder
 
     if args.windows and args.model is not None:
@@ -304,7 +304,7 @@ def _speculative_config(num_drafts: int | None) -> "SpeculativeConfig | None":
 
 
 def _tier_config(args: argparse.Namespace) -> "TierConfig | None":
-    """Return the tiers that were asked for; `None`: none."""
+    """Return the tiers that were asked for. `None`: none."""
     from mini_kv.tiers.tier_config import TierConfig
 
     if (args.memory_tier, args.disk_tier, args.server_tier) == (None, None, None):

@@ -96,7 +96,7 @@ class LLM:
         return self.llm_engine.config.scheduler.max_model_len
 
     def get_tokenizer(self) -> "TextTokenizer | None":
-        """Return the tokenizer; `None` if the checkpoint has none, and then prompts are token ids."""
+        """Return the tokenizer, or `None` if the checkpoint has none, and then prompts are token ids."""
         return self.llm_engine.tokenizer
 
     def generate(
@@ -206,7 +206,7 @@ def load(
 
 
 def _dtype(name: str) -> torch.dtype | None:
-    """Return the dtype of that name; `None` for "auto"."""
+    """Return the dtype of that name, or `None` for "auto"."""
     from mini_kv.engine.hf.hf_model import DTYPES
 
     if name == "auto":

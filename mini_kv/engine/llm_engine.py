@@ -115,7 +115,7 @@ class LLMEngine:
                 "speculative_config: a layer keeps states, and wrong drafts cannot be taken back out of them"
             )
         self.proposer = NgramProposer(speculative) if speculative is not None else None
-        """Who guesses tokens; `None`: no one, and a step brings a request one token."""
+        """Who guesses tokens. `None`: no one, and a step brings a request one token."""
         self.stats = EngineStats()
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
@@ -223,7 +223,7 @@ class LLMEngine:
     # One step.
 
     def step(self) -> list[DeltaOutput]:
-        """Bring every running request one step further; return what is new, in the order of the batch.
+        """Bring every running request one step further and return what is new, in the order of the batch.
 
         Any exception, Ctrl-C too, is raised, and the engine can be used on. If it was raised while the step was
         planned, no request is aborted, and all are computed again: see `Scheduler.recover`. If it was raised later,
@@ -318,7 +318,7 @@ class LLMEngine:
         return list(chosen.values())
 
     def _begin_sample(self, sample: SampleState, token_id: int) -> str | None:
-        """Let a further sample go on from the prompt with its own first token; return the reason if it ends there.
+        """Let a further sample go on from the prompt with its own first token and return the reason if it ends there.
 
         On the first sample's blocks, if that one still runs and there is room beside it; else it waits its turn.
         """

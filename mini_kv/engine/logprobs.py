@@ -27,7 +27,7 @@ class Logprob:
     rank: int
     """1: the likeliest. Of the chosen one, if it is not among those asked for: how many are at least as likely."""
     decoded_token: str | None
-    """What it spells, U+FFFD where that is part of a character; `None` without a tokenizer."""
+    """What it spells, U+FFFD where that is part of a character, or `None` without a tokenizer."""
 
 
 LogprobsOnePosition = dict[int, Logprob]

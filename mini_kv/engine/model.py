@@ -52,7 +52,7 @@ class ModelConfig:
             raise ConfigError(f"layers {list(self.window_layers)} have a window, but sliding_window says no size")
 
     def window_of(self, layer: int) -> int | None:
-        """Return how many tokens one layer sees; `None`: all."""
+        """Return how many tokens one layer sees. `None`: all."""
         return self.sliding_window if layer in self.window_layers else None
 
 

@@ -142,7 +142,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
-        """Compute one step; return logits, `[n, vocab_size]`, and the request of each row: see `Batch`.
+        """Compute one step and return logits, `[n, vocab_size]`, and the request of each row: see `Batch`.
 
         Changes the KV memory, the tables, and what is remembered of the requests. The caller chooses the tokens and
         tells them to `append_token_ids`.

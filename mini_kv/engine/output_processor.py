@@ -27,7 +27,7 @@ class DeltaOutput:
     logprobs: LogprobsOnePosition | None = None
     """Of the new token, if the request asked for them."""
     num_cached_tokens: int | None = None
-    """Of the request's prompt; see `RequestOutput`."""
+    """Of the request's prompt. See `RequestOutput`."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     """`"stop"`: a token or a text that ends it. `"length"`: no more tokens were asked for, or none fit."""
     logprobs: list[LogprobsOnePosition] | None = None
-    """Of each of `token_ids`; `None` if the request did not ask for them."""
+    """Of each of `token_ids`, or `None` if the request did not ask for them."""
     cumulative_logprob: float | None = None
     """The sum of the chosen tokens' log probabilities: the logarithm of how likely the whole text was."""
 
@@ -65,9 +65,9 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int | None = None
-    """Tokens of the prompt that were found in the cache; `None`: the engine does not tell (`multi_tenant`)."""
+    """Tokens of the prompt that were found in the cache. `None`: the engine does not tell (`multi_tenant`)."""
     prompt: str | None = None
-    """The prompt as text; `None` if it came as token ids."""
+    """The prompt as text, or `None` if it came as token ids."""
 
     @property
     def finished(self) -> bool:
@@ -87,7 +87,7 @@ class RequestState:
     priority: int
     cache_salt: str | None
     num_cached_tokens: int | None = None
-    """Tokens of the prompt that were found in the cache when it was first admitted; `None`: not yet, or not to tell."""
+    """Tokens of the prompt that were found in the cache when it was first admitted. `None`: not yet, or not to tell."""
     prompt: str | None = None
     all_stop_token_ids: frozenset[int] = frozenset()
     """Those in `stop_token_ids`, and what ends the model's texts even if this request goes on after it."""

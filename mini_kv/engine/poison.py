@@ -85,6 +85,6 @@ def check_logits(request_ids: list[str], logits: Tensor) -> None:
 
 
 def _first_bad_row(x: Tensor) -> int | None:
-    """Return the first row, of `[rows, n]`, in which something is NaN or infinite; `None`: there is none."""
+    """Return the first row, of `[rows, n]`, in which something is NaN or infinite. `None`: there is none."""
     bad = (~x.isfinite().all(dim=1)).nonzero()
     return int(bad[0]) if len(bad) else None

@@ -30,7 +30,7 @@ class SamplingParams:
     max_tokens: int = 16
     """Output tokens after which it ends, with reason "length"."""
     temperature: float = 1.0
-    """Divisor of the logits; 0: always the most likely token."""
+    """Divisor of the logits. 0: always the most likely token."""
     top_k: int = 0
     """Sample from the k most likely tokens; 0 disables."""
     top_p: float = 1.0

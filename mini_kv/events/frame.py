@@ -16,7 +16,7 @@ class BlockView:
     block_id: int
     ref_cnt: int = 0
     block_hash: str | None = None
-    """The key in hex; `None` if the block cannot be found by its content."""
+    """The key in hex, or `None` if the block cannot be found by its content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,11 @@ class Life:
     block_id: int
     born: float
     block_hash: str | None = None
-    """The key in hex, also after its eviction; `None` if it got none, or lost it while a request held it."""
+    """The key in hex, also after its eviction, or `None` if it got none, or lost it while a request held it."""
     found: list[float] = field(default_factory=list)
     """When a request found it: shared it, or revived it."""
     ended: float | None = None
-    """When it was evicted, or freed without a key; `None`: it is still there."""
+    """When it was evicted, or freed without a key. `None`: it is still there."""
 
     @property
     def lifetime(self) -> float | None:

@@ -99,7 +99,7 @@ class Strip:
     num_found: int
     """How many of these blocks its last lookup found."""
     differs_at: int | None
-    """Number of the first word that differs from every prompt that came before; `None` if no word does."""
+    """Number of the first word that differs from every prompt that came before, or `None` if no word does."""
     differs_from: str
     """The request whose prompt is the same up to there; empty if no word differs."""
 

@@ -111,7 +111,7 @@ SHORTFALLS = {
     "refused": "A request was refused",
     "twins": "Blocks whose block hash another block has, too",
 }
-"""What a puzzle measures, in words, by the measure's name; see `predict.MEASURES`."""
+"""What a puzzle measures, in words, by the measure's name. See `predict.MEASURES`."""
 
 
 def shortfall(measure: str, is_now: Answer, wanted: Answer) -> str:

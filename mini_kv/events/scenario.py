@@ -115,7 +115,7 @@ class Scenario:
     groups: tuple[str, ...] = ("full",)
     """The kinds of layers, as `parse_group` reads them."""
     limits: SchedulerConfig | None = None
-    """Limits of the scheduler that decides who runs; `None`: the steps themselves do."""
+    """Limits of the scheduler that decides who runs. `None`: the steps themselves do."""
     words: tuple[str, ...] = ()
     """The word that each token stands for; empty if the steps give tokens and no text."""
     lang: str = "en"
@@ -140,7 +140,7 @@ class PlayedStep:
     waiting: tuple[Request, ...] | None = None
     """The requests that wait after the step, in the order in which they will be served; `None` without a scheduler."""
     words: dict[int, list[str]] | None = None
-    """The words in each block that a request holds, by block id; `None` if the scenario has no text."""
+    """The words in each block that a request holds, by block id, or `None` if the scenario has no text."""
 
     @property
     def lines(self) -> list[str]:
@@ -408,7 +408,7 @@ class ScenarioPlayer:
         return num_hits
 
     def _lookup(self, step: Step) -> int:
-        """Ask what a prompt would find; return it in tokens. Nothing changes."""
+        """Ask what a prompt would find and return it in tokens. Nothing changes."""
         request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
         return self.kv.get_computed_blocks(request)[1]
 

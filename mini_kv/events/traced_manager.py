@@ -33,7 +33,7 @@ class Span:
     result: Value = None
     """Tokens hit, blocks allocated (`None`: refused), whether reset: whatever the call answers, as plain data."""
     found: list[int] | None = None
-    """Ids of the blocks that a lookup found, all groups in a row; `None` if it found none."""
+    """Ids of the blocks that a lookup found, all groups in a row, or `None` if it found none."""
     edges: list[Edge] = field(default_factory=list)
     error: str | None = None
     """Class name of the exception, if the call raised one."""

@@ -53,7 +53,7 @@ class Mutant:
     old: str
     new: str
     module: str | None = None
-    """Module of the engine; `None` for the lab's solution."""
+    """Module of the engine, or `None` for the lab's solution."""
     function: str | None = None
     """The function whose tests are to show it; needed if the text stands in another, or in none and not all may."""
     ask: str = ""
@@ -107,7 +107,7 @@ def load_mutants(lab: Lab) -> list[Mutant]:
 
 
 def audit_lab(folder: Path, *, write: bool = False) -> Audit:
-    """Run everything; return what was found. Costs 0.2 to 3 s of CPU per mutant, 5 s where kernels are interpreted.
+    """Run everything and return what was found. Costs 0.2 to 3 s of CPU per mutant, 5 s where kernels are interpreted.
 
     `write` stores the pristine starter and the fingerprints, which are otherwise compared with what is stored.
     """
@@ -270,7 +270,7 @@ def run_text(lab: Lab, name: str, text: str, tests: Collection[str] | None = Non
 
 
 def _changed_function(lab: Lab, mutant: Mutant) -> str | None:
-    """Return the function whose tests are to show the mutant; `None`: all that fail, as if a helper is wrong."""
+    """Return the function whose tests are to show the mutant. `None`: all that fail, as if a helper is wrong."""
     solution = (lab.solutions / "solution.py").read_text(encoding="utf-8")
     start = solution.index(mutant.old) + len(mutant.old) - len(mutant.old.lstrip())
     line = solution.count("\n", 0, start) + 1

@@ -18,7 +18,7 @@ class Course:
     address: str = ""
     """Of the repository."""
     site: str = ""
-    """Of the book; "": where GitHub Pages puts it."""
+    """Of the book. "": where GitHub Pages puts it."""
     language: str = "en"
     notes: str = ""
     hidden: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ WIDTH = 100
 
 
 def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTest | None, source: str) -> str | None:
-    """Return the failure as text; `None` if the error comes from neither the learner's code nor the cache.
+    """Return the failure as text, or `None` if the error comes from neither the learner's code nor the cache.
 
     Args:
         error: what the test raised.
@@ -76,7 +76,7 @@ def describe_break_down(error: BaseException, result: LabResult) -> str:
 
 
 def _why(error: BaseException, why: str) -> str:
-    """Return the reason to show: the failure's own, else the test's; none for code that broke down."""
+    """Return the reason to show: the failure's own, else the test's, or none for code that broke down."""
     if isinstance(error, LabFailure):
         return error.why or why
     return why if isinstance(error, KVCacheError) else ""

@@ -112,7 +112,7 @@ class LabUnderTest:
         self.notes: list[Note] = []
         """What this test said and compared, in this order: with the calls of its cache, its story."""
         self.charged = ""
-        """The function that a failure is charged to; "": the one that the test is about."""
+        """The function that a failure is charged to. "": the one that the test is about."""
         self.drawing: Callable[[], Frame] | None = None
         """Gives the state that a failure shows."""
         self.cards: Sequence[Card] = ()
@@ -267,7 +267,7 @@ class LabUnderTest:
     def fail(
         self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None
     ) -> NoReturn:
-        """Say what is wrong, with lines to be drawn if there are any; raises `LabFailure`, which has all of these."""
+        """Say what is wrong, with lines to be drawn if there are any. Raises `LabFailure`, which has all of these."""
         raise LabFailure(what, want, got, why, picture, seen)
 
 

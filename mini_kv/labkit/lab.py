@@ -98,7 +98,7 @@ class Lab:
     """A question to go on thinking about, asked after full marks."""
     functions: tuple[LabFunction, ...]
     engine: str | None
-    """Module of the engine that has the same functions; `None` if none has."""
+    """Module of the engine that has the same functions, or `None` if none has."""
     parts: tuple[LabPart, ...] = ()
     """The lab's classes and functions that the engine can use in place of its own."""
 
@@ -125,7 +125,7 @@ class Lab:
 
     @property
     def missing(self) -> str | None:
-        """What the lab needs and this machine lacks, and how to get it; `None` if everything is there."""
+        """What the lab needs and this machine lacks, and how to get it, or `None` if everything is there."""
         missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
         if not missing:
             return None
@@ -145,7 +145,7 @@ class Lab:
         return Path(__file__).parent / "starters" / f"{self.lab_id}.txt"
 
     def lacking(self) -> list[str]:
-        """Return the functions to write whose names are nowhere in the learner's file; none if it cannot be read."""
+        """Return the functions to write whose names are nowhere in the learner's file, or none if it cannot be read."""
         try:
             text = self.starter.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

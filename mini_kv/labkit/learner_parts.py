@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class OwnParts:
-    """A learner's classes and functions by place; `None`: the engine's own stands there."""
+    """A learner's classes and functions by place. `None`: the engine's own stands there."""
 
     queue: Any = None
     """The pool's free queue, made of the free blocks."""

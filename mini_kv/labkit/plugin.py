@@ -46,7 +46,7 @@ RESULTS = pytest.StashKey[dict[str, LabResult]]()
 IMPLEMENTATIONS = pytest.StashKey[dict[str, Implementation]]()
 FIXTURE = pytest.StashKey[LabUnderTest]()
 LOADED = pytest.StashKey[dict[str, ModuleType | None]]()
-"""Module by source; `None` if loading it was tried and failed."""
+"""Module by source, or `None` if loading it was tried and failed."""
 ENGINE_BUG = pytest.StashKey[Mapping[str, Any]]()
 """What the audit puts in place of the engine's classes and functions, by name."""
 NOTES = pytest.StashKey[list[str]]()

@@ -11,7 +11,7 @@ from mini_kv.labkit.fixture import LabFailure, same
 
 
 class RememberingWorker:
-    """Computes the steps of `mini_kv.events.step_loop.run_step`; raises `LabFailure` for one that cannot be right."""
+    """Computes the steps of `mini_kv.events.step_loop.run_step`. Raises `LabFailure` for one that cannot be right."""
 
     def __init__(self, block_size: int, next_token: Callable[[Sequence[int]], int]) -> None:
         """Start with empty slots.

@@ -38,7 +38,7 @@ class SmallTree:
         return dict(sorted(found.items()))
 
     def faults(self) -> list[str]:
-        """Return the faults in the form of the tree (runs, ids, names of children); nothing if it is a tree."""
+        """Return the faults in the form of the tree (runs, ids, names of children), or nothing if it is a tree."""
         found, waiting = [], [(child, key) for key, child in self.root.children.items()]
         if self.root.run or self.root.block_ids:
             found.append("the root has a run")

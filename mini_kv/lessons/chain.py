@@ -55,7 +55,7 @@ class NamedBlock:
 
     text: str
     name: str | None
-    """Its block hash in hex; `None` for a block that is not full."""
+    """Its block hash in hex, or `None` for a block that is not full."""
     shared: bool
     """Whether the other prompt has a block with this hash."""
 

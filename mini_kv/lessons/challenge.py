@@ -82,7 +82,7 @@ def nothing_spared(run: Any) -> bool:
 
 
 def _longest_common_beginning(sequences: Sequence[Sequence[object]]) -> int:
-    """Return how long the longest beginning is that two of them have in common; 0 if there is one alone."""
+    """Return how long the longest beginning is that two of them have in common, or 0 if there is one alone."""
     longest = 0
     for first, second in combinations(sequences, 2):
         same = [a == b for a, b in zip(first, second, strict=False)]

@@ -73,7 +73,7 @@ class OverlapGroup:
 
     @property
     def hit_share(self) -> float:
-        """Hits as a share of the tokens, 0.0 to 1.0; 0 without tokens."""
+        """Hits as a share of the tokens, 0.0 to 1.0, or 0 without tokens."""
         return self.num_hit_tokens / self.num_tokens if self.num_tokens else 0.0
 
     @property

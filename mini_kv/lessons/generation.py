@@ -45,7 +45,7 @@ TEXTS = (
 
 
 def scenario_prompt(tokens: Sequence[int]) -> list[int]:
-    """Return the ids of the tokens that a scenario's numbers stand for; see `TEXTS`."""
+    """Return the ids of the tokens that a scenario's numbers stand for. See `TEXTS`."""
     _, tokenizer = tiny()
     texts = [tokenizer.encode(text) for text in TEXTS]
     return [texts[token // 100][token % 100] for token in tokens]

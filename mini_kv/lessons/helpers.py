@@ -34,7 +34,7 @@ def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[i
 
 
 def _num_blocks_to_allocate(kv: KVCacheManager, requests: Sequence[Request]) -> int | None:
-    """Return how many free blocks the requests need together; `None` if one of them is refused at any number."""
+    """Return how many free blocks the requests need together, or `None` if one of them is refused at any number."""
     num_needed = 0
     revived: set[KVCacheBlock] = set()
     for request in requests:

@@ -195,7 +195,7 @@ Held = tuple[dict[int, tuple[str, int]], int, int]
 
 
 def _held_after_each_step(arrivals: Sequence[Arrival], num_slots: int, block_size: int) -> list[Held]:
-    """Serve these requests in a memory of that many slots; return what is held after each step."""
+    """Serve these requests in a memory of that many slots and return what is held after each step."""
     kv = KVCacheManager.for_full_attention(1 + num_slots // block_size, block_size, enable_caching=False)
     scheduler = Scheduler(kv)
     told: list[Held] = []
@@ -424,7 +424,7 @@ def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
 
 
 def _tables_after_each_token(num_tokens: int, block_size: int, window: int) -> list[tuple[tuple[int, ...], ...]]:
-    """Compute a text token by token; return the tables of full attention and of a window, by block id, 0 for null.
+    """Compute a text token by token and return the tables of full attention and of a window, by block id, 0 for null.
 
     They are taken when the next token has its slot, so that what this one read last is already given back.
     """

@@ -201,7 +201,7 @@ def second_uses(case: Case) -> Counter[str]:
 
 
 def debugged(name: str, seed: int = 0) -> Lines:
-    """Serve the same with a manager that checks itself after every call; return what it says, "" if nothing."""
+    """Serve the same with a manager that checks itself after every call and return what it says, "" if nothing."""
     fault = SERVERS[name]
     manager = KVCacheManager(KVCacheConfig(fault.num_blocks, _GROUPS), parts=fault.parts)
     kv = DebugKVCacheManager(manager)

@@ -116,7 +116,7 @@ class Carried:
     total: float
     """The sum of the exponentials so far, each of score minus `largest`."""
     shares: list[float]
-    """Share of each block of the row in the result so far, 0.0 to 1.0; 0 for blocks to come."""
+    """Share of each block of the row in the result so far, 0.0 to 1.0, or 0 for blocks to come."""
 
 
 def follow_blocks(scores: Sequence[float], block_size: int) -> list[Carried]:

@@ -95,7 +95,7 @@ class SecondHome:
         return [self._letters(block)[-1:]] * _BLOCK_SIZE if block.block_hash else ["."]
 
     def _run(self, output: SchedulerOutput, words: str) -> str:
-        """Do what a worker does; return in words what was moved."""
+        """Do what a worker does and return in words what was moved."""
         metadata = output.kv_connector_metadata
         assert isinstance(metadata, KVConnectorMetadata)
         down = [self.contents[block_id].decode().strip() for _, block_id in metadata.stores]

@@ -85,7 +85,7 @@ def timeline(
     *,
     admission: AdmissionPolicy | None = None,
 ) -> dict[str, list[Moment]]:
-    """Serve these requests until all have ended; return what each did in each step, by its id.
+    """Serve these requests until all have ended and return what each did in each step, by its id.
 
     Args:
         arrivals: in the order in which they come.
@@ -125,7 +125,7 @@ class _Serving:
         run_step(self.scheduler, self._note)
 
     def _note(self, output: SchedulerOutput) -> dict[str, list[int]]:
-        """Note what each request does in this step; return the tokens that it samples."""
+        """Note what each request does in this step and return the tokens that it samples."""
         for name, line in self.lines.items():
             num_tokens = output.num_scheduled_tokens.get(name, 0)
             line.append(Moment(self._doing(name, num_tokens), num_tokens))

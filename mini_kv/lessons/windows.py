@@ -55,7 +55,7 @@ def _cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCach
 def held_while_computing(
     groups: Sequence[str], num_tokens: int, chunk: int, *, num_more: int = 0, block_size: int = 16
 ) -> list[Held]:
-    """Compute a prompt in steps of at most `chunk` tokens; return what is held in each, one entry per step.
+    """Compute a prompt in steps of at most `chunk` tokens and return what is held in each, one entry per step.
 
     Args:
         groups: the kinds of layers.

@@ -63,7 +63,7 @@ def read_layers(config: "Config") -> list[str]:
 
 
 def _full_every(config: "Config") -> int | None:
-    """Return n if every n-th layer is full attention among windows; `None` if all layers are alike."""
+    """Return n if every n-th layer is full attention among windows, or `None` if all layers are alike."""
     if "full_every" in config.implied:
         return int(config.implied["full_every"])
     pattern = config.get("sliding_window_pattern")

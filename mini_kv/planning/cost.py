@@ -130,7 +130,7 @@ def largest_batch(model: Served, card: Card, context: int) -> int:
 
 
 def tokens_per_second(model: Served, card: Card, batch: int, context: int) -> float:
-    """Return the most tokens per second that the card can generate in all; NaN if the batch does not fit."""
+    """Return the most tokens per second that the card can generate in all, or NaN if the batch does not fit."""
     if context and batch > largest_batch(model, card, context):
         return math.nan
     return batch / decode_step(model, card, batch, context).seconds

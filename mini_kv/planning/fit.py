@@ -48,7 +48,7 @@ class Memory:
     """`None`: the caller gave the memory of the cache alone."""
     weights: float = 0
     active_weights: float | None = None
-    """Those that one token uses; `None` if not known."""
+    """Those that one token uses, or `None` if not known."""
 
     @property
     def rest(self) -> float:

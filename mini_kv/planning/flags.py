@@ -24,7 +24,7 @@ class Flags:
     num_speculative_tokens: int = 0
     gdn_prefill_backend: str = "flashinfer"
     card: Card | None = None
-    """The GPU; `None` if not given. It decides the backend above where that is not given."""
+    """The GPU, or `None` if not given. It decides the backend above where that is not given."""
 
     def load(self, name: str) -> tuple[Model, dict[str, KVCacheSpec]]:
         """Return the model of that name or file, and what one card keeps of each layer. Errors: `load_model`'s."""

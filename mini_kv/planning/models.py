@@ -35,7 +35,7 @@ class Model:
     title: str
     source: str
     max_model_len: int | None
-    """Tokens of the longest request; `None` if a config.json does not say it."""
+    """Tokens of the longest request, or `None` if a config.json does not say it."""
     kv_cache_spec: dict[str, KVCacheSpec]
     """Shape of each layer that owns KV, by a name such as `window.3`, in the model's order."""
     kv_sharing: dict[str, str]
@@ -45,9 +45,9 @@ class Model:
     num_parameters: float | None = None
     """Those that one token uses: of a mixture of experts fewer than there are."""
     weight_bytes: float | None = None
-    """Bytes of all weights, on all cards together; `None` if nothing says it."""
+    """Bytes of all weights, on all cards together, or `None` if nothing says it."""
     active_share: float | None = None
-    """Share of the weights that one token uses, 0.0 to 1.0; `None` if nothing says it."""
+    """Share of the weights that one token uses, 0.0 to 1.0, or `None` if nothing says it."""
 
 
 def model_names() -> list[str]:

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; return 0, or 2 with one line on stderr if no plan is possible."""
+    """Print the plan and return 0, or 2 with one line on stderr if no plan is possible."""
     try:
         fit = plan(args)
         lines = _plan_lines(fit, lines_of_cut(args.model, fit.flags))
@@ -146,7 +146,7 @@ def _memory(args: argparse.Namespace, model: Model, flags: Flags) -> Memory:
 
 
 def lines_of_cut(name: str, flags: Flags) -> list[str]:
-    """Return the effect of a cut over cards on keys and values; nothing for one card."""
+    """Return the effect of a cut over cards on keys and values, or nothing for one card."""
     size = flags.tensor_parallel_size
     if size == 1:
         return []
@@ -248,7 +248,7 @@ def _limit(fit: Fit) -> list[str]:
 
 
 def _bar(memory: Memory, cards: int) -> list[str]:
-    """Return a bar of what a GPU's memory is used for, and its key; nothing if the GPU is not known."""
+    """Return a bar of what a GPU's memory is used for, and its key, or nothing if the GPU is not known."""
     if memory.card is None:
         return []
     weights, kv = (round(BAR * part / memory.card.memory) for part in (memory.weights, memory.kv))

@@ -19,7 +19,7 @@ from mini_kv.core.kv_cache_interface import MambaSpec
 
 Shapes = tuple[tuple[int, ...], ...]
 GDN_PREFILL_BACKENDS = {"flashinfer": 64, "triton": None}
-"""Tokens from one place to the next where a prefill's kernel can export a state; `None`: nowhere. vLLM takes
+"""Tokens from one place to the next where a prefill's kernel can export a state. `None`: nowhere. vLLM takes
 FlashInfer's kernel on Hopper and Blackwell, Triton's elsewhere."""
 
 

@@ -64,7 +64,7 @@ class Answer:
         }
 
     def chunk(self, place: int, delta: DeltaOutput) -> Json | None:
-        """Return a chunk of a stream; `None` if there is nothing to say yet."""
+        """Return a chunk of a stream, or `None` if there is nothing to say yet."""
         if not (delta.new_text or delta.finish_reason or delta.logprobs):
             return None
         logprobs = None if delta.logprobs is None else self._logprobs([delta.logprobs], self._num_chars[place])

@@ -48,7 +48,7 @@ class Service:
     metrics: Metrics
     tenants: Tenants = field(default_factory=Tenants)
     page: LivePage | None = None
-    """What / shows; `None`: nothing."""
+    """What / shows. `None`: nothing."""
     max_body_bytes: int = 1 << 20
     grace_s: float = 30.0
     """Seconds that requests under way have when the server is to end."""
@@ -188,7 +188,7 @@ class Service:
         return JSONResponse(answer.whole()) if done else Response(status_code=499)  # its client has left
 
     async def _all_of(self, answer: Answer) -> bool:
-        """Wait for the whole answer; return `True`. Raises `RequestError` if it cannot be had."""
+        """Wait for the whole answer and return `True`. Raises `RequestError` if it cannot be had."""
         while answer.num_open:
             for delta in await answer.mailbox.fetch():
                 answer.take(delta)

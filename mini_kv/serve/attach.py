@@ -59,13 +59,13 @@ class Subscriber:
             raise
 
     def hear(self, timeout_s: float) -> list[bytes] | None:
-        """Return the frames of the next message; `None` if none came in time."""
+        """Return the frames of the next message, or `None` if none came in time."""
         if not self._heard.poll(int(1000 * timeout_s)):
             return None
         return self._heard.recv_multipart()
 
     def replay(self, first: int) -> list[tuple[bytes, bytes]] | None:
-        """Return number and batch, as frames, of all that is kept from a number on; `None` if there is no answer."""
+        """Return number and batch, as frames, of all that is kept from a number on, or `None` if there is no answer."""
         if self._replay_endpoint is None or time.monotonic() < self._ask_again:
             return None
         found: list[tuple[bytes, bytes]] = []

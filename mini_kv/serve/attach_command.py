@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw until the end; return 0, or 2 with a sentence on stderr if there is nothing to listen to."""
+    """Draw until the end and return 0, or 2 with a sentence on stderr if there is nothing to listen to."""
     try:
         if args.metrics is not None and not args.metrics.startswith(("http://", "https://")):
             raise ConfigError(f"--metrics {args.metrics!r} is no http address")

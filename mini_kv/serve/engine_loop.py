@@ -114,7 +114,7 @@ class EngineLoop:
         self.max_texts = engine.config.scheduler.max_num_seqs + max_waiting
         self.draining = False
         self.problem: str | None = None
-        """What the last step failed with; `None`: it did not fail."""
+        """What the last step failed with. `None`: it did not fail."""
         self.num_failures = 0
         self._least_step_s, self._watchers = least_step_s, list(watchers)
         self._tickets: dict[str, Ticket] = {}
@@ -181,7 +181,7 @@ class EngineLoop:
             self._wake.notify()
 
     def health(self) -> str | None:
-        """Return the fault: a step that hangs, an error, or the end of the thread; `None` if there is none."""
+        """Return the fault: a step that hangs, an error, or the end of the thread, or `None` if there is none."""
         began = self._step_began
         if began is not None and time.perf_counter() - began > LONGEST_STEP_S:
             return f"a step has not come back for {time.perf_counter() - began:.0f} s"

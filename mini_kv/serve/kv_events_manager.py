@@ -191,7 +191,7 @@ def _ends(request: Request, hash_block_size: int) -> dict[bytes, int]:
 
 
 def _extra_keys(request: Request, start: int, end: int) -> tuple[Any, ...] | None:
-    """Return what decides a block's KV beside its tokens, in vLLM's order and without our tags; `None`: nothing.
+    """Return what decides a block's KV beside its tokens, in vLLM's order and without our tags. `None`: nothing.
 
     Source: vLLM `to_event_extra_keys` (v1/core/kv_cache_utils.py).
     """

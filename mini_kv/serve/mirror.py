@@ -123,7 +123,7 @@ class Mirror:
 
 Message = tuple[int, KVEventBatch]
 Replay = Callable[[int], Iterable[tuple[bytes, bytes]] | None]
-"""Returns the second and third frames of the batches from a number on that are still kept; `None`: no answer."""
+"""Returns the second and third frames of the batches from a number on that are still kept. `None`: no answer."""
 
 
 @dataclass(slots=True)
@@ -197,7 +197,7 @@ class Follower:
         self.next_number = number
 
     def _ask(self) -> list[Message]:
-        """Return what is still kept from the next number on, in order; nothing if there is no answer."""
+        """Return what is still kept from the next number on, in order, or nothing if there is no answer."""
         found = []
         for number_frame, payload in self.replay(self.next_number) or ():
             try:

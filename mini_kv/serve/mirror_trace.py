@@ -88,7 +88,7 @@ class SeenRequests:
         return self._by_last_block.pop(parent)
 
     def _begins(self, time: float, last: Key, lora_name: str | None) -> SeenRequest | None:
-        """Return a new request, with all tokens up to its last block; `None` if its beginning is not known."""
+        """Return a new request, with all tokens up to its last block, or `None` if its beginning is not known."""
         chain = self._chain(last)
         if chain is None:
             return None
@@ -99,7 +99,7 @@ class SeenRequests:
         return self.requests[-1]
 
     def _chain(self, key: Key) -> list[Key] | None:
-        """Return the keys from the prompt's beginning to this one; `None` if one is not known, or its tokens."""
+        """Return the keys from the prompt's beginning to this one, or `None` if one is not known, or its tokens."""
         chain: list[Key] = []
         at: Key | None = key
         while at is not None:

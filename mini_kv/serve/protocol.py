@@ -109,7 +109,7 @@ class Fields:
         self._left = dict(data)
 
     def take(self, name: str) -> Any:
-        """Return the value of a field; `None` if it is not there."""
+        """Return the value of a field, or `None` if it is not there."""
         return self._left.pop(name, None)
 
     def flag(self, name: str) -> bool:

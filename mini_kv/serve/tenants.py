@@ -28,7 +28,7 @@ class Tenants:
         return len(self._keys) > 1
 
     def key_of(self, authorization: str | None) -> bytes | None:
-        """Return the key that a request came with; `None` if none is asked for. Raises `RequestError`."""
+        """Return the key that a request came with, or `None` if none is asked for. Raises `RequestError`."""
         if not self._keys:
             return None
         scheme, _, given = (authorization or "").partition(" ")

@@ -125,7 +125,7 @@ class MemoryTier:
             self.num_bytes -= len(envelope)
 
     def _leaving_for(self, num_bytes: int) -> list[bytes] | None:
-        """Return the keys that have to leave before `num_bytes` fit; `None` if that is not possible."""
+        """Return the keys that have to leave before `num_bytes` fit, or `None` if that is not possible."""
         leaving: list[bytes] = []
         excess = self.num_bytes + num_bytes - self.capacity_bytes
         for key, envelope in self._entries.items():

@@ -65,7 +65,7 @@ class RemoteTier:
     """Envelopes by key on a server. Whatever goes wrong there is a miss here, and counted. For one thread."""
 
     def __init__(self, client: Client, *, breaker: Breaker | None = None, seconds_to_live: int | None = None) -> None:
-        """Take a client, which gives up a call at its deadline; see `connect`.
+        """Take a client, which gives up a call at its deadline. See `connect`.
 
         Args:
             client: bytes in, bytes out (`decode_responses=False`).
@@ -108,7 +108,7 @@ class RemoteTier:
         return self._guarded(journey) or []
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Return the result of the call; `None` if it failed or the breaker is open."""
+        """Return the result of the call, or `None` if it failed or the breaker is open."""
         if self.breaker.is_open:
             self.failures["breaker open"] += 1
             return None

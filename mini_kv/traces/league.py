@@ -38,7 +38,7 @@ def league(
     dask: str | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Standing]:
-    """Replay the trace under each policy in a pool of each size; return the standings, by policy and then by size.
+    """Replay the trace under each policy in a pool of each size and return the standings, by policy and then by size.
 
     Args:
         trace: at least one request.

@@ -36,7 +36,7 @@ class Setup:
 
     groups: tuple[KVCacheGroupSpec, ...]
     num_blocks: int | None = None
-    """Size of the pool, the null block included; `None`: nothing is ever evicted."""
+    """Size of the pool, the null block included. `None`: nothing is ever evicted."""
     step: int = 8192
     """Most tokens per step."""
     retention: int | None = None
@@ -63,14 +63,14 @@ class ServedRun:
     """What a run through the scheduler found."""
 
     hits: list[int | None]
-    """Hit tokens of each request when it was first admitted; `None`: refused."""
+    """Hit tokens of each request when it was first admitted. `None`: refused."""
     num_preemptions: int
     tokens_again: int
     """Tokens that preempted requests had computed, or hit, and did not find again when they came back."""
 
 
 def run_prompts(prompts: Sequence[Prompt], setup: Setup) -> list[int | None]:
-    """Return the hit tokens of each request, one at a time; `None`: larger than the pool. Costs O(blocks)."""
+    """Return the hit tokens of each request, one at a time. `None`: larger than the pool. Costs O(blocks)."""
     kv = _manager(prompts, setup)
     hits: list[int | None] = []
     for number, prompt in enumerate(prompts):
@@ -141,7 +141,7 @@ def run_served(prompts: Sequence[Prompt], answers: Sequence[int], setup: Setup, 
 
 
 def _add(scheduler: Scheduler, name: str, prompt: Prompt, answer: int) -> Request | None:
-    """Add a request and return it; `None` if the pool is too small for it."""
+    """Add a request and return it, or `None` if the pool is too small for it."""
     request = Request(name, num_tokens=prompt.num_tokens, block_hashes=prompt.block_hashes)
     max_tokens = max(answer, 1)
     num_slots = prompt.num_tokens + max_tokens - 1

@@ -192,7 +192,7 @@ def _agree_again(mine: tuple[int, ...], theirs: tuple[int, ...], place: int, the
 
 
 def _reordered(mine: tuple[int, ...], theirs: tuple[int, ...]) -> int:
-    """Return how many tokens from here on stand in both in another order; 0 if there is no such stretch.
+    """Return how many tokens from here on stand in both in another order, or 0 if there is no such stretch.
 
     Both must begin with something that the other has later: a new text is in none of them.
     """

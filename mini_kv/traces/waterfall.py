@@ -43,7 +43,7 @@ class Waterfall:
     unlimited: list[int]
     """Hit tokens of each request if nothing is ever evicted."""
     hits: list[int | None]
-    """Hit tokens of each request in the pool, one request at a time; `None`: refused."""
+    """Hit tokens of each request in the pool, one request at a time. `None`: refused."""
     lost: list[LostBlock]
     """Filled for models of one group of full attention."""
     belady: int | None

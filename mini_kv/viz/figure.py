@@ -144,7 +144,7 @@ def fragment(data: Data, film: bool = False, follows: bool = False, choice: str 
 
 
 def _still(data: Data) -> str:
-    """Return the picture of the step that tells most; nothing if the pool is too large, or if no step was made."""
+    """Return the picture of the step that tells most, or nothing if the pool is too large, or if no step was made."""
     if data["num_blocks"] > MOST_BLOCKS or not data["steps"]:
         return ""
     return svg(data, key_step(data), memory=False)

@@ -21,7 +21,7 @@ class State:
     writer: list[str]
     """The request whose step computed what the block holds; empty for none."""
     hue: list[int]
-    """Which beginning a block's content goes back to, from 1; 0: none is known."""
+    """Which beginning a block's content goes back to, from 1. 0: none is known."""
     tables: Tables = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     """The requests, as their rows stand."""

@@ -239,7 +239,7 @@ class _Still:
         return _text(0, y - 13, text, "h")
 
     def _tables(self, state: State, parts: list[str]) -> tuple[dict[int, Place], list[tuple[int, int, int]]]:
-        """Draw the rows; return the cards' places, and the places of blocks that stand apart from their card too."""
+        """Draw the rows and return the cards' places, and the places of blocks that stand apart from their card too."""
         cards: dict[int, Place] = {}
         ghosts: list[tuple[int, int, int]] = []
         y, m = HEAD, self.m

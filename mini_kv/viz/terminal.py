@@ -104,7 +104,7 @@ def _turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: 
 
 
 def _wipe(out: TextIO, text: str) -> str:
-    """Return the codes that take away this text and the line below it; none if they are unknown or cannot reach."""
+    """Return the codes that take away this text and the line below it, or none if they are unknown or cannot reach."""
     lines = text.count("\n") + 1
     if not out.isatty() or os.environ.get("TERM") == "dumb" or lines >= shutil.get_terminal_size().lines:
         return ""

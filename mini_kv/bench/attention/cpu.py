@@ -45,7 +45,7 @@ class Result:
 
     @property
     def over_vllm(self) -> float | None:
-        """Our time divided by that of vLLM's kernel; `None` if that was not measured."""
+        """Our time divided by that of vLLM's kernel, or `None` if that was not measured."""
         return self.ms["paged"].median / self.ms["vllm"].median if "vllm" in self.ms else None
 
     @property

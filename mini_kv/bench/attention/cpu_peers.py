@@ -20,7 +20,7 @@ VARIABLE = "MINI_KV_VLLM_PYTHON"
 
 
 def obstacle() -> str | None:
-    """Return why vLLM's kernel is not measured; `None` if it is, and then it is loaded."""
+    """Return why vLLM's kernel is not measured, or `None` if it is, and then it is loaded."""
     return obstacle_at(os.environ.get(VARIABLE))
 
 

@@ -21,7 +21,7 @@ def tokens(device: str, backend: str) -> list[list[int]]:
 
 
 def main(device: str = "cuda", backends: tuple[str, ...] = ("triton", "torch")) -> int:
-    """Print a line per backend; return 1 if one differs."""
+    """Print a line per backend and return 1 if one differs."""
     expected, status = tokens("cpu", "torch"), 0
     for backend in backends:
         found = tokens(device, backend)

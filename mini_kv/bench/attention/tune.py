@@ -59,7 +59,7 @@ def tune(name: str, shape: Shape, device: str, clock: Clock, most: int | None = 
 
 
 def main() -> int:
-    """Print a table per shape; return 2 where there is no GPU."""
+    """Print a table per shape and return 2 where there is no GPU."""
     if not torch.cuda.is_available():
         print("mini_kv.bench.attention.tune: torch sees no GPU here", file=sys.stderr)
         return 2

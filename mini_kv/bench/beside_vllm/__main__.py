@@ -92,7 +92,7 @@ def save_checkpoint(folder: Path) -> None:
 
 
 def compare_with_server(args: argparse.Namespace, work: Work) -> list[str]:
-    """Ask a running server; return what there is to say. Raises `ConfigError`, `OSError` and `RuntimeError`."""
+    """Ask a running server and return what there is to say. Raises `ConfigError`, `OSError` and `RuntimeError`."""
     subscriber = Subscriber(args.events, args.replay)
     try:
         theirs, _ = live_run(work, ask_at(args.server), subscriber, args.model)

@@ -76,7 +76,7 @@ def compare(work: Work, ours: Run, theirs: Run, gap: Gap) -> list[str]:
 
 
 def _compare_events(ours: Run, theirs: Run) -> list[str]:
-    """Return the first step whose events differ, in two columns; nothing if there is none."""
+    """Return the first step whose events differ, in two columns, or nothing if there is none."""
     renamers = _Renamer(), _Renamer()
     for step in range(max(len(ours.batches), len(theirs.batches))):
         columns = [

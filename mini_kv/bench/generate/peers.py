@@ -113,7 +113,7 @@ def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, T
 
 
 def widest_gap(setup: Setup, prompts: Sequence[list[int]], ours: Tokens, theirs: Tokens) -> float | None:
-    """Return how far apart the two best logits are, at most, where two answers part ways; `None` if none do.
+    """Return how far apart the two best logits are, at most, where two answers part ways, or `None` if none do.
 
     A narrow gap says that the two added the same numbers in another order; a wide one, that one of them is wrong.
     """

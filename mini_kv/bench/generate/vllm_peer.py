@@ -33,7 +33,7 @@ ENVIRONMENT = {
 
 
 def obstacle(setup: Setup) -> str | None:
-    """Return why vLLM is not measured; `None` if it is."""
+    """Return why vLLM is not measured, or `None` if it is."""
     if VARIABLE not in os.environ:
         return f"{VARIABLE} names no Python that has it"
     head_size = setup.model.config.head_dim
@@ -48,13 +48,13 @@ class VllmWorker:
     """A process that has the model loaded and answers prompts."""
 
     def __init__(self, process: "subprocess.Popen[str]", new_tokens: int) -> None:
-        """Wait until the process is ready; raises `RuntimeError` if it ends before."""
+        """Wait until the process is ready. Raises `RuntimeError` if it ends before."""
         self._process = process
         self._new_tokens = new_tokens
         self._read()
 
     def answer(self, prompts: Sequence[list[int]]) -> tuple[float, list[list[int]]]:
-        """Return the seconds of CPU time and the answers; raises `RuntimeError` if the process has ended."""
+        """Return the seconds of CPU time and the answers. Raises `RuntimeError` if the process has ended."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it may have ended already: what is read next, nothing, says so
             print(json.dumps([list(prompts), self._new_tokens]), file=self._process.stdin, flush=True)

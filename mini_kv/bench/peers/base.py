@@ -41,7 +41,7 @@ class Cache(ABC):
 
     @abstractmethod
     def admit(self, request: Any) -> int:
-        """Give the request all its blocks; return its hit in tokens. Raises `PeerError` if they do not fit."""
+        """Give the request all its blocks and return its hit in tokens. Raises `PeerError` if they do not fit."""
 
     @abstractmethod
     def decode(self, requests: Sequence[Any], token_id: int) -> None:
@@ -74,7 +74,7 @@ class Peer(ABC):
     name: str
     version: str
     path: Path | None = None
-    """The checkout that it is imported from; `None` if it is installed."""
+    """The checkout that it is imported from, or `None` if it is installed."""
 
     @abstractmethod
     def cache(self, num_blocks: int, block_size: int) -> Cache:

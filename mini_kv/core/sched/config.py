@@ -24,7 +24,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     """Whether a prompt may be computed over several steps."""
     long_prefill_token_threshold: int = 0
-    """Most tokens of one request in a step, so that one long prompt leaves room for others; 0: no limit."""
+    """Most tokens of one request in a step, so that one long prompt leaves room for others. 0: no limit."""
     num_lookahead_tokens: int = 0
     """Slots to give each request beyond its tokens, for drafts."""
     policy: SchedulingPolicy = SchedulingPolicy.FCFS

@@ -38,7 +38,7 @@ class CachedRequestData:
 
     req_ids: list[str] = field(default_factory=list)
     new_block_ids: list[tuple[list[int], ...] | None] = field(default_factory=list)
-    """Per request the blocks added at the end of its tables, per group; `None`: none, as in most steps of decoding."""
+    """Per request the blocks added at the end of its tables, per group. `None`: none, as in most steps of decoding."""
     num_computed_tokens: list[int] = field(default_factory=list)
 
     def add(self, request_id: str, new_block_ids: tuple[list[int], ...] | None, num_computed_tokens: int) -> None:

@@ -307,7 +307,7 @@ class Scheduler:
             self._count(request, num_new_tokens, step)
 
     def _allocate_or_preempt(self, request: Request, num_new_tokens: int) -> KVCacheBlocks | None:
-        """Return the request's new blocks, preempting until there are enough; `None` if it was preempted itself."""
+        """Return the request's new blocks, preempting until there are enough, or `None` if it was preempted itself."""
         num_lookahead_tokens = self._num_lookahead_tokens(request, request.num_computed_tokens + num_new_tokens)
         while True:
             new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens, 0, None, num_lookahead_tokens)
@@ -414,7 +414,7 @@ class Scheduler:
         return min(num_wanted, request.max_slots - num_computed_tokens)
 
     def _aligned_split(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """Return how many of these tokens to compute in a model with states; 0: none in this step."""
+        """Return how many of these tokens to compute in a model with states. 0: none in this step."""
         limits = (self.config.max_num_batched_tokens, self.config.long_prefill_token_threshold)
         longest_step = min(limit for limit in limits if limit > 0)
         block_size = self.kv_cache_manager.block_size

@@ -82,7 +82,7 @@ _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 class HuggingFaceModel:
-    """A model of transformers that leaves its past to an `Attend`; see `CausalLM`."""
+    """A model of transformers that leaves its past to an `Attend`. See `CausalLM`."""
 
     def __init__(self, model: "PreTrainedModel", *, untested: bool = False) -> None:
         """Take over a model: from now on its attention is ours, and its own `generate` refuses to run.

@@ -21,7 +21,7 @@ def add_lab_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def on_lab(args: argparse.Namespace, act: Callable[[Lab], int]) -> int:
-    """Call `act` with the lab that was named; return what it returns, or 2 after saying what was wrong."""
+    """Call `act` with the lab that was named and return what it returns, or 2 after saying what was wrong."""
     try:
         return act(find_lab(args.lab, Path.cwd()))
     except ValueError as error:

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write what the model says to each prompt; return the exit status."""
+    """Write what the model says to each prompt and return the exit status."""
     if args.kv_events is not None or args.kv_events_replay is not None:
         return _run_publishing(args)
     if args.labs is None:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, run_one: Run | None = None) -> int:
 
 
 def obstacle() -> str | None:
-    """Return why nothing can be measured here, in words; `None` if it can."""
+    """Return why nothing can be measured here, in words, or `None` if it can."""
     for package in ("torch", "triton"):
         if importlib.util.find_spec(package) is None:
             return f"no {package} here: in a checkout, make test brings it"

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Give the hint; return the exit status."""
+    """Give the hint and return the exit status."""
     return on_lab(args, lambda lab: give_hint(lab, args.function, sys.stdout))
 
 
@@ -57,7 +57,7 @@ def give_hint(lab: Lab, function: str | None, out: TextIO) -> int:
 
 
 def _of_last_run(lab: Lab, hints: Collection[str], out: TextIO) -> str | None:
-    """Return the function at fault in the last run, after naming it; `None` if there is none."""
+    """Return the function at fault in the last run, after naming it, or `None` if there is none."""
     at_fault: str | None = read_state(lab.state, "progress").get(lab.lab_id, {}).get("function")
     if at_fault not in hints:
         return None

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Let the puzzle be solved; return 0 if it was, 1 if not, 2 if there is no such puzzle."""
+    """Let the puzzle be solved and return 0 if it was, 1 if not, 2 if there is no such puzzle."""
     names = puzzle_names()
     if args.name is None:
         print("\n".join(puzzle_list(read_state(folder, "puzzles") if (folder := _folder()) else {})))
@@ -58,7 +58,7 @@ def puzzle_list(solved: State) -> list[str]:
 
 
 def play(puzzle: Puzzle, out: TextIO, answers: TextIO) -> int | None:
-    """Let the player call until the goal is reached; return in how many calls it was, `None` if the player left."""
+    """Let the player call until the goal is reached and return in how many calls it was, `None` if the player left."""
     scenario = puzzle.scenario
     out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
     groups = "" if scenario.groups == ("full",) else f"   layers: {', '.join(scenario.groups)}"

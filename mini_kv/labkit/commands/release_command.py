@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make it; return the exit status: 1 if `--check` has found a solution."""
+    """Make it and return the exit status: 1 if `--check` has found a solution."""
     try:
         return _make(args)
     except (OSError, ValueError) as error:

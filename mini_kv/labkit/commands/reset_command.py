@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Put it back; return the exit status."""
+    """Put it back and return the exit status."""
     return on_lab(args, lambda lab: reset_starter(lab, sys.stdout))
 
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the lab; return 0 if it passed, 1 if not, 2 if it could not run."""
+    """Run the lab and return 0 if it passed, 1 if not, 2 if it could not run."""
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     return on_lab(args, lambda lab: run_lab(lab, sys.stdout, sys.stdin if asks else None, args.all, args.lab_seconds))
 

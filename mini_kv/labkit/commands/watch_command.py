@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch until Ctrl-C; return the exit status if that cannot be done."""
+    """Watch until Ctrl-C and return the exit status if that cannot be done."""
     return on_lab(args, lambda lab: watch(lab, sys.stdout))
 
 

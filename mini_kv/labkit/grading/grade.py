@@ -274,5 +274,5 @@ def _from_page(page: dict[str, Any], lab: Lab) -> dict[str, Any]:
 
 
 def _counted(value: object) -> int:
-    """Return a count from the page; 0 for what cannot be one, such as a number too long to be written."""
+    """Return a count from the page, or 0 for what cannot be one, such as a number too long to be written."""
     return value if type(value) is int and 0 <= value < 1_000_000 else 0

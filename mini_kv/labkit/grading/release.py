@@ -31,7 +31,7 @@ LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s#]+)(#[^()\s]*
 
 
 def release(root: Path, out: Path) -> int:
-    """Copy what students get to `out`; return the number of files.
+    """Copy what students get to `out` and return the number of files.
 
     Starters are as the course gives them, whatever was written in them here. Raises `ValueError` if `out` exists, if
     `root` is not a git clone, or if the copy contains a solution.

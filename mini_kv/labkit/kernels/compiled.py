@@ -63,7 +63,7 @@ class Compiled:
     error: str = ""
     """The compiler's sentence about the one that it refused."""
     line: int = 0
-    """The learner's line that the sentence is about; 0 if none is known."""
+    """The learner's line that the sentence is about, or 0 if none is known."""
 
 
 _COMMAND = (sys.executable, "-m", __name__)

@@ -30,7 +30,7 @@ class Found:
 
     part: LabPart
     value: Any = None
-    """The class or function; `None` if the engine's own is used."""
+    """The class or function, or `None` if the engine's own is used."""
     source: str = ""
     """Path of the learner's file."""
     line: int = 1
@@ -155,7 +155,7 @@ class LabFile:
 
 
 def last_line(error: BaseException, sources: set[str]) -> tuple[str, int, str] | None:
-    """Return the innermost line of these files that was running: file, line and text; `None` if none was."""
+    """Return the innermost line of these files that was running: file, line and text, or `None` if none was."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in sources:
             return frame.filename, frame.lineno or 0, frame.line or ""

@@ -65,7 +65,7 @@ def flags_of_model(args: argparse.Namespace, block_size: int) -> Flags:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the curve; return 0, or 2 with one line on stderr if the trace or an argument is wrong."""
+    """Print the curve and return 0, or 2 with one line on stderr if the trace or an argument is wrong."""
     try:
         trace = read_traffic(args)
         if args.block_sizes is not None:

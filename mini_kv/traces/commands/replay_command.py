@@ -116,7 +116,7 @@ def _names(asked: Sequence[str] | None) -> list[str]:
 
 
 def _rate(written: str | None) -> float | None:
-    """Return the requests per second that were asked for; `None` for those of the trace."""
+    """Return the requests per second that were asked for, or `None` for those of the trace."""
     if written in (None, "recorded"):
         return None
     try:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; return 0, or 2 with one line on stderr, and then there is no file."""
+    """Do it and return 0, or 2 with one line on stderr, and then there is no file."""
     return _make(args) if args.action == "make" else _fetch(args)
 
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the answer; return 0, or 2 with one line on stderr if the model or an option cannot be used."""
+    """Print the answer and return 0, or 2 with one line on stderr if the model or an option cannot be used."""
     try:
         blocks, rows = answered(args)
     except ConfigError as error:

@@ -196,7 +196,7 @@ def _message(value: Any, name: str) -> dict[str, Any]:
 
 
 def _texts(content: Any, name: str) -> list[str]:
-    """Return the texts of a message; none for null."""
+    """Return the texts of a message, or none for null."""
     if content is None:
         return []
     if isinstance(content, str):

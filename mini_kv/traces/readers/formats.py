@@ -34,7 +34,7 @@ MAX_LINE_BYTES = 1 << 26
 """Enough for a prompt of five million tokens, as ids and as text."""
 
 Parse = Callable[[bytes], TraceRequest | TokenRequest | Logged | None]
-"""Returns the request in a line, or `None` if it holds none; raises `ValueError`, saying what is wrong."""
+"""Returns the request in a line, or `None` if it holds none. Raises `ValueError`, saying what is wrong."""
 
 FORMATS: dict[str, Callable[[Encoder | None, int | None], Parse]] = {
     "mooncake": lambda _, size: partial(parse_request, block_size=size or mooncake.BLOCK_SIZE),
@@ -134,7 +134,7 @@ class _Parser:
         self._parse: Parse | None = None
 
     def __call__(self, raw: bytes) -> TraceRequest | TokenRequest | Logged | None:
-        """Return the request in a line; raises `ValueError`, saying what is wrong."""
+        """Return the request in a line. Raises `ValueError`, saying what is wrong."""
         if self._parse is None:
             self.first_line = raw
             self.format_name = self.format_name or recognise(raw)
@@ -143,7 +143,7 @@ class _Parser:
 
 
 def recognise(raw: bytes) -> str:
-    """Return the format that a file's first line is in; raises `ValueError` if it is in none."""
+    """Return the format that a file's first line is in. Raises `ValueError` if it is in none."""
     if raw.startswith(b"\x80"):
         raise ValueError(f"a pickle, as SGLang dumps requests, may run any code, so it is not read; {HOW_TO_LOG}")
     for begins, what in _OTHER_FILES.items():

@@ -93,7 +93,7 @@ class LogParser:
         self._answers: dict[str, list[int]] = {}
 
     def __call__(self, raw: bytes) -> Logged | None:
-        """Return the request in a line; raises `ValueError`, saying why one cannot be read."""
+        """Return the request in a line. Raises `ValueError`, saying why one cannot be read."""
         if event := _EVENT.match(raw):
             return self._event(json_object(event[1]))
         if not _WORTH_READING.search(raw):
@@ -185,7 +185,7 @@ class LogParser:
         return self._logged(str(fields.get("rid")), tokens, when, lora_path and str(lora_path), salt or None)
 
     def _sglang_prompt(self, fields: Mapping[str, Any]) -> Sequence[int]:
-        """Return the tokens of a prompt; raises `ValueError` if it is not there, not whole, or not one."""
+        """Return the tokens of a prompt. Raises `ValueError` if it is not there, not whole, or not one."""
         if "text" not in fields and "input_ids" not in fields:
             raise ValueError("the request is logged without its prompt: start SGLang with --log-requests-level 3")
         ids, text = fields.get("input_ids"), fields.get("text")
@@ -246,7 +246,7 @@ class _Clock:
 
 
 def _sglang_fields(text: str, start: int) -> dict[str, Any]:
-    """Return the fields of a request as SGLang prints it; raises `ValueError` if the prompt is cut."""
+    """Return the fields of a request as SGLang prints it. Raises `ValueError` if the prompt is cut."""
     fields: dict[str, Any] = {}
     for match in _FIELD.finditer(text, start):
         name, value = match["name"], match["value"]

@@ -43,7 +43,7 @@ def text_parser(encoder: Encoder | None) -> Callable[[bytes], TokenRequest]:
 
 
 def _encode(fields: Mapping[str, Any], encoder: Encoder) -> Sequence[int]:
-    """Return the tokens of a prompt; raises `ValueError`, saying what is wrong with it."""
+    """Return the tokens of a prompt. Raises `ValueError`, saying what is wrong with it."""
     if "messages" in fields:
         return encoder.encode_chat(read_chat(fields))
     refuse_unread(fields)
