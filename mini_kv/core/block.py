@@ -1,4 +1,4 @@
-"""One physical block of the KV cache, as the bookkeeping sees it: an id, a reference count, a block hash."""
+"""One physical block of the KV cache in the bookkeeping: an id, a reference count, a block hash."""
 
 from collections.abc import Callable
 from typing import NewType, TypeAlias
@@ -16,8 +16,8 @@ class KVCacheBlock:
     A block's life is the path of the pair `(ref_cnt, block_hash)`:
 
                       block_hash is None    block_hash is set
-        ref_cnt > 0   being filled          full, and others may share it
-        ref_cnt == 0  free, worth nothing   free, and still worth a hit: "cached-free"
+        ref_cnt > 0   in use, not cached    in use and cached: others may share it
+        ref_cnt == 0  free, not cached      free but cached: "cached-free"
 
     Source: vLLM `KVCacheBlock` (v1/core/kv_cache_utils.py).
     """
@@ -28,11 +28,11 @@ class KVCacheBlock:
         self.block_id = block_id
         """Index of the block in the KV tensors, `0 <= block_id < num_blocks`. Never changes."""
         self.ref_cnt = 0
-        """How many block tables hold this block."""
+        """Number of block tables that contain this block."""
         self.block_hash: BlockHashWithGroupId | None = None
         """The block's key in the index; `None` while it is not full or no longer cached."""
         self.is_null = False
-        """True for block 0 alone, the placeholder that is never handed out."""
+        """True for block 0 only: a placeholder that is never allocated."""
         self.prev_free_block: KVCacheBlock | None = None
         self.next_free_block: KVCacheBlock | None = None
         """Neighbours in the free queue; both are `None` while the block is not in it."""
@@ -44,4 +44,4 @@ class KVCacheBlock:
 
 
 BlockFactory: TypeAlias = Callable[[int], KVCacheBlock]
-"""Makes the block with the given id. `mini_kv.events` passes a factory whose blocks report their changes."""
+"""Returns a new block with the given id. `mini_kv.events` passes a factory whose blocks report their changes."""

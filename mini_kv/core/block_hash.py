@@ -1,15 +1,15 @@
 """Block hashes: the chained digest of a block's tokens and of everything before them.
 
     root = H(version, namespace)            namespace: cache salt, model fingerprint, weights epoch
-    h0   = H(root, extras 0, tokens 0)      extras: what else decides the KV: adapter, images
+    h0   = H(root, extras 0, tokens 0)      extras: the other inputs of the KV: adapter, images
     h1   = H(h0,   extras 1, tokens 1)
     ...
 
-Two blocks get one hash only if all the tokens up to their end, all the extras and the namespace are equal. KV at a
-position depends on exactly that, so equal hashes mean KV that can be shared.
+Two blocks get the same hash only if all the tokens up to their end, all the extras and the namespace are equal. KV at a
+position depends on exactly these inputs. So blocks with equal hashes can share KV.
 
-The bytes that go into `H` are fixed here, field by field, each with its length or at a fixed width; so the hashes
-agree between processes, Python versions and platforms, and no two different inputs are the same bytes.
+The bytes that go into `H` are fixed here, field by field. Each field has its length in front or a fixed width. So the
+hashes are equal in all processes, Python versions and platforms. Different inputs always give different bytes.
 """
 
 import hashlib
@@ -26,24 +26,24 @@ from mini_kv.core.token_ids import pack_token_ids
 
 HashFunction: TypeAlias = Callable[[bytes], bytes]
 ExtraKey: TypeAlias = tuple[str | int, ...]
-"""One tagged fact: the tag first, then the values, such as `("lora", name, path)`."""
+"""A tag and its values, such as `("lora", name, path)`."""
 
 RequestBlockHasher: TypeAlias = Callable[[Request], list[BlockHash]]
-"""Returns the hashes of the blocks of a request that became full since the last call."""
+"""Returns the hashes of a request's blocks that became full since the last call."""
 
 RECIPE = b"mini_kv block hash v1"
-"""Version of the recipe. It changes when the bytes that are hashed change, and the golden vectors with it."""
+"""Version of the recipe. Change it, and the golden vectors, whenever the hashed bytes change."""
 
 _U32 = struct.Struct("<I")
 
 
 def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 digest, 32 bytes. In practice, no two inputs with the same digest can be found."""
+    """Return the SHA-256 digest, 32 bytes. No two inputs with the same digest are known."""
     return hashlib.sha256(data).digest()
 
 
 def xxh3_128(data: bytes) -> bytes:
-    """Return the XXH3 digest, 16 bytes: faster, but collisions can be made on purpose.
+    """Return the XXH3 digest, 16 bytes. It is faster, but an attacker can make collisions.
 
     For a cache that serves a single tenant. Needs the package xxhash.
     """
@@ -54,11 +54,11 @@ def xxh3_128(data: bytes) -> bytes:
 
 HASH_FUNCTIONS: dict[str, HashFunction] = {"sha256": sha256, "xxh3_128": xxh3_128}
 SINGLE_TENANT_HASHES = frozenset({"xxh3_128"})
-"""Functions whose collisions can be made on purpose: refused together with a cache salt."""
+"""Functions with collisions that an attacker can make. The manager refuses them together with a cache salt."""
 
 
 def get_hash_function(name: str) -> HashFunction:
-    """Return the hash function of that name. Raises `ConfigError` with the choices."""
+    """Return the hash function with this name. For an unknown name raise `ConfigError` with the choices."""
     if name not in HASH_FUNCTIONS:
         raise ConfigError(f"unknown hash function {name!r}; choose from {sorted(HASH_FUNCTIONS)}")
     if name == "xxh3_128" and importlib.util.find_spec("xxhash") is None:
@@ -67,9 +67,9 @@ def get_hash_function(name: str) -> HashFunction:
 
 
 def frame(*fields: bytes) -> bytes:
-    """Join `fields` so that they can be told apart again: each behind its length, 4 bytes little-endian.
+    """Join `fields`, each after its length (4 bytes little-endian), so that the result can be split again.
 
-    Without the lengths, ("ab", "c") and ("a", "bc") would be the same bytes, hence the same key.
+    Without the lengths, ("ab", "c") and ("a", "bc") would give the same bytes and the same block hash.
     """
     return b"".join(_U32.pack(len(field)) + field for field in fields)
 
@@ -80,12 +80,12 @@ def encode_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
 
 
 def frame_extra_keys(extra_keys: Sequence[ExtraKey]) -> bytes:
-    """Return the bytes of the extra keys behind their length: where they end, the tokens begin."""
+    """Return the length of the extra keys, then their bytes. The tokens begin where these end."""
     return frame(encode_extra_keys(extra_keys))
 
 
 NO_EXTRA_KEYS = frame_extra_keys(())
-"""What stands between parent and tokens in nearly every block: a length of 0."""
+"""The bytes between parent and tokens in a block without extra keys: a length of 0."""
 
 
 def _encode_value(value: str | int) -> bytes:
@@ -102,14 +102,14 @@ def root_block_hash(
     model_fingerprint: str = "",
     weights_epoch: int = 0,
 ) -> BlockHash:
-    """Return the parent of every first block in one namespace. Requests of two namespaces never share a key."""
+    """Return the parent hash of the first blocks in one namespace. Two namespaces never share a block hash."""
     salt: list[ExtraKey] = [] if cache_salt is None else [("cache_salt", cache_salt)]
     facts = [*salt, ("model", model_fingerprint), ("epoch", weights_epoch)]
     return BlockHash(hash_function(frame(RECIPE, encode_extra_keys(facts))))
 
 
 NONE_HASH = root_block_hash(sha256)
-"""Root of the empty namespace under SHA-256: what stands before the first block."""
+"""Root of the empty namespace under SHA-256: the parent hash of the first block."""
 
 
 def hash_block_tokens(
@@ -127,12 +127,12 @@ def hash_block_tokens(
 
 
 def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> list[ExtraKey]:
-    """Return the extra keys of tokens `[start, end)`: the adapter and the images in the block decide their KV, too.
+    """Return the extra keys of tokens `[start, end)`: the adapter and the images in the block. They also decide its KV.
 
         tokens     0 ....... start ........ end
         image            offset ======= offset + length       overlaps: ("mm", identifier, offset - start)
 
-    An image counts with its place, since the same image one token later is another context.
+    Each image is listed with its place, because the same image one token later gives different KV.
     """
     keys: list[ExtraKey] = []
     if request.lora_request is not None:
@@ -157,9 +157,9 @@ def get_request_block_hasher(
     Args:
         block_size: tokens per block.
         hash_function: see `HASH_FUNCTIONS`.
-        model_fingerprint: which weights, in any words; part of the namespace.
-        weights_epoch: raise it when the weights change, and no key from before matches any more.
-        num_hash_lookahead_tokens: tokens after each block that its hash covers; a block is hashed when these exist.
+        model_fingerprint: any text that identifies the weights. It is part of the namespace.
+        weights_epoch: version of the weights. Raise it when they change, and no earlier block hash matches.
+        num_hash_lookahead_tokens: tokens after each block that its hash covers. A block is hashed when these exist.
     """
 
     def extra_keys_of(request: Request, start: int, end: int) -> list[ExtraKey]:
@@ -195,9 +195,9 @@ def get_request_block_hasher(
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
-    """Return the key of the index: the hash, then the group's number as 4 bytes big-endian.
+    """Return the key of the index: the block hash, then the group's number as 4 bytes big-endian.
 
-    One prefix has other KV in each group, so each group needs its own key. Source: vLLM, same name.
+    A prefix has different KV in each group, so each group needs its own key. Source: vLLM, same name.
     """
     return BlockHashWithGroupId(block_hash + group_id.to_bytes(4, "big"))
 
@@ -209,10 +209,10 @@ def make_block_hashes_with_group_id(block_hashes: Iterable[BlockHash], group_id:
 
 
 def get_block_hash(key: BlockHashWithGroupId) -> BlockHash:
-    """Return the hash part of a key of the index."""
+    """Return the block hash in a key of the index."""
     return BlockHash(key[:-4])
 
 
 def get_group_id(key: BlockHashWithGroupId) -> int:
-    """Return the group part of a key of the index."""
+    """Return the group's number in a key of the index."""
     return int.from_bytes(key[-4:], "big")

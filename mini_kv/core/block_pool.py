@@ -1,7 +1,7 @@
-"""The pool of blocks and the index of the prefix cache: one set of blocks that serves as both.
+"""The pool of blocks and the index of the prefix cache: one set of blocks serves as both.
 
-The cache has no memory of its own. A block that no table holds goes to the free queue with its key still in the index;
-it is "cached-free" until either a hit revives it or an allocation takes it from the front of the queue.
+The cache has no memory of its own. A block that is in no table goes to the free queue, with its key still in the index.
+It is "cached-free" until a hit revives it or an allocation takes it from the front of the queue.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +14,9 @@ from mini_kv.core.free_queue import FreeKVCacheBlockQueue
 
 
 class BlockHashToBlockMap:
-    """The index: from a key to the blocks that carry it, oldest first.
+    """The index: maps each key to the blocks that have it, oldest first.
 
-    Nearly every key has one block, so the value is that block; only a duplicated key pays for a dict of its own.
+    Nearly every key has one block, so the value is that block. Only a key with several blocks needs a dict.
     Source: vLLM `BlockHashToBlockMap` (v1/core/block_pool.py).
     """
 
@@ -24,12 +24,12 @@ class BlockHashToBlockMap:
         self._blocks: dict[BlockHashWithGroupId, KVCacheBlock | dict[int, KVCacheBlock]] = {}
 
     def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
-        """Return the oldest block under `key`, or `None`."""
+        """Return the oldest block with this key, or `None`."""
         found = self._blocks.get(key)
         return next(iter(found.values())) if isinstance(found, dict) else found
 
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
-        """Add `block` under `key`, beside any that are there already."""
+        """Add `block` under `key`, after the blocks that are there already."""
         found = self._blocks.get(key)
         if found is None:
             self._blocks[key] = block
@@ -39,7 +39,7 @@ class BlockHashToBlockMap:
             self._blocks[key] = {found.block_id: found, block.block_id: block}
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
-        """Remove the block with that id from under `key` and return it, or `None` if it is not there."""
+        """Remove the block with this id and key. Return it, or `None` if it is not in the index."""
         found = self._blocks.get(key)
         if isinstance(found, dict):
             block = found.pop(block_id, None)
@@ -52,24 +52,24 @@ class BlockHashToBlockMap:
         return found
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         self._blocks.clear()
 
     def items(self) -> list[tuple[BlockHashWithGroupId, list[KVCacheBlock]]]:
-        """Return every key with its blocks, oldest first. For inspection: costs O(index)."""
+        """Return every key with its blocks, oldest first. Costs O(index), so use it for inspection only."""
         return [
             (key, list(found.values()) if isinstance(found, dict) else [found]) for key, found in self._blocks.items()
         ]
 
     def __len__(self) -> int:
-        """Return the number of keys, each counted once however many blocks carry it."""
+        """Return the number of keys. A key with several blocks counts once."""
         return len(self._blocks)
 
 
 class BlockPool:
-    """All blocks, which of them are free, and which can be found by their content.
+    """All blocks, the queue of free blocks, and the index of cached blocks.
 
-    Block 0 is the null block: a placeholder in tables, never handed out, never in the index.
+    Block 0 is the null block: a placeholder in tables. It is never allocated and never cached.
 
     Source: vLLM `BlockPool` (v1/core/block_pool.py).
     """
@@ -83,7 +83,7 @@ class BlockPool:
         make_queue: QueueFactory = FreeKVCacheBlockQueue,
         make_index: Callable[[], BlockHashToBlockMap] = BlockHashToBlockMap,
     ) -> None:
-        """Make `num_gpu_blocks` blocks, the null block included; for the other arguments see `KVCacheParts`."""
+        """Make `num_gpu_blocks` blocks, the null block included. For the other arguments see `KVCacheParts`."""
         if num_gpu_blocks < 2:
             raise ConfigError(f"num_gpu_blocks is {num_gpu_blocks}: the null block takes one, so at least 2")
         self.enable_caching = enable_caching
@@ -97,7 +97,7 @@ class BlockPool:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that no table holds, with or without a block hash."""
+        """Number of blocks that are in no table, with or without a block hash."""
         return self.free_block_queue.num_free_blocks
 
     @property
@@ -106,7 +106,7 @@ class BlockPool:
         return 1.0 - self.num_free_blocks / (len(self.blocks) - 1)
 
     def get_cached_block(self, block_hash: BlockHash, group_ids: Sequence[int]) -> list[KVCacheBlock] | None:
-        """Return the oldest block with this content in each of the groups, or `None` if one group has none."""
+        """Return the oldest block with this block hash per group, or `None` if a group has no such block."""
         found = []
         for group_id in group_ids:
             key = make_block_hash_with_group_id(block_hash, group_id)
@@ -119,9 +119,8 @@ class BlockPool:
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take `num_blocks` from the front of the free queue, each with `ref_cnt` 1 and no key.
 
-        This is where eviction happens: a block that was still cached loses its key now, because now its memory is
-        about to be overwritten, and not a moment earlier. Raises `OutOfBlocksError`, and takes none, if too few are
-        free.
+        Eviction happens here: a block that was still cached loses its key now, because its memory is about to be
+        overwritten. Raises `OutOfBlocksError` if too few blocks are free. In that case no block is taken.
         """
         blocks = self.free_block_queue.popleft_n(num_blocks)
         for block in blocks:
@@ -149,7 +148,7 @@ class BlockPool:
         order given, first to be reused first. Callers give a table from its tail to its head, because a prefix is
         useful without the blocks after it, and useless without the blocks before it.
 
-        Raises `BlockStateError`, and changes nothing, if a block is given twice or no table holds it.
+        Raises `BlockStateError` if a block is given twice or is in no table. In that case nothing changes.
         """
         blocks = [block for block in ordered_blocks if not block.is_null]
         if len(blocks) > 1 and len(set(blocks)) != len(blocks):
@@ -181,10 +180,10 @@ class BlockPool:
             table       [ cached already | full now       | not full ]
                         0                num_cached_blocks  num_full_blocks
 
-        A key that another block already carries is entered beside it: tables only grow, so the newcomer keeps its
-        own block, and the older one goes on answering lookups. The null block has no KV, so it gets no key.
+        Several blocks may have the same key. A table's blocks are never replaced, so each request keeps its own block.
+        Lookups return the oldest one. The null block has no KV, so it gets no key.
 
-        Raises `BlockStateError`, and changes nothing, if a block has a key already.
+        Raises `BlockStateError` if a block has a key already. In that case nothing changes.
         """
         for block in blocks[num_cached_blocks:num_full_blocks]:
             if block.block_hash is not None:
@@ -196,9 +195,9 @@ class BlockPool:
                 self.cached_block_hash_to_block.insert(key, block)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Drop the keys of these blocks, held or not, so that they are not found any more. References stay.
+        """Remove the keys of these blocks, so that lookups no longer find them. References are unchanged.
 
-        Raises `BlockStateError`, and changes nothing, for an id that is no block.
+        Raises `BlockStateError` for an id that is not a block's id. In that case nothing changes.
         """
         block_ids = list(block_ids)
         unknown = [block_id for block_id in block_ids if not 0 <= block_id < len(self.blocks)]
@@ -210,8 +209,8 @@ class BlockPool:
     def reset_prefix_cache(self) -> bool:
         """Remove every key, as after a change of weights. Return whether it was done.
 
-        Refused, with nothing changed, while any block is held: its holder would go on writing into a cache that has
-        been declared empty.
+        While a block is in use nothing changes and the result is `False`: its request would continue to write into
+        the emptied cache.
         """
         if self.num_free_blocks != len(self.blocks) - 1:
             return False
@@ -222,7 +221,7 @@ class BlockPool:
         return True
 
     def recover(self) -> None:
-        """Be as new, wherever a call was interrupted: no block is held, none has a block hash. Costs O(pool)."""
+        """Return to the initial state after an interrupted call: all blocks free, none cached. Costs O(pool)."""
         self.cached_block_hash_to_block.clear()
         for block in self.blocks:
             if block.block_hash is not None:
@@ -233,7 +232,7 @@ class BlockPool:
         self.free_block_queue = self.make_queue(self.blocks[1:])
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
-        """Take the block's key, if it has one, out of the block and out of the index; return whether it had one."""
+        """Remove the block's key from the block and from the index. Return whether it had a key."""
         if block.block_hash is None:
             return False
         self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)

@@ -1,8 +1,8 @@
-"""A cache that compares: a hit is believed only if its blocks were named for the very same beginning.
+"""A cache that compares tokens: a hit counts only if its blocks were hashed from the request's own prefix.
 
-A block hash stands for a block's tokens and for all before them, and two beginnings may have one hash: by chance, or
-because one was made to. With SHA-256 neither has ever happened. With a fast hash the second is easy, and then this
-manager finds out, at the price of keeping what was hashed.
+A block hash covers a block's tokens and all tokens before them. Two prefixes may have the same hash, by chance or by an
+attack. With SHA-256 neither has ever happened. With a fast hash an attack is easy. This manager detects it, and keeps
+the hashed tokens for that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ from mini_kv.core.request import Request
 
 @dataclass(slots=True, eq=False)
 class Beginning:
-    """What a block hash was made from: the beginning before the block, and the block's own part."""
+    """The input of a block hash: the prefix before the block, and the block's own tokens and extra keys."""
 
     before: "Beginning | None"
     own: tuple[object, ...]
 
 
 class CheckedKVCacheManager(KVCacheManager):
-    """A manager whose hits are compared: parent and tokens of every block, from the first block on.
+    """A manager that checks every hit: it compares parent and tokens of every block, from the first block on.
 
         asked for       P' 5 6 7 8      the hash of P' is that of P
-        in the cache    P  5 6 7 8      the second block has the same tokens, and another parent: no hit
+        in the cache    P  5 6 7 8      the second block has the same tokens, but another parent: no hit
 
-    Comparing the tokens of a block alone would take it. A hit costs a comparison per block, and each cached block keeps
-    its tokens, and those before it, until it is named anew. Use it for `hash_name="xxh3_128"`, not for SHA-256.
+    A comparison of the block's own tokens would accept it. A hit costs one comparison per block. Each cached block
+    keeps its tokens and those before it until it gets another hash. Use it for `hash_name="xxh3_128"`, not for SHA-256.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -40,7 +40,7 @@ class CheckedKVCacheManager(KVCacheManager):
         self._beginnings: WeakKeyDictionary[Request, list[Beginning]] = WeakKeyDictionary()
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
-        """Return the longest cached prefix whose blocks were named for the request's own tokens. Changes nothing."""
+        """Return the longest cached prefix that was hashed from the request's own tokens. Changes nothing."""
         limit = request.num_tokens - 1
         while True:
             hit, num_tokens = self.coordinator.find_longest_cache_hit(request.block_hashes, limit)
@@ -59,7 +59,7 @@ class CheckedKVCacheManager(KVCacheManager):
             super().cache_blocks(request, num_computed_tokens)
 
     def _num_true_tokens(self, request: Request, hit: tuple[Sequence[KVCacheBlock], ...]) -> int:
-        """Return the tokens before the first block of the hit that was named for another beginning, in any group."""
+        """Return the number of tokens before the first block, in any group, that was hashed from another prefix."""
         num_true = request.num_tokens
         for manager, blocks in zip(self.coordinator.single_type_managers, hit, strict=True):
             for index, block in enumerate(blocks):
@@ -75,7 +75,7 @@ class CheckedKVCacheManager(KVCacheManager):
 
     @contextmanager
     def _noting(self, request: Request) -> Iterator[None]:
-        """Write down the beginnings of those of the request's blocks that have got a name when the call is done."""
+        """After the call, record the beginning of each of the request's blocks that got a block hash."""
         managers = self.coordinator.single_type_managers
         before = [manager.num_cached_block.get(request.request_id, 0) for manager in managers]
         yield
@@ -87,7 +87,7 @@ class CheckedKVCacheManager(KVCacheManager):
                     self._named_for[table[index].block_id] = beginning
 
     def _beginning_of(self, request: Request, num_tokens: int) -> Beginning:
-        """Return the request's first `num_tokens` tokens, and what else its hashes are made from, as a chain."""
+        """Return the request's first `num_tokens` tokens and the other inputs of its block hashes, as a chain."""
         chain = self._beginnings.setdefault(request, [])
         size = self.coordinator.hash_block_size
         while len(chain) * size < num_tokens:

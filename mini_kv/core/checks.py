@@ -1,4 +1,4 @@
-"""Checks of what a caller hands to the KV cache manager: each raises before anything changes."""
+"""Checks of the arguments of the KV cache manager: each raises before anything changes."""
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -21,7 +21,7 @@ def check_watermark(watermark: float) -> None:
 
 
 def check_cache_salt(request_id: str, cache_salt: str | None, hash_name: str) -> None:
-    """Raise `ConfigError` for an empty salt, and for a salt together with a hash whose collisions can be made."""
+    """Raise `ConfigError` for an empty salt, and for a salt with a hash function whose collisions can be made."""
     if cache_salt == "":
         raise ConfigError(f"the cache_salt of request {request_id!r} is empty: give its tenant's, or None for no salt")
     if cache_salt is not None and hash_name in SINGLE_TENANT_HASHES:
@@ -37,7 +37,7 @@ def check_admitted(admitted: Mapping[str, Request], request: Request) -> None:
 def check_fork(
     coordinator: KVCacheCoordinator, admitted: Mapping[str, Request], parent: Request, child: Request
 ) -> None:
-    """Raise unless the child can start from what the parent has computed. See `KVCacheManager.fork`."""
+    """Raise unless the child can start from the parent's computed tokens. See `KVCacheManager.fork`."""
     check_admitted(admitted, parent)
     if child.request_id in admitted:
         raise RepeatedRequestError(child.request_id)
@@ -66,8 +66,8 @@ def check_allocation(
 ) -> None:
     """Raise unless the arguments of `KVCacheManager.allocate_slots` make sense together.
 
-    `admitted` is the request that holds blocks under this id. Its computed tokens must be in `reach`: from its hit,
-    which others wrote, to the last slot of its blocks.
+    `admitted` is the request that holds blocks under this id. Its number of computed tokens must be in `reach`: from
+    its hit, which other requests computed, to the last slot of its blocks.
     """
     if num_new_tokens < 1 or num_lookahead_tokens < 0:
         message = f"num_new_tokens is {num_new_tokens} and num_lookahead_tokens {num_lookahead_tokens}: "
@@ -92,7 +92,7 @@ def check_allocation(
 def _check_skipping(
     coordinator: KVCacheCoordinator, request: Request, num_slots_wanted: int, num_computed_tokens: int
 ) -> None:
-    """Raise if the call asks back what a window has given away, or what a state has swallowed."""
+    """Raise if the call needs tokens that a window has given back, or puts drafts into the state of a layer."""
     has_given_back = any(
         manager.get_num_skipped_tokens(num_computed_tokens) // manager.block_size
         < manager.num_skipped_block.get(request.request_id, 0)
@@ -108,7 +108,7 @@ def _check_skipping(
 
 
 def _check_hit(coordinator: KVCacheCoordinator, request: Request, num_computed_tokens: int, hit: Hit) -> None:
-    """Raise unless the hit is exactly what is counted as computed, and still in the cache."""
+    """Raise unless the hit has exactly the tokens that are counted as computed and is still cached."""
     managers = coordinator.single_type_managers
     lengths = [manager.block_size * len(blocks) for manager, blocks in zip(managers, hit, strict=True)]
     num_hit_tokens = max(lengths)
@@ -133,7 +133,7 @@ def _check_hit(coordinator: KVCacheCoordinator, request: Request, num_computed_t
 def _check_hit_of_group(
     request: Request, manager: SingleTypeKVCacheManager, blocks: Sequence[KVCacheBlock], num_hit_tokens: int
 ) -> None:
-    """Raise unless each block that the next token reads is there, and carries the request's own block hash."""
+    """Raise unless each block that the next token reads is present and has the request's own block hash."""
     first = manager.get_num_skipped_tokens(num_hit_tokens) // manager.block_size
     block_hashes = manager.hashes_per_block(request.block_hashes)[first : len(blocks)]
     keys = make_block_hashes_with_group_id(block_hashes, manager.kv_cache_group_id)
@@ -152,7 +152,7 @@ def _check_hit_of_group(
 def _fault_in_hit(manager: SingleTypeKVCacheManager, block: KVCacheBlock, key: bytes | None) -> str | None:
     """Return the fault of a block of a hit, or `None` if there is none.
 
-    `key` is `b""` where nothing is read, and `None` where the request has no block hash: any block is another's then.
+    `key` is `b""` where nothing is read. It is `None` where the request has no block hash, so no block can match.
     """
     if key == b"":
         return None if block.is_null else f"stands where group {manager.kv_cache_group_id} reads nothing"

@@ -4,8 +4,8 @@
     B writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        3 is copied to 7, then B's token goes to 7
     A writes        A  [ 1  2  3 ]        B  [ 1  2  7 ]        no other table holds 3 any more: no copy
 
-The copy is the worker's, and it comes first in its step. Until that step has run both ends are pinned: whatever happens
-to the requests meanwhile, 3 is not written over and 7 is not given away.
+The worker makes the copy at the beginning of its step. Both ends are pinned until that step has run. Until then, block
+3 is not overwritten and block 7 is not allocated again, even if the requests end.
 
 Source: PagedAttention (Kwon et al., SOSP 2023), section 4.4; vLLM `take_kv_cache_block_copies`, there for partial hits.
 """
@@ -22,7 +22,7 @@ class CopyOnWrite:
         self.coordinator = coordinator
         self.block_pool = block_pool
         self.forked: set[str] = set()
-        """Requests whose next slot may lie in a block that others hold."""
+        """Requests with a next slot that may be in a shared block."""
         self.pinned: list[KVCacheBlock] = []
         """Both ends of each copy that has not run yet: source, target, source, target."""
         self._not_taken: list[tuple[int, int]] = []
@@ -34,7 +34,7 @@ class CopyOnWrite:
         self.forked |= {parent_id, child_id}
 
     def shared_blocks(self, request_id: str, num_computed_tokens: int) -> dict[int, KVCacheBlock]:
-        """Return the blocks that the request must not write its next token to, since others read them, by group."""
+        """Return, by group, the shared blocks of the request's next slot: it must not write there."""
         if request_id not in self.forked:
             return {}
         shared = {}
@@ -46,9 +46,9 @@ class CopyOnWrite:
         return shared
 
     def copy(self, request_id: str, num_computed_tokens: int, shared: dict[int, KVCacheBlock]) -> None:
-        """Give the request blocks of its own in place of these. There must be as many free blocks.
+        """Replace these blocks in the request's tables by new ones. As many blocks must be free.
 
-        From here on its next slot is in a block of its own, until it is forked again.
+        From now on its next slot is in a block of its own, until it is forked again.
         """
         for group_id, source in shared.items():
             (target,) = self.block_pool.get_new_blocks(1)
@@ -61,12 +61,12 @@ class CopyOnWrite:
         self.forked.discard(request_id)
 
     def take(self) -> list[tuple[int, int]]:
-        """Return the copies that the coming step begins with, as (source, target). Each is returned once."""
+        """Return the copies that the next step makes first, as (source, target). Each is returned once."""
         copies, self._not_taken = self._not_taken, []
         return copies
 
     def finish(self) -> None:
-        """Unpin both ends of every copy: the step that carried them out has run."""
+        """Unpin both ends of every copy. Call it when the step that made the copies has run."""
         pinned, self.pinned = self.pinned, []
         for block in pinned:  # one by one, since a block may be the source of two copies
             self.block_pool.free_blocks([block])

@@ -1,8 +1,8 @@
-"""Misuse of the cache, as exceptions that carry data.
+"""Exceptions for misuse of the cache. Each carries its data as attributes.
 
 Scarcity is not misuse: when blocks run out, `KVCacheManager.allocate_slots` returns `None` and the caller tries
-again later. Everything here means that the caller (or a bug) did something that can never be right, so it is
-raised at the guilty line, before anything has changed.
+again later. Each exception here means that the caller (or a bug) did something that is never allowed. It is
+raised at the faulty call, before anything has changed.
 
 None of these derives from `RuntimeError`: `NotImplementedError` does, and a test that expects a `RuntimeError`
 would pass on code that is not written yet.
@@ -21,7 +21,7 @@ class KVCacheError(Exception):
 
 
 class BlockStateError(KVCacheError):
-    """A block was asked to do what its state forbids: freed twice, linked twice, re-keyed while it has a key."""
+    """An operation that the block's state forbids: freed twice, linked twice, given a second key."""
 
     def __init__(self, message: str, block_ids: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class OutOfBlocksError(KVCacheError):
 
 
 class UnknownRequestError(KVCacheError):
-    """The request holds no blocks here: never admitted, or freed already."""
+    """The request holds no blocks: it was never admitted, or it is freed already."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"this request {request_id!r} holds no blocks: never admitted, or freed already")
@@ -71,8 +71,8 @@ class AllocationError(KVCacheError, ValueError):
 
 
 class ConfigError(KVCacheError, ValueError):
-    """A setting that cannot work, refused when the cache is built."""
+    """A setting that cannot work. It is refused when the cache is built."""
 
 
 class SchedulerError(KVCacheError, ValueError):
-    """The scheduler's turns are out of order, or results do not fit the step that they are said to come from."""
+    """The scheduler was called in the wrong order, or the results do not fit the step."""

@@ -7,27 +7,27 @@ from mini_kv.core.block import KVCacheBlock
 
 
 class FreeBlocks(Protocol):
-    """Blocks that no table holds, from the next to be reused to the last. The engine's own: `FreeKVCacheBlockQueue`."""
+    """The free blocks, from the next to be reused to the last. The engine's own class is `FreeKVCacheBlockQueue`."""
 
     @property
     def num_free_blocks(self) -> int:
-        """Number of blocks that are waiting."""
+        """Number of free blocks."""
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the `n` blocks that are to be reused next, the first of them in front."""
+        """Remove and return the next `n` blocks to be reused, in order."""
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take `block` out: a hit has found it."""
+        """Remove `block`, because a hit uses it."""
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Take in blocks with a block hash: those that one call has freed, from a prompt's tail to its head."""
+        """Add the blocks with a block hash that one call has freed, from a prompt's tail to its head."""
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Take in blocks without a block hash, which are worth nothing: they are reused next."""
+        """Add blocks without a block hash. They are reused next, because no lookup can find them."""
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """Return the blocks in the order in which they would be reused if nothing happened in between."""
+        """Return the blocks in the order of reuse, if no block is freed or hit in between."""
 
 
 QueueFactory: TypeAlias = Callable[[Sequence[KVCacheBlock]], FreeBlocks]
-"""Makes a free queue of these blocks, the first of them the next to be reused."""
+"""Returns a free queue of these blocks. The first block is reused next."""

@@ -1,7 +1,7 @@
-"""The queue of free blocks: a linked list that one can pull from the middle.
+"""The queue of free blocks: a linked list from which any block can be removed.
 
-Eviction order is nothing but the order of this queue. New blocks are taken from the front; a free block that still
-holds a useful prefix waits here, and a hit pulls it out again from wherever it stands.
+The order of this queue is the eviction order. New blocks are taken from the front. A free block that is still cached
+stays in the queue, and a hit removes it from any position.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from mini_kv.core.errors import BlockStateError, OutOfBlocksError
 class FreeKVCacheBlockQueue:
     """Free blocks from the next to be reused (front) to the last (back). Every operation on one block is O(1).
 
-        head <-> b3 <-> b1 <-> b7 <-> tail        head and tail are sentinels: no operation meets an end that
-                 front         back               needs a special case
+        head <-> b3 <-> b1 <-> b7 <-> tail        head and tail are sentinels: no operation needs a special case
+                 front         back               for an end
 
-    The links live in the blocks themselves, so nothing is allocated when a block enters or leaves. Python's
-    `OrderedDict` could do the same job; the list is written out because it is the subject here.
+    The links are attributes of the blocks, so adding or removing a block allocates nothing. Python's `OrderedDict`
+    could do the same. The list is written out because it is the subject here.
 
     Source: vLLM `FreeKVCacheBlockQueue` (v1/core/kv_cache_utils.py).
     """
@@ -32,11 +32,11 @@ class FreeKVCacheBlockQueue:
         FreeKVCacheBlockQueue.append_n(self, blocks)  # as given, also where a subclass orders what comes later
 
     def popleft(self) -> KVCacheBlock:
-        """Take the block at the front. Raises `OutOfBlocksError` when the queue is empty."""
+        """Remove and return the block at the front. Raises `OutOfBlocksError` when the queue is empty."""
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the `n` blocks at the front, in order. Raises `OutOfBlocksError`, and takes none, if there are fewer."""
+        """Remove and return the first `n` blocks. Raises `OutOfBlocksError`, and removes none, if there are fewer."""
         if not 0 <= n <= self.num_free_blocks:
             raise OutOfBlocksError(requested=n, free=self.num_free_blocks)
         taken = []
@@ -68,7 +68,7 @@ class FreeKVCacheBlockQueue:
         self.append_n([block])
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put `blocks` at the back in the order given. Raises `BlockStateError`, and adds none, if one is in it."""
+        """Add `blocks` at the back in the given order. Raises `BlockStateError`, and adds none, if one is in it."""
         self._insert_before(self._tail, blocks)
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
@@ -76,7 +76,7 @@ class FreeKVCacheBlockQueue:
         self._insert_before(_linked(self._head.next_free_block), blocks)
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """Return the blocks from front to back: the order in which they will be reused. Costs O(queue)."""
+        """Return the blocks from front to back, which is the order of reuse. Costs O(queue)."""
         blocks: list[KVCacheBlock] = []
         block = self._head.next_free_block
         while block is not None and block is not self._tail and len(blocks) <= self.num_free_blocks:
@@ -87,7 +87,7 @@ class FreeKVCacheBlockQueue:
         return blocks
 
     def _insert_before(self, after: KVCacheBlock, blocks: Sequence[KVCacheBlock]) -> None:
-        """Link `blocks`, in order, in front of `after`. One that is linked already, by this call too, is refused."""
+        """Link `blocks`, in order, before `after`. Raise `BlockStateError` for a block that is linked already."""
         first = before = _linked(after.prev_free_block)
         for block in blocks:
             if block.next_free_block is not None:

@@ -1,7 +1,7 @@
-"""The ledger: what must be true of the cache after every operation, and functions that look.
+"""The ledger: the invariants of the cache after every operation, and functions that check them.
 
-One set of numbers for tests, failure messages, labs and the book. Each check below reads the pool and the block tables
-and yields what it finds broken; none of them changes anything or trusts a counter that it could count itself.
+Tests, failure messages, labs and the book use the same numbers. Each check below reads the pool and the block tables
+and yields every violation. A check changes nothing. It counts by itself and does not trust the counters.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ LEDGER: dict[str, str] = {
     "I17": "replay: the same seed gives the same events",
     "I18": "same words: tokens with the cache on equal tokens with it off",
 }
-"""Each invariant in one sentence, by its number."""
+"""Each invariant as one sentence, by its number."""
 
 Tables = Mapping[str, Sequence[Sequence[KVCacheBlock]]]
 """Block tables by request id and group."""
@@ -44,7 +44,7 @@ Tables = Mapping[str, Sequence[Sequence[KVCacheBlock]]]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing found broken: which invariant, how, and the blocks to look at."""
+    """One violation: the invariant, a description, and the blocks concerned."""
 
     invariant_id: str
     message: str
@@ -65,7 +65,7 @@ class InvariantViolationError(KVCacheError):
 
 
 def tables_of(kv: KVCacheManager) -> dict[str, Sequence[Sequence[KVCacheBlock]]]:
-    """Return the block tables of every admitted request, and as one more the blocks that are pinned for a copy."""
+    """Return the block tables of every admitted request, and one more table with the blocks pinned for a copy."""
     tables: dict[str, Sequence[Sequence[KVCacheBlock]]] = {
         request_id: kv.coordinator.get_blocks(request_id) for request_id in kv.requests
     }
@@ -75,11 +75,11 @@ def tables_of(kv: KVCacheManager) -> dict[str, Sequence[Sequence[KVCacheBlock]]]
 
 
 PINNED = "a copy under way"
-"""What a message calls the holder of a pinned block."""
+"""Name, in messages, of the holder of a pinned block."""
 
 
 def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
-    """Yield every violation in the manager's state, the plainest first. Costs O(pool)."""
+    """Yield every violation in the manager's state, in the order of the ledger. Costs O(pool)."""
     tables = tables_of(kv)
     yield from find_pool_violations(kv.block_pool, tables)
     yield from check_i5_prefix(kv)
@@ -87,7 +87,7 @@ def find_violations(kv: KVCacheManager) -> Iterator[Violation]:
 
 
 def find_pool_violations(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Yield every violation in a pool whose blocks only `tables` hold."""
+    """Yield every violation in a pool. `tables` must be all tables that hold its blocks."""
     yield from check_i1_references(pool, tables)
     yield from check_i2_free_queue(pool, tables)
     yield from check_i3_conservation(pool)
@@ -101,17 +101,17 @@ def check_invariants(kv: KVCacheManager, history: Sequence[str] = ()) -> None:
 
 
 def holders_of(block: KVCacheBlock, tables: Tables) -> list[str]:
-    """Return the ids of the requests that hold the block, once per place in a table."""
+    """Return the ids of the requests that hold the block. An id appears once per place in a table."""
     return [name for name, groups in tables.items() for table in groups for held in table if held is block]
 
 
 def told_holders(block: KVCacheBlock, tables: Tables) -> str:
-    """Return the ids of the requests that hold the block, as a message tells them."""
+    """Return the ids of the requests that hold the block, as text for a message."""
     return " and ".join(dict.fromkeys(holders_of(block, tables)))
 
 
 def check_i1_references(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Yield every block whose `ref_cnt` is not the number of tables that hold it."""
+    """Yield every block whose `ref_cnt` is not the number of tables that contain it."""
     held: Counter[int] = Counter()
     for name, groups in tables.items():
         for table in groups:
@@ -127,7 +127,7 @@ def check_i1_references(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
 
 
 def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
-    """Yield every difference between the free queue and the blocks that no table holds."""
+    """Yield every difference between the free queue and the blocks that are in no table."""
     try:
         queue = pool.free_block_queue.get_all_free_blocks()
     except BlockStateError as error:
@@ -149,7 +149,7 @@ def check_i2_free_queue(pool: BlockPool, tables: Tables) -> Iterator[Violation]:
 
 
 def _wrong_place(block: KVCacheBlock, is_in_queue: bool, tables: Tables) -> str | None:
-    """Return the fault of a block that is in the free queue or is not in it, or `None` if there is none."""
+    """Return the fault in the block's place (in the free queue or not), or `None` if it is right."""
     if block.is_null:
         return "the null block is in the free queue" if is_in_queue else None
     if block.ref_cnt > 0 and is_in_queue:
@@ -161,7 +161,7 @@ def _wrong_place(block: KVCacheBlock, is_in_queue: bool, tables: Tables) -> str 
 
 
 def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:
-    """Yield a violation if free, held and null blocks do not add up to all blocks."""
+    """Yield a violation if the free, referenced and null blocks do not add up to all blocks."""
     held = sum(1 for block in pool.blocks if block.ref_cnt > 0 and not block.is_null)
     if pool.num_free_blocks + held + 1 != len(pool.blocks):
         message = f"{pool.num_free_blocks} free + {held} held + 1 null is not {len(pool.blocks)} blocks"
@@ -169,7 +169,7 @@ def check_i3_conservation(pool: BlockPool) -> Iterator[Violation]:
 
 
 def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
-    """Yield every index entry whose block does not carry its key, and every key of a block that is not in the index."""
+    """Yield every index entry whose block does not have its key, and every key of a block that is not in the index."""
     found: set[int] = set()
     own = set(pool.blocks)
     for key, blocks in pool.cached_block_hash_to_block.items():
@@ -189,7 +189,7 @@ def check_i4_index(pool: BlockPool) -> Iterator[Violation]:
 
 
 def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
-    """Yield every cached block in a table whose key is not the request's own block hash at that place."""
+    """Yield every cached block in a table with a key that is not the request's block hash at that place."""
     for request_id, request in kv.requests.items():
         for manager in kv.coordinator.single_type_managers:
             hashes = manager.hashes_per_block(request.block_hashes)
@@ -205,7 +205,7 @@ def check_i5_prefix(kv: KVCacheManager) -> Iterator[Violation]:
 
 
 def check_i14_drain(kv: KVCacheManager) -> Iterator[Violation]:
-    """Yield the tables and references that finished requests left behind."""
+    """Yield the tables and references of finished requests."""
     for manager in kv.coordinator.single_type_managers:
         kept = manager.req_to_blocks.keys() | manager.num_cached_block.keys() | manager.num_skipped_block.keys()
         left = kept - kv.requests.keys()

@@ -1,4 +1,4 @@
-"""Coordinates the groups of layers: each call for a request is made on its block table in every group."""
+"""Coordinates the groups of layers: it makes each call for a request on its block table in every group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ MANAGER_CLASSES: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
 
 
 class KVCacheCoordinator(ABC):
-    """The groups' managers over one pool of blocks. Subclasses say what a prefix hit is.
+    """The groups' managers over one pool of blocks. Subclasses define a prefix hit.
 
     Source: vLLM `KVCacheCoordinator` (v1/core/kv_cache_coordinator.py).
     """
@@ -51,16 +51,16 @@ class KVCacheCoordinator(ABC):
         block_pool: BlockPool,
         manager_classes: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = MANAGER_CLASSES,
     ) -> None:
-        """Make a manager per group, of the class that `manager_classes` has for its kind of spec."""
+        """Make one manager per group. Its class is the one in `manager_classes` for the group's kind of spec."""
         self.block_pool = block_pool
         specs = [group.first_spec for group in kv_cache_config.kv_cache_groups]
         self.scheduler_block_size = lcm(*(spec.block_size for spec in specs))
-        """Tokens from one boundary to the next on which all groups' blocks end: where hits can end."""
+        """Tokens between two places where a block of every group ends. Hits can end only at these places."""
         self.hash_block_size = gcd(*(spec.block_size for spec in specs))
         """Tokens per hash in `Request.block_hashes`: every group's blocks end where one of these does."""
         self.retention_interval = kv_cache_config.prefix_cache_retention_interval
         self.promised: set[int] = set()
-        """Ids of blocks whose full tokens were entered since the last step was confirmed: their KV is still to come."""
+        """Ids of the blocks that were entered in the index but are not computed yet: their step is not confirmed."""
         self.single_type_managers = tuple(
             manager_classes[type(spec)](
                 spec,
@@ -78,10 +78,10 @@ class KVCacheCoordinator(ABC):
         self.skipping_managers = tuple(
             manager for manager in self.single_type_managers if not isinstance(manager, FullAttentionManager)
         )
-        """The groups that give blocks back while a request runs."""
+        """The managers of the groups that give blocks back while a request runs."""
         _check_retention_interval(self.retention_interval, self.scheduler_block_size, self.single_type_managers)
         self.has_states = any(isinstance(manager, MambaManager) for manager in self.single_type_managers)
-        """Whether a group keeps states, from which tokens cannot be taken back."""
+        """Whether a group keeps states. Tokens cannot be removed from a state."""
 
     @abstractmethod
     def find_longest_cache_hit(
@@ -92,8 +92,8 @@ class KVCacheCoordinator(ABC):
     def shared_prefix_boundary(self, request: Request, num_hit_tokens: int) -> int:
         """Return the end of a prefix that full attention has cached and another group has not, or 0 if there is none.
 
-        The request keeps there what a hit needs, so that the next one that parts here finds it: its state, since a
-        step ends there, and with a retention interval the blocks of its window.
+        At this place the request caches the blocks that a hit needs, for the next request that differs from here on:
+        its state, because a step ends there, and with a retention interval the blocks of its window.
         """
         if self.retention_interval is None and not self.has_states:
             return 0
@@ -105,7 +105,7 @@ class KVCacheCoordinator(ABC):
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]]
     ) -> int | None:
-        """Return how many free blocks all groups need for `num_tokens` tokens, or `None` if a group has to wait."""
+        """Return the number of free blocks that all groups need for `num_tokens` tokens. `None`: a group must wait."""
         num_needed = 0
         for manager, hit in zip(self.single_type_managers, new_computed_blocks, strict=True):
             num_blocks = manager.get_num_blocks_to_allocate(request_id, num_tokens, hit)
@@ -117,14 +117,14 @@ class KVCacheCoordinator(ABC):
     def get_max_num_blocks_to_allocate(
         self, num_tokens: int, new_computed_blocks: Sequence[Sequence[KVCacheBlock]], max_in_flight_tokens: int
     ) -> int:
-        """Return how many free blocks a newcomer takes at most, over all groups, until it has `num_tokens` tokens."""
+        """Return the most free blocks that a new request takes, in all groups, until it has `num_tokens` tokens."""
         return sum(
             manager.get_max_num_blocks_to_allocate(num_tokens, hit, max_in_flight_tokens)
             for manager, hit in zip(self.single_type_managers, new_computed_blocks, strict=True)
         )
 
     def get_num_blocks_to_free(self, request_id: str, num_computed_tokens: int) -> int:
-        """Return how many blocks `remove_skipped_blocks` would leave free: those that the request holds alone."""
+        """Return the number of blocks that `remove_skipped_blocks` would free: those that only this request holds."""
         return sum(
             block.ref_cnt == 1
             for manager in self.skipping_managers
@@ -132,7 +132,7 @@ class KVCacheCoordinator(ABC):
         )
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """Give back what no token from `num_computed_tokens` on reads, in every group."""
+        """Free, in every group, the blocks that no token from `num_computed_tokens` on reads."""
         for manager in self.skipping_managers:
             manager.remove_skipped_blocks(request_id, num_computed_tokens)
 
@@ -141,14 +141,14 @@ class KVCacheCoordinator(ABC):
     ) -> None:
         """Start the request's tables with its hit.
 
-        All groups are touched before any group takes a new block: the other way round, one group's new block could
-        be another group's hit, evicted a moment before it was adopted.
+        All groups touch their hit before any group takes a new block. Otherwise a group could take a block of another
+        group's hit as its new block.
         """
         for manager, hit in zip(self.single_type_managers, new_computed_blocks, strict=True):
             manager.allocate_new_computed_blocks(request_id, hit)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> tuple[list[KVCacheBlock], ...]:
-        """Grow the request's tables to hold `num_tokens` tokens. Return the new blocks, per group."""
+        """Extend the request's tables to `num_tokens` tokens. Return the new blocks, per group."""
         return tuple(manager.allocate_new_blocks(request_id, num_tokens) for manager in self.single_type_managers)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
@@ -157,7 +157,7 @@ class KVCacheCoordinator(ABC):
             manager.cache_blocks(request, num_tokens)
 
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
-        """Remove the keys of the request's blocks that were never computed. Return these blocks, of all groups."""
+        """Remove the keys of the request's blocks that are not computed. Return these blocks, of all groups."""
         return [
             block
             for manager in self.single_type_managers
@@ -165,7 +165,7 @@ class KVCacheCoordinator(ABC):
         ]
 
     def free(self, request_id: str) -> None:
-        """Drop the request's references and forget its tables."""
+        """Drop the request's references and delete its tables."""
         for manager in self.single_type_managers:
             manager.free(request_id)
 
@@ -180,7 +180,7 @@ class KVCacheCoordinator(ABC):
         return tuple(manager.req_to_blocks.get(request_id, []) for manager in self.single_type_managers)
 
     def num_token_slots(self, request_id: str) -> int:
-        """Return how many tokens the request's tables have room for: the group with the least room decides."""
+        """Return the number of tokens that fit in the request's tables. The group with the least room decides."""
         return min(
             manager.block_size * len(manager.req_to_blocks.get(request_id, ())) for manager in self.single_type_managers
         )
@@ -189,7 +189,7 @@ class KVCacheCoordinator(ABC):
 def _check_retention_interval(
     interval: int | None, block_size: int, managers: Sequence[SingleTypeKVCacheManager]
 ) -> None:
-    """Raise `ConfigError` unless the groups can keep what the retention interval asks for."""
+    """Raise `ConfigError` unless the retention interval works with the groups' blocks."""
     if interval is not None and (interval < 0 or interval % block_size):
         message = f"prefix_cache_retention_interval is {interval}: it must be 0 or a multiple of the block size"
         raise ConfigError(f"{message} {block_size}")
@@ -199,7 +199,7 @@ def _check_retention_interval(
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
-    """Groups without a prefix cache: nothing is looked up, and no block gets a key. Any number of groups."""
+    """Any number of groups without a prefix cache: every lookup is a miss, and no block gets a key."""
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
@@ -208,11 +208,11 @@ class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
         return tuple([] for _ in self.single_type_managers), 0
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Do nothing: without lookups, blocks need no keys."""
+        """Do nothing: blocks need no keys without lookups."""
 
 
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
-    """One group, whose longest hit is the cache's longest hit."""
+    """One group: its longest hit is the cache's longest hit."""
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
@@ -223,13 +223,13 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
         return (hit,), len(hit) * manager.block_size
 
     def num_token_slots(self, request_id: str) -> int:
-        """Return how many tokens the one table has room for. Without a loop, since this is asked for every token."""
+        """Return the number of tokens that fit in the one table. It has no loop, because it runs for every token."""
         (manager,) = self.single_type_managers
         return manager.block_size * len(manager.req_to_blocks.get(request_id, ()))
 
 
 class HybridKVCacheCoordinator(KVCacheCoordinator):
-    """Several groups, of any kinds: a hit must end where every group's does."""
+    """Several groups, of any kinds: a hit must end at the same token in every group."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -248,9 +248,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
             full       |==========|  still fine, it is only cut   8
             window     |======|      asked again: another at 8    8:  all agree
 
-        The shortest of the groups' own answers may be wrong: a window that is cached at 16 need not be at 8. But no
-        group ever makes the answer longer, so it ends. Full attention goes first: it is quick to say how far at most,
-        and needs to be asked only once, since any part of its hit is a hit.
+        The shortest of the groups' own answers may be wrong: a window that is cached at 16 need not be cached at 8. No
+        group ever makes the answer longer, so the loop ends. Full attention goes first: it gives an upper bound fast,
+        and is asked only once, because any part of its hit is a hit.
         """
         hits: dict[int, list[KVCacheBlock]] = {}
         hit_length = max_cache_hit_length // self.scheduler_block_size * self.scheduler_block_size

@@ -1,6 +1,6 @@
-"""What the cache is made of: the shape of a layer's KV, the groups of layers, the number of blocks.
+"""The configuration of the cache: the shape of a layer's KV, the groups of layers, the number of blocks.
 
-The kinds of layers differ in what a token still reads of the tokens before it, so in what may be given back:
+The kinds of layers differ in the earlier tokens that a token still reads. All other blocks may be given back:
 
     tokens        0 1 2 3 4 5 6 7 8 9 . .       the next token is 10
     full          r r r r r r r r r r           all before it
@@ -20,7 +20,7 @@ from mini_kv.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class KVCacheSpec(ABC):
-    """Shape of one layer's KV, and how much of it a request holds. Source: vLLM (v1/kv_cache_interface.py)."""
+    """Shape of one layer's KV, and the number of blocks of a request. Source: vLLM (v1/kv_cache_interface.py)."""
 
     block_size: int
     """Tokens per block."""
@@ -38,14 +38,14 @@ class KVCacheSpec(ABC):
         """Bytes of one block of one layer, padding included."""
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Return how many blocks it takes to hold `num_tokens` tokens."""
+        """Return the number of blocks for `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
         """Return the most blocks that a request of `num_tokens` tokens ever holds in one group of such layers.
 
-        The one formula, for the plan (with the longest request that is allowed) and for admission (with the request
-        at hand). Where the two are computed apart, they drift apart, and a request that was planned for never runs.
+        The plan calls it with the longest request that is allowed, admission with the request itself. Both must use
+        the same formula: otherwise a request could be planned for and never admitted.
 
         Args:
             max_in_flight_tokens: the most tokens that one step computes for a request.
@@ -56,10 +56,10 @@ class KVCacheSpec(ABC):
 
 @dataclass(frozen=True)
 class AttentionSpec(KVCacheSpec):
-    """Shape of a layer that keeps keys and values of each token."""
+    """Shape of a layer that keeps a key and a value of each token."""
 
     num_planes: ClassVar[int] = 2
-    """How often a token's numbers are kept: once as key, once as value."""
+    """Number of vectors per token and head: a key and a value."""
 
     num_kv_heads: int = 1
     head_size: int = 1
@@ -67,20 +67,20 @@ class AttentionSpec(KVCacheSpec):
     dtype_bytes: int = 2
     """Bytes per element; 2 for bf16."""
     page_size_padded: int | None = None
-    """Bytes of a block after padding, if another layer's larger block asks for it."""
+    """Bytes of a block after padding to another layer's larger block, or `None` without padding."""
     kv_quant_mode: str = "none"
-    """In which form elements of 8 bits are kept: `"int8_per_token_head"` or `"fp8"`. Source: vLLM, same name."""
+    """Form of 8-bit elements: `"int8_per_token_head"` or `"fp8"`. Source: vLLM, same name."""
     head_size_v: int | None = None
-    """Elements of a value, if it has not as many as a key."""
+    """Elements of a value, if they are not as many as a key's."""
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of the scale that a key, and a value, of one head and token brings along."""
+        """Bytes of the scale of one key, or of one value, per head and token."""
         return 4 if self.kv_quant_mode == "int8_per_token_head" else 0
 
     @property
     def real_page_size_bytes(self) -> int:
-        """Bytes of one block of one layer without padding: keys and values, hence two sizes, and their scales."""
+        """Bytes of one block of one layer without padding: keys, values (maybe of another size), and their scales."""
         sizes = (self.head_size, self.head_size_v or self.head_size)[: self.num_planes]
         head_bytes = sum(size * self.dtype_bytes + self.scale_bytes for size in sizes)
         return self.block_size * self.num_kv_heads * head_bytes
@@ -93,12 +93,12 @@ class AttentionSpec(KVCacheSpec):
 
 @dataclass(frozen=True)
 class FullAttentionSpec(AttentionSpec):
-    """Every token attends to all tokens before it: nothing is ever given back early."""
+    """Every token attends to all tokens before it: no block is given back while the request runs."""
 
 
 @dataclass(frozen=True)
 class MLAAttentionSpec(FullAttentionSpec):
-    """Every token keeps one vector. All heads read it as their key, and all of it but its end as their value.
+    """Every token keeps one vector. All heads read it as their key, and all but its last part as their value.
 
     Multi-head latent attention: `num_kv_heads` is 1, and `head_size` is the latent vector with the rotated part that
     follows it. Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1; vLLM `MLAAttentionSpec`.
@@ -108,7 +108,7 @@ class MLAAttentionSpec(FullAttentionSpec):
     cache_role: str = "sparse"
     """`"indexer"`: vectors that choose whose latent vectors a sparse layer reads. Source: vLLM, same name."""
     tokens_per_state: int = 1
-    """Tokens that share one vector: blocks are whole multiples of them. Source: vLLM, same name."""
+    """Number of tokens that share one vector. The block size is a multiple of it. Source: vLLM, same name."""
 
     @property
     def real_page_size_bytes(self) -> int:
@@ -123,14 +123,14 @@ class SlidingWindowSpec(AttentionSpec):
     sliding_window: int
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return the blocks of the window and of the tokens in flight, and one more, since a window starts anywhere."""
+        """Return the blocks of the window and of the tokens in flight, plus one: a window may start within a block."""
         held = min(self.sliding_window - 1 + max_in_flight_tokens, num_tokens)
         return min(self.num_blocks(held) + 1, self.num_blocks(num_tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindowMLASpec(SlidingWindowSpec):
-    """A window of tokens of which each keeps one vector. Source: vLLM, same name."""
+    """A sliding window of tokens that keep one vector each. Source: vLLM, same name."""
 
     num_planes: ClassVar[int] = 1
 
@@ -142,7 +142,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     attention_chunk_size: int
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return the blocks of a chunk and of the tokens in flight, and one more if chunks start within blocks."""
+        """Return the blocks of a chunk and of the tokens in flight, plus one if chunks start within blocks."""
         held = min(self.attention_chunk_size + max_in_flight_tokens, num_tokens)
         starts_within = self.attention_chunk_size % self.block_size > 0
         return min(self.num_blocks(held) + starts_within, self.num_blocks(num_tokens))
@@ -152,7 +152,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 class MambaSpec(KVCacheSpec):
     """A state that is updated token by token: a block holds the state after the last token written to it.
 
-    `block_size` says how far two kept states lie apart, not how large one is.
+    `block_size` is the distance between two kept states, in tokens. It is not the size of a state.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -161,11 +161,11 @@ class MambaSpec(KVCacheSpec):
     """Bytes per element of each of these."""
     page_size_padded: int | None = None
     num_speculative_blocks: int = 0
-    """States beside those of a step, one per draft: a rejected draft leads back to the state before it."""
+    """Extra states per step, one per draft: after a rejected draft the layer continues from the state before it."""
     num_prefill_checkpoint_blocks: int = 0
-    """States that a step can keep of tokens in its middle: 1 if the layer's kernels can export one."""
+    """States that a step can keep of tokens before its last: 1 if the layer's kernels can export one."""
     prefill_checkpoint_alignment: int | None = None
-    """Tokens from one place to the next where these kernels can do so; blocks are multiples of it."""
+    """Tokens between two places where these kernels can export a state. The block size is a multiple of it."""
 
     @property
     def real_page_size_bytes(self) -> int:
@@ -178,20 +178,20 @@ class MambaSpec(KVCacheSpec):
         return self.page_size_padded or self.real_page_size_bytes
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return 2, the states that a step starts from and writes, and those of drafts and checkpoints."""
+        """Return 2 (the state that a step reads and the one that it writes) plus those of drafts and checkpoints."""
         more = self.num_speculative_blocks + self.num_prefill_checkpoint_blocks
         return min(2, self.num_blocks(num_tokens)) + more
 
 
 @dataclass(frozen=True)
 class UniformTypeKVCacheSpecs(KVCacheSpec):
-    """Layers that need equally many blocks, whose blocks differ in bytes: one table serves them all.
+    """Layers that need the same number of blocks but differ in bytes per block: one table serves them all.
 
     Each layer has a tensor of its own, with pages of its own size. Source: vLLM, same name.
     """
 
     kv_cache_specs: Mapping[str, KVCacheSpec]
-    """The shape of each layer, by its name; never empty."""
+    """The shape of each layer, by its name. Never empty."""
 
     @property
     def page_size_bytes(self) -> int:
@@ -199,20 +199,20 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
         return sum(spec.page_size_bytes for spec in self.kv_cache_specs.values())
 
     def max_admission_blocks_per_request(self, max_in_flight_tokens: int, num_tokens: int) -> int:
-        """Return the blocks of any of these layers: they all need as many."""
+        """Return the number of blocks of any of these layers: it is the same for all."""
         first = next(iter(self.kv_cache_specs.values()))
         return first.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheGroupSpec:
-    """Layers that share one block table, and the shape that they have in common."""
+    """Layers that share one block table, and their common shape."""
 
     layer_names: tuple[str, ...]
     kv_cache_spec: KVCacheSpec
     is_eagle_group: bool = False
-    """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token depends on the next token, too, so a block is
-    sure only if the block after it is found as well. A hit drops its last block, unless
+    """Whether a drafter (EAGLE, MTP) has layers here. Its KV of a token also depends on the next token. So a block is
+    right only if the block after it is found as well. A hit drops its last block, unless
     `KVCacheConfig.num_hash_lookahead_tokens` is 1."""
 
     def spec_of(self, layer_name: str) -> KVCacheSpec:
@@ -222,7 +222,7 @@ class KVCacheGroupSpec:
 
     @property
     def first_spec(self) -> KVCacheSpec:
-        """The shape of the first layer, whose kind is that of all."""
+        """The shape of the first layer. All layers have the same kind."""
         return self.spec_of(self.layer_names[0])
 
     @property
@@ -233,18 +233,19 @@ class KVCacheGroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheConfig:
-    """How many blocks there are, and which groups of layers take them."""
+    """The number of blocks, and the groups of layers that use them."""
 
     num_blocks: int
-    """All physical blocks, the null block included: one fewer can be handed out."""
+    """All physical blocks, the null block included. One fewer can be allocated."""
     kv_cache_groups: tuple[KVCacheGroupSpec, ...]
     prefix_cache_retention_interval: int | None = None
-    """Tokens from one place to the next where windows and states keep what a hit needs. 0: at the ends of prompts and
-    where requests parted; `None`: everywhere. vLLM's default is 0, which keeps fewer keys and finds fewer hits."""
+    """Tokens between two places where windows and states keep the blocks that a hit needs. 0: only at the ends of
+    prompts and where requests differ. `None`: everywhere. vLLM's default is 0: it keeps fewer keys and finds fewer
+    hits."""
     num_hash_lookahead_tokens: int = 0
-    """For a drafter, in place of the drop: tokens after each block that its hash covers, in every group, 0 or 1. With 1
-    a block is hashed one token later, and requests that part right after a block do not share it. Source: vLLM RFC
-    50438. Not `num_lookahead_tokens`, which are slots for drafts."""
+    """Tokens after each block that its hash covers, in every group, 0 or 1. With 1 a drafter's hits keep their last
+    block. Then a block is hashed one token later, and requests that differ right after a block do not share it. Source:
+    vLLM RFC 50438. Not `num_lookahead_tokens`, which are slots for drafts."""
 
     def __post_init__(self) -> None:
         if self.num_blocks < 2:
@@ -262,5 +263,5 @@ class KVCacheConfig:
 
     @property
     def drops_last_block(self) -> bool:
-        """Whether hits drop their last block, for the groups of a drafter."""
+        """Whether hits of a drafter's groups drop their last block."""
         return self.num_hash_lookahead_tokens == 0 and any(group.is_eagle_group for group in self.kv_cache_groups)

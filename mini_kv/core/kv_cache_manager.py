@@ -1,6 +1,6 @@
-"""What the scheduler talks to: look a prompt up, give a request slots, take them back.
+"""The scheduler's interface to the cache: look up a prompt, allocate slots for a request, free them.
 
-One request's way through it:
+The calls for one request:
 
     request = kv.new_request("A", token_ids)
     blocks, num_hit = kv.get_computed_blocks(request)              # a question; nothing changes
@@ -10,8 +10,8 @@ One request's way through it:
     request.num_computed_tokens = request.num_tokens
     kv.free(request)
 
-Several groups of layers, of several kinds, behave as one: a hit ends where it ends for all of them, and an allocation
-is granted in all of them or in none.
+Several groups of layers, of several kinds, behave as one: a hit ends at the same token in all of them, and an
+allocation succeeds in all of them or in none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,12 +30,12 @@ from mini_kv.core.request import LoRARequest, MultiModalFeature, Request
 
 @dataclass(frozen=True, slots=True)
 class KVCacheBlocks:
-    """Blocks of one request, per group: what a lookup found or what an allocation gave."""
+    """Blocks of one request, per group: the result of a lookup or of an allocation."""
 
     blocks: tuple[Sequence[KVCacheBlock], ...]
 
     def get_block_ids(self) -> tuple[list[int], ...]:
-        """Return the ids, per group: all that the side with the tensors needs to know."""
+        """Return the ids, per group. The worker needs nothing else."""
         if len(self.blocks) == 1:  # by far the most common, and half the price
             return ([block.block_id for block in self.blocks[0]],)
         return tuple([[block.block_id for block in group] for group in self.blocks])
@@ -44,7 +44,8 @@ class KVCacheBlocks:
 class KVCacheManager:
     """Block tables, sharing and prefix caching for all requests over one pool.
 
-    Scarcity is a value: `allocate_slots` returns `None`. Misuse is an exception. Either way the state is as before.
+    When blocks run out, `allocate_slots` returns `None`. Misuse raises an exception. In both cases the state is
+    unchanged.
 
     Source: vLLM `KVCacheManager` (v1/core/kv_cache_manager.py).
     """
@@ -66,12 +67,12 @@ class KVCacheManager:
         Args:
             kv_cache_config: blocks (the null block included) and groups.
             enable_caching: whether full blocks can be found and shared by their content.
-            hash_name: see `HASH_FUNCTIONS`; `xxh3_128` is for a single tenant and refuses a `cache_salt`.
-            model_fingerprint: which weights the KV comes from; part of every block hash.
-            weights_epoch: version of these weights; part of every block hash.
-            max_in_flight_tokens: the most tokens that one step computes; `None`: a step may take a whole request.
+            hash_name: see `HASH_FUNCTIONS`. `xxh3_128` is for a single tenant and refuses a `cache_salt`.
+            model_fingerprint: identifies the weights that compute the KV. It is part of every block hash.
+            weights_epoch: version of these weights. It is part of every block hash.
+            max_in_flight_tokens: the most tokens that one step computes. `None`: a step may compute a whole request.
             watermark: share of the pool that stays free when a request is admitted while others run.
-            parts: what to build from, where it is not the engine's own: an observer's blocks, a learner's queue.
+            parts: parts that replace the engine's own, such as an observer's blocks or a learner's queue.
         """
         check_watermark(watermark)
         parts = parts or KVCacheParts()
@@ -91,12 +92,12 @@ class KVCacheManager:
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
         self.prefix_cache_stats = parts.make_stats()
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in kv_cache_config.kv_cache_groups))
-        """No blocks in any group; made once, since most calls return it."""
+        """No blocks in any group. Made once, because most calls return it."""
         self.requests: dict[str, Request] = {}
-        """The admitted requests, those that hold blocks, in order of admission."""
+        """The admitted requests, which are those that hold blocks, in order of admission."""
         self.num_adopted_tokens: dict[str, int] = {}
-        """Tokens of each admitted request's hit: its first blocks, which others have written. A subclass that admits
-        requests its own way may leave it empty."""
+        """Tokens of each admitted request's hit: its first blocks, which other requests computed. A subclass with
+        another way of admission may leave it empty."""
         self.quiet = QuietStretches()
         hash_lookahead = kv_cache_config.num_hash_lookahead_tokens
         self._block_hasher = parts.make_block_hasher(
@@ -125,12 +126,12 @@ class KVCacheManager:
 
     @property
     def block_size(self) -> int:
-        """Tokens per block. If groups differ, the distance between two boundaries of all groups' blocks."""
+        """Tokens per block. If groups differ, tokens between two places where a block of every group ends."""
         return self.coordinator.scheduler_block_size
 
     @property
     def usage(self) -> float:
-        """Held blocks as a share of all that can be held, 0.0 to 1.0."""
+        """Share of the blocks that are in use, 0.0 to 1.0, without the null block."""
         return self.block_pool.usage
 
     def new_request(
@@ -142,13 +143,13 @@ class KVCacheManager:
         lora_request: LoRARequest | None = None,
         mm_features: Sequence[MultiModalFeature] = (),
     ) -> Request:
-        """Return a request with the hashes of its full blocks, as this cache makes them. Admits nothing yet.
+        """Return a request with this cache's hashes of its full blocks. The request is not admitted yet.
 
         Args:
             request_id: must be unique among admitted requests.
-            token_ids: the prompt; integers in `0 <= t < 2**32`.
+            token_ids: the prompt, as integers in `0 <= t < 2**32`.
             cache_salt: only requests with the same salt share blocks. Derive it from the tenant, on the server. An
-                empty one is refused: a tenant whose salt was lost must not end up in a cache that others share.
+                empty salt is refused: a tenant whose salt was lost must not share blocks with others.
             lora_request: the adapter, if any.
             mm_features: images and their places in the prompt.
         """
@@ -165,8 +166,8 @@ class KVCacheManager:
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
         """Return the longest cached prefix of the request, as blocks and as a number of tokens. Changes nothing.
 
-        At most `num_tokens - 1` tokens: the last one is always computed, because what is wanted from it is the
-        next token's probabilities, and the cache does not keep these. Costs O(blocks of the hit).
+        A hit has at most `num_tokens - 1` tokens. The last token is always computed, because only its computation
+        gives the next token's probabilities. The cache does not keep these. Costs O(blocks of the hit).
         """
         hit, num_tokens = self.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
         return KVCacheBlocks(hit), num_tokens
@@ -182,38 +183,38 @@ class KVCacheManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Give the request slots for its next tokens. Return the new blocks, or `None` if it has to wait.
+        """Allocate slots for the request's next tokens. Return the new blocks, or `None` if the request has to wait.
 
             tokens      | computed        | new_computed    | new            | lookahead |
                         | in its table    | the hit         | to compute now | may come  |
             blocks      | held            | touched         | from the free queue        |
             index       | entered         | entered         | full ones now  | never     |
 
-        A first call admits the request. Its hit can be passed (`num_new_computed_tokens`, as upstream does) or have
-        been adopted already (`request.num_computed_tokens`), not both; the blocks of the hit come with it.
+        The first call admits the request. Pass the length of its hit as `num_new_computed_tokens`, as vLLM does, or set
+        `request.num_computed_tokens` before, but not both. Pass the blocks of the hit in both cases.
         Full blocks are entered in the index at once, so other requests find them from now on. That is a promise that
-        this step computes them (see `withdraw_promises`). The drafts among the new tokens get slots, and their blocks
-        are not entered before the drafts are accepted (see `cache_blocks`). Blocks that no token reads any more, those
-        left of a window, are given back first, and their memory can be part of what is granted.
+        this step computes them (see `withdraw_promises`). The drafts among the new tokens get slots. Their blocks are
+        entered when the drafts are accepted (see `cache_blocks`). Blocks left of a window, which no later token reads,
+        are freed first. The allocation can use them again.
 
         Args:
             request: from `new_request`.
             num_new_tokens: tokens to compute in this step, drafts included.
-            num_new_computed_tokens: tokens of the hit, if it is not adopted yet.
+            num_new_computed_tokens: tokens of the hit, if `request.num_computed_tokens` does not include them yet.
             new_computed_blocks: blocks of the hit, as `get_computed_blocks` returned them.
-            num_lookahead_tokens: slots beyond, for tokens that may be proposed later.
+            num_lookahead_tokens: additional slots, for tokens that may be proposed later.
             full_sequence_must_fit: admit the request only if all of its tokens would fit, in steps of at most
                 `max_in_flight_tokens`, not just this step's.
-            reserved_blocks: free blocks that are kept for others.
-            has_scheduled_reqs: whether others run; only then the watermark is kept when a request is admitted.
+            reserved_blocks: free blocks that are kept for other requests.
+            has_scheduled_reqs: whether other requests run. Only then admission keeps the watermark free.
 
         Returns:
-            What was added to the tables, per group (often nothing): blocks from the free queue, and null blocks
-            where a group of states keeps none. `None`, with nothing changed, in three cases: there are too few free
-            blocks for the new ones, the copies, the revived ones of the hit and the reserve; a newcomer would break
-            into the watermark, or not fit to its end; its hit ends in a state that the step under way still computes.
-            The scheduler then lets the request wait or preempts another one. A hit that was adopted before is the
-            caller's to take back: set `request.num_computed_tokens` to 0.
+            The blocks added to the tables, per group (often none): blocks from the free queue, and null blocks where
+            a group of states keeps none. `None`, with nothing changed, in three cases. First: too few blocks are free
+            for the new blocks, the copies, the revived blocks of the hit and the reserve. Second: a new request would
+            use the watermark, or would not fit to its end. Third: its hit ends in a state that the running step still
+            computes. The scheduler then lets the request wait or preempts another one. A caller that has set
+            `request.num_computed_tokens` to the hit must set it back to 0.
 
         Raises:
             AllocationError: the numbers contradict each other, or the hit has been evicted since the lookup.
@@ -271,9 +272,9 @@ class KVCacheManager:
         return KVCacheBlocks(new_blocks)
 
     def free(self, request: Request) -> None:
-        """Drop the request's references to its blocks, tail first. Their keys stay, and can be hit until reuse.
+        """Drop the request's references to its blocks, tail first. Full blocks stay cached until they are reused.
 
-        Raises `UnknownRequestError` if it holds none: a second free, or one before admission.
+        Raises `UnknownRequestError` if the request holds none: it was freed already, or never admitted.
         """
         check_admitted(self.requests, request)
         self.quiet.pop(request, None)
@@ -283,20 +284,20 @@ class KVCacheManager:
         self.copy_on_write.forked.discard(request.request_id)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Admit `child` with what the parent has computed, all of it shared, a half-filled last block too.
+        """Admit `child` with all the parent's computed blocks as shared blocks, also a half-filled last block.
 
-        The first of the two to write to that block gets a copy of it (see `take_kv_cache_block_copies`). The caller
+        The first of the two that writes to that block gets a copy of it (see `take_kv_cache_block_copies`). The caller
         sets `child.num_computed_tokens` to the parent's. Costs O(blocks).
 
         Args:
             parent: an admitted request, between two steps.
-            child: from `new_request`; its tokens begin with all that the parent has computed.
+            child: from `new_request`. Its tokens begin with all the parent's computed tokens.
 
         Raises:
             UnknownRequestError: the parent holds no blocks.
             RepeatedRequestError: an admitted request has the child's id.
-            AllocationError: the child's tokens are others, or it has nothing left to compute.
-            ConfigError: a layer keeps states, which are written over at every token.
+            AllocationError: the child's tokens are different, or it has no token left to compute.
+            ConfigError: a layer keeps states, which are overwritten at every token.
         """
         check_fork(self.coordinator, self.requests, parent, child)
         num_computed_tokens = parent.num_computed_tokens
@@ -307,31 +308,31 @@ class KVCacheManager:
         child.num_cached_tokens = num_computed_tokens
 
     def take_kv_cache_block_copies(self) -> list[tuple[int, int]]:
-        """Return the copies, (source, target), that the coming step makes before it writes. Each is returned once."""
+        """Return the copies, as (source, target), that the next step makes before it writes. Each is returned once."""
         return self.copy_on_write.take()
 
     def finish_kv_cache_block_copies(self) -> None:
-        """Let go of both ends of the copies that were taken: the step has run."""
+        """Unpin both ends of the copies that were taken. Call it when their step has run."""
         self.copy_on_write.finish()
 
     def confirm_promises(self) -> None:
-        """Forget which keys were promised: their step has run, the KV is there."""
+        """Forget which keys were promised. Call it when their step has run, so that the KV is computed."""
         self.coordinator.promised.clear()
 
     def withdraw_all_promises(self) -> None:
-        """Take back every key that the step under way has promised, also of blocks that were freed since.
+        """Remove every key that the running step has promised, also from blocks that were freed since.
 
-        For a step that the worker did not run. Requests that hold such a block have to be preempted.
+        For a step that the worker did not run. Preempt the requests that hold such a block.
         """
         self.block_pool.evict_blocks(sorted(self.coordinator.promised))
         self.coordinator.promised.clear()
 
     def withdraw_promises(self, request: Request) -> list[str]:
-        """Withdraw the keys of the request's blocks that are not computed. Return the other requests that hold one.
+        """Remove the keys of the request's blocks that are not computed. Return the other requests that hold one.
 
-        For a request that is preempted before its step ran, and before it is freed: no key may outlive a block that
-        was never written. What counts as computed is `request.num_computed_tokens`, and its hit in any
-        case. Those returned build on KV that will not come, and have to be preempted too. Costs O(tables).
+        For a request that is preempted before its step ran. Call it before `free`: a block that was never computed
+        must not stay cached. The first `request.num_computed_tokens` tokens and the hit count as computed. The returned
+        requests use KV that will not be computed. Preempt them too. Costs O(tables).
         """
         check_admitted(self.requests, request)
         self.quiet.pop(request, None)
@@ -347,13 +348,13 @@ class KVCacheManager:
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Enter the full blocks of the request's first `num_computed_tokens` tokens in the index.
 
-        For blocks that became full by drafts that were accepted: `allocate_slots` could not publish these.
+        For blocks that accepted drafts made full: `allocate_slots` could not enter these.
         """
         check_admitted(self.requests, request)
         self.coordinator.cache_blocks(request, min(num_computed_tokens, request.num_tokens))
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Drop the keys of these blocks, held or not. References, tables and the free queue stay as they are."""
+        """Remove the keys of these blocks, in use or free. References, tables and the free queue are unchanged."""
         self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
@@ -361,9 +362,9 @@ class KVCacheManager:
         return self.block_pool.reset_prefix_cache()
 
     def recover(self) -> None:
-        """Be as new, wherever a call was interrupted: no request is admitted and nothing is cached. Costs O(pool).
+        """Return to the initial state after an interrupted call: no admitted request, no cached block. Costs O(pool).
 
-        May itself be interrupted, and called again. What `prefix_cache_stats` has counted stays.
+        If this call is interrupted too, call it again. `prefix_cache_stats` keeps its counts.
         """
         self.requests.clear()
         self.num_adopted_tokens.clear()
@@ -373,7 +374,7 @@ class KVCacheManager:
         self.block_pool.recover()
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
-        """Return the request's block tables, per group: the live lists, which are empty if it holds no block."""
+        """Return the request's block tables, per group. They are the live lists, and empty if it holds no block."""
         return KVCacheBlocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
@@ -399,7 +400,7 @@ class KVCacheManager:
         full_sequence_must_fit: bool,
         has_scheduled_reqs: bool,
     ) -> bool:
-        """Return whether a newcomer leaves the watermark free: now and, if it must all fit, until its last token."""
+        """Return whether a new request leaves the watermark free: now and, if it must all fit, until its last token."""
         if full_sequence_must_fit:
             num_in_flight = self.max_in_flight_tokens or request.num_tokens
             num_at_most = self.coordinator.get_max_num_blocks_to_allocate(request.num_tokens, hit, num_in_flight)
@@ -410,7 +411,7 @@ class KVCacheManager:
     def num_blocks_needed(self, num_tokens: int) -> int:
         """Return the most blocks that a request holds at any time until it is `num_tokens` long, over all groups.
 
-        By the formula of the admission gate, so that what is promised here can be kept there.
+        Uses the formula of admission, so that both give the same number.
         """
         no_hit = self.empty_kv_cache_blocks.blocks
         return self.coordinator.get_max_num_blocks_to_allocate(

@@ -1,7 +1,7 @@
-"""Before the first request: which layers share a block table, and how many blocks the memory holds.
+"""Plans the cache before the first request: the layers that share a block table, and the number of blocks.
 
-All groups take their blocks from one pool, so a block must be as large for each: the same number of layers, the same
-bytes per layer. Where a model is not of that shape, layers are padded, blocks made longer, states rounded up:
+All groups take their blocks from one pool. So a block must be equally large in each group: the same number of layers,
+the same bytes per layer. Other models get padded layers, longer blocks or padded states:
 
     10 full + 52 window layers      a group of 10, four of 9 and two of 8: 8 of 70 places stay empty
     half as many heads              blocks of twice as many tokens, or pages of half the size if one table serves all
@@ -38,7 +38,7 @@ def get_kv_cache_groups(
     Args:
         kv_cache_spec: the shape of each such layer, by its name, in the model's order.
         disable_hybrid_kv_cache_manager: `True`: every layer keeps all tokens, in one group. `False`: groups.
-            `None`: groups, unless layers attend in chunks, which vLLM turns off by default because it is slower.
+            `None`: groups, unless layers attend in chunks: vLLM disables groups there because they are slower.
     """
     specs = dict(kv_cache_spec)
     if not specs:
@@ -65,9 +65,9 @@ def get_kv_cache_groups(
 
 
 def is_uniform_type(specs: Mapping[str, KVCacheSpec]) -> bool:
-    """Return whether all layers always need equally many blocks, so that one table serves them in one group.
+    """Return whether all layers always need the same number of blocks, so that one group with one table serves them.
 
-    Their blocks may differ in bytes. Source: vLLM `UniformTypeKVCacheSpecs.is_uniform_type`; unlike there, states
+    Their blocks may differ in bytes. Source: vLLM `UniformTypeKVCacheSpecs.is_uniform_type`. Unlike there, states
     are of one type only if they are equal.
     """
     return len({_uniform_type(spec) for spec in specs.values()}) == 1
@@ -87,14 +87,14 @@ def _uniform_type(spec: KVCacheSpec) -> tuple[object, ...]:
 
 
 def get_packed_kv_cache_groups(specs: Mapping[str, KVCacheSpec]) -> tuple[KVCacheGroupSpec, ...]:
-    """Return groups whose blocks lie one after the other, each with the pages of one group's layers.
+    """Return groups for a tensor of consecutive blocks. Each block has the pages of one group's layers.
 
         block 7, of group 2     |indexer|latent      |latent|indexer|latent      |latent| ..
         block 8, of group 0     |window      |window      |window      | ..          . . .
 
-    A block is as large as the largest group needs, so pages may differ. Layers that need equally many blocks are of one
-    kind, and a kind is one group. But it is split if it has equally many layers of each page size, and more of them
-    than other kinds. Source: vLLM `_get_packed_kv_cache_groups`.
+    A block is as large as the largest group needs, so pages may differ. Layers that need the same number of blocks are
+    one kind. A kind is one group. But it is split if it has the same number of layers of each page size, and more of
+    them than other kinds. Source: vLLM `_get_packed_kv_cache_groups`.
     """
     kinds: dict[tuple[object, ...], dict[str, KVCacheSpec]] = {}
     for name, spec in specs.items():
@@ -136,11 +136,11 @@ def _uniform_group(specs: Mapping[str, KVCacheSpec]) -> KVCacheGroupSpec:
 
 
 def group_size(num_layers: Sequence[int]) -> int:
-    """Return how many layers a group has room for, given how many there are of each kind.
+    """Return the number of layers per group, given the number of layers of each kind.
 
-    As many as of the rarest kind, so that there are few groups and little padding. But if there are nearly as many of
-    the most frequent one (less than 1.5 times), as many as of that: 13 + 12 is two groups of 13, with one place empty,
-    and not three of 12, with eleven.
+    It is the number of the rarest kind, so that there are few groups and little padding. But it is the number of the
+    most frequent kind if that is less than 1.5 times as large: 13 + 12 layers are two groups of 13 with one empty
+    place, not three groups of 12 with eleven.
     """
     return max(num_layers) if max(num_layers) < 1.5 * min(num_layers) else min(num_layers)
 
@@ -149,13 +149,13 @@ Layer = TypeVar("Layer")
 
 
 def split_layers(layers: Sequence[Layer], size: int) -> list[Sequence[Layer]]:
-    """Deal the layers out, like cards, to as few groups of at most `size` as they need: 52 by 10 are 9 9 9 9 8 8."""
+    """Split the layers into the fewest groups of at most `size`, dealt out like cards: 52 by 10 are 9 9 9 9 8 8."""
     num_groups = -(-len(layers) // size)
     return [layers[i::num_groups] for i in range(num_groups)]
 
 
 def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """Return the specs with every window and chunk kept in full, if there is full attention beside them.
+    """Return the specs with windows and chunks as full attention, if another layer has full attention.
 
     The layers compute the same. They only keep more than they read. Raises `ConfigError` for states, which
     cannot be kept token by token.
@@ -174,15 +174,15 @@ def unify_hybrid_kv_cache_specs(specs: Mapping[str, KVCacheSpec]) -> dict[str, K
 
 
 LATENT_STEP = 128
-"""Tokens that blocks of latent vectors beside states are whole multiples of: kernels that read them ask for it."""
+"""Blocks of latent vectors in a model with states are multiples of this many tokens: their kernels require it."""
 
 
 def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """Return the specs with blocks so long that keys and values fill as many bytes as the largest state.
+    """Return the specs with longer blocks: their keys and values have at least as many bytes as the largest state.
 
-    A state has one size, whatever the block. So where layers with states stand beside attention, all blocks grow: to
-    the fewest tokens that cover the state, in steps of the block size that was asked for (128 at least for latent
-    vectors), and of the tokens from one place to the next where a kernel can export a state.
+    The size of a state does not depend on the block size. So in a model with states and attention all blocks grow to
+    the fewest tokens that cover the state. The new size is a multiple of the requested block size (at least 128 for
+    latent vectors), and of the tokens between two places where a kernel can export a state.
     Source: vLLM `Platform._align_hybrid_block_size`.
     """
     attention = [spec for spec in specs.values() if isinstance(spec, AttentionSpec)]
@@ -201,7 +201,7 @@ def align_hybrid_block_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCac
 
 
 def unify_kv_cache_spec_page_size(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """Return the specs with equally large blocks: more tokens per block for small layers, padding where that fails."""
+    """Return the specs with equally large blocks: small layers get more tokens per block, or else padding."""
     specs = align_hybrid_block_size(specs)
     page_size = max(spec.page_size_bytes for spec in specs.values())
     return {name: _with_page_size(spec, page_size) for name, spec in specs.items()}
@@ -216,7 +216,7 @@ def _with_page_size(spec: KVCacheSpec, page_size: int) -> KVCacheSpec:
 
 
 CACHE_DTYPES = ("auto", "int8_per_token_head", "fp8")
-"""In which form keys and values can be kept: the model's own, or in 8 bits. Source: vLLM `CacheDType`, some of it."""
+"""Possible forms of keys and values: the model's own, or 8 bits. Source: vLLM `CacheDType`, a part of it."""
 
 
 SPARSE_FP8_BYTES = 656
@@ -227,9 +227,9 @@ Source: vLLM `fp8_ds_mla`, which it takes for `fp8` where layers are sparse."""
 def with_cache_dtype(specs: Mapping[str, KVCacheSpec], cache_dtype: str) -> dict[str, KVCacheSpec]:
     """Return the specs of the same layers with keys and values of another dtype.
 
-    States are unchanged, and so are an indexer's vectors, which have 8 bits in any case, and compressed layers, whose
-    own dtype is fp8. Raises `ConfigError` for an unknown dtype, for one that sparse layers do not have, and for sizes
-    at which scales are not aligned to words.
+    States are unchanged. So are an indexer's vectors, which always have 8 bits, and compressed layers, which are fp8.
+    Raises `ConfigError` for an unknown dtype, for a dtype that sparse layers do not have, and for sizes at which
+    scales are not aligned to words.
     """
     if cache_dtype not in CACHE_DTYPES:
         raise ConfigError(f"kv_cache_dtype is {cache_dtype!r}; there are: {', '.join(CACHE_DTYPES)}")
@@ -256,12 +256,12 @@ def _is_compressed(spec: KVCacheSpec) -> bool:
 
 
 def is_indexer(spec: KVCacheSpec) -> bool:
-    """Return whether a layer's vectors only choose whose latent vectors a sparse layer reads."""
+    """Return whether a layer is an indexer: its vectors only choose the latent vectors that a sparse layer reads."""
     return isinstance(spec, MLAAttentionSpec) and spec.cache_role == "indexer"
 
 
 def get_kv_cache_config(groups: Sequence[KVCacheGroupSpec], available_memory: int) -> KVCacheConfig:
-    """Return the groups with as many blocks as the memory, in bytes, holds. Raises `ConfigError` if it holds none."""
+    """Return the groups with as many blocks as fit in the memory (bytes). Raises `ConfigError` if none fits."""
     num_blocks = available_memory // bytes_per_block(groups)
     if num_blocks < 2:
         need = f"a block takes {bytes_per_block(groups):,} bytes, and the null block is one"
@@ -275,12 +275,12 @@ def bytes_per_block(groups: Sequence[KVCacheGroupSpec]) -> int:
 
 
 def get_max_concurrency(config: KVCacheConfig, max_model_len: int, max_in_flight_tokens: int) -> float:
-    """Return how many requests of the greatest length fit at once, each holding the most that it ever does."""
+    """Return the number of longest requests that fit at once, each with the most blocks that it ever holds."""
     return (config.num_blocks - 1) / blocks_per_request(config.kv_cache_groups, max_model_len, max_in_flight_tokens)
 
 
 def blocks_per_request(groups: Sequence[KVCacheGroupSpec], num_tokens: int, max_in_flight_tokens: int) -> int:
-    """Return the most blocks that a request of `num_tokens` tokens holds in all groups, by the gate's formula."""
+    """Return the most blocks that a request of `num_tokens` tokens holds in all groups, by admission's formula."""
     return sum(
         group.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens) for group in groups
     )
@@ -294,9 +294,9 @@ def get_kv_cache_tensors(
         tensor 0      full.0      window.0      window.1        one page of block 7 is here, one in tensor 1, ...
         tensor 1      full.1      window.2      window.3
 
-    A block belongs to one group at a time, so layers of different groups share a tensor and never a page of it. A list
-    is empty where a group has no layer: padding. Layers of `kv_sharing`, name to owner, own nothing: they stand
-    behind their owner, read what it wrote, and use its group's table.
+    A block belongs to one group at a time. So layers of different groups share a tensor but never a page of it. An
+    empty list is padding: the group has no layer there. The layers in `kv_sharing` (name to owner) own no KV. They
+    are listed after their owner, read its KV, and use its group's table.
     """
     tensors: list[list[list[str]]] = []
     for row in range(max(len(group.layer_names) for group in groups)):

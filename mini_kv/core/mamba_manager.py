@@ -12,8 +12,8 @@ from mini_kv.core.single_type_kv_cache_manager import SingleTypeKVCacheManager, 
 class MambaManager(SingleTypeKVCacheManager):
     """Tables for layers that keep a running state in place of keys and values.
 
-    A step reads one state and writes one, into the block in which its last token lies; the places between stay null.
-    A state can be shared only where a step ended exactly at a block's end, and after that step has run. A block of
+    A step reads one state and writes one, into the block of its last token. The places between are null blocks.
+    A state can be shared only if its step ended exactly at a block's end, and only after that step has run. A block of
     keys and values can be shared within its step, because each layer writes before it reads. A state is needed before
     the first token is computed.
 
@@ -26,25 +26,25 @@ class MambaManager(SingleTypeKVCacheManager):
     def __init__(self, kv_cache_spec: MambaSpec, *args: Any, **options: Any) -> None:
         super().__init__(kv_cache_spec, *args, **options)
         self._promises: dict[str, tuple[KVCacheBlock, Request, int]] = {}
-        """The state that each request published last: its block, its writer, the tokens that make it true."""
+        """The last state that each request entered in the index: its block, its request, its number of tokens."""
 
     @property
     def num_blocks_of_hit(self) -> int:
-        """How many blocks before its end a hit needs: 1, the state at that end."""
+        """Number of blocks before its end that a hit needs: 1, the state at that end."""
         return 1
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Return all but the last computed token: the state behind it knows the rest."""
+        """Return the number of computed tokens minus one: the state after the last one covers the rest."""
         return max(0, num_computed_tokens - 1)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
-        """Return 1 if the last token lies beyond the table: whatever a step's length, it writes one state."""
+        """Return 1 if the last token is beyond the table: a step of any length writes one state."""
         return min(super().num_missing_blocks(num_tokens, num_held), 1)
 
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
     ) -> int | None:
-        """Return as for any group, or `None` if the running step has not yet computed the state of the hit."""
+        """Return the number of free blocks needed. `None`: the running step still computes the state of the hit."""
         for block, writer, num_tokens_of_state in self._promises.values():
             is_hit = len(new_computed_blocks) > 0 and new_computed_blocks[-1] is block
             if is_hit and writer.num_computed_tokens < num_tokens_of_state:
@@ -52,9 +52,9 @@ class MambaManager(SingleTypeKVCacheManager):
         return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
-        """Add null blocks for the states that no step stops at, and a block for the one at `num_tokens`. Return both.
+        """Add a block for the state at `num_tokens`, and null blocks for the places before it. Return both.
 
-        A worker appends what is returned to its copy of the table, so the null blocks are part of it.
+        The null blocks are returned because a worker appends the result to its copy of the table.
         """
         table = self.req_to_blocks[request_id]
         gaps = [self.block_pool.null_block] * (cdiv(num_tokens, self.block_size) - len(table) - 1)
@@ -62,9 +62,9 @@ class MambaManager(SingleTypeKVCacheManager):
         return gaps + super().allocate_new_blocks(request_id, num_tokens)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the state in the index if the step ends where a hit can end, which is at a block's end.
+        """Enter the state in the index if the step ends at a block's end, where a hit can end.
 
-        Where block hashes cover the next token, the last step's state may have got its hash only now.
+        If block hashes cover the next token, the previous step's state may get its hash only now.
         """
         num_before = request.num_computed_tokens
         has_waited = self.num_cached_block[request.request_id] == num_before // self.block_size - 1
@@ -76,7 +76,7 @@ class MambaManager(SingleTypeKVCacheManager):
                 self._promises[request.request_id] = (self.req_to_blocks[request.request_id][position], request, end)
 
     def free(self, request_id: str) -> None:
-        """Free as any group does, and forget the request's promise."""
+        """Free the request's blocks, and forget its promise."""
         super().free(request_id)
         self._promises.pop(request_id, None)
 
@@ -89,7 +89,7 @@ class MambaManager(SingleTypeKVCacheManager):
 def mamba_block_aligned_split(
     request: Request, num_computed_tokens: int, num_new_tokens: int, block_size: int, longest_step: int
 ) -> int:
-    """Return how many of the tokens to compute, so that the step ends where a state can be shared. 0 means none now.
+    """Return the number of tokens to compute, so that the step ends where a state can be shared. 0 means none now.
 
     The state of the last token of a step is kept, and another request can use it only if that token ends a block. A
     hit is at most all tokens but one, so the last such place is the last block's end before the last token. A step
@@ -98,14 +98,14 @@ def mamba_block_aligned_split(
         blocks of 16, 40 tokens                     0 ............ 32 .. 40        steps of 32 and 8
         16 of them are another request's, too       0 .... 16 .... 32 .. 40        steps of 16, 16 and 8
 
-    Decoding needs none of this: it computes one token per step and ends every block. Where no step is as long as a
-    block, a block takes several steps, and the last of them ends where the block does.
+    Decoding is not split: it computes one token per step, so a step ends at every block's end. If no step is as long as
+    a block, a block takes several steps. The last of them ends at the block's end.
 
     Args:
         request: its `shared_prefix_boundary` must be up to date.
         num_computed_tokens: tokens before the step, those of a hit included.
         num_new_tokens: tokens that the step could compute.
-        block_size: tokens from one place where a hit can end to the next.
+        block_size: tokens between two places where a hit can end.
         longest_step: the most tokens that any step computes for a request.
 
     Source: vLLM `Scheduler._mamba_block_aligned_split` (v1/core/sched/scheduler.py).

@@ -1,6 +1,6 @@
-"""The parts a KV cache manager is built from: the engine's own, or others that are passed in their place.
+"""The parts of a KV cache manager: the engine's own, or others that replace them.
 
-An observer's block, a learner's queue, a wrong lookup that a test must catch: each goes in here, and nowhere else.
+Pass every replacement here, such as an observer's block, a learner's queue, or a wrong lookup for a test.
 
     KVCacheManager(config, parts=KVCacheParts(make_queue=MyQueue))
 """
@@ -25,8 +25,8 @@ class KVCacheParts:
 
     new_block: BlockFactory = KVCacheBlock
     make_queue: QueueFactory = FreeKVCacheBlockQueue
-    """Makes the free queue of these blocks, the first of them in front. The order of eviction is its order: another one
-    is a subclass whose `append_n` puts freed blocks elsewhere, or any object with its verbs (`mini_kv.policy`)."""
+    """Makes the free queue of these blocks, with the first block in front. Its order is the eviction order. For another
+    order pass a subclass with another `append_n`, or any object with the same methods (`mini_kv.policy`)."""
     make_index: Callable[[], BlockHashToBlockMap] = BlockHashToBlockMap
     make_pool: Callable[..., BlockPool] = BlockPool
     manager_classes: Mapping[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = field(

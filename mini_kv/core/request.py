@@ -1,4 +1,4 @@
-"""A request: its tokens, how far they are computed, and the hashes of its full blocks."""
+"""A request: its tokens, the number of computed tokens, and the hashes of its full blocks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from mini_kv.core.token_ids import MAX_TOKEN_ID, checked_token_ids
 
 @dataclass(frozen=True, slots=True)
 class LoRARequest:
-    """The adapter that a request runs with. Name and path: the same name can be given to other weights later."""
+    """The adapter of a request: name and path, because the same name can be given to other weights later."""
 
     lora_name: str
     lora_path: str
@@ -18,17 +18,17 @@ class LoRARequest:
 
 @dataclass(frozen=True, slots=True)
 class MultiModalFeature:
-    """An image (or sound) whose placeholder tokens stand at `[offset, offset + length)` of the prompt."""
+    """An image (or sound) with its placeholder tokens at `[offset, offset + length)` of the prompt."""
 
     identifier: str
-    """Digest of the whole content, in full width."""
+    """Digest of the whole content, not shortened."""
     offset: int
     length: int
 
 
 @unique
 class RequestStatus(Enum):
-    """The state of a request. The finished ones include the reason that its user gets.
+    """The state of a request. A finished state includes the finish reason that the client gets.
 
     Source: vLLM `RequestStatus` (v1/request.py).
     """
@@ -36,7 +36,7 @@ class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
-    """Waiting again: its blocks were taken for other requests."""
+    """Waiting again: its blocks were freed for other requests."""
     FINISHED_STOPPED = "stop"
     FINISHED_LENGTH_CAPPED = "length"
     FINISHED_ABORTED = "abort"
@@ -48,8 +48,7 @@ class Request:
         0            num_computed_tokens                 num_tokens
         |== KV exists ==|== known tokens, KV to come ===|
 
-    `num_computed_tokens` belongs to the scheduler: it advances when a step is done (or by a cache hit), and
-    the cache manager only reads it.
+    The scheduler sets `num_computed_tokens` when a step is done, and at a cache hit. The cache manager only reads it.
 
     Source: vLLM `Request` (v1/request.py).
     """
@@ -66,12 +65,12 @@ class Request:
         lora_request: LoRARequest | None = None,
         mm_features: Sequence[MultiModalFeature] = (),
     ) -> None:
-        """Check the tokens, once and for all, and hash the full blocks.
+        """Check the tokens and hash the full blocks.
 
-        Usually called through `KVCacheManager.new_request`, which brings the right `block_hasher`. A request from a
-        trace has no tokens: it brings its length as `num_tokens` and the hashes of its full blocks instead.
+        Usually called through `KVCacheManager.new_request`, which passes the right `block_hasher`. A request from a
+        trace has no tokens. It has its length as `num_tokens` and the hashes of its full blocks instead.
 
-        Raises `InvalidTokenError` for a token that is not an integer in `0 <= t < 2**32`, and `ValueError` if there
+        Raises `InvalidTokenError` for a token that is not an integer in `0 <= t < 2**32`. Raises `ValueError` if there
         is no token at all, both tokens and `num_tokens`, or `num_tokens` and a `block_hasher`.
         """
         if (len(token_ids) > 0) == (num_tokens is not None):
@@ -82,15 +81,15 @@ class Request:
             raise ValueError(f"request {request_id!r} has {num_tokens} tokens, it needs at least 1")
         self.request_id = request_id
         self.token_ids = checked_token_ids(token_ids, first_index=0)
-        """Prompt, then output, packed; empty if the tokens are not known. Grows by `append_output_token_ids` only."""
+        """Prompt, then output, packed. Empty if the tokens are not known. Only `append_output_token_ids` adds to it."""
         self.num_tokens = len(self.token_ids) if num_tokens is None else num_tokens
         self.num_prompt_tokens = self.num_tokens
         self.num_computed_tokens = 0
-        """Tokens whose KV exists (or, within a step, is promised)."""
+        """Number of computed tokens (within a step also the promised ones)."""
         self.num_cached_tokens: int | None = None
-        """The hit of the first admission, in tokens; `None` before it."""
+        """The hit at the first admission, in tokens. `None` before it."""
         self.shared_prefix_boundary = 0
-        """End of a prefix that full attention has cached and another group has not. See `KVCacheCoordinator`."""
+        """End of a prefix that is cached in full attention but not in another group. See `KVCacheCoordinator`."""
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.mm_features = tuple(mm_features)
@@ -99,10 +98,10 @@ class Request:
         self.priority = 0
         self.arrival = 0
         self.max_slots = 0
-        """The most tokens of this request that will ever be computed."""
+        """The most tokens of this request that are ever computed."""
         self.stop_token_ids: frozenset[int] = frozenset()
         self.spec_token_ids: list[int] = []
-        """Drafts: tokens that were proposed as the next ones."""
+        """Drafts: the tokens proposed as the next ones."""
         self.num_preemptions = 0
         self.block_hashes = list(block_hashes)
         """Hashes of the full blocks, from the first block on."""
@@ -111,7 +110,7 @@ class Request:
             self.block_hashes += block_hasher(self)
 
     def append_output_token_ids(self, *token_ids: int) -> None:
-        """Add tokens at the end, and hash each block that becomes full. Raises `InvalidTokenError` and adds none."""
+        """Add tokens at the end, and hash each block that becomes full. After an `InvalidTokenError` none is added."""
         if len(token_ids) == 1 and type(token_ids[0]) is int and 0 <= token_ids[0] <= MAX_TOKEN_ID:
             self.token_ids.append(token_ids[0])  # decoding: one good token, nearly always
         else:
@@ -121,7 +120,7 @@ class Request:
             self.block_hashes += self._block_hasher(self)
 
     def truncate(self, num_tokens: int, num_block_hashes: int) -> None:
-        """Drop the tokens from `num_tokens` on, and the hashes of the blocks that they completed."""
+        """Remove the tokens from `num_tokens` on, and the hashes of the blocks that they filled."""
         del self.token_ids[num_tokens:]
         del self.block_hashes[num_block_hashes:]
         self.num_tokens = num_tokens

@@ -1,12 +1,12 @@
 """The block tables of one group of layers, and the rules of its kind of attention.
 
-One question tells the kinds apart: how many of the tokens so far does no later token read? Whole blocks of such
-tokens are given back while the request runs, and a null block takes their place, so that the table keeps its positions:
+The kinds differ in one number: the tokens so far that no later token reads. Whole blocks of such tokens are freed while
+the request runs. A null block takes their place, so that the positions in the table are unchanged:
 
     window of 4, blocks of 2, 9 tokens computed     [ null  null  null  b3  b4 ]      tokens 6, 7, 8 are still read
                                                       0 1   2 3   4 5   6 7  8 .
 
-The same question decides what a hit is: all blocks that the next token reads are cached, whatever is to their left.
+The same number defines a hit: all blocks that the next token reads must be cached. Blocks to their left need not be.
 """
 
 from abc import ABC, abstractmethod
@@ -26,17 +26,17 @@ from mini_kv.core.request import Request
 
 
 def cdiv(a: int, b: int) -> int:
-    """Return `a / b` rounded up: the number of blocks of `b` that hold `a` tokens."""
+    """Return `a / b` rounded up: the number of blocks of `b` tokens for `a` tokens."""
     return -(-a // b)
 
 
 def num_blocks_to_revive(new_computed_blocks: Sequence[KVCacheBlock]) -> int:
-    """Return how many blocks of a hit are in the free queue."""
+    """Return the number of blocks of a hit that are in the free queue."""
     return sum(block.ref_cnt == 0 and not block.is_null for block in new_computed_blocks)
 
 
 class SingleTypeKVCacheManager(ABC):
-    """The block tables of one group: lookup, growth, freeing. Subclasses say which tokens no later token reads.
+    """The block tables of one group: lookup, growth, freeing. Subclasses define the tokens that no later token reads.
 
     Source: vLLM `SingleTypeKVCacheManager` (v1/core/single_type_kv_cache_manager.py).
     """
@@ -57,13 +57,13 @@ class SingleTypeKVCacheManager(ABC):
         Args:
             kv_cache_spec: the layers' kind and the block size.
             block_pool: shared by all groups.
-            kv_cache_group_id: index of the group; part of its keys.
-            hash_block_size: tokens per hash in `Request.block_hashes`; fewer than `block_size` where another group has
-                smaller blocks.
-            cache_hit_alignment_tokens: hits end on multiples of this; more than `block_size` where another group has
-                larger blocks.
+            kv_cache_group_id: index of the group, which is part of its keys.
+            hash_block_size: tokens per hash in `Request.block_hashes`. It is less than `block_size` if another group
+                has smaller blocks.
+            cache_hit_alignment_tokens: hits end on multiples of this. It is more than `block_size` if another group
+                has larger blocks.
             retention_interval: see `KVCacheConfig.prefix_cache_retention_interval`.
-            promised: see `KVCacheCoordinator.promised`; all groups share it.
+            promised: see `KVCacheCoordinator.promised`. All groups share it.
         """
         self.kv_cache_spec = kv_cache_spec
         self.block_size = kv_cache_spec.block_size
@@ -78,24 +78,24 @@ class SingleTypeKVCacheManager(ABC):
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         """The block table of each admitted request."""
         self.num_cached_block: dict[str, int] = {}
-        """How many blocks of each table, from its head, have been entered in the index."""
+        """Number of blocks of each table, from its head, that have been entered in the index."""
         self.num_skipped_block: dict[str, int] = {}
-        """How many blocks of each table, from its head, have been given back; absent while none have."""
+        """Number of blocks of each table, from its head, that have been given back. Absent while none have."""
         self.forked: dict[str, bool] = {}
-        """Requests that share full blocks without a key, as a fork or its parent: either of them may publish these."""
+        """Requests that share full blocks without a key, as a fork or its parent. Each may cache these blocks."""
 
     @abstractmethod
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Return how many tokens, from the first, are not read by the token at `num_computed_tokens` nor any later."""
+        """Return the number of first tokens that no token from `num_computed_tokens` on reads."""
 
     @property
     def num_blocks_of_hit(self) -> int | None:
-        """How many blocks before its end a hit needs. `None` means all, so that each block is worth its key."""
+        """Number of blocks before its end that a hit needs. `None` means all, so that every block gets a key."""
         return None
 
     @property
     def blocks_per_boundary(self) -> int:
-        """How many of this group's blocks lie between two places where a hit can end."""
+        """Number of this group's blocks between two places where a hit can end."""
         return self.cache_hit_alignment_tokens // self.block_size
 
     def hashes_per_block(self, block_hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
@@ -111,8 +111,8 @@ class SingleTypeKVCacheManager(ABC):
             cached                          a  -  c  d  -
             asked from the right            e: no.  d, c: yes.     returns null null c d: b is not read again
 
-        Goes from right to left: a block that is missing spoils every hit that ends behind it and in reach of it, so
-        the next one to try ends before it, and no block is looked up twice.
+        Goes from right to left. A missing block rules out every hit whose end is after it and within a window of it.
+        So the next hit to try ends before that block, and no block is looked up twice.
         """
         index = self.block_pool.cached_block_hash_to_block
         step = self.blocks_per_boundary
@@ -135,10 +135,10 @@ class SingleTypeKVCacheManager(ABC):
     def get_num_blocks_to_allocate(
         self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock]
     ) -> int | None:
-        """Return how many free blocks it takes to give the request slots for `num_tokens` tokens.
+        """Return the number of free blocks needed for the request's slots up to `num_tokens` tokens.
 
-        A block of the hit that no table holds counts too: it needs no new memory, but it leaves the free queue.
-        `None` means "not in this step": a layer with states whose hit is still being computed (`MambaManager`).
+        A free block of the hit counts too: it needs no new memory, but it is removed from the free queue.
+        `None` means "not in this step": the hit of a layer with states is still being computed (`MambaManager`).
         """
         num_held = len(self.req_to_blocks.get(request_id, ()))
         num_new = self.num_missing_blocks(num_tokens, num_held + len(new_computed_blocks))
@@ -147,10 +147,10 @@ class SingleTypeKVCacheManager(ABC):
     def get_max_num_blocks_to_allocate(
         self, num_tokens: int, new_computed_blocks: Sequence[KVCacheBlock], max_in_flight_tokens: int
     ) -> int:
-        """Return how many free blocks a newcomer takes at most at any time until it has `num_tokens` tokens.
+        """Return the most free blocks that a new request takes at any time until it has `num_tokens` tokens.
 
-        Its tokens come in steps of at most `max_in_flight_tokens`, and what falls out of reach on the way is given
-        back: so never more than the spec's bound, less what the hit brings.
+        A step computes at most `max_in_flight_tokens` of its tokens, and blocks that are no longer read are given back.
+        So the result is the spec's bound minus the blocks of the hit.
         """
         bound = self.kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, num_tokens)
         num_missing = cdiv(num_tokens, self.block_size) - len(new_computed_blocks)
@@ -158,11 +158,11 @@ class SingleTypeKVCacheManager(ABC):
         return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
-        """Return how many blocks a table of `num_held` lacks for `num_tokens` tokens. 0 or less means none."""
+        """Return the number of blocks that a table of `num_held` lacks for `num_tokens` tokens. 0 or less means none."""
         return cdiv(num_tokens, self.block_size) - num_held
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
-        """Start the request's table with the blocks of its hit, one reference more on each."""
+        """Start the request's table with the blocks of its hit, and add a reference to each."""
         self.block_pool.touch(new_computed_blocks)
         self.req_to_blocks[request_id] = list(new_computed_blocks)
         self.num_cached_block[request_id] = len(new_computed_blocks)
@@ -191,7 +191,7 @@ class SingleTypeKVCacheManager(ABC):
             6 tokens computed       [ null  b1   b2  b3 ]       token 6 reads from token 3 on, which is in b1
             7 tokens computed       [ null null  b2  b3 ]       b1 is free; if it has a key, it can still be hit
 
-        They go last first, as in `free`, because a hit needs what follows it more than what precedes it.
+        They are freed last first, as in `free`, because a hit needs later blocks more than earlier ones.
         """
         table = self.req_to_blocks.get(request_id, [])
         start = self.num_skipped_block.get(request_id, 0)
@@ -202,9 +202,9 @@ class SingleTypeKVCacheManager(ABC):
             self.num_skipped_block[request_id] = end
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Enter the blocks that the first `num_tokens` tokens fill in the index, as a promise until their step has run.
+        """Enter the blocks that the first `num_tokens` tokens fill in the index: a promise until their step has run.
 
-        Up to the last place where a hit can end: no lookup would find a block behind it.
+        Stops at the last place where a hit can end: no lookup would find a block after it.
         """
         num_cached = self.num_cached_block[request.request_id]
         num_full = min(num_tokens // self.block_size, len(request.block_hashes))
@@ -228,21 +228,21 @@ class SingleTypeKVCacheManager(ABC):
         self.num_cached_block[request.request_id] = num_full
 
     def _has_published(self, request: Request, position: int) -> bool:
-        """Return whether the request's block at `position` has its key already, from another that shares it."""
+        """Return whether the request's block at `position` already has its key, from another request that shares it."""
         return (
             request.request_id in self.forked
             and self.req_to_blocks[request.request_id][position].block_hash is not None
         )
 
     def is_retained(self, request: Request, position: int) -> bool:
-        """Return whether the request's block at `position` gets a key, where a retention interval thins them out.
+        """Return whether the request's block at `position` gets a key under the retention interval.
 
             window of 4, blocks of 2: a hit needs 2        position    0  1  2  3  4  5  6  7
             interval 0, prompt of 13 tokens                            -  -  -  -  k  k  -  -     before token 12
             interval 8                                                 -  -  k  k  k  k  k  k     and before each 8th
 
-        Kept are the blocks that a hit needs that ends with the prompt (but for its last token, which is always
-        computed), where the request left a prefix that others share, or at a multiple of the interval.
+        The blocks that get a key are those of hits with these ends: the end of the prompt (minus its last token, which
+        is always computed), the end of a prefix shared with other requests, a multiple of the interval.
         """
         num_needed = self.num_blocks_of_hit
         if num_needed is None or self.retention_interval is None:
@@ -259,7 +259,7 @@ class SingleTypeKVCacheManager(ABC):
         return False
 
     def fork(self, parent_id: str, child_id: str, num_computed_tokens: int) -> None:
-        """Start the child's table with the parent's computed blocks, one reference more on each, the last one too."""
+        """Start the child's table with the parent's computed blocks, and add a reference to each, the last one too."""
         self.forked[parent_id] = self.forked[child_id] = True
         table = self.req_to_blocks[parent_id][: cdiv(num_computed_tokens, self.block_size)]
         self.block_pool.touch(table)
@@ -275,11 +275,11 @@ class SingleTypeKVCacheManager(ABC):
         return self.req_to_blocks[request_id][num_computed_tokens // self.block_size]
 
     def replace_partial_block(self, request_id: str, num_computed_tokens: int, block: KVCacheBlock) -> None:
-        """Put another block in the place of the one in which the next token's slot lies."""
+        """Replace the block that contains the next token's slot."""
         self.req_to_blocks[request_id][num_computed_tokens // self.block_size] = block
 
     def withdraw_promises(self, request_id: str, num_computed_tokens: int) -> list[KVCacheBlock]:
-        """Remove the keys of blocks that were published but are not computed. Return these blocks.
+        """Remove the keys of blocks that were entered in the index but are not computed. Return these blocks.
 
         table       [ computed          | promised          | without key ]
                     0    num_computed // block_size     num_cached_block
@@ -292,7 +292,7 @@ class SingleTypeKVCacheManager(ABC):
         return promised
 
     def free(self, request_id: str) -> None:
-        """Forget the request's table and drop its references, tail first, so that its head outlives its tail."""
+        """Delete the request's table and drop its references, tail first: its tail is reused before its head."""
         table = self.req_to_blocks[request_id]
         self.block_pool.free_blocks(reversed(table))
         del self.req_to_blocks[request_id]
@@ -307,7 +307,7 @@ class SingleTypeKVCacheManager(ABC):
 
 
 class FullAttentionManager(SingleTypeKVCacheManager):
-    """Tables for layers in which every token attends to all tokens before it: nothing is ever skipped.
+    """Tables for layers in which every token attends to all tokens before it: no token is skipped.
 
     Source: vLLM `FullAttentionManager` (v1/core/single_type_kv_cache_manager.py).
     """
@@ -319,8 +319,8 @@ class FullAttentionManager(SingleTypeKVCacheManager):
     def find_longest_cache_hit(self, block_hashes: Sequence[BlockHash], max_length: int) -> list[KVCacheBlock]:
         """Return the blocks of the longest cached prefix of at most `max_length` tokens. Changes nothing.
 
-        Stops at the first miss: a later block may be cached too, but a request's progress is one number, and what
-        stands before that block would be missing. So here left to right costs less: a miss ends it.
+        Goes from left to right and stops at the first miss. A later block may be cached too, but the tokens before it
+        would not be computed.
         """
         index = self.block_pool.cached_block_hash_to_block
         hit = []
@@ -345,7 +345,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
 
     @property
     def num_blocks_of_hit(self) -> int:
-        """How many blocks before its end a hit needs: those in the window of the first token after it."""
+        """Number of blocks before its end that a hit needs: those in the window of the first token after it."""
         return cdiv(self.sliding_window - 1, self.block_size)
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""How often the prefix cache helped."""
+"""Counters of the prefix cache's hits."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ class PrefixCacheStats:
 
     requests: int = 0
     queries: int = 0
-    """Tokens of these requests."""
+    """Number of tokens of these requests."""
     hits: int = 0
-    """Tokens of these requests that were found in the cache."""
+    """Number of these tokens that were found in the cache."""
 
     def record(self, num_tokens: int, num_hits: int) -> None:
         """Count one admitted request of `num_tokens` tokens, of which `num_hits` were cached."""

@@ -9,15 +9,15 @@ from mini_kv.core.errors import InvalidTokenError
 
 MAX_TOKEN_ID = 2**32 - 1
 _BYTE_ORDER = sys.byteorder
-"""Of the machine, and so of its arrays."""
+"""Byte order of the machine, and so of its arrays."""
 
 
 def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]":
     """Return the tokens packed, 4 bytes each. Raises `InvalidTokenError` for the first value that is not a token.
 
-    Packing is the check: an array refuses what is no integer or does not fit, with no loop in Python. NumPy's integers
-    become plain ones: a key must not depend on a Python type. Booleans are refused, although Python counts them as
-    integers: a mask that slips in as a prompt should not get a cache entry.
+    Packing is the check: an array refuses a value that is not an integer or does not fit, without a loop in Python.
+    NumPy's integers become plain integers, because a block hash must not depend on a Python type. Booleans are refused,
+    although Python counts them as integers: they are a sign that a mask was passed as a prompt.
     """
     token_ids = list(token_ids)  # an array would take bytes for tokens that are packed already
     try:
@@ -30,7 +30,7 @@ def checked_token_ids(token_ids: Sequence[int], first_index: int) -> "array[int]
 
 
 def _has_boolean(token_ids: list[int], packed: bytes) -> bool:
-    """Return whether one of the tokens is a boolean. Packed, that is a 0 or a 1: only where these stand is looked."""
+    """Return whether one of the tokens is a boolean. Packed, that is a 0 or a 1, so only these places are checked."""
     for value in (0, 1):
         pattern = value.to_bytes(4, _BYTE_ORDER)
         start = packed.find(pattern)
@@ -42,7 +42,7 @@ def _has_boolean(token_ids: list[int], packed: bytes) -> bool:
 
 
 def _invalid(token_ids: list[int], first_index: int) -> InvalidTokenError:
-    """Return the error that names the first of the tokens that is none."""
+    """Return the error for the first value that is not a token."""
     index = next(index for index, token in enumerate(token_ids) if not _is_token_id(token))
     return InvalidTokenError(first_index + index, token_ids[index])
 

@@ -1,6 +1,6 @@
-"""Which requests get how many tokens in the next step, and which give way when blocks run out.
+"""The scheduler: it decides how many tokens each request gets in a step, and who is preempted when blocks run out.
 
-Standard library only; runs in a browser. In reading order: `request_queue`, `output` (what a step is), `config` (the
-limits, and what can ever run under them), `admission` (when a newcomer may enter), `step` (what is kept of the step
-under way), `scheduler_checks`, `scheduler`.
+Standard library only. Runs in a browser. In reading order: `request_queue`, `output` (the plan of a step), `config`
+(the limits, and the requests that can run under them), `admission` (when a new request may enter), `step` (the state
+of the running step), `scheduler_checks`, `scheduler`.
 """

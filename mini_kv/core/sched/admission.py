@@ -1,8 +1,8 @@
-"""The seam for admission strategies: how many blocks must stay free while a newcomer enters.
+"""Interface of admission strategies: the number of blocks that must stay free when a new request is admitted.
 
-A newcomer that fits now may still be let in too early: running requests grow by a token per step, and if it took the
-last block, one of them is preempted a moment later and pays for all of its tokens again. Blocks kept back prevent that,
-and are of no use otherwise. `mini_kv.policy.admission_strategies` holds more strategies.
+A new request that fits now may still be admitted too early. Running requests grow by a token per step. If the new one
+took the last block, one of them is soon preempted and computes all of its tokens again. Reserved blocks prevent that,
+and have no other use. `mini_kv.policy.admission_strategies` has more strategies.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from mini_kv.core.request import Request
 
 
 class AdmissionPolicy(Protocol):
-    """Says when a waiting request may enter. Asked only while others run: an idle engine admits what fits.
+    """Decides when a waiting request may enter. Asked only while others run: an idle engine admits any that fits.
 
-    That rule is the scheduler's and not the strategy's, so that no strategy can bring the engine to a halt.
+    That rule is in the scheduler, not in the strategy, so that no strategy can stop the engine forever.
     """
 
     @property
@@ -23,12 +23,12 @@ class AdmissionPolicy(Protocol):
         """Whether requests after one that does not fit may be admitted before it."""
 
     def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
-        """Return how many blocks must be free after this request has its own, or `None` if it may not enter now."""
+        """Return the number of blocks that must be free after its admission, or `None` if it may not enter now."""
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """Admits requests that fit, in the order of the queue. With `may_jump` also those after one that does not fit."""
+    """Admits requests that fit, in queue order. With `may_jump` also requests after one that does not fit."""
 
     may_jump: bool = False
 

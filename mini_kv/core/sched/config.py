@@ -1,4 +1,4 @@
-"""The limits of steps and engine, and the one rule that says what can ever run under them."""
+"""The limits of steps and engine, and the rule for requests that can run under them."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     """Whether a prompt may be computed over several steps."""
     long_prefill_token_threshold: int = 0
-    """Most tokens of one request in a step, so that one long prompt leaves room for others. 0: no limit."""
+    """The most tokens of one request in a step, so that a long prompt leaves room for others. 0 disables the limit."""
     num_lookahead_tokens: int = 0
-    """Slots to give each request beyond its tokens, for drafts."""
+    """Number of slots per request beyond its tokens, for drafts."""
     policy: SchedulingPolicy = SchedulingPolicy.FCFS
     scheduler_reserve_full_isl: bool = True
     """Whether a request enters only if all of its tokens fit, not just the chunk that this step computes."""
@@ -41,7 +41,7 @@ class SchedulerConfig:
 
 
 def check_limits(kv_cache_manager: KVCacheManager, config: SchedulerConfig) -> None:
-    """Raise `ConfigError` if the manager and the limits cannot work together, whatever the requests are."""
+    """Raise `ConfigError` if the manager and the limits cannot work together for any request."""
     max_in_flight = kv_cache_manager.max_in_flight_tokens
     num_in_flight = config.max_num_batched_tokens + config.num_lookahead_tokens
     if max_in_flight is not None and max_in_flight < num_in_flight:
@@ -59,15 +59,15 @@ def check_limits(kv_cache_manager: KVCacheManager, config: SchedulerConfig) -> N
 def can_ever_run(
     kv_cache_manager: KVCacheManager, config: SchedulerConfig, num_tokens: int, max_slots: int
 ) -> str | None:
-    """Return why a request can never finish, even if it runs alone, or `None` if it can.
+    """Return the reason why a request can never finish, even if it runs alone. Return `None` if it can.
 
-    The one rule, for configuration, admission and sizing: what it lets in makes progress.
+    Configuration, admission and sizing use this same rule, so every admitted request makes progress.
 
     Args:
-        kv_cache_manager: whose pool it would have to itself.
+        kv_cache_manager: the request would have its whole pool.
         config: the limits.
-        num_tokens: its tokens when it comes.
-        max_slots: its tokens that will ever be computed. A preempted request starts again with up to that many.
+        num_tokens: its number of tokens when it is added.
+        max_slots: the most of its tokens that are ever computed. A preempted request starts again with up to that many.
     """
     if num_tokens >= config.max_model_len:
         return f"leaves no room for output: max_model_len is {config.max_model_len}"
@@ -84,6 +84,6 @@ def can_ever_run(
 
 
 def longest_request(kv_cache_manager: KVCacheManager, config: SchedulerConfig) -> int:
-    """Return the most tokens of one request that can ever be computed, by `can_ever_run`. For sizing tables."""
+    """Return the most tokens of one request that can be computed, by `can_ever_run`. Use it for sizing tables."""
     lengths = range(1, config.max_model_len)
     return bisect_left(lengths, True, key=lambda n: can_ever_run(kv_cache_manager, config, 1, n) is not None)

@@ -1,11 +1,11 @@
-"""What crosses the border between scheduler and worker: ids and numbers in one direction, tokens in the other.
+"""The messages between scheduler and worker: ids and numbers to the worker, tokens back.
 
     Scheduler                                          worker (tensors, model)
     schedule()        -- SchedulerOutput ------------> block tables, slots, one forward pass
     update_from_output(output, sampled_token_ids) <--- the next token of each request that got one
 
-Nothing else crosses it, so a worker can live in another process. What a cache outside the engine moves (vLLM: a KV
-connector) crosses here too: its half beside the scheduler writes `kv_connector_metadata`, the other half reads it.
+Nothing else is exchanged, so a worker can be another process. A cache outside the engine (vLLM: a KV connector) uses
+the same messages: its half at the scheduler writes `kv_connector_metadata`, its half at the worker reads it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NewRequestData:
-    """A request that the worker does not know, or has forgotten since it was preempted: all there is to know of it.
+    """All data of a request that is new to the worker, or that the worker dropped when it was preempted.
 
     Source: vLLM `NewRequestData` (v1/core/sched/output.py).
     """
@@ -25,20 +25,20 @@ class NewRequestData:
     block_ids: tuple[list[int], ...]
     """Its block tables, per group."""
     num_computed_tokens: int
-    """Tokens whose KV its blocks hold already: the prefix hit."""
+    """Number of tokens that are computed already: the prefix hit."""
 
 
 @dataclass(slots=True)
 class CachedRequestData:
-    """The requests that the worker knows: what has changed since their last step, a list per field.
+    """Changes of the requests that the worker knows, since their last step: one list per field.
 
-    One object for all of them, since one per request would cost as much as its slots do. Source: vLLM
+    One object serves all of them, because one per request would cost as much as its slots. Source: vLLM
     `CachedRequestData` (v1/core/sched/output.py).
     """
 
     req_ids: list[str] = field(default_factory=list)
     new_block_ids: list[tuple[list[int], ...] | None] = field(default_factory=list)
-    """Per request the blocks added at the end of its tables, per group. `None`: none, as in most steps of decoding."""
+    """Per request: the blocks added to its tables, per group. `None`: no block, as in most steps of decoding."""
     num_computed_tokens: list[int] = field(default_factory=list)
 
     def add(self, request_id: str, new_block_ids: tuple[list[int], ...] | None, num_computed_tokens: int) -> None:
@@ -48,7 +48,7 @@ class CachedRequestData:
         self.num_computed_tokens.append(num_computed_tokens)
 
     def drop(self, request_id: str) -> None:
-        """Take a request out, if it is there. Costs O(requests)."""
+        """Remove a request, if it is there. Costs O(requests)."""
         if request_id in self.req_ids:
             index = self.req_ids.index(request_id)
             del self.req_ids[index], self.new_block_ids[index], self.num_computed_tokens[index]
@@ -59,7 +59,7 @@ class CachedRequestData:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step: which requests run, with how many tokens, on which blocks.
+    """The plan of one step: its requests, their numbers of tokens, and their blocks.
 
     Source: vLLM `SchedulerOutput` (v1/core/sched/output.py).
     """
@@ -67,7 +67,7 @@ class SchedulerOutput:
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
     scheduled_cached_reqs: CachedRequestData = field(default_factory=CachedRequestData)
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
-    """Tokens of each request that this step computes, drafts included, in the order of the batch."""
+    """Number of tokens that this step computes per request, drafts included, in the order of the batch."""
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     """Drafts among them: proposed tokens that this step checks."""
     kv_cache_block_copies: list[tuple[int, int]] = field(default_factory=list)
@@ -75,17 +75,17 @@ class SchedulerOutput:
     preempted_req_ids: list[str] = field(default_factory=list)
     """Requests that lost their blocks while this step was planned."""
     finished_req_ids: list[str] = field(default_factory=list)
-    """Requests that ended since the last step: the worker may forget them."""
+    """Requests that ended since the last step. The worker may drop them."""
     kv_connector_metadata: object = None
-    """What is moved between the pool and tiers below it, for the connector's half at the worker; mostly nothing."""
+    """Moves between the pool and the tiers below it, for the connector's half at the worker. Usually `None`."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
-        """Tokens that this step computes."""
+        """Number of tokens that this step computes."""
         return sum(self.num_scheduled_tokens.values())
 
     def drop(self, request_id: str) -> None:
-        """Take a request out of the step, as if it had not been scheduled."""
+        """Remove a request from the step, as if it had not been scheduled."""
         self.num_scheduled_tokens.pop(request_id, None)
         self.scheduled_spec_decode_tokens.pop(request_id, None)
         self.scheduled_new_reqs = [data for data in self.scheduled_new_reqs if data.request_id != request_id]
@@ -94,7 +94,7 @@ class SchedulerOutput:
 
 @dataclass(slots=True)  # as many of them: not frozen either
 class EngineCoreOutput:
-    """What one step brought for one request.
+    """The result of one step for one request.
 
     Source: vLLM `EngineCoreOutput` (v1/engine/__init__.py).
     """
@@ -102,4 +102,4 @@ class EngineCoreOutput:
     request_id: str
     new_token_ids: list[int]
     finish_reason: str | None = None
-    """`"stop"`, `"length"`, or `None` while it goes on."""
+    """`"stop"`, `"length"`, or `None` while the request is unfinished."""

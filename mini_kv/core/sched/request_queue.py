@@ -11,7 +11,7 @@ from mini_kv.core.request import Request
 
 @unique
 class SchedulingPolicy(Enum):
-    """Which request is served first, and which gives way last."""
+    """The order in which requests are served. Preemption uses the reverse order."""
 
     FCFS = "fcfs"
     """First come, first served."""
@@ -20,28 +20,28 @@ class SchedulingPolicy(Enum):
 
 
 class RequestQueue(Protocol):
-    """Requests that wait, in the order in which they will be served.
+    """The waiting requests, in the order in which they will be served.
 
     Source: vLLM `RequestQueue` (v1/core/sched/request_queue.py).
     """
 
     def add_request(self, request: Request) -> None:
-        """Put a request where its order says."""
+        """Add a request at its place in the order."""
 
     def peek_request(self) -> Request:
-        """Return the next request and leave it where it is. Raises `IndexError` if none waits."""
+        """Return the next request without removing it. Raises `IndexError` if none waits."""
 
     def pop_request(self) -> Request:
-        """Take the next request out and return it. Raises `IndexError` if none waits."""
+        """Remove and return the next request. Raises `IndexError` if none waits."""
 
     def prepend_request(self, request: Request) -> None:
-        """Put back a request that was served before: it goes before all that arrived after it."""
+        """Put back a request that was served before, before all requests that arrived after it."""
 
     def remove_request(self, request: Request) -> None:
-        """Take out a request, wherever it stands. Costs O(waiting)."""
+        """Remove a request at any position. Costs O(waiting)."""
 
     def copy(self) -> Self:
-        """Return a line of the same requests in the same order. Costs O(waiting)."""
+        """Return a queue of the same requests in the same order. Costs O(waiting)."""
 
     def __len__(self) -> int: ...
 
@@ -49,7 +49,7 @@ class RequestQueue(Protocol):
 
 
 class FCFSRequestQueue(deque[Request]):
-    """First come, first served: newcomers at the end, preempted requests at the front."""
+    """First come, first served: new requests at the end, preempted requests at the front."""
 
     def add_request(self, request: Request) -> None:
         """Put a request at the end."""
@@ -73,14 +73,14 @@ class FCFSRequestQueue(deque[Request]):
 
 
 class PriorityRequestQueue:
-    """The smallest `(priority, arrival)` first. A request that was sent back keeps both, and so its place."""
+    """The smallest `(priority, arrival)` first. A preempted request keeps both, and so its place."""
 
     def __init__(self, heap: Iterable[tuple[int, int, Request]] = ()) -> None:
-        """Start with a copy of another line's heap, or without requests."""
+        """Start with a copy of another queue's heap, or without requests."""
         self._heap = list(heap)
 
     def add_request(self, request: Request) -> None:
-        """Put a request where its priority and arrival say."""
+        """Add a request at its place by priority and arrival."""
         heapq.heappush(self._heap, (request.priority, request.arrival, request))
 
     def peek_request(self) -> Request:
@@ -92,7 +92,7 @@ class PriorityRequestQueue:
         return heapq.heappop(self._heap)[2]
 
     def prepend_request(self, request: Request) -> None:
-        """Put a request where its priority and arrival say: there is no other front."""
+        """Add a request at its place by priority and arrival, which is also its place after a preemption."""
         self.add_request(request)
 
     def remove_request(self, request: Request) -> None:
@@ -101,7 +101,7 @@ class PriorityRequestQueue:
         heapq.heapify(self._heap)
 
     def copy(self) -> "PriorityRequestQueue":
-        """Return a line of the same requests in the same order."""
+        """Return a queue of the same requests in the same order."""
         return PriorityRequestQueue(self._heap)
 
     def __len__(self) -> int:
@@ -112,5 +112,5 @@ class PriorityRequestQueue:
 
 
 def create_request_queue(policy: SchedulingPolicy) -> RequestQueue:
-    """Return an empty line in the order of that policy."""
+    """Return an empty queue in the order of this policy."""
     return PriorityRequestQueue() if policy is SchedulingPolicy.PRIORITY else FCFSRequestQueue()

@@ -1,13 +1,13 @@
-"""The scheduler: at each step it hands out tokens to requests, and blocks to hold them.
+"""The scheduler: it gives requests tokens of each step's budget, and blocks for these tokens.
 
-There is no prefill phase and no decode phase. Every request has tokens that are known and tokens that are computed:
+There is no prefill phase and no decode phase. Every request has known tokens and computed tokens:
 
         0            num_computed_tokens              num_tokens            + drafts
         |== KV exists ==|== known, KV to come =========|- - proposed - - - -|
                         |<- some of these in this step ->|
 
-A step lets every request catch up by as much as the budget allows. One token behind is what is called decoding; a whole
-prompt behind, prefill; a part of it, chunked prefill. All of them run in one batch.
+A step computes as many missing tokens of each request as the budget allows. Decoding computes one missing token.
+Prefill computes a whole prompt, chunked prefill a part of it. All of them run in one batch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,13 +26,13 @@ from mini_kv.core.sched.step import Step
 
 
 class Scheduler:
-    """Waiting line, running batch, and the rules between them.
+    """Plans steps: the waiting queue, the running batch, and the rules between them.
 
-    Use it in turns: `schedule()`, let the worker compute that step, `update_from_output()`, and again; if the worker
-    failed, `abandon_step()`. Requests may be added and aborted at any time in between.
+    Call `schedule()`, let the worker compute that step, call `update_from_output()`, and repeat. If the worker
+    failed, call `abandon_step()`. Requests may be added and aborted at any time in between.
 
-    A call that refuses something has changed nothing. A call that is interrupted in its middle, by Ctrl-C or for want
-    of memory, is cleared up by the next one: see `recover`.
+    A refused call has changed nothing. After an interrupted call (Ctrl-C, out of memory) the next call
+    restores the state: see `recover`.
 
     Source: vLLM `Scheduler` (v1/core/sched/scheduler.py).
     """
@@ -47,9 +47,9 @@ class Scheduler:
         """Start without requests.
 
         Args:
-            kv_cache_manager: gives and takes blocks; a traced or watched one will do.
+            kv_cache_manager: allocates and frees blocks. It may be a traced or observed one.
             config: limits.
-            admission: when a newcomer may enter while others run.
+            admission: when a new request may enter while others run.
 
         Raises `ConfigError` if manager and limits cannot work together: see `check_limits`.
         """
@@ -63,19 +63,19 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         """All unfinished requests, by id."""
         self.step: Step | None = None
-        """The step that is being planned, or that the worker has; `None` between steps."""
+        """The step that is being planned or that the worker has. `None` between steps."""
         self.num_preemptions = 0
         self._num_arrived = 0
         self._finished_req_ids: list[str] = []
         self._preempted_req_ids: list[str] = []
         self._unknown_to_worker: set[str] = set()
-        """Forked requests that no step has told the worker of yet."""
+        """Forked requests that no step has sent to the worker yet."""
         self._is_torn = False
-        """Whether a call is changing something; if the next call finds it set, the call before was interrupted."""
+        """Whether a call is changing the state. If the next call finds it set, the call before was interrupted."""
         self.need_mamba_block_aligned_split = (
             kv_cache_manager.enable_caching and kv_cache_manager.coordinator.has_states
         )
-        """Whether steps of a prompt end where a state can be shared."""
+        """Whether a prompt's steps have to end where a state can be shared."""
 
     # Requests come and go.
 
@@ -87,16 +87,16 @@ class Scheduler:
         stop_token_ids: Iterable[int] = (),
         priority: int = 0,
     ) -> None:
-        """Put a new request in the waiting line.
+        """Add a new request to the waiting queue.
 
         Args:
             request: from the manager's `new_request`.
             max_tokens: output tokens after which it ends.
             stop_token_ids: output tokens after any of which it ends.
-            priority: smaller is served first, if the policy looks at it.
+            priority: the smallest is served first, if the policy uses priorities.
 
-        Raises `RepeatedRequestError` if the id is in use, and `ConfigError` if the request could never finish: too
-        long for the model, for the pool, or for one step where prompts must not be cut.
+        Raises `RepeatedRequestError` if the id is in use. Raises `ConfigError` if the request could never finish: it
+        is too long for the model, for the pool, or for one step if prompts must not be split.
         """
         self._recover_if_torn()
         scheduler_checks.check_new(self.kv_cache_manager, self.config, self.requests, request, max_tokens)
@@ -107,7 +107,7 @@ class Scheduler:
         self._is_torn = False
 
     def _note_limits(self, request: Request, max_tokens: int, stop_token_ids: frozenset[int], priority: int) -> None:
-        """Note on a new request when it came, when it ends, and how urgent it is."""
+        """Set a new request's arrival number, its limits, and its priority."""
         request.max_slots = scheduler_checks.max_slots(self.config, request, max_tokens)
         request.stop_token_ids = stop_token_ids
         request.priority = priority
@@ -117,8 +117,8 @@ class Scheduler:
     def finish_requests(self, request_ids: Iterable[str]) -> None:
         """Abort requests that wait, run, or are in the step that the worker has.
 
-        An unknown id is ignored: its request may have ended by itself a moment ago. During a step its blocks keep their
-        hashes, since the worker still writes them. No block is allocated again before the step has ended.
+        An unknown id is ignored: its request may just have ended. During a step an aborted request's blocks keep their
+        hashes, because the worker still computes them. None of them is allocated again before the step has ended.
         """
         self._recover_if_torn()
         found = [self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests]
@@ -134,11 +134,11 @@ class Scheduler:
     def fork_request(self, parent_id: str, child: Request, *, max_tokens: int = 16) -> bool:
         """Start a new request from the tokens and blocks of a running one. Return whether there was room.
 
-        For several samples of one prompt: the child's tokens are what the parent has computed, then its own first one.
-        It runs at once and has no other claim: `False`, with nothing changed, if `max_num_seqs` are running already.
+        For several samples of one prompt: the child's tokens are the parent's computed ones, then its own first one.
+        It runs at once. `False`, with nothing changed, if `max_num_seqs` requests are running already.
 
-        Raises `SchedulerError` if the parent is not running or a step is under way, and what `add_request` and
-        `KVCacheManager.fork` raise.
+        Raises `SchedulerError` if the parent is not running or a step is under way. Raises the errors of `add_request`
+        and `KVCacheManager.fork` too.
         """
         self._recover_if_torn()
         parent = scheduler_checks.check_parent(self.requests.get(parent_id), parent_id, self.step is not None)
@@ -160,16 +160,16 @@ class Scheduler:
 
     @property
     def has_unfinished_requests(self) -> bool:
-        """Whether a request waits or runs."""
+        """Whether a request is waiting or running."""
         return bool(self.requests)
 
     # One step.
 
     def schedule(self) -> SchedulerOutput:
-        """Plan the next step: first all that run, then, if none of them had to give way, those that wait.
+        """Plan the next step: first all running requests, then, if none was preempted, the waiting ones.
 
-        Raises `SchedulerError` if the last step's results have not been brought back, or if requests wait, none runs
-        and none can be let in, which no later step would change.
+        Raises `SchedulerError` if the last step's results are still missing. Raises it too if requests wait, none runs
+        and none can be admitted: no later step would change that.
         """
         self._recover_if_torn()
         if self.step is not None:
@@ -192,15 +192,15 @@ class Scheduler:
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: Mapping[str, Sequence[int]]
     ) -> list[EngineCoreOutput]:
-        """Take in what the step computed: progress, new tokens, which requests have ended.
+        """Apply the results of the step: computed tokens, new tokens, finished requests.
 
         Args:
             scheduler_output: the step, as `schedule` returned it.
-            sampled_token_ids: for each request whose known tokens are all computed now, its new ones: the drafts that
-                were right, then one token more. Results for a request that was aborted meanwhile are ignored.
+            sampled_token_ids: the new tokens of each request with all known tokens computed now: the right drafts,
+                then one more token. Results for a request that was aborted meanwhile are ignored.
 
-        Raises `SchedulerError` if this is not the step under way or the tokens do not fit it, and `InvalidTokenError`
-        for a token that is none; nothing is changed then.
+        Raises `SchedulerError` if this is not the step under way or the tokens do not fit it. Raises
+        `InvalidTokenError` if a value is not a token id. In both cases the state is unchanged.
         """
         self._recover_if_torn()
         step = scheduler_checks.check_is_under_way(self.step, scheduler_output)
@@ -226,9 +226,9 @@ class Scheduler:
     def abandon_step(self) -> None:
         """Give up the running step, which the worker has not completed. Do nothing if there is no such step.
 
-        Its requests go back to the front of the waiting line, in their order, and are computed again: what the worker
-        may have written is held by none. Keys that the step promised are withdrawn, also from blocks that were freed
-        meanwhile. What the worker was to be told, the next step tells again.
+        Its requests go back to the front of the waiting queue, in their order, and are computed again. Their blocks
+        are freed. Keys that the step promised are removed, also from blocks that were freed meanwhile. The next step
+        repeats the messages to the worker.
         """
         self._recover_if_torn()
         step = self.step
@@ -246,11 +246,11 @@ class Scheduler:
         self._is_torn = False
 
     def recover(self) -> None:
-        """Begin anew after a call that was interrupted: all unfinished requests wait, with nothing computed or cached.
+        """Start again after an interrupted call: all unfinished requests wait, with nothing computed or cached.
 
-        They wait in the order in which they came, and the worker is told to forget them until they run again. The step
-        under way is dropped; tokens that its results had brought are taken back. The next call does this by itself. May
-        be interrupted, too, and called again. Costs O(pool).
+        They wait in the order of arrival, and the worker is told to drop them until they run again. The step under way
+        is dropped. Tokens from its results are removed. The next call does this by itself. If this call is
+        interrupted too, call it again. Costs O(pool).
         """
         step = self.step or Step(0)
         for request, num_tokens, num_block_hashes in step.before_results:
@@ -307,7 +307,7 @@ class Scheduler:
             self._count(request, num_new_tokens, step)
 
     def _allocate_or_preempt(self, request: Request, num_new_tokens: int) -> KVCacheBlocks | None:
-        """Return the request's new blocks, preempting until there are enough, or `None` if it was preempted itself."""
+        """Return the request's new blocks. Preempt until there are enough. `None`: it was preempted itself."""
         num_lookahead_tokens = self._num_lookahead_tokens(request, request.num_computed_tokens + num_new_tokens)
         while True:
             new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens, 0, None, num_lookahead_tokens)
@@ -319,17 +319,17 @@ class Scheduler:
                 return None
 
     def _victim(self) -> Request:
-        """Return the request that gives way: the last that was admitted, or the last in priority."""
+        """Return the request to preempt: the last one admitted, or the last one in priority."""
         if self.config.policy is SchedulingPolicy.PRIORITY:
             return max(self.running, key=lambda request: (request.priority, request.arrival))
         return self.running[-1]
 
     def _preempt_request(self, request: Request) -> None:
-        """Take all of a running request's blocks and put it back in the waiting line: it will be computed again.
+        """Free all blocks of a running request and put it back in the waiting queue: it will be computed again.
 
-        Most of its full blocks keep their keys, so unless others need the memory first, much of it is found again. If
-        it was in the step that is being planned, it leaves the step, and the keys of the blocks that it was about to
-        fill are withdrawn. No other request has adopted one of them yet: newcomers come when all that run are served.
+        Most of its full blocks keep their keys, so it finds them again unless they are reused first. If it was in the
+        step that is being planned, it is removed from the step, and the keys of the blocks that the step would fill
+        are removed. No other request uses one of them yet, because new requests are admitted after all running ones.
         """
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
@@ -342,7 +342,7 @@ class Scheduler:
         self.waiting.prepend_request(request)
 
     def _take_blocks(self, request: Request) -> None:
-        """Take a request out of the running batch and free its blocks."""
+        """Remove a request from the running batch and free its blocks."""
         self.running.remove(request)
         self.kv_cache_manager.free(request)
         self._unknown_to_worker.discard(request.request_id)
@@ -364,7 +364,7 @@ class Scheduler:
             self.waiting.prepend_request(request)
 
     def _admit(self, request: Request, step: Step) -> bool:
-        """Give a waiting request its hit and its first slots, if it may enter and they are there."""
+        """Admit a waiting request with its hit and its first slots, if it may enter and enough blocks are free."""
         block_pool = self.kv_cache_manager.block_pool
         reserved_blocks = self.admission.reserved_blocks(block_pool, request) if self.running else 0
         if reserved_blocks is None:
@@ -401,32 +401,32 @@ class Scheduler:
     # Requests of both kinds.
 
     def _introduce(self, request: Request, step: Step) -> None:
-        """Tell the worker all that it needs of a request that it does not have."""
+        """Add all data of a request that is new to the worker to the step."""
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
         data = NewRequestData(request.request_id, request.token_ids[:], block_ids, request.num_computed_tokens)
         step.output.scheduled_new_reqs.append(data)
 
     def _num_wanted(self, request: Request, num_computed_tokens: int, step: Step) -> int:
-        """Return how many tokens of the request this step would compute without its budget."""
+        """Return the number of the request's tokens that this step would compute without its budget."""
         num_wanted = request.num_tokens + len(request.spec_token_ids) - num_computed_tokens
         if 0 < step.long_prefill_token_threshold < num_wanted:
             num_wanted = step.long_prefill_token_threshold
         return min(num_wanted, request.max_slots - num_computed_tokens)
 
     def _aligned_split(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """Return how many of these tokens to compute in a model with states. 0: none in this step."""
+        """Return the number of these tokens to compute in a model with states. 0: none in this step."""
         limits = (self.config.max_num_batched_tokens, self.config.long_prefill_token_threshold)
         longest_step = min(limit for limit in limits if limit > 0)
         block_size = self.kv_cache_manager.block_size
         return mamba_block_aligned_split(request, num_computed_tokens, num_new_tokens, block_size, longest_step)
 
     def _num_lookahead_tokens(self, request: Request, num_tokens: int) -> int:
-        """Return how many slots to give beyond `num_tokens`: none beyond the request's last token."""
+        """Return the number of slots beyond `num_tokens`: none beyond the request's last token."""
         num_lookahead_tokens = self.config.num_lookahead_tokens
         return min(num_lookahead_tokens, request.max_slots - num_tokens) if num_lookahead_tokens else 0
 
     def _count(self, request: Request, num_new_tokens: int, step: Step) -> None:
-        """Note in the step that the request runs, with how many tokens and which drafts."""
+        """Add the request to the step, with its number of tokens and its drafts."""
         step.token_budget -= num_new_tokens
         step.requests[request.request_id] = request
         step.output.num_scheduled_tokens[request.request_id] = num_new_tokens

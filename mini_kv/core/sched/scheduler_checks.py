@@ -1,4 +1,4 @@
-"""Checks of what a caller hands to the scheduler: each raises before anything changes."""
+"""Checks of the scheduler's arguments: each raises before anything changes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from mini_kv.core.token_ids import MAX_TOKEN_ID, checked_token_ids
 def check_new(
     kv: KVCacheManager, config: SchedulerConfig, requests: Mapping[str, Request], request: Request, max_tokens: int
 ) -> None:
-    """Raise if the id is in use, or `ConfigError` if the request could never be done, however long it waited."""
+    """Raise `RepeatedRequestError` if the id is in use. Raise `ConfigError` if the request could never finish."""
     if request.request_id in requests:
         raise RepeatedRequestError(request.request_id)
     if max_tokens < 1:
@@ -26,7 +26,7 @@ def check_new(
 
 
 def max_slots(config: SchedulerConfig, request: Request, max_tokens: int) -> int:
-    """Return how many of a request's tokens will be computed: all but the very last, which nothing follows."""
+    """Return the number of a request's tokens that will be computed: all but the last one."""
     return min(request.num_tokens + max_tokens, config.max_model_len) - 1
 
 
@@ -82,7 +82,7 @@ def checked_results(step: Step, sampled_token_ids: Mapping[str, Sequence[int]]) 
 
 
 def _check_sampled(request: Request, num_tokens: int, drafts: Sequence[int], sampled: Sequence[int]) -> None:
-    """Raise `SchedulerError` unless these new tokens can be what the step computed for the request."""
+    """Raise `SchedulerError` unless these new tokens can be the result of the step for the request."""
     num_computed_tokens = request.num_computed_tokens + num_tokens
     if num_computed_tokens < request.num_tokens:
         if sampled:

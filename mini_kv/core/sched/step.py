@@ -1,4 +1,4 @@
-"""A step in progress: what the scheduler remembers of it, in addition to the plan that the worker gets."""
+"""A step in progress: the scheduler's data of it, in addition to the plan that the worker gets."""
 
 from dataclasses import dataclass, field
 
@@ -8,18 +8,18 @@ from mini_kv.core.sched.output import SchedulerOutput
 
 @dataclass(slots=True)
 class Step:
-    """A step, while it is being planned and until its results are there."""
+    """A step from the start of its planning to its results."""
 
     token_budget: int
     output: SchedulerOutput = field(default_factory=SchedulerOutput)
     requests: dict[str, Request] = field(default_factory=dict)
-    """The requests in it. One that is aborted meanwhile stays, so that a new one of the same id is not taken for it."""
+    """The requests in it. An aborted one stays, so that a new request with the same id is not mistaken for it."""
     long_prefill_token_threshold: int = 0
     before_results: list[tuple[Request, int, int]] = field(default_factory=list)
-    """Each request whose results are being taken in, with its earlier numbers of tokens and of block hashes."""
+    """Each request with results that are being applied, with its earlier numbers of tokens and of block hashes."""
 
     def take_out(self, request_id: str) -> None:
-        """Undo that the request was scheduled. Its tokens are in the budget again."""
+        """Remove the request from the step. Its tokens are in the budget again."""
         self.token_budget += self.output.num_scheduled_tokens.get(request_id, 0)
         self.requests.pop(request_id, None)
         self.output.drop(request_id)
