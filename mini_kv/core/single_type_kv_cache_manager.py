@@ -158,7 +158,7 @@ class SingleTypeKVCacheManager(ABC):
         return max(num_new, 0) + num_blocks_to_revive(new_computed_blocks)
 
     def num_missing_blocks(self, num_tokens: int, num_held: int) -> int:
-        """Return the number of blocks that a table of `num_held` lacks for `num_tokens` tokens. 0 or less means none."""
+        """Return the number of blocks that a table of `num_held` lacks for `num_tokens` tokens, 0 or less if none."""
         return cdiv(num_tokens, self.block_size) - num_held
 
     def allocate_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[KVCacheBlock]) -> None:
