@@ -2,8 +2,8 @@
 
     kv = DebugKVCacheManager(KVCacheManager.for_full_attention(10, 4))
 
-It checks the ledger of `core.invariants`, that tables only grew, that a refusal or an exception changed nothing, and,
-when the last request is gone, that no block is held. Costs O(pool) per call.
+It checks the ledger of `core.invariants`. It checks that tables only grew, and that a refusal or an exception changed
+nothing. After the last request is freed it checks that no block is in use. Costs O(pool) per call.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from mini_kv.events.traced_manager import ObservedKVCacheManager, Span
 
 
 def manager_state(kv: KVCacheManager) -> dict[str, Any]:
-    """Return all of the manager's state as plain values, for comparing before and after."""
+    """Return the manager's whole state as plain values, for comparing before and after."""
     pool = kv.block_pool
     return {
         "blocks": [(block.ref_cnt, block.block_hash) for block in pool.blocks],
@@ -34,7 +34,7 @@ def manager_state(kv: KVCacheManager) -> dict[str, Any]:
 
 
 def leak_report(kv: KVCacheManager, taken_in: Mapping[int, str]) -> str:
-    """Return a text of the blocks that are held although no request is left, and of the calls that took them."""
+    """Return a text with the blocks that are in use although no request is left, and the calls that took them."""
     if kv.requests:
         return ""
     return "; ".join(
@@ -60,7 +60,7 @@ def _call_in_words(span: Span) -> str:
 
 
 def _changes_nothing(span: Span) -> bool:
-    """Return whether the call must leave the state as it was: a lookup, or a refusal."""
+    """Return whether the call must not change the state: a lookup, or a refusal."""
     refused = {"allocate_slots": None, "reset_prefix_cache": False}
     return span.call == "get_computed_blocks" or (span.call in refused and span.result is refused[span.call])
 
@@ -69,7 +69,7 @@ class DebugKVCacheManager(ObservedKVCacheManager):
     """Raises `InvariantViolationError` as soon as the state of the manager that it wraps is wrong."""
 
     HISTORY = 5
-    """How many past calls an error shows."""
+    """Number of past calls that an error shows."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         super().__init__(manager)
@@ -101,13 +101,13 @@ class DebugKVCacheManager(ObservedKVCacheManager):
             self._check_hit(request, span.result)
 
     def recover(self) -> None:
-        """Be as new. The state before is torn, and nothing is compared with it."""
+        """Return to the initial state. The state before is incomplete, so it is not compared."""
         self._history.append("recover()")
         self.manager.recover()
         check_invariants(self.manager, list(self._history))
 
     def _check_hit(self, request: Request, num_hit: Any) -> None:
-        """Check that a hit keeps to the cap."""
+        """Check that a hit is not longer than allowed."""
         if num_hit > request.num_tokens - 1 or num_hit % self.manager.block_size:
             message = f"the hit of {request.request_id} covers {num_hit} of its {request.num_tokens} tokens"
             self._fail(Violation("I7", message))

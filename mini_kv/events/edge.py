@@ -1,11 +1,11 @@
 """The life of a block as edges of a small state machine.
 
-A block's state is the pair `(ref_cnt, block_hash)`. Every event to see, draw or count is a change of that pair, so
-nothing in the engine needs to emit events: it is enough to watch the two attributes.
+A block's state is the pair `(ref_cnt, block_hash)`. Every event is a change of that pair. So the engine does not
+need to emit events: watching the two attributes is enough.
 
-    ref_cnt  0 -> 1, no hash     allocated         block_hash  none -> h  while held    cached
-             0 -> 1, hash        revived                       h -> none  while idle    evicted
-             n -> n + 1          shared                        h -> none  while held    uncached
+    ref_cnt  0 -> 1, no hash     allocated         block_hash  none -> h  while in use  cached
+             0 -> 1, hash        revived                       h -> none  while free    evicted
+             n -> n + 1          shared                        h -> none  while in use  uncached
              n -> n - 1          unshared
              1 -> 0              freed             anything else                        illegal
 """
@@ -18,7 +18,7 @@ from mini_kv.core.block import BlockHashWithGroupId
 
 @unique
 class EdgeKind(StrEnum):
-    """What can happen to a block."""
+    """The kinds of changes of a block."""
 
     ALLOCATED = "allocated"
     REVIVED = "revived"
@@ -39,7 +39,7 @@ class Edge(NamedTuple):
     ref_cnt: int
     """Count after the change."""
     block_hash: str | None
-    """The key in hex: the one that the block carries, or just lost."""
+    """The key in hex: the block's key, or the key that it just lost."""
 
 
 def ref_cnt_edge(old: int, new: int, has_hash: bool) -> EdgeKind:

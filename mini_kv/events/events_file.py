@@ -35,7 +35,7 @@ class EventsHeader:
 
 
 def dump_events(header: EventsHeader, spans: Iterable[Span]) -> str:
-    """Return the calls as text, one JSON object per line. What a span does not have is left out."""
+    """Return the calls as text, one JSON object per line. Fields that a span does not have are left out."""
     lines = [json.dumps({"version": VERSION, **asdict(header)})]
     for span in spans:
         values = {name: value for name, value in asdict(span).items() if value is not None}

@@ -1,4 +1,4 @@
-"""The whole visible state at one moment: what a picture is drawn from."""
+"""The whole visible state at one moment: the data of a picture."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from mini_kv.events.traced_manager import Span, free_order_of, tables_of
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """A block as a picture shows it."""
+    """A block's state in a picture."""
 
     block_id: int
     ref_cnt: int = 0
     block_hash: str | None = None
-    """The key in hex, or `None` if the block cannot be found by its content."""
+    """The key in hex, or `None` if the block is not cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def frame_of(kv: KVCacheManager) -> Frame:
 
 
 def frame_of_pool(pool: BlockPool, tables: dict[str, list[list[int]]]) -> Frame:
-    """Return the state of a pool whose blocks stand in these tables. Costs O(pool)."""
+    """Return the state of a pool with these tables. Costs O(pool)."""
     blocks = tuple(
         BlockView(block.block_id, block.ref_cnt, block.block_hash.hex() if block.block_hash is not None else None)
         for block in pool.blocks
@@ -55,8 +55,8 @@ def _apply_edges(blocks: Sequence[BlockView], edges: Iterable[Edge]) -> tuple[Bl
 def frames(spans: Iterable[Span], num_blocks: int) -> list[Frame]:
     """Return the state after each span, folded from the edges. The spans must have snapshots.
 
-    Starts from an untouched pool of `num_blocks` blocks. Raises `ValueError` for spans without snapshots, since a
-    table or a queue cannot be told from edges alone.
+    Starts from a new pool of `num_blocks` blocks. Raises `ValueError` for spans without snapshots, because edges alone
+    do not determine a table or a queue.
     """
     blocks = tuple(BlockView(block_id) for block_id in range(num_blocks))
     result = []

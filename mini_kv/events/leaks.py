@@ -1,8 +1,8 @@
-"""Which blocks of an engine at work are held for no request that is served: who took them, and when.
+"""Finds leaked blocks in a running engine: blocks in use by no served request, with the request that took them.
 
-`debug.leak_report` speaks when the last request has gone. A server never sees that moment, so here the count of each
-block is compared with the tables of the requests that are still served; whatever is held beyond that has leaked. Which
-request took it, and in which call, is folded from the recorded calls.
+`debug.leak_report` works when the last request has ended. That never happens on a server. So here each block's
+reference count is compared with the tables of the requests that are still served. Every further reference has leaked.
+The request that took it, and the call, are derived from the recorded calls.
 """
 
 from collections import Counter
@@ -16,15 +16,15 @@ from mini_kv.events.traced_manager import Span
 
 
 class Leak(NamedTuple):
-    """Blocks that a request took and did not give back."""
+    """Blocks that a request took and did not free."""
 
     request_id: str
     """`"?"` if no recorded call took them."""
     block_ids: list[int]
     since: float
-    """When it took the first of them."""
+    """Time at which it took the first of them."""
     call: str
-    """The call that did."""
+    """The call that took the first of them."""
 
     def __str__(self) -> str:
         blocks = "block" if len(self.block_ids) == 1 else "blocks"
@@ -43,13 +43,13 @@ def find_leaks(
     times: Sequence[float] | None = None,
     alive: Collection[str] | None = None,
 ) -> list[Leak]:
-    """Return the blocks held by no request that is served, by the request that took them, the oldest first.
+    """Return the leaked blocks, grouped by the request that took them, the oldest first.
 
     Args:
         kv: the cache, now.
         spans: all its calls so far.
-        times: when each call was made. Without them, the number of the call is its time.
-        alive: the requests that are still served; without it, those that the cache knows.
+        times: the time of each call. Without them, the number of the call is its time.
+        alive: the requests that are still served. Without it, those that the cache knows.
 
     Costs O(pool + edges).
     """
@@ -72,7 +72,7 @@ def find_leaks(
 
 
 def _holders(kv: KVCacheManager, served: Collection[str]) -> dict[int, set[str]]:
-    """Return which of these requests have each block in their tables."""
+    """Return, per block, those of these requests that have it in their tables."""
     holders: dict[int, set[str]] = {}
     for request_id in served:
         for table in kv.get_block_ids(request_id):
@@ -82,7 +82,7 @@ def _holders(kv: KVCacheManager, served: Collection[str]) -> dict[int, set[str]]
 
 
 def _taken_by(spans: Sequence[Span], times: Sequence[float] | None) -> dict[int, dict[str, _Taken]]:
-    """Return which requests took each block and have not given it back, and when, as far as the calls say."""
+    """Return, per block, the requests that took it and did not free it, and the time, according to the calls."""
     taken: dict[int, dict[str, _Taken]] = {}
     for time, span in zip(range(len(spans)) if times is None else times, spans, strict=True):
         who = span.request_id

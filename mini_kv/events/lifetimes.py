@@ -1,4 +1,4 @@
-"""How long blocks live, how long they lie unused before they are evicted, and how far apart two uses of a key are.
+"""Lifetimes of blocks, their idle time before eviction, and the distance between two uses of a key.
 
     allocated      cached     freed        revived    freed             evicted
         |------------|----------|------------|----------|------------------|
@@ -6,8 +6,8 @@
         |<------------------------- lifetime ----------------------------->|
                                              |<---- idle before evict ---->|
 
-All is folded from recorded calls. `times` holds a number per call, in steps or seconds; without it a call is its own
-clock, 0, 1, 2 and so on. Each call must be one of the same pool, from its first on.
+All is derived from recorded calls. `times` is a number per call, in steps or seconds. Without it the times are 0, 1, 2
+and so on. Pass all calls of one pool, from the first on.
 
 Source: vLLM `KVCacheMetricsCollector` (v1/core/kv_cache_metrics.py), which samples one block in a hundred and reports
 `kv_block_lifetime_seconds`, `kv_block_idle_before_evict_seconds` and `kv_block_reuse_gap_seconds`. Here no block is
@@ -25,30 +25,30 @@ from mini_kv.events.traced_manager import Span
 
 @dataclass(slots=True)
 class Life:
-    """One content of one block, from the moment its memory was handed out."""
+    """One content of one block, from its allocation on."""
 
     block_id: int
     born: float
     block_hash: str | None = None
-    """The key in hex, also after its eviction, or `None` if it got none, or lost it while a request held it."""
+    """The key in hex, also after eviction. `None` if the block got no key, or lost it while a request held it."""
     found: list[float] = field(default_factory=list)
-    """When a request found it: shared it, or revived it."""
+    """Times at which a request found it (shared or revived it)."""
     ended: float | None = None
-    """When it was evicted, or freed without a key. `None`: it is still there."""
+    """Time at which it was evicted, or freed without a key. `None`: not ended yet."""
 
     @property
     def lifetime(self) -> float | None:
-        """From its allocation to its end, or `None` if it has not ended."""
+        """Time from its allocation to its end, or `None` if it has not ended."""
         return None if self.ended is None else self.ended - self.born
 
     @property
     def idle_before_evict(self) -> float | None:
-        """From its last use, allocated or found, to its end, or `None` if it has not ended."""
+        """Time from its last use (allocated or found) to its end, or `None` if it has not ended."""
         return None if self.ended is None else self.ended - (self.found[-1] if self.found else self.born)
 
 
 def block_lives(spans: Sequence[Span], times: Sequence[float] | None = None) -> list[Life]:
-    """Return every life, in the order of their births. Lives that go on have no end. Costs O(edges)."""
+    """Return every life, in order of allocation. A life that has not ended has no end. Costs O(edges)."""
     lives: list[Life] = []
     now: dict[int, Life] = {}
     for time, edge in _timed(spans, times):
@@ -80,15 +80,15 @@ class Reuse(NamedTuple):
     gap: float
     """Time since its last use."""
     distance: int
-    """How many other keys were used in between: what a cache that forgets the longest unused must hold beside it."""
+    """Number of other keys used in between. An LRU cache must hold that many blocks more to find this one."""
     found: bool
-    """Whether it was found in the cache; else it was computed again."""
+    """Whether it was found in the cache. Otherwise it was computed again."""
 
 
 def reuses(spans: Sequence[Span], times: Sequence[float] | None = None) -> list[Reuse]:
     """Return every use of a key but its first. Computing a block is a use, finding it is another. Costs O(uses * keys).
 
-    The constant is small: a sorted list is looked into by halving, and moves what lies behind the place.
+    The constant is small: the place in a sorted list is found by bisection, and only later entries move.
     """
     last: dict[str, int] = {}
     last_time: dict[str, float] = {}
@@ -119,18 +119,18 @@ def _timed(spans: Sequence[Span], times: Sequence[float] | None) -> Iterator[tup
 
 
 class Residency(NamedTuple):
-    """What the pool's memory was spent on: blocks times time."""
+    """The use of the pool's memory, in blocks times time."""
 
     found: float
-    """On contents that a request found at least once."""
+    """Contents that a request found at least once."""
     never_found: float
-    """On contents with a key that no request has found."""
+    """Contents with a key that no request has found."""
     no_key: float
-    """On blocks that could not be found: not full, or not cached."""
+    """Contents that could not be found: not full, or not cached."""
 
 
 def residency(lives: Iterable[Life], end: float) -> Residency:
-    """Return how long all lives together lasted, by the way they ended. Lives that go on last until `end`."""
+    """Return the total time of all lives, by kind of content. Lives that have not ended last until `end`."""
     found = never_found = no_key = 0.0
     for life in lives:
         lasted = (end if life.ended is None else life.ended) - life.born
@@ -144,7 +144,7 @@ def residency(lives: Iterable[Life], end: float) -> Residency:
 
 
 def histogram(values: Iterable[float]) -> dict[int, int]:
-    """Return how many values are below each power of two and not below the one before. 1 counts all values below 1.
+    """Return the number of values below each power of two and not below the one before. 1 counts all values below 1.
 
     >>> histogram([0, 1, 1.5, 7])
     {1: 1, 2: 2, 4: 0, 8: 1}

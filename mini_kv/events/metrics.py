@@ -1,4 +1,4 @@
-"""Numbers folded from spans: nothing is counted while the engine runs."""
+"""Numbers derived from spans: nothing is counted while the engine runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,23 +9,23 @@ from mini_kv.events.traced_manager import Span
 
 
 class MemoryUse(NamedTuple):
-    """How many blocks of a pool are in each state. The three together are all blocks but the null block."""
+    """Number of blocks of a pool in each state. The three add up to all blocks except the null block."""
 
     used: int
-    """Held by a request."""
+    """Blocks in use by a request."""
     cached: int
-    """Held by no request, but cached: a hit can revive it."""
+    """Free but cached blocks: a hit can revive them."""
     empty: int
-    """Held by no request, and not cached."""
+    """Free blocks that are not cached."""
 
 
 def count_edges(spans: Iterable[Span]) -> Counter[EdgeKind]:
-    """Return how often each kind of edge occurred."""
+    """Return the number of edges of each kind."""
     return Counter(edge.kind for span in spans for edge in span.edges)
 
 
 def held_over_time(spans: Iterable[Span]) -> list[int]:
-    """Return how many blocks are held after each span."""
+    """Return the number of blocks in use after each span."""
     held, series = 0, []
     for span in spans:
         kinds = Counter(edge.kind for edge in span.edges)
@@ -35,7 +35,7 @@ def held_over_time(spans: Iterable[Span]) -> list[int]:
 
 
 def cached_over_time(spans: Iterable[Span]) -> list[int]:
-    """Return how many blocks carry a key after each span, held or not."""
+    """Return the number of cached blocks after each span, in use or free."""
     cached, series = 0, []
     for span in spans:
         kinds = Counter(edge.kind for edge in span.edges)
@@ -45,14 +45,14 @@ def cached_over_time(spans: Iterable[Span]) -> list[int]:
 
 
 def peak_usage(spans: Sequence[Span]) -> int:
-    """Return the largest number of blocks held after any span."""
+    """Return the largest number of blocks in use after any span."""
     return max(held_over_time(spans), default=0)
 
 
 def memory_over_time(batches: Iterable[Sequence[Edge]], num_blocks: int) -> list[MemoryUse]:
-    """Return where the blocks are after each batch of edges: `(span.edges for span in spans)`, or one per request.
+    """Return the memory use after each batch of edges: `(span.edges for span in spans)`, or one batch per request.
 
-    Starts from an untouched pool of `num_blocks` blocks, the null block included. Costs O(edges + batches x blocks).
+    Starts from a new pool of `num_blocks` blocks, the null block included. Costs O(edges + batches x blocks).
     """
     held: set[int] = set()
     named: set[int] = set()
@@ -66,7 +66,7 @@ def memory_over_time(batches: Iterable[Sequence[Edge]], num_blocks: int) -> list
 
 
 def _follow(edge: Edge, held: set[int], named: set[int]) -> None:
-    """Keep up the sets of blocks that are held and that carry a key."""
+    """Update the sets of blocks in use and of cached blocks."""
     match edge.kind:
         case EdgeKind.ALLOCATED | EdgeKind.REVIVED:
             held.add(edge.block_id)

@@ -1,4 +1,4 @@
-"""Questions asked before a step is shown. The right answer is measured on the step, never written down.
+"""Questions before a step is shown. The right answer is measured on the step and is in no file.
 
 In a scenario:
 
@@ -11,8 +11,8 @@ In a scenario:
       { value = 0, if_true = "...", text = "none" },     # text: what the button says, if not the value itself
     ]
 
-Exactly one choice must be what the engine does, and every other one says what would have had to be true: the end of a
-sentence that begins "For "8" to be right, ...".
+Exactly one choice must be the engine's result. Every other choice has an `if_true`: the condition under which it would
+be right. It is the end of a sentence that begins "For "8" to be right, ...".
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from mini_kv.events.frame import Frame
 from mini_kv.events.traced_manager import Span
 
 Answer = int | list[int]
-"""A number, yes or no, or block ids in order."""
+"""A number, a truth value, or block ids in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Choice:
     value: Answer
     text: str
     if_true: str = ""
-    """What would have had to be true; empty for the right one alone."""
+    """The condition under which this choice would be right. Empty for the right one only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A question about the step that comes."""
+    """A question about the next step."""
 
     ask: str
     measure: str
@@ -47,7 +47,7 @@ class Prediction:
 
 
 def parse_prediction(values: dict[str, Any]) -> Prediction:
-    """Return the question that a step's table describes. Raises `ValueError` for one that cannot be asked."""
+    """Return the question that a step's table describes. Raises `ValueError` for a wrong table."""
     unknown = values.keys() - {"ask", "measure", "choice"}
     if unknown:
         raise ValueError(f"unknown {', '.join(sorted(unknown))}")
@@ -74,7 +74,7 @@ def _parse_choice(values: dict[str, Any]) -> Choice:
 
 
 def answer_text(value: Answer) -> str:
-    """Return how an answer is written.
+    """Return an answer as text.
 
     >>> answer_text(28), answer_text(True), answer_text([8, 9]), answer_text([])
     ('28', 'yes', '8 9', 'none')
@@ -87,9 +87,9 @@ def answer_text(value: Answer) -> str:
 
 
 def right_choice(prediction: Prediction, spans: Sequence[Span], frame: Frame) -> int:
-    """Return the index of the choice that came true.
+    """Return the index of the right choice.
 
-    Raises `ValueError` unless exactly one did, and each of the others says what would have had to be true.
+    Raises `ValueError` unless exactly one choice is right and each of the others has an `if_true`.
     """
     measured = measure_step(prediction.measure, spans, frame)
     same = [type(choice.value) is type(measured) and choice.value == measured for choice in prediction.choices]
@@ -104,7 +104,7 @@ def right_choice(prediction: Prediction, spans: Sequence[Span], frame: Frame) ->
 
 
 def measure_step(measure: str, spans: Sequence[Span], frame: Frame) -> Answer:
-    """Return what the step shows under this measure: the calls that it made, and the state after them."""
+    """Return the value of the measure for the step: for the calls that it made and the state after them."""
     name, _, block_id = measure.partition(" of ")
     if block_id:
         return OF_ONE_BLOCK[name](frame, int(block_id))
@@ -133,7 +133,7 @@ def _refused(spans: Sequence[Span], frame: Frame) -> bool:
 
 
 def _twins(frame: Frame) -> int:
-    """Return how many blocks carry a key that another block carries, too."""
+    """Return the number of blocks with a key that another block has, too."""
     keys = [block.block_hash for block in frame.blocks if block.block_hash is not None]
     return sum(keys.count(key) > 1 for key in keys)
 

@@ -54,20 +54,20 @@ from mini_kv.events.scenario import (
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """What has happened, what is to be reached, and how."""
+    """The steps so far, the goal, and the calls that the player may make."""
 
     scenario: Scenario
     goal: str
     minutes: int
     most_calls: int
     calls: tuple[str, ...]
-    """What the player may call, such as `prefill B`."""
+    """The calls that the player may make, such as `prefill B`."""
     prompts: dict[str, tuple[int, ...]]
     reach: tuple[tuple[str, Answer], ...]
-    """Measures, and what each must be."""
+    """Measures, and the required value of each."""
     hint: str
     picture: tuple[str, ...] = ()
-    """The calls after which its small picture is drawn."""
+    """The calls after which the small picture is drawn."""
     fault: str | None = None
 
     @property
@@ -77,7 +77,7 @@ class Puzzle:
 
     @property
     def all_prompts(self) -> dict[str, tuple[int, ...]]:
-        """The prompts by request: of those that have come already, and of those that the player may admit."""
+        """The prompts by request: of the requests so far, and of those that the player may admit."""
         return {step.request: step.tokens for step in self.scenario.steps if step.tokens} | self.prompts
 
     def in_blocks(self, tokens: Sequence[int]) -> list[list[str]]:
@@ -89,15 +89,15 @@ class Puzzle:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A request's prompt over the cache: its words block by block, and what the cache has of them."""
+    """A request's prompt over the cache: its words block by block, and the blocks that the cache has."""
 
     request: str
     blocks: list[list[str]]
     """The words, a list per block."""
     block_ids: list[int]
-    """The blocks in which they are: those of its table, or if it holds none, those that its last lookup found."""
+    """Ids of their blocks: those of its table, or, if it holds none, those that its last lookup found."""
     num_found: int
-    """How many of these blocks its last lookup found."""
+    """Number of these blocks that its last lookup found."""
     differs_at: int | None
     """Number of the first word that differs from every prompt that came before, or `None` if no word does."""
     differs_from: str
@@ -111,7 +111,7 @@ def puzzle_names() -> list[str]:
 
 
 def load_puzzle(name: str) -> Puzzle:
-    """Return the puzzle of that name, one of `puzzle_names`. Raises `ScenarioError` if it cannot be played."""
+    """Return the puzzle with this name, one of `puzzle_names`. Raises `ScenarioError` if it cannot be played."""
     return parse_puzzle(name, _folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -143,17 +143,17 @@ def parse_puzzle(name: str, text: str) -> Puzzle:
 
 
 class PuzzlePlayer:
-    """A puzzle under way: the cache as the player's calls have left it."""
+    """A puzzle that is being played: the cache after the player's calls."""
 
     def __init__(self, puzzle: Puzzle) -> None:
-        """Play what has happened already."""
+        """Play the steps so far."""
         self.puzzle = puzzle
         self.calls: list[str] = []
-        """The calls that were made."""
+        """The player's calls so far."""
         self._begin()
 
     def _begin(self) -> None:
-        """Play what has happened already, on this cache and on one without the fault."""
+        """Play the steps so far, on this cache and on one without the fault."""
         scenario, fault = self.puzzle.scenario, self.puzzle.fault
         self._player = ScenarioPlayer(scenario, FAULTS[fault] if fault is not None else None)
         self._right: ScenarioPlayer | None = ScenarioPlayer(scenario)
@@ -166,21 +166,21 @@ class PuzzlePlayer:
 
     @property
     def is_solved(self) -> bool:
-        """Whether all that is to be reached holds now."""
+        """Whether the goal is reached now."""
         return bool(self.made) and not self.unmet()
 
     def unmet(self) -> list[str]:
-        """Return a sentence for each measure that is not what the goal needs: what it is, and what it should be."""
+        """Return a sentence for each measure that differs from the goal, with its value and the wanted value."""
         measured = [(name, self.measure(name), wanted) for name, wanted in self.puzzle.reach]
         return [shortfall(name, is_now, wanted) for name, is_now, wanted in measured if is_now != wanted]
 
     def reason(self) -> str:
-        """Return the effect of the last call, and the rule of the cache that decided it."""
+        """Return the effect of the last call, and the rule of the cache that caused it."""
         frame_before = [*self.before, *self.made][-2].frame
         return reason(self.made[-1], frame_before, self.puzzle.scenario.block_size)
 
     def strips(self) -> list[Strip]:
-        """Return every request's prompt over the cache as it is now."""
+        """Return every request's prompt over the cache now."""
         found, came = self._found_and_came()
         tables = [*self.before, *self.made][-1].frame.tables
         strips = []
@@ -214,7 +214,7 @@ class PuzzlePlayer:
         return measure_step(name, [span for played in self.made for span in played.spans], self.made[-1].frame)
 
     def call(self, text: str) -> PlayedStep:
-        """Make one of the puzzle's calls. Raises `ValueError`, and changes nothing, if it cannot be made now."""
+        """Make one of the puzzle's calls. If it cannot be made now, raise `ValueError` and change nothing."""
         try:
             played = self._make(text)
         except (KVCacheError, KeyError, ValueError) as error:
@@ -240,7 +240,7 @@ class PuzzlePlayer:
 
 
 def _first_difference(tokens: Sequence[int], came: dict[str, tuple[int, ...]]) -> tuple[int | None, str]:
-    """Return the number of the first word that none of these prompts has there, and who goes along up to it.
+    """Return the number of the first word that differs from all these prompts, and the prompt with all words before it.
 
     >>> _first_difference((0, 1, 2, 3), {"A": (0, 9, 2), "B": (0, 1, 7)})
     (2, 'B')
@@ -253,12 +253,12 @@ def _first_difference(tokens: Sequence[int], came: dict[str, tuple[int, ...]]) -
 
 
 def _num_same(tokens: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens are the same from the beginning."""
+    """Return the number of equal tokens from the beginning."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, other, strict=False)))
 
 
 def solves(puzzle: Puzzle, calls: Sequence[str]) -> bool:
-    """Return whether these calls, all of them possible, end where the puzzle wants to be."""
+    """Return whether these calls are all possible and reach the goal."""
     player = PuzzlePlayer(puzzle)
     try:
         for call in calls:
@@ -272,7 +272,7 @@ def solves(puzzle: Puzzle, calls: Sequence[str]) -> bool:
 
 
 def _blocks_alone(block_size: int, hash_function: HashFunction, *_: object) -> RequestBlockHasher:
-    """Return a hasher that looks at a block's own tokens, and not at what stands before it."""
+    """Return a hasher that uses only a block's own tokens, not the tokens before it."""
 
     def hash_blocks(request: Request) -> list[BlockHash]:
         numbers = range(len(request.block_hashes), request.num_tokens // block_size)
@@ -283,7 +283,7 @@ def _blocks_alone(block_size: int, hash_function: HashFunction, *_: object) -> R
 
 
 class _LastOutFirstIn(FreeKVCacheBlockQueue):
-    """What was freed last is reused first, whether it can be found or not."""
+    """The block that was freed last is reused first, cached or not."""
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         self.prepend_n(blocks)
@@ -293,7 +293,7 @@ FAULTS = {
     "alone": KVCacheParts(make_block_hasher=_blocks_alone),
     "front": KVCacheParts(make_queue=_LastOutFirstIn),
 }
-"""What each faulty cache is built from."""
+"""The parts of each faulty cache."""
 
 
 def _folder() -> Traversable:

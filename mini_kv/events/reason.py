@@ -1,4 +1,4 @@
-"""Why a call did what it did, in sentences: the engine's numbers, and the rule of the ledger that decided them.
+"""Explains the effect of a call in sentences: the engine's numbers, and the rule of the ledger behind them.
 
 E found 8 of its 20 words: block 3 of its prompt is not cached after this beginning. The rule: ...
 """
@@ -64,7 +64,7 @@ def _allocation(request: str, span: Span) -> str:
 
 
 def _freed(span: Span, before: Frame, after: Frame) -> str:
-    """Return where a request's blocks went: those without a block hash, those with one, and those still in use."""
+    """Return the new places of a freed request's blocks: without a block hash, with one, and still in use."""
     freed, shared = _ids(span, EdgeKind.FREED), _ids(span, EdgeKind.UNSHARED)
     bare = [block_id for block_id in freed if before.blocks[block_id].block_hash is None]
     cached = [block_id for block_id in freed if block_id not in bare]
@@ -82,7 +82,7 @@ def _num_found(spans: Iterable[Span]) -> int:
 
 
 def _free_finds(spans: Iterable[Span], before: Frame) -> int:
-    """Return how many of the blocks that a lookup found were free."""
+    """Return the number of found blocks that were free."""
     return sum(before.blocks[block_id].ref_cnt == 0 for span in spans for block_id in span.found or ())
 
 
@@ -91,7 +91,7 @@ def _ids(span: Span, kind: EdgeKind) -> list[int]:
 
 
 def _blocks(ids: Sequence[int]) -> str:
-    """Return blocks as the beginning of a sentence.
+    """Return block ids as the beginning of a sentence.
 
     >>> _blocks([4]), _blocks([3, 2, 1])
     ('Block 4', 'Blocks 3..1')
@@ -111,7 +111,7 @@ SHORTFALLS = {
     "refused": "A request was refused",
     "twins": "Blocks whose block hash another block has, too",
 }
-"""What a puzzle measures, in words, by the measure's name. See `predict.MEASURES`."""
+"""A description of each measure of puzzles, by its name. See `predict.MEASURES`."""
 
 
 def shortfall(measure: str, is_now: Answer, wanted: Answer) -> str:

@@ -3,8 +3,8 @@
     recorder = Recorder()
     kv = KVCacheManager.for_full_attention(10, 4, new_block=recorder.new_block)
 
-That is all: no call in the engine, no cost without a recorder, and it works for any pool that makes its blocks with
-the factory, a student's own included.
+The engine makes no extra calls, and without a recorder there is no cost. It works for any pool that makes its blocks
+with the factory, also for a student's pool.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ from mini_kv.events.edge import Edge, EdgeKind, block_hash_edge, ref_cnt_edge
 class Recorder:
     """Collects the edges of the blocks that it made, in the order in which they happen.
 
-    Strict (the default, for tests): an illegal edge raises `BlockStateError` at the guilty line, before the write.
-    Otherwise (for demonstrations) it is recorded as `illegal` and the engine goes on undisturbed.
+    Strict (the default, for tests): an illegal edge raises `BlockStateError` at the faulty line, before the change.
+    Otherwise (for demonstrations) it is recorded as `illegal`, and the engine continues.
     """
 
     def __init__(self, *, strict: bool = True) -> None:

@@ -82,28 +82,28 @@ class ScenarioError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happens in a scenario."""
+    """One step of a scenario."""
 
     call: str
     say: str
     expect: tuple[str, ...]
-    """The story lines that this step adds: what a test compares."""
+    """The story lines that this step adds. A test compares them."""
     request: str = ""
     tokens: tuple[int, ...] = ()
     """Prompt of a `prefill` or `lookup`, output of a `decode`."""
     salt: str | None = None
     """The request's `cache_salt`: only requests with the same one share."""
     max_tokens: int = 16
-    """Output tokens after which a request that arrives will end."""
+    """Number of output tokens after which an arriving request ends."""
     priority: int = 0
-    """The smaller goes first, if the scheduler looks at it."""
+    """The smallest is served first, if the scheduler uses priorities."""
     predict: Prediction | None = None
-    """What the reader is asked before the step is shown."""
+    """The question to the reader before the step is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A pool and the steps to play on it."""
+    """A pool and the steps that are played on it."""
 
     name: str
     title: str
@@ -115,11 +115,11 @@ class Scenario:
     groups: tuple[str, ...] = ("full",)
     """The kinds of layers, as `parse_group` reads them."""
     limits: SchedulerConfig | None = None
-    """Limits of the scheduler that decides who runs. `None`: the steps themselves do."""
+    """Limits of the scheduler that chooses the requests. `None`: the steps choose them."""
     words: tuple[str, ...] = ()
-    """The word that each token stands for; empty if the steps give tokens and no text."""
+    """The word of each token. Empty if the steps have tokens and no text."""
     lang: str = "en"
-    """The language in which it is told."""
+    """The language of its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +132,19 @@ class PlayedStep:
     num_hits: int
     """Tokens that the request found in the cache, if the step admitted one."""
     right_choice: int | None = None
-    """Index of the prediction's choice that came true, if the step has a prediction."""
+    """Index of the prediction's right choice, if the step has a prediction."""
     scheduled: dict[str, int] | None = None
     """Tokens of each request in a scheduler's step."""
     preempted: tuple[str, ...] = ()
     """The requests that lost their blocks in the step."""
     waiting: tuple[Request, ...] | None = None
-    """The requests that wait after the step, in the order in which they will be served; `None` without a scheduler."""
+    """The waiting requests after the step, in the order in which they will be served. `None` without a scheduler."""
     words: dict[int, list[str]] | None = None
     """The words in each block that a request holds, by block id, or `None` if the scenario has no text."""
 
     @property
     def lines(self) -> list[str]:
-        """What the step did, one line per call. With a scheduler: first the running requests, last the waiting ones."""
+        """The effects of the step, one line per call. With a scheduler: running requests first, waiting ones last."""
         if self.waiting is None:
             return story(self.spans)
         told = [line for line in story(self.spans) if not line.endswith(NOTHING_CHANGED)]
@@ -159,14 +159,14 @@ class PlayedStep:
 
 
 def scenario_names() -> list[str]:
-    """Return the names of the scenarios that come with the package."""
+    """Return the names of the scenarios in the package."""
     return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
 
 
 def load_scenario(name: str, lang: str = "en") -> Scenario:
-    """Return the scenario of that name, told in that language.
+    """Return the scenario with this name, in this language.
 
-    Raises `ScenarioError`, naming the choices, if there is none.
+    Raises `ScenarioError` with the choices for an unknown name.
     """
     names = scenario_names()
     if name not in names:
@@ -192,9 +192,9 @@ def parse_scenario(name: str, text: str) -> Scenario:
 
 
 def translated(scenario: Scenario, lang: str, told: dict[str, Any]) -> Scenario:
-    """Return the scenario with its words in another language: title, ending, and what each step says and asks.
+    """Return the scenario in another language: its title, ending, and the texts and questions of each step.
 
-    Choices are told in the order in which the scenario has them. Raises `ScenarioError` if anything is left untold.
+    A translation has the choices in the scenario's order. Raises `ScenarioError` if a text is missing.
     """
     try:
         pairs = zip(scenario.steps, told["step"], strict=True)
@@ -210,7 +210,7 @@ def translated(scenario: Scenario, lang: str, told: dict[str, Any]) -> Scenario:
 
 
 def _translated_step(step: Step, told: dict[str, Any]) -> Step:
-    """Return the step in the words of a translation. A line break in them is no space: Chinese has none."""
+    """Return the step with the texts of a translation. A line break does not become a space: Chinese has none."""
     if step.predict is None:
         return replace(step, say=_joined(told["say"]))
     choices = tuple(
@@ -231,7 +231,7 @@ def _joined(text: str) -> str:
 def scenario_from(name: str, values: dict[str, Any], words: dict[str, int] | None = None) -> Scenario:
     """Return the scenario of a file's values. Raises `ScenarioError` for anything that cannot be played.
 
-    `words`: those that have a token already; the words of the steps are added.
+    `words`: the words that already have a token. The words of the steps are added.
     """
     try:
         words = {} if words is None else words
@@ -273,7 +273,7 @@ def _parse_limits(values: dict[str, Any]) -> SchedulerConfig:
 
 
 def _with_tokens(step: dict[str, Any], words: dict[str, int]) -> dict[str, Any]:
-    """Return the step with the tokens of its text; `words` numbers every word that was met."""
+    """Return the step with the tokens of its text. `words` has the number of every word so far."""
     if "text" not in step:
         return step
     tokens = word_tokens(step["text"], words)
@@ -345,10 +345,10 @@ def prefill(kv: TracedKVCacheManager, request: Request) -> int | None:
 
 
 class ScenarioPlayer:
-    """Plays a scenario's steps on a real manager, traced."""
+    """Plays a scenario's steps on a real manager, and records the calls."""
 
     def __init__(self, scenario: Scenario, parts: KVCacheParts | None = None) -> None:
-        """Build the pool, from parts of the engine's own if no others are given."""
+        """Build the pool. `parts` replaces the engine's own parts."""
         self.scenario = scenario
         recorder = Recorder()
         groups = tuple(KVCacheGroupSpec((name,), parse_group(name, scenario.block_size)) for name in scenario.groups)
@@ -363,7 +363,7 @@ class ScenarioPlayer:
         self._output: SchedulerOutput | None = None
 
     def play(self) -> Iterator[PlayedStep]:
-        """Yield each step after it has been made."""
+        """Make each step, then yield it."""
         for number, step in enumerate(self.scenario.steps, start=1):
             try:
                 yield self.make(step)
@@ -371,7 +371,7 @@ class ScenarioPlayer:
                 raise ScenarioError(f"{self.scenario.name}, step {number}: {error}") from error
 
     def make(self, step: Step) -> PlayedStep:
-        """Make one step, of the scenario or any other, and return it. Raises if it is none that can be made now."""
+        """Make one step, of the scenario or any other, and return it. Raises if it cannot be made now."""
         num_spans = len(self.kv.spans)
         self._output = None
         num_hits = CALLS[step.call](self, step)
@@ -399,7 +399,7 @@ class ScenarioPlayer:
         return held
 
     def _prefill(self, step: Step) -> int:
-        """Admit a request and compute its whole prompt; return its hit in tokens."""
+        """Admit a request and compute its whole prompt. Return its hit in tokens."""
         request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
         num_hits = prefill(self.kv, request)
         if num_hits is None:
@@ -408,7 +408,7 @@ class ScenarioPlayer:
         return num_hits
 
     def _lookup(self, step: Step) -> int:
-        """Ask what a prompt would find and return it in tokens. Nothing changes."""
+        """Look up a prompt and return its hit in tokens. Nothing changes."""
         request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
         return self.kv.get_computed_blocks(request)[1]
 
@@ -429,29 +429,29 @@ class ScenarioPlayer:
         return 0
 
     def _admitted(self, request_id: str) -> Request:
-        """Return the request, which a `prefill` has admitted. Raises `UnknownRequestError` if none has."""
+        """Return the request that a `prefill` has admitted. Raises `UnknownRequestError` if there is none."""
         if request_id not in self._requests:
             raise UnknownRequestError(request_id)
         return self._requests[request_id]
 
     def _reset(self, step: Step) -> int:
-        """Empty the index; refused while a request holds a block."""
+        """Empty the index. Refused while a request holds a block."""
         self.kv.reset_prefix_cache()
         return 0
 
     def _arrive(self, step: Step) -> int:
-        """Put a new request in the waiting line."""
+        """Add a new request to the waiting queue."""
         request = self.kv.manager.new_request(step.request, step.tokens, cache_salt=step.salt)
         self._scheduler().add_request(request, max_tokens=step.max_tokens, priority=step.priority)
         return 0
 
     def _step(self, step: Step) -> int:
-        """Make the scheduler's next step. Every new token is another one, and none of a prompt's."""
+        """Make the scheduler's next step. Every new token is different, and in no prompt."""
         self._output, _ = run_step(self._scheduler(), partial(self._sample, step))
         return 0
 
     def _draft(self, step: Step) -> int:
-        """Propose tokens, which the next step checks."""
+        """Propose tokens. The next step checks them."""
         self._scheduler().update_draft_token_ids(step.request, step.tokens)
         return 0
 
@@ -469,7 +469,7 @@ class ScenarioPlayer:
         return sampled
 
     def _abort(self, step: Step) -> int:
-        """End a request before it is done."""
+        """Abort a request."""
         self._scheduler().finish_requests([step.request])
         return 0
 
@@ -494,7 +494,7 @@ CALLS: dict[str, Callable[[ScenarioPlayer, Step], int]] = {
     "draft": ScenarioPlayer._draft,
     "abort": ScenarioPlayer._abort,
 }
-"""What a step can do; each returns the tokens that it found in the cache."""
+"""The calls of steps. Each returns the number of tokens that it found in the cache."""
 
 
 def _folder() -> Traversable:

@@ -1,8 +1,8 @@
-"""The loop around a scheduler, one step at a time: plan, let a worker compute, take in what it sampled.
+"""The loop around a scheduler, one step at a time: plan, compute, apply the sampled tokens.
 
     output, results = run_step(scheduler, worker)
 
-`LLMEngine.step` does the same around a model, and takes a step back that fails.
+`LLMEngine.step` does the same around a model, and undoes a step that fails.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ from mini_kv.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_kv.core.sched.scheduler import Scheduler
 
 SampledTokens = Mapping[str, Sequence[int]]
-"""The new tokens of each request that has some, per request id."""
+"""The new tokens per request id, for requests that have some."""
 Worker = Callable[[SchedulerOutput], SampledTokens]
-"""Computes a step and returns what it sampled: a model, or a function that stands in for one."""
+"""Computes a step and returns its sampled tokens: a model, or a function that replaces one."""
 
 
 class Plans(Protocol):
@@ -27,7 +27,7 @@ class Plans(Protocol):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, sampled_token_ids: SampledTokens
     ) -> list[EngineCoreOutput]:
-        """Take in what the step computed."""
+        """Apply the results of the step."""
 
 
 class MadeStep(NamedTuple):
@@ -40,7 +40,7 @@ class MadeStep(NamedTuple):
 def run_step(scheduler: Plans, worker: Worker) -> MadeStep:
     """Plan a step, run the worker on it, and pass its tokens to the scheduler. Return plan and results.
 
-    The worker sees the requests as the plan leaves them: `num_computed_tokens` is still that before the step.
+    The worker gets the requests in the state after planning: `num_computed_tokens` is still the number before the step.
     """
     output = scheduler.schedule()
     return MadeStep(output, scheduler.update_from_output(output, worker(output)))
@@ -49,7 +49,7 @@ def run_step(scheduler: Plans, worker: Worker) -> MadeStep:
 def sample_ready(
     scheduler: Scheduler, output: SchedulerOutput, next_token: Callable[[Request], int]
 ) -> dict[str, list[int]]:
-    """Return one token per request whose known tokens are all computed after this step: what a model would sample."""
+    """Return one token per request with all known tokens computed after this step, as a model would sample."""
     in_step = ((scheduler.requests[name], num_tokens) for name, num_tokens in output.num_scheduled_tokens.items())
     return {
         request.request_id: [next_token(request)]

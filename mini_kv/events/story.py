@@ -26,7 +26,7 @@ VERBS = {
     "reset_prefix_cache": "reset",
     "recover": "recover",
 }
-"""The word of the story for each call."""
+"""The story's word for each call."""
 
 NOTHING_CHANGED = "nothing changed"
 
@@ -37,7 +37,7 @@ def story(spans: Iterable[Span]) -> list[str]:
 
 
 def story_line(span: Span) -> str:
-    """Return the call and what it did to the blocks, grouped by kind in the order in which kinds first appear."""
+    """Return the call and its effects on blocks, grouped by kind in order of first appearance."""
     who = VERBS[span.call] if span.request_id is None else f"{VERBS[span.call]} {span.request_id}"
     return f"{who}: {_outcome(span)}"
 
@@ -82,7 +82,7 @@ def id_runs(ids: Sequence[int]) -> str:
 
 
 def first_difference(expected: Sequence[str], got: Sequence[str]) -> str | None:
-    """Return the first difference of two stories, drawn with the line before, or `None` if they are equal."""
+    """Return the first difference of two stories with the line before it, or `None` if they are equal."""
     for index, (want, have) in enumerate(zip_longest(expected, got)):
         if want == have:
             continue

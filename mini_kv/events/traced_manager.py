@@ -29,9 +29,9 @@ class Span:
     """Name of the method."""
     request_id: str | None = None
     args: dict[str, Value] = field(default_factory=dict)
-    """The numbers that went in."""
+    """The arguments of the call, as numbers."""
     result: Value = None
-    """Tokens hit, blocks allocated (`None`: refused), whether reset: whatever the call answers, as plain data."""
+    """The result of the call as plain data: tokens of the hit, allocated blocks (`None`: refused), whether reset."""
     found: list[int] | None = None
     """Ids of the blocks that a lookup found, all groups in a row, or `None` if it found none."""
     edges: list[Edge] = field(default_factory=list)
@@ -44,15 +44,15 @@ class Span:
 
 
 class ObservedKVCacheManager(_Manager):
-    """Replaces the manager that it wraps. A subclass defines the code around each public call."""
+    """Wraps a manager and can be used in its place. A subclass defines the code around each public call."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
 
     def observe(self, span: Span, request: Request | None) -> AbstractContextManager[None]:
-        """Return what a call runs in: before it `span` has call and arguments, after it the result, unless it raised.
+        """Return the context in which a call runs. `span` has call and arguments, and after the call its result.
 
-        `request` is the one of `span.request_id`.
+        A call that raises has no result. `request` is the request with the id `span.request_id`.
         """
         raise NotImplementedError
 
@@ -108,7 +108,7 @@ class ObservedKVCacheManager(_Manager):
             self.manager.fork(parent, child)
 
     def finish_kv_cache_block_copies(self) -> None:
-        """Free the blocks that are copied. No call is observed if there are none."""
+        """Unpin the blocks of copies. No call is observed if there are none."""
         if self.manager.copy_on_write.pinned:
             with self._call("finish_kv_cache_block_copies"):
                 self.manager.finish_kv_cache_block_copies()
@@ -119,12 +119,12 @@ class ObservedKVCacheManager(_Manager):
             return self.manager.withdraw_promises(request)
 
     def withdraw_all_promises(self) -> None:
-        """Withdraw what the step under way has promised."""
+        """Withdraw the promises of the step under way."""
         with self._call("withdraw_all_promises"):
             self.manager.withdraw_all_promises()
 
     def recover(self) -> None:
-        """Be as new."""
+        """Recover."""
         with self._call("recover"):
             self.manager.recover()
 
@@ -150,8 +150,8 @@ class ObservedKVCacheManager(_Manager):
 class TracedKVCacheManager(ObservedKVCacheManager):
     """Records every public call of the manager that it wraps as a `Span`.
 
-    `snapshots=True` also notes tables and free queue after each call, which costs O(pool) per call; without it a span
-    costs what its edges cost.
+    `snapshots=True` also records tables and free queue after each call, which costs O(pool) per call. Without it a span
+    costs only its edges.
     """
 
     def __init__(self, manager: KVCacheManager, recorder: Recorder, *, snapshots: bool = False) -> None:
@@ -163,7 +163,7 @@ class TracedKVCacheManager(ObservedKVCacheManager):
 
     @contextmanager
     def observe(self, span: Span, request: Request | None) -> Iterator[None]:
-        """Add the span to `spans`, with what the call caused, whether it returns or raises."""
+        """Add the span with the call's effects to `spans`, whether the call returns or raises."""
         self.recorder.take_edges()  # whatever happened between calls belongs to no call
         try:
             yield
