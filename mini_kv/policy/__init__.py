@@ -1,7 +1,7 @@
-"""Strategies as plug-ins of core's seams. Standard library only.
+"""Strategies for the interfaces of core. Standard library only.
 
-`admission_strategies`: when a waiting request may enter, and the strategies by name. Which cached block is overwritten
-first: `eviction` (the verbs of a free queue around one question), `ranked` (FIFO, LFU, seen twice, leaf first),
-`sieve`, `recent_then_used` (the hybrid of LRU and LFU), `belady` (the ceiling, which knows the future), `catalogue`
-(all by name, or one's own from a file). `ahead`: eviction before there is need, an experiment.
+Admission: `admission_strategies` (when a waiting request may enter, and the strategies by name). Eviction, the order in
+which cached blocks are reused: `eviction` (the operations of a free queue around one decision), `ranked` (FIFO, LFU,
+seen twice, leaf first), `sieve`, `recent_then_used` (the hybrid of LRU and LFU), `belady` (the upper bound, which knows
+the future), `catalogue` (all by name, or your own from a file). An experiment: `ahead` (eviction before it is needed).
 """

@@ -7,8 +7,8 @@
     with small ones     then small requests alone               shorter waits, more tokens computed twice
 
 Besides greedy, vLLM has one more rule: a share of the pool stays free. It is an argument of the cache manager,
-`KVCacheManager(watermark=...)`. A block is held if a table contains it. A block that is free but cached is not held,
-since it can be taken at any moment: a strategy that counted it would never admit a request to an idle engine again.
+`KVCacheManager(watermark=...)`. A block is held if a table contains it. A cached-free block is not held, because it
+can be reused at any time. A strategy that counted it would soon admit no request any more.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ __all__ = ["Greedy", "Hysteresis", "ReservedBlocks", "Strategy", "strategies"]
 
 @dataclass(frozen=True)
 class ReservedBlocks:
-    """Keep a fixed number of blocks for running requests."""
+    """Keeps a fixed number of blocks free for running requests."""
 
     num_blocks: int
     may_jump: bool = False
@@ -33,19 +33,19 @@ class ReservedBlocks:
             raise ConfigError(f"num_blocks is {self.num_blocks}, it must not be negative")
 
     def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
-        """Keep these blocks back."""
+        """Return the fixed number."""
         return self.num_blocks
 
 
 @dataclass
 class Hysteresis:
-    """Close the door when more than `high` of the pool is held, and open it again when less than `low` is.
+    """Stops admission when more than `high` of the pool is held, and starts it again when less than `low` is.
 
         held      0 ........... low ................. high ........... 1
         door      open         | as it was           | closed, but for small requests
 
-    Two marks instead of one, so that the door does not swing with every block. A request is small if it never has more
-    than `small` tokens, its output included. With 0 there is none.
+    With two limits instead of one, admission does not change with every block. A request is small if it never has more
+    than `small` tokens, its output included. With 0 no request is small.
     """
 
     high: float = 0.9
@@ -59,7 +59,7 @@ class Hysteresis:
         self._open = True
 
     def reserved_blocks(self, block_pool: BlockPool, request: Request) -> int | None:
-        """Keep nothing back from those who may enter."""
+        """Return 0 for requests that may enter, else `None`."""
         if block_pool.usage > self.high:
             self._open = False
         elif block_pool.usage < self.low:
@@ -69,14 +69,14 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """When a newcomer may enter: a policy, or a share of the pool that the cache manager keeps free."""
+    """Decides when a new request may enter: a policy, or a share of the pool that the cache manager keeps free."""
 
     admission: AdmissionPolicy = field(default_factory=Greedy)
     watermark: float = 0.0
 
 
 def strategies() -> dict[str, Strategy]:
-    """Return the strategies by name, each as new: one that keeps its mind must not bring it from another run."""
+    """Return new strategies by name. They are new because a strategy with state must not keep it for another run."""
     return {
         "greedy": Strategy(),
         "jumping": Strategy(Greedy(may_jump=True)),

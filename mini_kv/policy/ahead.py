@@ -1,4 +1,4 @@
-"""Evicting ahead of need: an experiment. Some free blocks are kept without a hash, before memory is asked for."""
+"""Eviction ahead of need, an experiment: some free blocks lose their hash before memory is needed."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -12,10 +12,10 @@ from mini_kv.policy.eviction import Policy, PolicyPool, parts_of
 
 
 class AheadPool(PolicyPool):
-    """A pool whose next `num_ahead` free blocks have lost their hash already, whenever a table has given blocks back.
+    """A pool that keeps its next `num_ahead` free blocks without a hash, after each time that a table frees blocks.
 
-    With one tier of memory there is nothing to win: a block's hash costs nothing to drop at the moment of need, and a
-    hit may come until then. With a second tier, what is about to go can be copied there before a request waits for it.
+    With one tier of memory this gains nothing: dropping a hash when memory is needed costs nothing, and until then the
+    block can be hit. With a second tier, blocks can be copied there before a request waits for their memory.
     """
 
     def __init__(self, num_ahead: int, *args: Any, **kwargs: Any) -> None:
@@ -25,7 +25,7 @@ class AheadPool(PolicyPool):
         super().__init__(*args, **kwargs)
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """As in `BlockPool`; then the next victims lose their hash, and stay in front. Costs O(num_ahead)."""
+        """Free as in `BlockPool`. Then the next victims lose their hash and stay in front. Costs O(num_ahead)."""
         super().free_blocks(ordered_blocks)
         next_victims = self.free_block_queue.popleft_n(min(self.num_ahead, self.num_free_blocks))
         self.evict_blocks(block.block_id for block in next_victims)

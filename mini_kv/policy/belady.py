@@ -1,4 +1,4 @@
-"""Belady's policy, which knows the future: the ceiling that every other policy is measured against."""
+"""Belady's policy, which knows the future: the upper bound for every other policy."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,11 @@ _NEVER = float("inf")
 
 
 class Belady(Ranked):
-    """The block whose next use is farthest away goes first; among those never used again, the first that came.
+    """Evicts the block with the farthest next use first. Of blocks that are never used again, the oldest is first.
 
-    The best that any policy can do, for one request at a time: whenever a block is needed, so are all before it in its
-    prompt, so a parent's next use is never after its child's; and with the tail going first at equal distance, no block
-    is kept whose parent is gone. Source: Belady (1966), "A study of replacement algorithms for a virtual-storage
+    No policy can do better, for one request at a time. A prompt that needs a block also needs all blocks before it, so
+    a parent's next use is never after its child's. At equal distance the tail is evicted first, so no block stays after
+    its parent. Source: Belady (1966), "A study of replacement algorithms for a virtual-storage
     computer".
     """
 
@@ -35,7 +35,7 @@ class Belady(Ranked):
                 self._uses[block.block_hash].popleft()
 
     def rank(self, block: KVCacheBlock) -> float:
-        """Return minus the number of the request that needs the block next."""
+        """Return minus the number of the next request that needs the block."""
         later = self._uses[block.block_hash] if block.block_hash is not None else None
         return -later[0] if later else -_NEVER
 
@@ -43,7 +43,7 @@ class Belady(Ranked):
 def belady(prompts: Iterable[Sequence[BlockHash]]) -> Policy:
     """Return the policy that knows these prompts: the block hashes of each request that will be admitted, in order.
 
-    The queue that it makes is for one run, one request at a time, of a cache with one group.
+    Its queue is for one run, with one request at a time, of a cache with one group.
     """
     prompts = list(prompts)
 

@@ -1,4 +1,4 @@
-"""Policies by name, eviction's and admission's, or from a file: `--policy sieve`, `--policy mine.py:Hybrid`."""
+"""Eviction and admission policies by name or from a file: `--policy sieve`, `--policy mine.py:Hybrid`."""
 
 import difflib
 import importlib.util
@@ -17,10 +17,10 @@ from mini_kv.policy.sieve import Sieve
 
 
 class HeadFirst(FreeKVCacheBlockQueue):
-    """LRU without the one line that makes it work on prefixes: a prompt's head goes before its tail."""
+    """LRU with the wrong order for prefixes: a prompt's head is evicted before its tail."""
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put the blocks at the back the other way round."""
+        """Add the blocks at the back in reverse order."""
         super().append_n(blocks[::-1])
 
 
@@ -34,34 +34,34 @@ POLICIES: dict[str, Policy] = {
     "sieve": Sieve,
     "hybrid": RecentThenUsed,
 }
-"""The first is the engine's own."""
+"""The eviction policies by name. The first is the engine's own."""
 
 
 VERBS = ("popleft_n", "remove", "append_n", "prepend_n", "get_all_free_blocks")
-"""What a pool asks of its free queue, beside `num_free_blocks`, which may be an attribute of its objects alone."""
+"""Methods that a pool needs of its free queue. `num_free_blocks` is not listed: it may be set by the constructor."""
 VERBS_OF_ADMISSION = ("may_jump", "reserved_blocks")
-"""What the scheduler asks of an admission policy."""
+"""Attributes that the scheduler needs of an admission policy."""
 
 
 def find_policy(name: str) -> Policy:
-    """Return the eviction policy of this name, or the class that `file.py:Class` names.
+    """Return the eviction policy with this name, or the class at `file.py:Class`.
 
-    Raises `ConfigError` if there is none; an exception of the file itself is passed on.
+    Raises `ConfigError` if there is none. An exception of the file itself is passed on.
     """
     return POLICIES[name] if name in POLICIES else _own("policy", name, list(POLICIES), VERBS)
 
 
 def find_strategy(name: str) -> Strategy:
-    """Return the admission strategy of this name, or one with an object of the class that `file.py:Class` names.
+    """Return the admission strategy with this name, or one with an object of the class at `file.py:Class`.
 
-    Raises `ConfigError` if there is none; an exception of the file itself is passed on.
+    Raises `ConfigError` if there is none. An exception of the file itself is passed on.
     """
     known = strategies()
     return known[name] if name in known else Strategy(_own("admission", name, list(known), VERBS_OF_ADMISSION)())
 
 
 def _own(option: str, name: str, known: Sequence[str], verbs: Sequence[str]) -> Any:
-    """Return the class that `file.py:Class` names, if it has these verbs."""
+    """Return the class at `file.py:Class`, if it has these attributes."""
     path, colon, attribute = name.rpartition(":")
     if not colon or not path.endswith(".py"):
         near = difflib.get_close_matches(name, known, n=1)

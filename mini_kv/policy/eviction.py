@@ -4,8 +4,8 @@
     a hit finds it                  remove: it is held again
     memory is needed                popleft_n: it is overwritten          the policy says which
 
-Only blocks that wait can be chosen: one that a request holds is in no queue. Blocks without a block hash are worth
-nothing, so they go before all others under every policy, and a policy never sees them.
+Only free blocks can be chosen: a block in use is not in the queue. Blocks without a block hash are reused before all
+others under every policy. A policy never sees them.
 
     parts = parts_of(LFU)
     KVCacheManager(config, parts=parts)
@@ -23,20 +23,20 @@ from mini_kv.core.parts import KVCacheParts
 
 
 class EvictionPolicy:
-    """Free blocks, and which of them is reused next. A policy fills in `enter`, `leave`, `victim` and `in_order`.
+    """The free blocks in the order of a policy. A policy defines `enter`, `leave`, `victim` and `in_order`.
 
-    What it decides by must be counted and not clocked: the same calls give the same victims, on any machine, always.
+    It must decide by counters, not by a clock: the same calls must give the same victims on any machine.
     """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         self.num_blocks = len(blocks)
-        """How many blocks the queue was made of: the size of the pool, the null block aside."""
+        """Number of blocks of the new queue: the size of the pool without the null block."""
         self._without_hash = FreeKVCacheBlockQueue([block for block in blocks if block.block_hash is None])
         self._waiting: set[KVCacheBlock] = set()
         self.append_n([block for block in blocks if block.block_hash is not None])
 
     def enter(self, block: KVCacheBlock) -> None:
-        """Take in a block with a hash. Those that one call frees come one after another, from tail to head."""
+        """Add a block with a hash. The blocks that one call frees are added one after another, from tail to head."""
         raise NotImplementedError
 
     def leave(self, block: KVCacheBlock) -> None:
@@ -44,26 +44,26 @@ class EvictionPolicy:
         raise NotImplementedError
 
     def victim(self) -> KVCacheBlock:
-        """Give up the block that is worth least, and return it. Its block hash can still be read, for the last time."""
+        """Remove and return the next block to evict. It still has its block hash during this call."""
         raise NotImplementedError
 
     def in_order(self) -> list[KVCacheBlock]:
-        """Return the blocks that wait here, the next victim first, and change nothing. May cost more than O(1)."""
+        """Return the free blocks with a hash, the next victim first. Changes nothing. May cost more than O(1)."""
         raise NotImplementedError
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """See the blocks of a hit, from head to tail, before they are held. Told by `PolicyPool`; no matter here."""
+        """Note the blocks of a hit, from head to tail, before they are in use. Called by `PolicyPool`."""
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """See blocks that were computed and have their hash now; the first is number `position` of its prompt."""
+        """Note blocks that have just got their hash. The first is block number `position` of its prompt."""
 
     @property
     def num_free_blocks(self) -> int:
-        """Number of blocks that are waiting, with a hash or without."""
+        """Number of free blocks, with or without a hash."""
         return self._without_hash.num_free_blocks + len(self._waiting)
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take `n` blocks: those without a hash first, then victims. Raises `OutOfBlocksError`, and takes none."""
+        """Remove and return `n` blocks: first those without a hash, then victims. `OutOfBlocksError` removes none."""
         if not 0 <= n <= self.num_free_blocks:
             raise OutOfBlocksError(requested=n, free=self.num_free_blocks)
         taken = self._without_hash.popleft_n(min(n, self._without_hash.num_free_blocks))
@@ -74,7 +74,7 @@ class EvictionPolicy:
         return taken
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take `block` out. Raises `BlockStateError` if it does not wait here."""
+        """Remove `block`. Raises `BlockStateError` if it is not in the queue."""
         if block not in self._waiting:
             self._without_hash.remove(block)
             return
@@ -82,7 +82,7 @@ class EvictionPolicy:
         self._waiting.remove(block)
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add `blocks`. Raises `BlockStateError`, and adds none of them, if one is in this queue already."""
+        """Add `blocks`. Raises `BlockStateError`, and adds none of them, if one is in the queue already."""
         if not self._waiting.isdisjoint(blocks):
             twice = [block.block_id for block in blocks if block in self._waiting]
             raise BlockStateError(f"block {twice[0]} is in the free queue already", twice)
@@ -91,21 +91,21 @@ class EvictionPolicy:
         self._waiting.update(blocks)
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put `blocks`, which have no hash, in front of all."""
+        """Add `blocks`, which have no hash, before all others."""
         self._without_hash.prepend_n(blocks)
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """Return the blocks in the order in which they would be reused if nothing happened in between."""
+        """Return the blocks in the order of reuse, if no block is freed or hit in between."""
         return [*self._without_hash.get_all_free_blocks(), *self.in_order()]
 
 
 class PolicyPool(BlockPool):
-    """A pool that tells its queue what a queue does not see: each hit, and each block that got its hash."""
+    """A pool that reports two further events to its queue: each hit, and each block that got its hash."""
 
     free_block_queue: FreeBlocks
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """As in `BlockPool`; the policy sees the blocks first."""
+        """Report the hit to the policy, then touch as in `BlockPool`."""
         if isinstance(self.free_block_queue, EvictionPolicy):
             self.free_block_queue.record_hit([block for block in blocks if not block.is_null])
         super().touch(blocks)
@@ -118,7 +118,7 @@ class PolicyPool(BlockPool):
         num_full_blocks: int,
         kv_cache_group_id: int = 0,
     ) -> None:
-        """As in `BlockPool`; then the policy sees the blocks that have a hash now."""
+        """Cache as in `BlockPool`, then report the blocks that have a hash now to the policy."""
         super().cache_full_blocks(blocks, block_hashes, num_cached_blocks, num_full_blocks, kv_cache_group_id)
         if isinstance(self.free_block_queue, EvictionPolicy):
             named = [block for block in blocks[num_cached_blocks:num_full_blocks] if not block.is_null]
@@ -126,7 +126,7 @@ class PolicyPool(BlockPool):
 
 
 Policy: TypeAlias = QueueFactory
-"""Makes the queue of a pool's blocks: a subclass of `EvictionPolicy`, or of `FreeKVCacheBlockQueue`."""
+"""Makes the free queue of a pool: a subclass of `EvictionPolicy` or of `FreeKVCacheBlockQueue`."""
 
 
 def parts_of(policy: Policy, make_pool: Callable[..., BlockPool] = PolicyPool) -> KVCacheParts:

@@ -1,12 +1,12 @@
-"""Policies that give each block a number when it comes to wait; the lowest goes first. O(log n) per block.
+"""Policies that give each freed block a number. The block with the lowest number is evicted first. O(log n) per block.
 
-    FIFO        when it first came            a hit changes nothing
-    LFU         how often it was used         with ageing: what was popular once does not stay for ever
-    SeenTwice   once, or more than once       a prompt that comes only once cannot push out what has come twice
+    FIFO        when it was first freed       a hit changes nothing
+    LFU         how often it was used         with ageing: a block that was popular once does not stay forever
+    SeenTwice   once, or more than once       a prompt that is seen once cannot evict blocks that were used twice
     LeafFirst   how far from its root         the longest prompts lose their tails first
 
-Equal numbers: who came first goes first, which within one prompt is its tail. That is more than a habit: a block is
-found only if all blocks before it are, so under every policy a head that goes before its tail takes it along.
+Of blocks with equal numbers the one freed first is evicted first, which within one prompt is its tail. This matters: a
+block is found only if all blocks before it are. So when a head is evicted before its tail, the tail is useless.
 """
 
 import heapq
@@ -18,17 +18,17 @@ from mini_kv.policy.eviction import EvictionPolicy
 
 
 class Ranked(EvictionPolicy):
-    """A heap of ranks. What leaves by a hit is not looked for in the heap: its entry is stale, and skipped later."""
+    """A heap of ranks. After a hit the block's entry stays in the heap: it is stale and is skipped later."""
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         self._heap: list[tuple[float, int, KVCacheBlock]] = []
         self._serial: dict[KVCacheBlock, int] = {}
-        """Number of the one entry of each waiting block that counts."""
+        """Number of the valid entry of each free block."""
         self._num_entered = 0
         super().__init__(blocks)
 
     def rank(self, block: KVCacheBlock) -> float:
-        """Return the rank of a block that enters the queue now."""
+        """Return the rank of a block that is freed now."""
         raise NotImplementedError
 
     def enter(self, block: KVCacheBlock) -> None:
@@ -38,14 +38,14 @@ class Ranked(EvictionPolicy):
         heapq.heappush(self._heap, (self.rank(block), self._num_entered, block))
 
     def leave(self, block: KVCacheBlock) -> None:
-        """Make the block's entry stale; when most are, sweep."""
+        """Make the block's entry stale. If most entries are stale, remove these."""
         del self._serial[block]
         if len(self._heap) > 2 * self.num_blocks:
             self._heap = self._that_count()
             heapq.heapify(self._heap)
 
     def victim(self) -> KVCacheBlock:
-        """Return the block of the lowest rank."""
+        """Remove and return the block with the lowest rank."""
         while True:
             rank, serial, block = heapq.heappop(self._heap)
             if self._serial.get(block) == serial:
@@ -54,7 +54,7 @@ class Ranked(EvictionPolicy):
                 return block
 
     def evicted(self, block: KVCacheBlock, rank: float) -> None:
-        """Forget or remember what is to be forgotten or remembered of a victim; nothing by default."""
+        """Update the policy's data after an eviction. Does nothing by default."""
 
     def in_order(self) -> list[KVCacheBlock]:
         """Return the blocks by rank."""
@@ -65,31 +65,31 @@ class Ranked(EvictionPolicy):
 
 
 class FIFO(Ranked):
-    """First in, first out: the block that has been cached longest goes, used or not."""
+    """First in, first out: the block that has been cached longest is evicted first, used or not."""
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         self._first_came: dict[KVCacheBlock, int] = {}
         super().__init__(blocks)
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Forget when the previous content of each block was first freed."""
+        """Forget when each block's previous content was first freed."""
         for block in blocks:
             self._first_came.pop(block, None)
 
     def rank(self, block: KVCacheBlock) -> float:
-        """Return the number of the block's first wait since it was filled."""
+        """Return the number of the first time that the block was freed with this content."""
         return self._first_came.setdefault(block, self._num_entered)
 
     def evicted(self, block: KVCacheBlock, rank: float) -> None:
-        """Forget when it came: what is written into it next is new."""
+        """Forget when it was first freed: its next content is new."""
         del self._first_came[block]
 
 
 class LFU(Ranked):
-    """Least frequently used, with ageing: a block's uses count on top of the age that the cache had at the last one.
+    """Least frequently used, with ageing: the rank is a block's number of uses plus the cache's age at the last use.
 
-    The age is the rank of the last victim. It rises as blocks are evicted, so that a newcomer starts level with what
-    was popular long ago and has not been used since. Source: LFU with dynamic ageing (Arlitt et al., 2000, "Evaluating
+    The age is the rank of the last victim. It rises as blocks are evicted, so that a new block has the same chance as
+    one that was popular long ago and not used since. Source: LFU with dynamic ageing (Arlitt et al., 2000, "Evaluating
     content management techniques for Web proxy caches").
     """
 
@@ -108,17 +108,17 @@ class LFU(Ranked):
             self._worth[block] = self._age + 1
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Count one use more."""
+        """Count one more use."""
         for block in blocks:
             self._uses[block] = self._uses.get(block, 0) + 1
             self._worth[block] = self._age + self._uses[block]
 
     def rank(self, block: KVCacheBlock) -> float:
-        """Return the uses, plus the age at the last of them."""
+        """Return the number of uses plus the age at the last use."""
         return self._worth.get(block, self._age)
 
     def evicted(self, block: KVCacheBlock, rank: float) -> None:
-        """Grow as old as the victim was worth."""
+        """Set the age to the victim's rank."""
         if self.ageing:
             self._age = rank
         self._uses.pop(block, None)
@@ -126,16 +126,16 @@ class LFU(Ranked):
 
 
 class LFUWithoutAgeing(LFU):
-    """Least frequently used, for ever: what was popular once keeps its place."""
+    """Least frequently used, without ageing: a block that was popular once stays."""
 
     ageing = False
 
 
 class SeenTwice(Ranked):
-    """Blocks that were used once are evicted first, the least recent of them first; then the others, likewise.
+    """Evicts blocks that were used once first, the least recent of them first, then the others in the same order.
 
-    A key that was evicted is remembered for as long as it takes to evict a pool of others: who returns by then has been
-    seen twice. So a long prompt that never comes back passes through and leaves no trace. Source: 2Q (Johnson and
+    An evicted key is remembered until as many others as the pool has blocks are evicted. A block with such a key counts
+    as used twice. So a long prompt that is never repeated evicts no block that was used twice. Source: 2Q (Johnson and
     Shasha, VLDB 1994), its list of ghosts.
     """
 
@@ -145,7 +145,7 @@ class SeenTwice(Ranked):
         super().__init__(blocks)
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Look whether the key is one that was evicted lately."""
+        """Check whether the key was evicted recently."""
         for block in blocks:
             self._seen_twice.discard(block)
             if block.block_hash is not None and block.block_hash in self._ghosts:
@@ -153,15 +153,15 @@ class SeenTwice(Ranked):
                 self._seen_twice.add(block)
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Note that these have come again."""
+        """Note that these blocks were used again."""
         self._seen_twice.update(blocks)
 
     def rank(self, block: KVCacheBlock) -> float:
-        """Return 1 for what has come again, 0 for what has not."""
+        """Return 1 for a block that was used again, 0 for any other."""
         return 1 if block in self._seen_twice else 0
 
     def evicted(self, block: KVCacheBlock, rank: float) -> None:
-        """Remember the key, and forget the oldest beyond a pool's worth."""
+        """Remember the key. Forget the oldest keys beyond the pool's number of blocks."""
         self._seen_twice.discard(block)
         if block.block_hash is None:
             return
@@ -172,9 +172,9 @@ class SeenTwice(Ranked):
 
 
 class LeafFirst(Ranked):
-    """The block farthest from its root goes first: of all prompts the longest loses its tail.
+    """Evicts the block farthest from its root first: the longest prompt loses its tail.
 
-    Prompts form a tree, in which a child always stands deeper than its parent: no block goes before one that needs it.
+    Prompts form a tree, in which a child is always deeper than its parent. So no block is evicted before its children.
     """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
@@ -182,10 +182,10 @@ class LeafFirst(Ranked):
         super().__init__(blocks)
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Note how deep the blocks stand."""
+        """Note the depth of the blocks."""
         for depth, block in enumerate(blocks, start=position):
             self._depth[block] = depth
 
     def rank(self, block: KVCacheBlock) -> float:
-        """Return the depth, the deepest lowest."""
+        """Return minus the depth: the deepest block has the lowest rank."""
         return -self._depth.get(block, 0)

@@ -1,4 +1,4 @@
-"""The hybrid that many reach for: what is recent is safe; of what is not, the least used goes."""
+"""A common hybrid: recently used blocks are safe, and of the others the least used is evicted first."""
 
 import heapq
 from collections import OrderedDict
@@ -9,12 +9,12 @@ from mini_kv.policy.eviction import EvictionPolicy
 
 
 class RecentThenUsed(EvictionPolicy):
-    """LRU for what was used lately, LFU for the rest.
+    """LRU for recently used blocks, LFU for the others.
 
-        recent      [ a  b  c ]       in order of use; a block leaves at the front when it has waited too long
-        old         { x:1  y:4 }      by uses: x goes first, and the recent ones only when no old one is left
+        recent      [ a  b  c ]       in order of use; the block at the front becomes old after some time
+        old         { x:1  y:4 }      by uses: x is evicted first, recent blocks only when no old one is left
 
-    "Lately" is counted in blocks that came to wait since: as many as `share` of the pool. O(log n) per block.
+    The time is counted in blocks that were freed since: as many as `share` of the pool. O(log n) per block.
     """
 
     share = 0.5
@@ -33,7 +33,7 @@ class RecentThenUsed(EvictionPolicy):
             self._uses[block] = 1
 
     def record_hit(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Count one use more."""
+        """Count one more use."""
         for block in blocks:
             self._uses[block] = self._uses.get(block, 0) + 1
 
@@ -48,7 +48,7 @@ class RecentThenUsed(EvictionPolicy):
         del self._serial[block]
 
     def victim(self) -> KVCacheBlock:
-        """Return the least used of the old blocks, or else the least recent."""
+        """Remove and return the least used old block, or else the least recent block."""
         self._let_age()
         while self._old:
             _, serial, block = heapq.heappop(self._old)
@@ -66,7 +66,7 @@ class RecentThenUsed(EvictionPolicy):
         return [*(block for _, _, block in old), *self._recent]
 
     def _let_age(self) -> None:
-        """Move what has waited too long from the recent blocks to the old ones."""
+        """Move the blocks that are not recent any more to the old ones."""
         horizon = self._num_entered - int(self.share * self.num_blocks)
         while self._recent:
             block, serial = next(iter(self._recent.items()))

@@ -18,13 +18,13 @@ class _Place:
 
 
 class Sieve(EvictionPolicy):
-    """The hand looks for a block that was not used again since it last passed; a used one loses its mark and stays.
+    """The hand searches a block that was not used again since it last passed. A used block loses its mark and stays.
 
         oldest  [ a   b*  c   d* ]  newest        * used again
                       ^ hand                      b loses its mark, c is the victim, the hand stays before d
 
-    A hit moves nothing: it sets a bit. Blocks keep their place while a request holds them; the hand passes over those.
-    O(1) per block, taken over all that the hand has to pass. Source: Zhang et al., "SIEVE is simpler than LRU" (NSDI
+    A hit moves no block: it sets a bit. Blocks keep their place while a request holds them. The hand skips these.
+    O(1) per block, averaged over all steps of the hand. Source: Zhang et al., "SIEVE is simpler than LRU" (NSDI
     2024).
     """
 
@@ -42,14 +42,14 @@ class Sieve(EvictionPolicy):
                 self._places[block].used_again = True
 
     def record_miss(self, blocks: Sequence[KVCacheBlock], position: int) -> None:
-        """Forget the place of what stood in these blocks before, if it lost its key while it was held."""
+        """Forget the place of these blocks' previous content, if it lost its key while it was in use."""
         for block in blocks:
             if block in self._held:
                 self._held.remove(block)
                 self._take_out(block)
 
     def enter(self, block: KVCacheBlock) -> None:
-        """Let a newcomer stand behind all others; who has a place already keeps it."""
+        """Add a new block after all others. A block that has a place already keeps it."""
         if block in self._held:
             self._held.remove(block)
             return
@@ -63,7 +63,7 @@ class Sieve(EvictionPolicy):
         self._held.add(block)
 
     def victim(self) -> KVCacheBlock:
-        """Walk on to the first block without a mark; take the marks of those that are passed."""
+        """Move the hand to the first free block without a mark and return it. Passed blocks lose their marks."""
         place = self._hand
         while place.block is None or place.block in self._held or place.used_again:
             if place.block not in self._held:
@@ -74,7 +74,7 @@ class Sieve(EvictionPolicy):
         return place.block
 
     def in_order(self) -> list[KVCacheBlock]:
-        """Return the blocks as the hand would take them: those without a mark in its first round, then the others."""
+        """Return the blocks in the hand's order: those without a mark in its first round, then the others."""
         waiting: list[_Place] = []
         place = self._hand
         for _ in range(len(self._places) + 1):
