@@ -1,4 +1,4 @@
-"""Runs slow jobs: one thread per slow tier, which does its jobs in order, or no thread, for tests and pages."""
+"""Runs slow jobs: in order in one thread per slow tier, or without a thread, for tests and pages."""
 
 import threading
 from collections.abc import Callable
@@ -9,27 +9,27 @@ Job = Callable[[], None]
 
 
 class Worker(Protocol):
-    """Does jobs one after the other."""
+    """Runs jobs one after the other."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether jobs are still done."""
+        """Whether submitted jobs are still run."""
         return True
 
     def submit(self, job: Job) -> None:
-        """Do this job after those before it. A job must not raise."""
+        """Run this job after all earlier ones. A job must not raise."""
 
     def close(self) -> None:
-        """Finish the submitted jobs, and end."""
+        """Finish the submitted jobs, then stop."""
 
 
 class Inline:
-    """Does each job at once, before `submit` returns."""
+    """Runs each job at once, before `submit` returns."""
 
     is_alive = True
 
     def submit(self, job: Job) -> None:
-        """Do the job."""
+        """Run the job."""
         job()
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class Inline:
 
 
 class Thread:
-    """Does the jobs in a thread of its own, which ends with the process if it is not closed."""
+    """Runs the jobs in a thread of its own. The thread ends with the process if it is not closed."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -46,15 +46,15 @@ class Thread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs: not after `close`, nor in a process that was forked from its own."""
+        """Whether the thread runs. It does not after `close`, nor in a forked process."""
         return self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Put the job in line."""
+        """Add the job to the queue."""
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Wait for the jobs in line, and end the thread."""
+        """Wait for the queued jobs, then end the thread."""
         self._jobs.put(None)
         self._thread.join()
 

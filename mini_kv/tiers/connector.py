@@ -1,4 +1,4 @@
-"""Between scheduler and tiers: what is brought up before a request enters, and what goes down when a block is reused.
+"""Connects scheduler and tiers: fetches blocks before a request enters, and stores blocks that are about to be reused.
 
 The scheduler has no tensors and the worker has no index, so they share the work:
 
@@ -11,13 +11,13 @@ The scheduler has no tensors and the worker has no index, so they share the work
                                                                  loads: write blocks, before the model runs
                                                                  saves: read what the step computed, for the server
 
-Promotion has no lookup of its own. It shows the coordinator an index in which the blocks of memory stand beside those
-of the pool, so windows, states and block sizes are right by themselves: what they would hit is what is brought.
+Promotion has no lookup of its own. It gives the coordinator an index with the blocks of the memory tier and of the
+pool. So windows, states and block sizes need no code here: the blocks of that hit are the blocks to fetch.
 
 Source: vLLM `KVConnectorBase_V1` (distributed/kv_transfer/kv_connector/v1/base.py): `get_num_new_matched_tokens`,
 `update_state_after_alloc` and `build_connector_meta` on the scheduler's side, `start_load_kv` and `wait_for_save` on
-the worker's. There a request is admitted first, and its blocks are filled while it waits with them; here the bytes wait
-in memory, and no block is held for them.
+the worker's. There a request is admitted first, and its blocks are filled while it waits. Here the bytes stay in the
+memory tier until the request's turn, and no block is in use for them.
 """
 
 import time
@@ -47,18 +47,18 @@ GROUP_ID_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class KVConnectorMetadata:
-    """What the worker has to move in a step. Source: vLLM `KVConnectorMetadata`."""
+    """The blocks that the worker has to move in a step. Source: vLLM `KVConnectorMetadata`."""
 
     stores: list[tuple[bytes, int]] = field(default_factory=list)
-    """Blocks to read before anything is written, as (key, block id): they are about to be reused."""
+    """Blocks to read before the step writes, as (key, block id): they are about to be reused."""
     loads: list[tuple[bytes, int, memoryview]] = field(default_factory=list)
     """Blocks to write before the model runs, as (key, block id, bytes)."""
     saves: list[tuple[bytes, int]] = field(default_factory=list)
-    """Blocks to read after the model has run, as (key, block id): new, and wanted by the server."""
+    """Blocks to read after the model has run, as (key, block id): new blocks for the server."""
 
 
 class TieredIndex(BlockHashToBlockMap):
-    """An index that can be asked as if the blocks of a tier stood in it, too."""
+    """An index that can also show the blocks of a tier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class TieredIndex(BlockHashToBlockMap):
 
     @contextmanager
     def showing(self, is_below: Callable[[BlockHashWithGroupId], bool]) -> Iterator[None]:
-        """Answer with stand-ins for the keys of which `is_below` is true, for as long as the context lasts."""
+        """Within the context, return stand-ins for the keys for which `is_below` is true."""
         self._is_below = is_below
         try:
             yield
@@ -82,7 +82,7 @@ class TieredIndex(BlockHashToBlockMap):
 
 
 class StandIn(KVCacheBlock):
-    """Takes the place of a block that lies in a tier. It has a hash and no memory."""
+    """Represents a block in a tier. It has a hash but no memory in the pool."""
 
     def __init__(self, key: BlockHashWithGroupId) -> None:
         super().__init__(block_id=-1)
@@ -90,7 +90,7 @@ class StandIn(KVCacheBlock):
 
 
 def stand_ins(blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
-    """Return the stand-ins among blocks."""
+    """Return the stand-ins among these blocks."""
     return [block for block in blocks if isinstance(block, StandIn)]
 
 
@@ -101,20 +101,20 @@ def key_of(block: KVCacheBlock) -> BlockHashWithGroupId:
 
 
 class TieredPool(BlockPool):
-    """A pool that notes which hashes it gives up and which are new."""
+    """A pool that records the hashes that it drops and the hashes that are new."""
 
     cached_block_hash_to_block: TieredIndex
 
     def __init__(self, *args: Any, **parts: Any) -> None:
         super().__init__(*args, **parts)
         self.evicted: list[tuple[BlockHashWithGroupId, KVCacheBlock]] = []
-        """What was reused since the last plan, and what it held."""
+        """The blocks that were reused since the last plan, with their earlier keys."""
         self.published: list[tuple[BlockHashWithGroupId, KVCacheBlock]] = []
-        """What got its hash since the last plan."""
+        """The blocks that got a key since the last plan."""
         self.loading: set[KVCacheBlock] = set()
-        """Blocks whose bytes are still to be loaded: if one is reused before that, it holds nothing yet."""
+        """Blocks that are not loaded yet. If one is reused before that, its bytes must not be stored."""
         self.on_reset: Callable[[], None] = lambda: None
-        """What forgets the blocks below the pool, too."""
+        """Called at a reset: it empties the tiers below the pool, too."""
         self._is_reusing = False
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
@@ -167,22 +167,22 @@ def tiered_parts(**parts: Any) -> KVCacheParts:
 
 @dataclass(slots=True)
 class Preparation:
-    """What is being brought to memory for a request that waits."""
+    """The blocks that are being fetched into memory for a waiting request."""
 
     seconds_left: float
-    """How long the request may still wait for what is on its way, over all its waits."""
+    """Seconds that the request may still wait for its blocks, over all its waits."""
     deadline: float
-    """When the present wait is over."""
+    """Time at which the present wait is over."""
     search: Search
     fetch: Fetch | None = None
     leases: list[Lease] = field(default_factory=list)
     is_over: bool = False
-    """Whether nothing is waited for."""
+    """Whether the request waits for no block."""
     had_its_turn: bool = False
 
 
 class TieringConnector:
-    """The scheduler's side: decides what moves, and moves nothing itself."""
+    """The scheduler's half: decides which blocks move, and moves none itself."""
 
     def __init__(
         self,
@@ -195,18 +195,18 @@ class TieringConnector:
         is_worth_it: Callable[[int, int], bool] = lambda num_tokens, num_bytes: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with nothing prepared.
+        """Start without prepared blocks.
 
         Args:
             kv_cache_manager: one that was built from `tiered_parts`.
             tiers: below its pool.
             payload_bytes: bytes of a block, per group.
-            layout: what else must be equal before another engine's bytes can be ours, such as the dtype.
-            seconds_to_wait: how long a request waits for what is on its way, at most.
-            is_worth_it: whether to bring up blocks, by the tokens and the bytes that they hold; see `cost`.
+            layout: further properties that two engines must share to exchange bytes, such as the dtype.
+            seconds_to_wait: the longest time that a request waits for its blocks.
+            is_worth_it: decides by tokens and bytes whether to fetch blocks. See `reload_cost`.
             clock: in seconds.
 
-        Raises `ConfigError` if memory or disk has no room for a block: nothing could ever come back from there.
+        Raises `ConfigError` if memory or disk has no room for a block, because no block could be stored there.
         """
         pool = kv_cache_manager.block_pool
         assert isinstance(pool, TieredPool)
@@ -223,16 +223,16 @@ class TieringConnector:
         self._namespace = _namespace(kv_cache_manager.kv_cache_config, payload_bytes, layout)
         self._preparations: dict[str, Preparation] = {}
         self._loads: dict[KVCacheBlock, tuple[BlockHashWithGroupId, Lease, memoryview]] = {}
-        """What this step's plan puts into which block, if that block is not reused before its end."""
+        """The content that this step's plan loads into each block, if the block is not reused before the plan's end."""
         self._in_flight: list[tuple[BlockHashWithGroupId, Lease | None]] = []
-        """What the step under way brings into the pool: loaded under a lease, or computed."""
+        """The contents that the running step adds to the pool: loaded under a lease, or computed."""
         tiers.is_above = self._is_in_pool
         pool.on_reset = self._reset
 
     # Before a request's turn.
 
     def begin(self, request: Request) -> None:
-        """Start to bring up the blocks that a waiting request may hit. Called again after a preemption."""
+        """Start to fetch the blocks that a waiting request may hit. Called again after a preemption."""
         if not self.kv.enable_caching or request.request_id in self._preparations:
             return
         search = self.tiers.find(self._tier_keys(request))
@@ -240,7 +240,7 @@ class TieringConnector:
         self._preparations[request.request_id] = Preparation(seconds, self.clock() + seconds, search)
 
     def is_pending(self, request: Request) -> bool:
-        """Return whether the request should wait: something it can use is on its way, and its time is not over."""
+        """Return whether the request should wait: blocks for it are being fetched, and its time is not over."""
         self.tiers.poll()
         preparation = self._preparations.get(request.request_id)
         if preparation is None or preparation.is_over:
@@ -259,10 +259,10 @@ class TieringConnector:
         return not preparation.is_over
 
     def is_ready(self, request: Request) -> bool:
-        """Return whether a request may enter now that it is its turn.
+        """Return whether a request may enter at its turn.
 
-        Some of what it can hit may have gone down since it arrived, or have come to be there: that is fetched first,
-        and only this once.
+        Since it arrived, some of the blocks that it can hit may have been evicted to a tier or added there. These are
+        fetched first, but only once.
         """
         preparation = self._preparations.get(request.request_id)
         if preparation is None or preparation.had_its_turn:
@@ -273,7 +273,7 @@ class TieringConnector:
         return not self.is_pending(request)
 
     def wait(self, requests: Iterable[Request]) -> None:
-        """Return when something has arrived, or when the first of the requests need not wait any more."""
+        """Return when a block has arrived, or when the first of the requests stops waiting."""
         found = [self._preparations.get(request.request_id) for request in requests]
         deadlines = [preparation.deadline for preparation in found if preparation and not preparation.is_over]
         if deadlines:
@@ -282,7 +282,7 @@ class TieringConnector:
     def _wanted(self, request: Request, preparation: Preparation) -> dict[bytes, int]:
         """Return the keys of the longest hit over all tiers that are not in the pool, and their bytes.
 
-        At its turn those in memory are leased on the way: they must still be there when the others have come.
+        At the request's turn, keys in memory are leased: they must still be there when the others have arrived.
         """
         found = preparation.search.found
         with self.pool.cached_block_hash_to_block.showing(
@@ -310,14 +310,14 @@ class TieringConnector:
     # At its turn.
 
     def promote(self, request: Request) -> None:
-        """Put the blocks that memory adds to the request's hit into the pool, free and with their hashes.
+        """Put the blocks that memory adds to the request's hit into the pool as cached-free blocks.
 
             pool before         a  b                        the request's blocks are a b c d e
             memory              c  d
-            pool after          a  b  c  d                  c and d in blocks of others, who are noted for memory
+            pool after          a  b  c  d                  c and d replace evicted blocks, which are stored in memory
 
-        They stand at the end of the free queue, tail first, as if the request had been here and had left. Its lookup,
-        a moment later, finds them. Nothing happens if the pool has too few free blocks, or if it is not worth it.
+        They are at the end of the free queue, tail first, as if the request had run and had been freed. Its next lookup
+        finds them. Nothing happens if the pool has too few free blocks, or if computing is cheaper.
         """
         while not self._try_to_promote(request):
             pass  # a block in memory turned out damaged: it is gone now, and the hit is shorter
@@ -329,7 +329,7 @@ class TieringConnector:
             self._release(preparation)
 
     def _try_to_promote(self, request: Request) -> bool:
-        """Promote; return `False` to be called again."""
+        """Promote. Return `False` if it has to be called again."""
         if len(self.tiers.memory) == 0:
             return True
         with self.pool.cached_block_hash_to_block.showing(lambda key: self._namespace + key in self.tiers):
@@ -352,7 +352,7 @@ class TieringConnector:
     def _put_into_the_pool(
         self, blocks: list[KVCacheBlock], payloads: Mapping[BlockHashWithGroupId, tuple[Lease, memoryview]]
     ) -> None:
-        """Replace the stand-ins by new blocks that carry their hashes and will be loaded in this step."""
+        """Replace the stand-ins by new blocks with their hashes. This step loads the blocks."""
         missing = stand_ins(blocks)
         new_blocks = dict(zip(missing, self.pool.get_new_blocks(len(missing)), strict=True))
         for stand_in, new in new_blocks.items():
@@ -380,7 +380,7 @@ class TieringConnector:
     def _lease_and_load(
         self, groups: list[list[KVCacheBlock]]
     ) -> dict[BlockHashWithGroupId, tuple[Lease, memoryview]] | None:
-        """Return the opened bytes of all stand-ins, under leases; `None`, and no lease, if one does not open."""
+        """Return the verified bytes of all stand-ins, under leases. If one is damaged: `None`, and no lease."""
         found: dict[BlockHashWithGroupId, tuple[Lease, memoryview]] = {}
         for num_bytes, blocks in zip(self.payload_bytes, groups, strict=True):
             for block in stand_ins(blocks):
@@ -400,7 +400,7 @@ class TieringConnector:
         """Return the blocks that the worker has to move in the step that was just planned.
 
         Args:
-            unfinished: ids of the requests that the scheduler has; what was prepared for others is let go.
+            unfinished: ids of the requests that the scheduler has. Blocks prepared for others are released.
         """
         for request_id in self._preparations.keys() - set(unfinished):
             self._release(self._preparations.pop(request_id))
@@ -424,7 +424,7 @@ class TieringConnector:
         return metadata
 
     def confirm(self) -> None:
-        """Hand over what the step has brought into the pool: memory and disk own it no longer."""
+        """Hand over the blocks that the step has added to the pool: memory and disk do not own them any more."""
         for key, lease in self._in_flight:
             if lease is not None:
                 self.tiers.take(lease)
@@ -433,10 +433,10 @@ class TieringConnector:
         self._in_flight = []
 
     def abandon(self) -> None:
-        """Forget the step that is being planned or under way: it will not run. Memory keeps what it had.
+        """Forget the step that is being planned or under way: it will not run. Memory keeps its entries.
 
-        May come after any call of the connector was interrupted, and may itself be interrupted and called again. What
-        was being brought up for waiting requests is asked for anew at the next step.
+        May be called after any call of the connector was interrupted. If it is interrupted too, call it again. The
+        blocks that were being fetched for waiting requests are requested again at the next step.
         """
         self.pool.evicted, self.pool.published = [], []
         self.pool.loading.clear()
@@ -445,10 +445,10 @@ class TieringConnector:
         self.tiers.recover()
 
     def _reset(self) -> None:
-        """Forget what the tiers have; the pool has forgotten its own.
+        """Empty the tiers. The pool has already removed its own keys.
 
-        Copies on a server are other engines', too, and stay. This engine does not find them any more: from now on it
-        shares under another namespace.
+        Copies on a server stay, because other engines use them, too. This engine does not find them any more: from now
+        on it uses another namespace.
         """
         self.abandon()
         self.tiers.clear()
@@ -471,7 +471,7 @@ class TieringConnector:
 
 
 def _namespace(config: KVCacheConfig, payload_bytes: Sequence[int], layout: str) -> bytes:
-    """Return a namespace that two engines share only if one's bytes mean the same to the other."""
+    """Return a namespace that two engines share only if their bytes have the same meaning."""
     shapes = [f"{len(group.layer_names)} x {group.kv_cache_spec!r}" for group in config.kv_cache_groups]
     fields = [layout, *shapes, *map(str, payload_bytes)]
     return sha256(frame(b"mini_kv tiers 1", *(field.encode() for field in fields))).digest()[:NAMESPACE_BYTES]

@@ -1,15 +1,15 @@
-"""The tier on a disk: one file per block, and an index in sqlite of which there are and when each was used.
+"""The tier on a disk: one file per block, and an index in sqlite of the files and their last uses.
 
     DIR/mini_kv-tier.lock       says that the folder is a tier; its owner holds a lock on it
     DIR/index.sqlite3           key, bytes, a number that grows with each use
     DIR/ab/abcdef....kv         the envelope of one block, written beside and moved to its place in one go
 
-Whatever a crash leaves behind is harmless. A file without a row, or a row without its file, is dropped when the tier
-is opened. An index that cannot be read is set aside, and a new one is begun. A file of wrong bytes does not open
-(`sealed`). Nothing is waited for (no fsync): a block that is lost is computed again.
+A crash does no harm. A file without a row, or a row without its file, is deleted when the tier
+is opened. An index that cannot be read is set aside, and a new one is started. A file with wrong bytes does not open
+(`sealed`). There is no fsync: a lost block is computed again.
 
-Files that this tier has not written are not touched: it takes an empty folder or one with its lock, and in it only
-files with names as it gives them.
+The tier changes only its own files. It accepts an empty folder or one with its lock, and in it only uses
+files with its kind of names.
 """
 
 import contextlib
@@ -28,26 +28,26 @@ _UNFINISHED = ".new"
 _LOCK = "mini_kv-tier.lock"
 _INDEX = "index.sqlite3"
 _BESIDE_THE_INDEX = ("-journal", "-wal", "-shm")
-"""Files that sqlite may leave beside an index; a new index must not be read together with an old one's."""
+"""Files that sqlite may leave next to an index. A new index must not be read together with an old one's files."""
 _DAMAGED = ".damaged"
 _TABLE = "CREATE TABLE blocks (key BLOB PRIMARY KEY, size INTEGER, used INTEGER)"
 _LARGEST_USE = 1 << 62
 _OUR_FOLDER = re.compile("[0-9a-f]{2}")
 _OUR_NAME = re.compile(rf"([0-9a-f]{{2}}){{32,}}({re.escape(_SUFFIX)}|{re.escape(_UNFINISHED)})")
-"""A key holds a digest of 32 bytes at least."""
+"""Names of our files. A key contains a digest of at least 32 bytes."""
 
 
 class DiskTier:
     """Envelopes by key, up to a number of bytes, in a folder of its own. For one thread, of one process.
 
-    Once it is open, nothing that the disk does raises: it is a miss, and counted in `failures`.
+    Once it is open, an error of the disk is not raised. It is a miss, and counted in `failures`.
     """
 
     def __init__(self, folder: Path, capacity_bytes: int) -> None:
-        """Open the folder, or make it; drop what does not fit together.
+        """Open the folder, or make it. Delete rows and files that do not match.
 
-        Raises `ConfigError` if another process has it open, if it holds somebody's files, if it cannot be read and
-        written, or if there is room for nothing.
+        Raises `ConfigError` if another process has it open, if it contains other files, if it cannot be read and
+        written, or if the capacity is too small.
         """
         if capacity_bytes < 1:
             raise ConfigError(f"capacity_bytes is {capacity_bytes}, it must be at least 1")
@@ -55,9 +55,9 @@ class DiskTier:
         self.capacity_bytes = capacity_bytes
         self.num_bytes = 0
         self.failures: Counter[str] = Counter()
-        """How often each kind of error came, by the name of its class; "damaged index" for one that was set aside."""
+        """Number of errors by class name. "damaged index" counts the indexes that were set aside."""
         self._sizes: OrderedDict[bytes, int] = OrderedDict()
-        """Bytes of each file by key, the least recently used first: the index, as it is in memory."""
+        """Bytes of each file by key, the least recently used first: the copy of the index in memory."""
         self._num_uses = 0
         try:
             with contextlib.ExitStack() as opened:
@@ -77,11 +77,11 @@ class DiskTier:
         return key in self._sizes
 
     def in_order(self) -> list[bytes]:
-        """Return all keys, the next to leave first."""
+        """Return all keys in the order of eviction."""
         return list(self._sizes)
 
     def load(self, key: bytes) -> bytes | None:
-        """Return the envelope, which counts as a use of it, or `None` if it is not here. It may be damaged."""
+        """Return the envelope, or `None` if it is not here. This counts as a use. The envelope may be damaged."""
         size = self._sizes.get(key)
         if size is None:
             return None
@@ -96,9 +96,9 @@ class DiskTier:
         return envelope
 
     def store(self, key: bytes, envelope: bytes) -> bool:
-        """Drop the least recently used entries, then write this one. Return whether it is here now.
+        """Evict the least recently used entries, then write this one. Return whether it is here now.
 
-        A disk that is full before `capacity_bytes` are used makes room in the same way.
+        It also evicts when the disk is full before `capacity_bytes` are used.
         """
         if key in self._sizes:
             self._note_use(key)
@@ -119,14 +119,14 @@ class DiskTier:
             self.discard(next(iter(self._sizes)))
 
     def discard(self, key: bytes) -> None:
-        """Forget an entry and delete its file, if it is here."""
+        """Remove an entry and delete its file, if it is here."""
         size = self._sizes.pop(key, None)
         if size is not None:
             self.num_bytes -= size
             self._delete(key)
 
     def clear(self) -> None:
-        """Forget all entries and delete their files."""
+        """Remove all entries and delete their files."""
         for key in self.in_order():
             self.discard(key)
 
@@ -152,7 +152,7 @@ class DiskTier:
         self.num_bytes += len(envelope)
 
     def _delete(self, key: bytes) -> None:
-        """Delete an entry's row and files as far as possible: what is left is dropped when the tier is opened."""
+        """Delete an entry's row and files as far as possible. The rest is deleted when the tier is opened."""
         try:
             self._index.execute("DELETE FROM blocks WHERE key = ?", (key,))
         except sqlite3.Error as error:
@@ -178,7 +178,7 @@ class DiskTier:
         self.failures[type(error).__name__] += 1
 
     def _open_index(self) -> sqlite3.Connection:
-        """Return the index. One that cannot be read is set aside, and a new one is begun."""
+        """Return the index. An index that cannot be read is set aside, and a new one is started."""
         path = self.folder / _INDEX
         if os.path.lexists(path):
             try:
@@ -191,7 +191,7 @@ class DiskTier:
         return _opened(path, is_new=True)
 
     def _reconcile(self) -> None:
-        """Make rows and files agree: keep what has both, of the right length; delete the rest. Costs O(files)."""
+        """Keep the entries with a row and a file of the right length. Delete all others. Costs O(files)."""
         files = {path.name: (path, size) for path, size in _our_files(self.folder)}
         rows = self._index.execute("SELECT key, size, used FROM blocks ORDER BY used").fetchall()
         self._num_uses = rows[-1][2] if rows else 0
@@ -211,9 +211,9 @@ class DiskTier:
 
 
 def _lock(folder: Path) -> sqlite3.Connection:
-    """Return a lock on the folder, which is made if it is not there.
+    """Return a lock on the folder. Make the folder if it is missing.
 
-    The lock is that of an empty database: there is no byte in it that could be damaged, and it works on every system.
+    The lock is that of an empty database: it has no bytes that could be damaged, and works on every system.
     Raises `ConfigError` if another process has it, or if the folder holds files and is not a tier.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -235,12 +235,12 @@ def _lock(folder: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Return a connection that waits for nothing."""
+    """Return a connection that does not wait for locks."""
     return sqlite3.connect(path, isolation_level=None, timeout=0.0, check_same_thread=False)
 
 
 def _opened(path: Path, is_new: bool) -> sqlite3.Connection:
-    """Return the index at a path. Raises unless it is whole, is ours, and can be written to."""
+    """Return the index at a path. Raises unless it is undamaged, is ours, and can be written to."""
     if path.is_symlink():
         raise sqlite3.DatabaseError("a link leads out of the tier's folder")
     index = _connect(path)
@@ -261,7 +261,7 @@ def _opened(path: Path, is_new: bool) -> sqlite3.Connection:
 
 
 def _check(index: sqlite3.Connection) -> None:
-    """Raise unless the index is whole and ours."""
+    """Raise unless the index is undamaged and ours."""
     wrong = (
         "typeof(key) != 'blob' OR typeof(size) != 'integer' OR typeof(used) != 'integer'"
         f" OR used NOT BETWEEN 0 AND {_LARGEST_USE}"
@@ -288,7 +288,7 @@ def _our_files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return whether an error says that the disk has no room, or this user no more of it."""
+    """Return whether an error means that the disk or this user's quota is full."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

@@ -1,13 +1,13 @@
-"""The tier next to the engine: envelopes in this process's memory, the least recently used leave first.
+"""The tier next to the engine: envelopes in this process's memory. The least recently used are evicted first.
 
-A lookup gives a lease. What is leased is not pushed out, so that between "it is there" and "here it is" nothing can
-happen to it, not even when room is made for others by the one who asked:
+A lookup returns a lease. A leased entry is not evicted. So it stays between the lookup and its use, even when the same
+caller stores other entries in between:
 
     lookup(k)  -> lease       k is there, and stays
-    load       -> envelope    as often as wanted
-    take       -> nothing     the block has another owner now: it leaves this tier
-    lend       -> nothing     it is about to be taken: its room is free already, for what comes down meanwhile
-    release    -> nothing     the lease is over, k may be pushed out again
+    load       -> envelope    as often as needed
+    take       -> nothing     the block has another owner now: it is removed from this tier
+    lend       -> nothing     it will be taken soon: its room may be used by other blocks already
+    release    -> nothing     the lease is over, k may be evicted again
 """
 
 from collections import Counter, OrderedDict
@@ -18,7 +18,7 @@ from mini_kv.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lease:
-    """A claim on one entry. It is worth nothing once the entry is gone: an entry of the same key is another one."""
+    """A claim on one entry. It is invalid once the entry is removed, even if a new entry has the same key."""
 
     key: bytes
     envelope: bytes
@@ -28,7 +28,7 @@ class MemoryTier:
     """Envelopes by key, up to a number of bytes. For one thread."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        """Start empty. Raises `ConfigError` unless there is room for something."""
+        """Start empty. Raises `ConfigError` if the capacity is too small."""
         if capacity_bytes < 1:
             raise ConfigError(f"capacity_bytes is {capacity_bytes}, it must be at least 1")
         self.capacity_bytes = capacity_bytes
@@ -37,7 +37,7 @@ class MemoryTier:
         self._num_leases: Counter[bytes] = Counter()
         self._leases: set[Lease] = set()
         self._lent: set[bytes] = set()
-        """Entries that take no room: who has them will take them, or give them back."""
+        """Lent entries. They do not count as used room until they are taken or given back."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -46,11 +46,11 @@ class MemoryTier:
         return key in self._entries
 
     def in_order(self) -> list[bytes]:
-        """Return all keys, the next to leave first, if nothing is leased."""
+        """Return all keys in the order of eviction, if none is leased."""
         return list(self._entries)
 
     def lookup(self, key: bytes) -> Lease | None:
-        """Return a lease on the entry, which counts as a use of it, or `None` if it is not here."""
+        """Return a lease on the entry, or `None` if it is not here. The lookup counts as a use."""
         envelope = self._entries.get(key)
         if envelope is None:
             return None
@@ -61,11 +61,11 @@ class MemoryTier:
         return lease
 
     def load(self, lease: Lease) -> bytes | None:
-        """Return the envelope, or `None` if the entry was taken or discarded meanwhile."""
+        """Return the envelope, or `None` if the entry was taken or discarded since."""
         return lease.envelope if self._entries.get(lease.key) is lease.envelope else None
 
     def lend(self, lease: Lease) -> None:
-        """Let the entry's room be used while it is on its way up. Given back, it may be more than there is room for."""
+        """Free the entry's room while it is moved up. If it is given back, the tier may hold more than its capacity."""
         if self.load(lease) is not None and lease.key not in self._lent:
             self._lent.add(lease.key)
             self.num_bytes -= len(lease.envelope)
@@ -82,16 +82,16 @@ class MemoryTier:
                 del self._num_leases[lease.key]
 
     def take(self, lease: Lease) -> None:
-        """End a lease and let the entry go: its block has another owner now."""
+        """End a lease and remove the entry: its block has another owner now."""
         if self.load(lease) is not None:
             self.discard(lease.key)
         self.release(lease)
 
     def store(self, key: bytes, envelope: bytes) -> list[tuple[bytes, bytes]] | None:
-        """Store an entry. Return the entries that were dropped for it, the first one first.
+        """Store an entry. Return the entries that were evicted for it, in order.
 
-        `None`, and nothing is changed, if the leased entries leave too little room. An entry that is here already stays
-        as it is, and counts as used: equal keys mean equal KV.
+        Return `None` and change nothing if the leased entries leave too little room. An entry that is here already is
+        unchanged and counts as used: equal keys mean equal KV.
         """
         if key in self._entries:
             self._entries.move_to_end(key)
@@ -107,17 +107,17 @@ class MemoryTier:
         return pushed_out
 
     def release_all(self) -> None:
-        """End all leases, also after a call that was interrupted in its middle. Costs O(entries)."""
+        """End all leases, also after an interrupted call. Costs O(entries)."""
         self._leases, self._num_leases, self._lent = set(), Counter(), set()
         self.num_bytes = sum(map(len, self._entries.values()))
 
     def clear(self) -> None:
-        """Forget all entries, leased or not."""
+        """Remove all entries, leased or not."""
         self._entries.clear()
         self.release_all()
 
     def discard(self, key: bytes) -> None:
-        """Forget an entry, leased or not, if it is here."""
+        """Remove an entry, leased or not, if it is here."""
         envelope = self._entries.pop(key, None)
         if key in self._lent:
             self._lent.remove(key)
@@ -125,7 +125,7 @@ class MemoryTier:
             self.num_bytes -= len(envelope)
 
     def _leaving_for(self, num_bytes: int) -> list[bytes] | None:
-        """Return the keys that have to leave before `num_bytes` fit, or `None` if that is not possible."""
+        """Return the keys to evict so that `num_bytes` fit, or `None` if that is not possible."""
         leaving: list[bytes] = []
         excess = self.num_bytes + num_bytes - self.capacity_bytes
         for key, envelope in self._entries.items():

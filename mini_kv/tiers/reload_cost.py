@@ -1,10 +1,10 @@
-"""Recompute or reload: what a block that has left the pool costs to have back, either way.
+"""The cost of getting an evicted block back: by computing it again, or by reloading it.
 
     seconds to compute    tokens x seconds per token                          a prompt's, without what each step costs
     seconds to reload     seconds at once + bytes x seconds per byte          "at once": asking, waiting, planning
 
-Reloading has a price before the first byte, so short prefixes are computed and long ones reloaded. Where the lines meet
-is the crossover: a property of the model, of the machine and of the tier, and so a thing to be measured.
+Reloading costs time before the first byte. So computing is faster for short prefixes, and reloading for long ones. The
+crossover is the length at which both cost the same. It depends on the model, the machine and the tier: measure it.
 """
 
 import math
@@ -17,14 +17,14 @@ from mini_kv.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ReloadCost:
-    """A machine's prices. `is_worth_it` can be given to `TieringConnector`."""
+    """The costs on one machine. Pass `is_worth_it` to `TieringConnector`."""
 
     seconds_per_token: float
-    """To compute one token of a prompt."""
+    """Seconds to compute one token of a prompt."""
     seconds_per_byte: float
-    """To bring up one byte."""
+    """Seconds to reload one byte."""
     seconds_at_once: float = 0.0
-    """To bring up anything at all."""
+    """Seconds per reload, independent of its size."""
 
     def __post_init__(self) -> None:
         if self.seconds_per_token <= 0:
@@ -37,35 +37,35 @@ class ReloadCost:
         return self.seconds_at_once + num_bytes * self.seconds_per_byte < num_tokens * self.seconds_per_token
 
     def crossover_tokens(self, bytes_per_token: int) -> int | None:
-        """Return the length of the shortest prefix that is quicker to reload, or `None` if no prefix is."""
+        """Return the length of the shortest prefix that is faster to reload, or `None` if there is none."""
         gain = self.seconds_per_token - bytes_per_token * self.seconds_per_byte
         return math.floor(self.seconds_at_once / gain) + 1 if gain > 0 else None
 
 
 class LearnedCost:
-    """Prices that an engine learns from its own steps, and from the bytes that it copied up before them.
+    """Costs that an engine learns from its own steps, and from the bytes that it reloaded before them.
 
-    Both are lines, and until each has two lengths to go through, everything is reloaded. What a disk or a server takes
-    is not in the price: their bytes come while other requests are computed, and have come when the choice is made.
+    Both costs are straight lines. Until each has measurements of two lengths, every hit is reloaded. The time of disk
+    and server does not count: they are read while other requests are computed, before the decision.
     """
 
     def __init__(self, num_remembered: int = 64, one_in: int = 16) -> None:
-        """Know no price. After `one_in - 1` refusals in a row one is reloaded anyway: a price may have changed."""
+        """Start without measurements. After `one_in - 1` refusals in a row reload once: costs may have changed."""
         self._steps = deque[tuple[float, float]](maxlen=num_remembered)
         self._copies = deque[tuple[float, float]](maxlen=num_remembered)
         self._one_in, self._num_refused = one_in, 0
 
     def computed(self, num_tokens: int, seconds: float) -> None:
-        """Note how long a step of this many tokens took."""
+        """Record the time of a step with this many tokens."""
         self._steps.append((num_tokens, seconds))
 
     def copied(self, num_bytes: int, seconds: float) -> None:
-        """Note that it took that long to bring up these bytes."""
+        """Record the time of reloading these bytes."""
         self._copies.append((num_bytes, seconds))
 
     @property
     def prices(self) -> ReloadCost | None:
-        """The prices measured so far, or `None` if there are too few measurements."""
+        """The costs measured so far, or `None` if there are too few measurements."""
         if min(len({length for length, _ in seen}) for seen in (self._steps, self._copies)) < 2:
             return None
         (_, per_token), (at_once, per_byte) = line_through(self._steps), line_through(self._copies)
@@ -82,9 +82,9 @@ class LearnedCost:
 
 
 def line_through(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return where the line nearest to the points meets the axis, and its slope: what is paid at once, and per unit.
+    """Return the intercept and the slope of the line nearest to the points: the fixed cost, and the cost per unit.
 
-    By least squares. Raises `ConfigError` for fewer than two different places.
+    Uses least squares. Raises `ConfigError` for fewer than two different x values.
     """
     mean_x = sum(x for x, _ in points) / max(len(points), 1)
     mean_y = sum(y for _, y in points) / max(len(points), 1)

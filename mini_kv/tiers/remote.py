@@ -1,7 +1,7 @@
 """The tier that several engines share: a Valkey or Redis server, one or a cluster of them.
 
-Every call has one deadline, for connecting, asking and all of the answer. After three failures in a row the breaker
-opens, and for a while the server is not asked:
+Every call has one deadline for connection, request and whole answer. After three failures in a row the breaker
+opens, and the server gets no requests for some time:
 
     closed      calls go through        three failures in a row  ->  open
     open        every answer is "not here", at once              ->  after `seconds_open`, half open
@@ -23,24 +23,24 @@ from mini_kv.core.errors import ConfigError
 
 PREFIX = b"mini_kv:"
 SECONDS_TO_FIND_A_CLUSTER = 5.0
-"""To ask the first member for the others, and for the map of who has which key."""
+"""Time limit for asking the first member for the other members and for the map of keys."""
 
 
 class Client(Protocol):
-    """What is asked of a server's client: `valkey.Valkey`, `valkey.ValkeyCluster`, redis-py's, or a fake."""
+    """Methods of a server's client: `valkey.Valkey`, `valkey.ValkeyCluster`, redis-py's, or a fake."""
 
     def pipeline(self, transaction: bool = ...) -> Any:
-        """Return something whose `get` and `exists` are asked together by its `execute`."""
+        """Return a pipeline: its `execute` sends all its `get` and `exists` requests together."""
 
     def set(self, name: bytes, value: bytes, *, ex: int | None = ...) -> Any:
-        """Write an entry, which lives for `ex` seconds."""
+        """Write an entry with a lifetime of `ex` seconds."""
 
     def close(self) -> None:
         """Let go of the connection."""
 
 
 class Breaker:
-    """Stops the questions to a server that fails again and again."""
+    """Stops the requests to a server that keeps failing."""
 
     def __init__(
         self, num_failures: int = 3, seconds_open: float = 5.0, clock: Callable[[], float] = time.monotonic
@@ -55,36 +55,36 @@ class Breaker:
         return self._failures_in_a_row >= self.num_failures and self.clock() < self._opened_at + self.seconds_open
 
     def record(self, worked: bool) -> None:
-        """Note how a call ended."""
+        """Record whether a call failed."""
         self._failures_in_a_row = 0 if worked else self._failures_in_a_row + 1
         if not worked:
             self._opened_at = self.clock()
 
 
 class RemoteTier:
-    """Envelopes by key on a server. Whatever goes wrong there is a miss here, and counted. For one thread."""
+    """Envelopes by key on a server. Every error there is a miss here, and is counted. For one thread."""
 
     def __init__(self, client: Client, *, breaker: Breaker | None = None, seconds_to_live: int | None = None) -> None:
-        """Take a client, which gives up a call at its deadline. See `connect`.
+        """Take a client that ends a call at its deadline. See `connect`.
 
         Args:
             client: bytes in, bytes out (`decode_responses=False`).
-            breaker: when to stop asking.
-            seconds_to_live: after which the server drops an entry; `None`: the server's own policy decides.
+            breaker: decides when to stop the requests.
+            seconds_to_live: lifetime of an entry on the server. `None`: the server's own policy decides.
         """
         self._client = client
         self.breaker = breaker or Breaker()
         self.seconds_to_live = seconds_to_live
         self.failures: Counter[str] = Counter()
-        """How often each kind of error came, by the name of its class; "breaker open" for what was not even asked."""
+        """Number of errors by class name. "breaker open" counts the calls that were not made."""
 
     def find(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return which of the keys are there."""
+        """Return those of the keys that the server has."""
         found = self._ask(lambda pipeline, key: pipeline.exists(PREFIX + key), keys)
         return {key for key, answer in zip(keys, found, strict=False) if answer == 1}
 
     def load(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the envelopes that are there, by key. They may be damaged."""
+        """Return the envelopes that the server has, by key. They may be damaged."""
         found = self._ask(lambda pipeline, key: pipeline.get(PREFIX + key), keys)
         return {key: answer for key, answer in zip(keys, found, strict=False) if isinstance(answer, bytes)}
 
@@ -97,7 +97,7 @@ class RemoteTier:
         self._guarded(self._client.close)
 
     def _ask(self, question: Callable[[Any, bytes], object], keys: Iterable[bytes]) -> list[Any]:
-        """Put one question per key, all of them in one journey; return the answers, none if it failed."""
+        """Send one request per key, all in one round trip. Return the answers, or none if it failed."""
 
         def journey() -> list[Any]:
             pipeline = self._client.pipeline(transaction=False)
@@ -123,17 +123,17 @@ class RemoteTier:
 
 
 class Deadline:
-    """When the call under way has to be over. Each call starts it anew."""
+    """The deadline of the running call. Each call starts it again."""
 
     def __init__(self) -> None:
         self._ends_at = 0.0
 
     def start(self, seconds: float) -> None:
-        """Begin a call with a limit of this many seconds."""
+        """Start a call with a limit of this many seconds."""
         self._ends_at = time.monotonic() + seconds
 
     def seconds_left(self) -> float:
-        """Return how long the call may still take. Raises `TimeoutError` if it has to be over."""
+        """Return the seconds that are left for the call. Raises `TimeoutError` if none are left."""
         left = self._ends_at - time.monotonic()
         if left <= 0:
             raise TimeoutError("the call has reached its deadline")
@@ -141,16 +141,16 @@ class Deadline:
 
 
 class TimedSocket:
-    """A socket that waits until a call's deadline, however many reads the call takes.
+    """A socket that waits until a call's deadline, over all reads of the call.
 
-    A socket's own timeout begins anew at each read, so a server that sends a byte now and then is waited for forever.
+    A socket's own timeout starts again at each read. So a server that sends single bytes could block it forever.
     """
 
     def __init__(self, inner: socket.socket, deadline: Deadline) -> None:
         self._inner, self._deadline = inner, deadline
 
     def __getattr__(self, name: str) -> Any:
-        """Do all else as the socket does."""
+        """Pass all other attributes through to the socket."""
         return getattr(self._inner, name)
 
     def recv(self, *args: Any) -> bytes:
@@ -174,7 +174,7 @@ class TimedSocket:
 
 
 class TimedClient:
-    """A client whose calls end at their deadline. A pipeline's begins when it is made."""
+    """A client with calls that end at their deadline. A pipeline's deadline starts when the pipeline is made."""
 
     def __init__(self, client: Client, deadline: Deadline, seconds: float) -> None:
         self._client, self._deadline, self._seconds = client, deadline, seconds
@@ -199,10 +199,10 @@ def connect(address: str, *, seconds: float = 0.25, is_cluster: bool = False) ->
 
     Args:
         address: of the server, or of any one in the cluster.
-        seconds: after which a call is given up, however far it has come.
-        is_cluster: whether to follow the cluster's own map of who has which key.
+        seconds: time limit of a call. An unfinished call is then ended.
+        is_cluster: whether to use the cluster's own map of keys to members.
 
-    Raises `ConfigError` for an address that is none, for a cluster that cannot be reached, or without the package. Does
+    Raises `ConfigError` for an invalid address, for a cluster that cannot be reached, or without the package. Does
     not connect to a single server yet.
     """
     try:

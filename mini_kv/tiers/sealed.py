@@ -1,12 +1,13 @@
-"""A block's bytes as they leave the engine: sealed, so that opening them tells whether they are right.
+"""Seals the bytes of a block that leave the engine: opening them checks that they are right.
 
     b"mini_kv1" | bytes of the key | bytes of the payload | key ... | payload ... | digest of all before it, 32 bytes
 
-Memory, disk and a server only keep and move such envelopes. A bit that flipped, a file that was half written, an answer
-to another question, an old layout: each of these opens as `DamagedError`, and the engine computes the block anew. A
-checksum does what fsync cannot: it tells. (A cache need not survive a power cut. It must not lie after one.)
+Memory, disk and a server only keep and move such envelopes. A flipped bit, a half-written file, an answer
+to another question, an old layout: each of these raises `DamagedError`, and the engine computes the block again. The
+digest detects a damaged block, so fsync is not needed: the cache may lose blocks in a power cut, but returns none that
+is wrong.
 
-With a `secret`, the digest is an HMAC: who can write to the server but does not know the secret can damage blocks, and
+With a `secret`, the digest is an HMAC: a writer who does not know the secret can damage blocks on the server, but
 cannot forge one.
 """
 
@@ -20,11 +21,11 @@ MAGIC = b"mini_kv1"
 _HEAD = struct.Struct(f"<{len(MAGIC)}sIQ")
 DIGEST_BYTES = 32
 OVERHEAD_BYTES = _HEAD.size + DIGEST_BYTES
-"""Bytes of an envelope beside its key and its payload."""
+"""Bytes of an envelope besides its key and its payload."""
 
 
 class DamagedError(KVCacheError):
-    """These bytes are not the block that was asked for. Says in a word why: `reason`."""
+    """These bytes are not the requested block. `reason` is the cause in a word."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"not the block that was asked for: {reason}")
@@ -38,9 +39,9 @@ def seal(key: bytes, payload: bytes, secret: bytes | None = None) -> bytes:
 
 
 def unseal(key: bytes, envelope: object, num_bytes: int, secret: bytes | None = None) -> memoryview:
-    """Return the payload of an envelope, which must be that of `key` and hold `num_bytes`.
+    """Return the payload of an envelope, which must belong to `key` and have `num_bytes` bytes.
 
-    Raises `DamagedError` for anything else, whatever it is; never another exception.
+    Raises `DamagedError` for any other bytes, and never another exception.
     """
     if not isinstance(envelope, bytes):
         raise DamagedError("no bytes")

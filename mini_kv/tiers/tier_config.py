@@ -14,22 +14,22 @@ from mini_kv.tiers.tiered_cache import TieredCache
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """Which tiers an engine has. Without any of them but memory, nothing leaves the process."""
+    """The tiers of an engine. With memory only, no bytes leave the process."""
 
     memory_bytes: int = 64 << 20
     disk_folder: Path | None = None
-    """A folder of this engine alone."""
+    """A folder that only this engine uses."""
     disk_bytes: int = 1 << 30
     server: str | None = None
     """`redis://host:port/db` of a Valkey or Redis server."""
     is_cluster: bool = False
     secret: bytes | None = None
-    """Known to the engines that share the server, and not to the server."""
+    """Secret of the engines that share the server. The server does not know it."""
     seconds_to_wait: float = 0.05
-    """How long a request waits for blocks on their way, at most; and each call to the server."""
+    """The longest time that a request waits for its blocks, and the limit of each call to the server."""
     reload: str = "always"
-    """Whether a hit in a tier is brought up: `"always"`, or `"cheaper"`: only where computing it would take longer, by
-    what both have taken so far."""
+    """When a hit in a tier is reloaded: `"always"`, or `"cheaper"`: only if computing it would take longer, by the
+    times measured so far."""
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "disk_bytes"):
@@ -44,7 +44,7 @@ class TierConfig:
 
 
 def open_tiers(config: TierConfig, make_worker: Callable[[], Worker] = Thread) -> TieredCache:
-    """Open disk and server, and put the tiers together. Raises `ConfigError` if one cannot be opened."""
+    """Open disk and server, and combine the tiers. Raises `ConfigError` if one cannot be opened."""
     remote = None
     if config.server is not None:
         remote = RemoteTier(connect(config.server, seconds=config.seconds_to_wait, is_cluster=config.is_cluster))

@@ -1,17 +1,18 @@
-"""Memory, disk and a server as one place below the engine's own blocks.
+"""Memory, disk and a server as one cache below the engine's pool.
 
-A block has one owner at a time, from the engine down to the disk; the server holds copies, which all engines share:
+A block has one owner at a time: the engine, memory or the disk. The server has copies, which all engines share:
 
     engine's pool --evicted--> memory --pushed out--> disk --pushed out--> gone
           ^                       ^                     |
           +---- taken (promote) --+------ fetched ------+          server: copies of what was computed, fetched likewise
 
-What is in memory is there at once. What lies further off has to be fetched, in the background: ask with `find` and
-`fetch`, go on with other things, and call `poll` now and then, which takes in what has arrived. Bytes are opened before
-they go up (`sealed`); whatever does not open is dropped, counted, and computed anew. So is whatever a tier fails at.
+Blocks in memory are available at once. Other blocks are fetched in the background: call `find` and `fetch`, continue
+with other work, and call `poll` from time to time. `poll` stores the blocks that have arrived. Envelopes are opened
+before their bytes go up (`sealed`). A damaged one is dropped, counted, and computed again. So is a block after any
+failure of a tier.
 
-An exception may interrupt any call. A job is put in line before it is noted here, and news is taken out of its line
-after it was read: so nothing is waited for that nobody does.
+An exception may interrupt any call. A job is queued before it is recorded here, and a message is removed from its queue
+after it was read. So the engine never waits for a job that does not run.
 """
 
 import threading
@@ -29,7 +30,7 @@ from mini_kv.tiers.sealed import DamagedError, seal, unseal
 
 @dataclass(slots=True)
 class Search:
-    """A question to the server: which of these keys do you have?"""
+    """A request to the server: which of these keys does it have?"""
 
     is_done: bool = False
     found: set[bytes] = field(default_factory=set)
@@ -40,11 +41,11 @@ class Fetch:
     """Keys on their way up to memory."""
 
     keys: set[bytes]
-    """Those that have neither arrived nor turned out to be missing."""
+    """The keys that have neither arrived nor turned out to be missing."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more keys will arrive."""
         return not self.keys
 
 
@@ -61,15 +62,15 @@ class TieredCache:
         make_worker: Callable[[], Worker] = Inline,
         max_backlog_bytes: int = 256 << 20,
     ) -> None:
-        """Put tiers together, the nearest first.
+        """Combine tiers, the nearest first.
 
         Args:
-            memory: the one tier that must be there: whatever comes up passes through it.
-            disk: takes what memory pushes out.
-            remote: takes copies of what `share` is told.
-            secret: known to all engines that share the server; see `seal`.
-            make_worker: called once per slow tier; `Thread` in an engine.
-            max_backlog_bytes: what waits to be written, at most; what comes on top is dropped.
+            memory: the only required tier: every fetched block passes through it.
+            disk: stores the blocks that memory evicts.
+            remote: stores copies of the blocks that are passed to `share`.
+            secret: known to all engines that share the server. See `seal`.
+            make_worker: called once per slow tier. `Thread` in an engine.
+            max_backlog_bytes: the most bytes that wait to be written. Blocks beyond that are dropped.
         """
         self.memory, self.disk, self.remote = memory, disk, remote
         self.secret = secret
@@ -80,19 +81,19 @@ class TieredCache:
         self._disk_worker = make_worker() if disk is not None else None
         self._remote_worker = make_worker() if remote is not None else None
         self._going_down: dict[bytes, object] = {}
-        """Keys that were given to the disk's worker and are not written yet, each with the job that writes it last."""
+        """Keys that the disk's worker has not written yet, each with the last job that writes it."""
         self._fetches: dict[bytes, list[Fetch]] = {}
-        """Who waits for each key on its way: a key is fetched once, however many ask for it."""
+        """The fetches that wait for each key. A key is fetched once for all of them."""
         self._news: list[Callable[[], None]] = []
-        """What the workers have to say; read by `poll`."""
+        """Messages of the workers, read by `poll`."""
         self._bell = threading.Condition()
         self._in_line: dict[object, int] = {}
         """Bytes of each job that waits to be written."""
         self._backlog_bytes = 0
-        """The sum of these."""
+        """The sum of these bytes."""
         self._is_closed = False
         self.is_above: Callable[[bytes], bool] = lambda key: False
-        """Whether the engine has this block itself; what then arrives late is not taken in."""
+        """Whether the engine has this block itself. If so, a late arrival is not stored."""
 
     # At once: memory.
 
@@ -120,11 +121,11 @@ class TieredCache:
             return None
 
     def lend(self, lease: Lease) -> None:
-        """Let the room of a block be used that is on its way up to the engine."""
+        """Free the room of a block that is being moved up to the engine."""
         self.memory.lend(lease)
 
     def take(self, lease: Lease) -> None:
-        """Hand a block over to the engine: it is in its pool now, and no longer here."""
+        """Hand a block over to the engine. It is in the pool now, and not here any more."""
         self.memory.take(lease)
 
     def release(self, lease: Lease) -> None:
@@ -132,24 +133,24 @@ class TieredCache:
         self.memory.release(lease)
 
     def store(self, key: bytes, payload: bytes) -> None:
-        """Store a block that the engine has evicted. If memory is full of leases, it goes further down at once."""
+        """Store a block that the engine has evicted. If memory is full of leases, it goes to the disk at once."""
         envelope = seal(key, payload, self.secret)
         if not self._to_memory(key, envelope, "stored"):
             self._to_disk(key, envelope)
 
     def discard(self, key: bytes) -> None:
-        """Forget a block in memory and on disk: the engine has computed it anew, and owns it."""
+        """Remove a block from memory and disk: the engine has computed it again, and owns it."""
         self.memory.discard(key)
         if self._is_on_disk(key):
             self._discard_on_disk(key)
 
     def recover(self) -> None:
-        """End all leases, and count anew what was counted, wherever a call was interrupted."""
+        """End all leases and compute the sums again, after an interrupted call."""
         self.memory.release_all()
         self._backlog_bytes = sum(self._in_line.values())
 
     def clear(self) -> None:
-        """Forget all blocks in memory and on disk, and those on their way. The server's are not this engine's alone."""
+        """Remove all blocks from memory and disk, and end all fetches. The server's blocks stay for other engines."""
         self._finish(self._disk_worker)
         self._end_fetches()
         self.memory.clear()
@@ -190,9 +191,9 @@ class TieredCache:
         return search
 
     def fetch(self, sizes: dict[bytes, int]) -> Fetch:
-        """Bring blocks up to memory, wherever they are. `sizes` gives the payload bytes by key.
+        """Fetch blocks from any tier into memory. `sizes` gives the payload bytes by key.
 
-        Those in memory already, or on their way for another request, are not fetched again.
+        Blocks that are in memory already, or are being fetched for another request, are not fetched again.
         """
         missing = [key for key in sizes if key not in self.memory]
         wanted = [key for key in missing if key not in self._fetches]
@@ -208,7 +209,7 @@ class TieredCache:
         return fetch
 
     def poll(self) -> None:
-        """Store the blocks that the workers have brought since the last call. Costs nothing if that is nothing."""
+        """Store the blocks that have arrived since the last call. Costs nothing if there are none."""
         while self._news:
             self._news[0]()
             self._news.pop(0)
@@ -217,13 +218,13 @@ class TieredCache:
             self._end_fetches()
 
     def wait(self, seconds: float) -> None:
-        """Return when a worker has something to say, or after `seconds`."""
+        """Return when a worker has sent a message, or after `seconds`."""
         with self._bell:
             if not self._news:
                 self._bell.wait(max(seconds, 0.0))
 
     def flush(self) -> None:
-        """Wait until all that was put in line is done."""
+        """Wait until all queued jobs are done."""
         for worker in self._workers:
             self._finish(worker)
 
@@ -254,7 +255,7 @@ class TieredCache:
         return True
 
     def _to_disk(self, key: bytes, envelope: bytes) -> None:
-        """Write what memory has pushed out, or let it go."""
+        """Write a block that memory has evicted to disk. Drop it without a disk or if too many bytes wait."""
         disk, worker = self.disk, self._disk_worker
         if disk is None or worker is None or not self._has_room_in_line(envelope):
             return
@@ -290,7 +291,7 @@ class TieredCache:
             self._say(failed)
 
     def _finish(self, worker: Worker | None) -> None:
-        """Wait until a worker has done all that is in line, and take in its news."""
+        """Wait until a worker has done all queued jobs, and read its messages."""
         if worker is not None and not isinstance(worker, Inline):
             done = threading.Event()
             worker.submit(done.set)
@@ -299,7 +300,7 @@ class TieredCache:
         self.poll()
 
     def _end_fetches(self) -> None:
-        """Let nothing be waited for. What arrives all the same is not taken in."""
+        """End all fetches. Blocks that still arrive are not stored."""
         for fetches in self._fetches.values():
             for fetch in fetches:
                 fetch.keys.clear()
@@ -383,7 +384,7 @@ class TieredCache:
     # On a worker's thread.
 
     def _opened(self, key: bytes, envelope: bytes | None, num_bytes: int) -> bytes | None:
-        """Return an envelope that opens; else `None`."""
+        """Return the envelope if it opens, else `None`."""
         if envelope is None:
             return None
         try:
@@ -394,7 +395,7 @@ class TieredCache:
         return envelope
 
     def _say(self, news: Callable[[], None]) -> None:
-        """Leave word for the engine's thread."""
+        """Send a message to the engine's thread."""
         with self._bell:
             self._news.append(news)
             self._bell.notify()

@@ -1,4 +1,4 @@
-"""A scheduler with tiers below its pool: the engine's own, and four places where a connector has a say."""
+"""A scheduler with tiers below its pool: the engine's own, which calls a connector in four places."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from mini_kv.tiers.connector import TieringConnector
 
 
 class TieredScheduler(Scheduler):
-    """Lets a request wait for what is on its way up, and enter with it.
+    """Lets a request wait for its blocks in the tiers, and admits it with them.
 
-    Source: vLLM `Scheduler` with a connector: requests in `WAITING_FOR_REMOTE_KVS` are passed over till they are ready.
+    Source: vLLM `Scheduler` with a connector: requests in `WAITING_FOR_REMOTE_KVS` are skipped until they are ready.
     """
 
     def __init__(self, *args: Any, connector: TieringConnector, **options: Any) -> None:
-        """Take what `Scheduler` takes, and the connector."""
+        """Take the arguments of `Scheduler`, and the connector."""
         super().__init__(*args, **options)
         self.connector = connector
         self._was_put_off = False
-        """Whether a request whose turn it was has set out for more, just now."""
+        """Whether a request has just started to fetch more blocks at its turn."""
 
     def add_request(self, request: Request, **options: Any) -> None:
-        """Add as in `Scheduler`, and start to bring up the blocks that the request may hit."""
+        """Add as in `Scheduler`, and start to fetch the blocks that the request may hit."""
         super().add_request(request, **options)
         try:
             self.connector.begin(request)
@@ -49,9 +49,9 @@ class TieredScheduler(Scheduler):
         self.connector.abandon()
 
     def _schedule_waiting(self, step: Step) -> None:
-        """As in `Scheduler`, but requests whose blocks are on their way are passed over.
+        """Schedule as in `Scheduler`, but skip requests with blocks that are being fetched.
 
-        If nothing else can run, the step waits for the first of them: its time to wait is limited.
+        If no other request can run, the step waits for the first of them, for a limited time.
         """
         for request in self.waiting:
             self.connector.begin(request)
@@ -68,7 +68,7 @@ class TieredScheduler(Scheduler):
             self.connector.wait(self.waiting)
 
     def _admit(self, request: Request, step: Step) -> bool:
-        """As in `Scheduler`, with what memory adds to the request's hit."""
+        """Admit as in `Scheduler`, with the blocks that memory adds to the request's hit."""
         if not self.connector.is_ready(request):
             self._was_put_off = True
             return False
