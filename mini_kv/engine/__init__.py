@@ -1,13 +1,13 @@
-"""The engine: a model, the cache it reads and writes, and the loop that gives every request its next token.
+"""The engine: a model, its KV cache, and the loop that computes each request's next token.
 
 In reading order: `interface` (what a model and its attention must provide), `model` (a small Llama), `contiguous` (one
 text at a time, without a cache and with a contiguous one: the oracle), `kv_memory` (the bytes that blocks lie in),
 `model_runner` (the scheduler's plan becomes one forward over blocks), `drafts` (guesses that a step checks),
-`sampling` (logits to a token), `logprobs` (how likely it was), `detokenizer` (tokens to text that may be shown),
-`output_processor` (what the user gets), `config` (sizes and limits), `prompt_tokens` (checked, and made token ids),
-`llm_engine` (the loop around all of them), `llm` (a folder, and what it says), `engine_stats` (the line in the log),
-`threads` (one is enough for a small model), `fingerprint` (which model the KV comes from), `poison` (debug mode:
-memory that holds no KV must not be read as KV), `tokenizer` (text to token ids and back), `errors`,
+`sampling` (logits to a token), `logprobs` (log probabilities), `detokenizer` (tokens to text that may be shown),
+`output_processor` (outputs for the client), `config` (sizes and limits), `prompt_tokens` (checks, and token ids),
+`llm_engine` (the loop around all of them), `llm` (a folder's model and its outputs), `engine_stats` (the log line),
+`threads` (one is enough for a small model), `fingerprint` (the model that computed the KV), `poison` (debug mode:
+reading memory without KV is an error), `tokenizer` (text to token ids and back), `errors`,
 `weights_file` and `checkpoint` (a model's files, checked while they are read), `generation_screen` and `generate_text`
 (the engine at a terminal). Checkpoints that others have trained run by way of transformers: `hf`, and
 `latent_attention` (one vector in place of keys and values), `lightning_attention` (a running state). Blocks that the

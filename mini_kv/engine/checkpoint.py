@@ -47,22 +47,22 @@ SIZES = (
     "head_dim",
     "max_position_embeddings",
 )
-"""Settings of `config.json` that a model cannot do without; those left out, or null, have defaults."""
+"""Required settings of `config.json`. Other settings have defaults if they are left out or null."""
 _MAX_SIZE = 1 << 32
-"""Largest value of each of these; a product of two of them still fits into a message."""
+"""Largest value of each of these. A product of two of them still fits into a message."""
 
 
 def tiny_folder(*, windows: bool = False) -> Path:
-    """Return the folder of the small model that comes with mini_kv; or of its sister, whose layers have windows."""
+    """Return the folder of mini_kv's small model, or of its variant with windowed layers."""
     return Path(__file__).parent / ("tiny_windows" if windows else "tiny")
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[TinyLlama, Tokenizer]:
-    """Return a folder's model, ready to be asked, and its tokenizer.
+    """Return a folder's model and tokenizer, ready for use.
 
     Args:
         folder: with the three files.
-        dtype: to compute in, whatever the weights were stored in: bfloat16 saves space in a file, and is slow on a CPU.
+        dtype: to compute in, independent of the stored dtype: bfloat16 saves space in a file, but is slow on a CPU.
 
     Raises:
         CheckpointError: names the file, and the setting or the tensor, that is missing, damaged or not supported.
@@ -134,8 +134,8 @@ def save_model(folder: Path, model: TinyLlama, tokenizer_json: str, dtype: torch
     """Write the three files of a folder.
 
     Args:
-        folder: made if it is not there.
-        model: a layer that has a window makes it a Ministral: a Llama's `config.json` has no words for windows.
+        folder: made if it is missing.
+        model: saved as a Ministral if a layer has a window, because a Llama's `config.json` has no setting for it.
         tokenizer_json: the text of the file.
         dtype: to store the weights in.
         eos_token_id: the token that ends a text.
@@ -218,7 +218,7 @@ def _rope_theta(path: Path, data: Mapping[str, Any]) -> float:
 
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and the shape of each of a model's tensors, without making the model."""
+    """Yield the name and shape of each of a model's tensors, without making the model."""
     hidden, feed_forward = config.hidden_size, config.intermediate_size
     queries, keys = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)

@@ -1,4 +1,4 @@
-"""How an engine is built: sizes, limits, what computes attention."""
+"""The configuration of an engine: sizes, limits, the attention backend."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,7 +12,7 @@ from mini_kv.engine.drafts import SpeculativeConfig
 from mini_kv.tiers.tier_config import TierConfig
 
 DEFAULT_KV_CACHE_MEMORY = 64 << 20
-"""Bytes of KV memory where neither blocks nor bytes are given."""
+"""Bytes of KV memory if neither blocks nor bytes are given."""
 
 NOT_HERE = {
     "gpu_memory_utilization": "no forward is measured to see what it leaves free; give kv_cache_memory_bytes",
@@ -39,39 +39,39 @@ NOT_HERE = {
     "trust_remote_code": "no code that lies in a checkpoint is run",
     "tokenizer": "the tokenizer lies in the model's folder",
 }
-"""Options of vLLM's `EngineArgs` that we have no place for, and why."""
+"""Options of vLLM's `EngineArgs` that we do not have, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How an engine is built."""
+    """The configuration of an engine."""
 
     block_size: int = 16
     """Tokens per block."""
     num_blocks: int | None = None
     """Blocks of the pool, the null block included."""
     kv_cache_memory_bytes: int | None = None
-    """Instead of `num_blocks`: the bytes that the pool may take. Neither: 64 MiB."""
+    """Bytes of the pool, instead of `num_blocks`. With neither, the pool has 64 MiB."""
     enable_prefix_caching: bool = True
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: str = "auto"
     """The implementation of attention. See `paged_attention`."""
     speculative_config: SpeculativeConfig | None = None
-    """How tokens are proposed that a step then checks. `None`: a step brings each request one token."""
+    """How drafts are proposed. `None`: no drafts, so a step computes one new token per request."""
     kv_cache_dtype: str = "auto"
-    """In which form keys and values are kept: `"auto"`, the model's own; `"int8_per_token_head"` or `"fp8"`, 8 bits."""
+    """Form of keys and values: `"auto"` is the model's own, `"int8_per_token_head"` and `"fp8"` have 8 bits."""
     kv_tiers: TierConfig | None = None
-    """Where blocks go that the pool evicts: memory, disk, a server. `None`: nowhere."""
+    """Tiers for the blocks that the pool evicts: memory, disk, a server. `None`: no tiers."""
     debug_poison: bool = False
     """Whether memory that no request may read is filled with NaN before each step. See `poison`."""
     seed: int = 0
-    """Seed of the requests that bring none."""
+    """Seed of requests without a seed of their own."""
     multi_tenant: bool = False
-    """Whether requests come from tenants that must not learn of each other's prompts.
+    """Whether the requests' tenants must not learn of each other's prompts.
 
-    Then each must bring a `cache_salt`, which the server derives from the tenant, and no output says how many tokens
-    were found in the cache: a tenant that sees this number can guess another's prompt piece by piece. Within one salt
-    the time to the first token still tells; and `stats` are sums over all tenants, meant for the operator.
+    If so, each request needs a `cache_salt`, which the server derives from the tenant. No output has the number of
+    cached tokens: a tenant that sees this number can guess another's prompt piece by piece. Within one salt
+    the time to the first token still reveals hits. `stats` are sums over all tenants, for the operator.
     """
 
     @classmethod
@@ -80,10 +80,10 @@ class EngineConfig:
 
         Args:
             args: the names of `EngineConfig` and of `SchedulerConfig`, which are vLLM's, and `num_gpu_blocks_override`
-                for `num_blocks`; `speculative_config` may be a dictionary, as in vLLM, and so may `kv_tiers`.
+                for `num_blocks`. `speculative_config` and `kv_tiers` may be dictionaries.
 
-        Raises `ConfigError` for a name that is neither, and says why where vLLM has it and we do not; and for a value
-        that can never be right. Needs no PyTorch. Source: vLLM
+        Raises `ConfigError` for an unknown name, with the reason if vLLM has this option. Raises it too for a value
+        that is never allowed. Needs no PyTorch. Source: vLLM
         `EngineArgs.create_engine_config` (engine/arg_utils.py).
         """
         if "num_gpu_blocks_override" in args:
@@ -111,7 +111,7 @@ class EngineConfig:
 
 
 def _check_number(name: str, value: object, least: int, *, may_be_none: bool) -> None:
-    """Raise `ConfigError` for what is no whole number, and for one that is too small."""
+    """Raise `ConfigError` for a value that is not a whole number or is too small."""
     if value is None and may_be_none:
         return
     if not isinstance(value, int) or isinstance(value, bool):

@@ -1,11 +1,11 @@
-"""A model by itself, one text at a time: without a cache, and with the simplest cache, one tensor that grows.
+"""A model without the engine, one text at a time: without a cache, and with the simplest cache, one growing tensor.
 
     tokens            The   cat   sat   on   the   mat
     no cache          the whole row again for every token
     contiguous        one token per step; its key and value go behind the others, in a tensor that has room for all
 
-Both are right, and slow in different ways: the first computes everything again, the second sets aside the room of the
-longest text for every text. Tests compare the paged engine with them: it must say the same, token for token.
+Both are correct. The first is slow because it computes everything again. The second reserves the memory of the longest
+text for every text. Tests compare the paged engine with them: it must generate the same tokens.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from mini_kv.engine.threads import is_small, one_thread
 
 
 class Past(Protocol):
-    """An `Attend` for one text, which counts the tokens that need not be computed again."""
+    """An `Attend` for one text. It counts the tokens that need not be computed again."""
 
     num_tokens: int
     """Tokens whose keys and values are kept."""
@@ -32,16 +32,16 @@ class Past(Protocol):
         """See `Attend`."""
 
     def end_step(self, num_new_tokens: int) -> None:
-        """Note that all layers have seen these tokens."""
+        """Count the new tokens, after all layers have processed them."""
 
 
 class NoCache:
-    """Keeps nothing: every step brings the whole text."""
+    """Keeps no KV: every step computes the whole text."""
 
     num_tokens = 0
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Attend to the tokens of this step alone."""
+        """Attend to the tokens of this step only."""
         if options.decay is not None:
             nothing = query.new_zeros(*query.shape[1:], query.shape[-1])
             return linear_attention(query, key, value, options.decay, nothing)[0]
@@ -54,11 +54,11 @@ class NoCache:
 class ContiguousCache:
     """A tensor of keys and a tensor of values per layer, `[max_num_tokens, num_kv_heads, head_size]`.
 
-    All layers of a step begin at the same place, so the count moves once per step and not in every layer.
+    All layers of a step begin at the same place. So the count changes once per step, not in every layer.
     """
 
     def __init__(self, model: CausalLM, max_num_tokens: int) -> None:
-        """Allocate room for the longest text that may come."""
+        """Allocate memory for the longest text."""
         self.num_tokens = 0
         self.max_num_tokens = max_num_tokens
         self.keys: list[Tensor] = []
@@ -85,13 +85,13 @@ class ContiguousCache:
 
 
 def generate_alone(model: CausalLM, token_ids: Sequence[int], max_tokens: int, past: Past | None = None) -> list[int]:
-    """Return the `max_tokens` tokens that a model says after these if it always says the likeliest: the obvious loop.
+    """Return the `max_tokens` tokens after these, always the most likely one: the simplest loop.
 
     Args:
-        model: any.
+        model: any model.
         token_ids: the prompt, at least one token.
-        max_tokens: how many to say.
-        past: a fresh `ContiguousCache`, or `NoCache`; `None` is no cache.
+        max_tokens: number of tokens to generate.
+        past: a new `ContiguousCache`, or `NoCache`. `None` is no cache.
     """
     past = past or NoCache()
     tokens = list(token_ids)

@@ -1,7 +1,7 @@
-"""From tokens to text that may be shown: whole characters only, and never half of what ends it.
+"""From tokens to text that may be shown: whole characters only, and no part of a stop string.
 
-A token is bytes, and a character may begin in one token and end in the next. A text that is to end at "###" must not
-show "##" and take it back later. So what might still become something else waits:
+A token is bytes, and a character may begin in one token and end in the next. A text that ends at "###" must not
+show "##" and remove it later. So text that may still change is held back:
 
     tokens          "He"   " said"   " #"    "#"     "9"
     shown           "He"   " said"   " "     ""      "##9"
@@ -27,10 +27,10 @@ class TextTokenizer(Protocol):
 
 
 class IncrementalDetokenizer:
-    """The text of one sample, as it grows. Source: vLLM `IncrementalDetokenizer` (v1/engine/detokenizer.py)."""
+    """The growing text of one sample. Source: vLLM `IncrementalDetokenizer` (v1/engine/detokenizer.py)."""
 
     def __init__(self, tokenizer: TextTokenizer, stop: Sequence[str]) -> None:
-        """Begin with no text."""
+        """Start without text."""
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = stop
@@ -39,9 +39,9 @@ class IncrementalDetokenizer:
         self._waiting = ""
 
     def append(self, token_id: int, *, may_stop: bool = True) -> bool:
-        """Take in a token and return whether the text has come to one of its ends, which is then cut off.
+        """Add a token. Return whether the text has reached a stop string, which is then removed.
 
-        If it may not stop yet, an end that is complete with this token is text like any other.
+        If the text may not stop yet, a stop string that ends with this token is normal text.
         """
         self._waiting += self._decoder.decode(self._tokenizer.decode_bytes([token_id]))
         ends = [self._waiting.find(stop) for stop in self._stop if may_stop and stop in self._waiting]
@@ -55,12 +55,12 @@ class IncrementalDetokenizer:
         return False
 
     def finish(self) -> None:
-        """Show what waited: nothing more will come of it. Bytes that are no whole character become U+FFFD."""
+        """Show the text that was held back. Bytes that are not a whole character become U+FFFD."""
         self.text += self._waiting + self._decoder.decode(b"", final=True)
         self._waiting = ""
 
     def _num_uncertain(self) -> int:
-        """Return how many characters at the end could be the beginning of a stop string."""
+        """Return the number of characters at the end that could be the beginning of a stop string."""
         longest = 0
         for stop in self._stop:
             for length in range(min(len(stop) - 1, len(self._waiting)), longest, -1):

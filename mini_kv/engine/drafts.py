@@ -1,7 +1,7 @@
 """Speculative decoding: guess several tokens, compute all of them in one step, keep those that are right.
 
-A step of decoding fetches all weights to compute one token of a request. Computing five costs hardly more, if only one
-knew which five. So they are guessed, and the step tells:
+A step of decoding reads all weights to compute one token of a request. Computing five tokens costs hardly more, but the
+five are not known. So they are guessed, and the step checks them:
 
     text             ... the cat sat on the mat . the cat        ends like a place further up
     drafts                                          sat  on  the  what stood behind it there
@@ -9,11 +9,11 @@ knew which five. So they are guessed, and the step tells:
     the model says   sat  on   a   hat                            right, right, and from here on its own
     kept             sat  on   a                                  the drafts that were right, and one token more
 
-A token is kept if it is what the model would have said at its place, by the same rule and the same draw as without
-drafts. So the text is the same, and only the number of steps differs. What wrong drafts have written is written over.
+A draft is kept if the model chooses the same token at its place, by the same rule and the same draw as without
+drafts. So the text is the same, and only the number of steps differs. KV of wrong drafts is overwritten.
 
-Here the guesser is no second model, but the text itself (prompt lookup): good where a text repeats itself, as code,
-quotations and lists do, and nearly worthless elsewhere.
+Here drafts do not come from a second model but from the text itself (prompt lookup). That works well for texts that
+repeat themselves, such as code, quotations and lists, and hardly ever elsewhere.
 
 Source: vLLM `NgramProposer` (v1/spec_decode/ngram_proposer.py), `SpeculativeConfig` (config/speculative.py).
 """
@@ -28,16 +28,16 @@ MOST_DRAFTS = 64
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
-    """How many tokens are proposed, and by what. Names and defaults are those of vLLM `SpeculativeConfig`."""
+    """The number of proposed tokens and the method. Names and defaults are those of vLLM `SpeculativeConfig`."""
 
     num_speculative_tokens: int
-    """Drafts per request and step, at most."""
+    """The most drafts per request and step."""
     method: str = "ngram"
-    """There is only this one: what the text had after its own last tokens."""
+    """The only method: the tokens that followed the same last tokens earlier in the text."""
     prompt_lookup_max: int = 5
-    """Tokens at the text's end that are looked for, at most."""
+    """The most tokens of the text's end to search for."""
     prompt_lookup_min: int = 5
-    """And at least: a shorter coincidence is none."""
+    """The fewest tokens of the text's end to search for: a shorter match does not count."""
 
     def __post_init__(self) -> None:
         if self.method != "ngram":
@@ -53,17 +53,17 @@ class SpeculativeConfig:
 
 
 class NgramProposer:
-    """Proposes what stood behind the same tokens earlier in the text. Source: vLLM, same name."""
+    """Proposes the tokens that followed the same tokens earlier in the text. Source: vLLM, same name."""
 
     def __init__(self, config: SpeculativeConfig) -> None:
-        """Take the lengths to look for."""
+        """Take the lengths to search for."""
         self.config = config
 
     def propose(self, token_ids: Sequence[int], max_drafts: int) -> list[int]:
         """Return at most `max_drafts` tokens, or none if the text's end occurs nowhere else.
 
-        The longest end counts, and of its places the first. Costs O(prompt_lookup_max * tokens): vLLM finds the same in
-        one pass over the text (Knuth, Morris and Pratt), which is quicker and harder to read.
+        The longest match counts, at its first place. Costs O(prompt_lookup_max * tokens). vLLM finds the same in
+        one pass over the text (Knuth, Morris and Pratt), which is faster and harder to read.
 
         >>> NgramProposer(SpeculativeConfig(3, prompt_lookup_min=2)).propose([1, 2, 3, 4, 5, 1, 2], max_drafts=8)
         [3, 4, 5]
@@ -80,7 +80,7 @@ class NgramProposer:
 
 
 def num_right(drafts: Sequence[int], token_ids: Sequence[int]) -> int:
-    """Return how many of the first drafts are what the model says.
+    """Return the number of first drafts that are equal to the model's tokens.
 
     >>> num_right([7, 8, 9], [7, 8, 5, 9])
     2

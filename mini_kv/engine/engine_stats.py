@@ -3,8 +3,8 @@
     Avg prompt throughput: 204.8 tokens/s, Avg generation throughput: 51.2 tokens/s, Running: 3 reqs, Waiting: 1 reqs,
     KV cache usage: 37.5%, Prefix cache hit rate: 66.7%
 
-The throughputs are of the time since the last such line, the hit rate is of the last 1,000 requests, so that a cold
-start is forgotten.
+The throughputs are of the time since the last such line. The hit rate is of the last 1,000 requests, so a cold
+start stops counting.
 """
 
 import time
@@ -16,7 +16,7 @@ from mini_kv.core.sched.scheduler import Scheduler
 
 
 class CachingMetrics:
-    """The hit rate over the last requests. Source: vLLM `CachingMetrics` (v1/metrics/stats.py)."""
+    """The hit rate of the last requests. Source: vLLM `CachingMetrics` (v1/metrics/stats.py)."""
 
     def __init__(self, max_recent_requests: int = 1000) -> None:
         """Remember no more than `max_recent_requests` requests."""
@@ -28,7 +28,7 @@ class CachingMetrics:
 
     @property
     def hit_rate(self) -> float:
-        """Share of these requests' tokens that were found in the cache, 0.0 to 1.0; 0.0 if there is none."""
+        """Share of these requests' tokens that were found in the cache, 0.0 to 1.0. Without requests 0.0."""
         num_tokens = sum(num_tokens for num_tokens, _ in self._requests)
         return sum(num_hits for _, num_hits in self._requests) / num_tokens if num_tokens else 0.0
 
@@ -39,15 +39,15 @@ class EngineStats:
 
     num_steps: int = 0
     num_scheduled_tokens: int = 0
-    """Tokens that went through the model."""
+    """Number of tokens that the model computed."""
     num_prompt_tokens: int = 0
-    """Tokens of the prompts that were taken in, those found in the cache included."""
+    """Number of prompt tokens of admitted requests, cached ones included."""
     num_generation_tokens: int = 0
-    """Tokens that were chosen."""
+    """Number of sampled tokens."""
     num_draft_tokens: int = 0
-    """Tokens that were proposed and checked."""
+    """Number of drafts that were checked."""
     num_accepted_tokens: int = 0
-    """Those of them that were right. Source of both: vLLM `SpecDecodingStats` (v1/spec_decode/metrics.py)."""
+    """Number of drafts that were right. Source of both: vLLM `SpecDecodingStats` (v1/spec_decode/metrics.py)."""
     recent_requests: CachingMetrics = field(default_factory=CachingMetrics)
 
 
@@ -57,7 +57,7 @@ class StatLogger:
     def __init__(
         self, scheduler: Scheduler, stats: EngineStats, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Begin to measure now."""
+        """Start to measure now."""
         self._scheduler = scheduler
         self._stats = stats
         self._clock = clock

@@ -1,17 +1,17 @@
-"""What can be wrong with a model's files."""
+"""The error of a model's files."""
 
 from pathlib import Path
 
 from mini_kv.core.errors import KVCacheError
 
 LONGEST = 600
-"""Characters of a message: a file may hold a name or a value of any length."""
+"""The most characters of a message, because names and values in a file may have any length."""
 
 
 class CheckpointError(KVCacheError, ValueError):
     """A file of a checkpoint is missing, damaged, or asks for what this model does not have.
 
-    The message is one line that any terminal can show, whatever names and values the file holds.
+    The message is one line that any terminal can show, for any names and values in the file.
     """
 
     def __init__(self, path: Path, message: str) -> None:

@@ -1,6 +1,6 @@
-"""Which model, and which weights: what must be equal before one engine's block hashes may match another's.
+"""Identifies model and weights: two engines may share block hashes only if both are equal.
 
-Both go into every block hash. KV of the same tokens is other KV as soon as a weight, a setting or the dtype is another.
+Both are part of every block hash. A different weight, setting or dtype gives different KV for the same tokens.
 """
 
 import ctypes
@@ -13,19 +13,19 @@ from mini_kv.core.block_hash import frame
 from mini_kv.engine.interface import CausalLM
 
 MAX_VALUES = 1 << 18
-"""Values of one tensor that are read, at most."""
+"""The most values of one tensor that are read."""
 
 
 def model_fingerprint(model: CausalLM) -> str:
-    """Return a digest of the model's settings and the dtype that it computes in."""
+    """Return a digest of the model's settings and its dtype."""
     return hashlib.sha256(frame(model.settings.encode(), str(model.dtype).encode())).hexdigest()
 
 
 def weights_epoch(model: CausalLM) -> int:
-    """Return a number made of the weights as they lie in memory: their names, shapes, dtypes and values.
+    """Return a number made of the weights in memory: their names, shapes, dtypes and values.
 
-    Of a tensor with up to `MAX_VALUES` values each one counts, which is all of the small model. Of a larger one only
-    that many count, evenly spaced: training changes some of them, but a change to a few chosen weights can be missed.
+    Every value counts in a tensor with up to `MAX_VALUES` values, as in all of the small model. Of a larger tensor only
+    that many count, evenly spaced. Training changes some of these. A change to a few single weights can be missed.
     """
     digest = hashlib.sha256()
     for name, weights in model.named_parameters():

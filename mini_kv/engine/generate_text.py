@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Deltas = Generator[DeltaOutput, None, None]
 
 LARGEST = 1_000_000
-"""The largest value of every whole number but the seed: a pool of this many blocks takes a second to make."""
+"""The largest value of every whole number except the seed. A pool of this many blocks takes a second to make."""
 MOST_ANSWERS = 1000
 """The largest `--n`."""
 MOST_BYTES = 64 << 20
@@ -162,7 +162,7 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace, **parts: Any) -> int:
-    """Write what the model says to each prompt and return the exit status. `parts` go to `LLMEngine`.
+    """Write the model's text for each prompt and return the exit status. `parts` go to `LLMEngine`.
 
     On a terminal the texts and the blocks are drawn after every step; elsewhere only the texts are written.
 
@@ -176,7 +176,7 @@ def run_generate(args: argparse.Namespace, **parts: Any) -> int:
 
 
 def prepare(args: argparse.Namespace, **parts: Any) -> "tuple[LLMEngine, Deltas] | None":
-    """Return an engine with all prompts added, and its outputs to come; `None` if that failed and an error was printed.
+    """Return an engine with all prompts added, and its outputs. On failure print an error and return `None`.
 
     `parts` go to `LLMEngine`.
     """
@@ -207,7 +207,7 @@ def _read_files(args: argparse.Namespace) -> None:
 
 
 def show(engine: "LLMEngine", stream: "Deltas", args: argparse.Namespace) -> None:
-    """Write the texts as they come; then, on stderr, the figures if they were asked for."""
+    """Write the texts as they grow. Then write the figures to stderr, if requested."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a prompt, or a model, may say what this terminal cannot show
     between = "\n" if args.chat else ""
@@ -255,9 +255,9 @@ def logprob_lines(number: int, deltas: "Iterable[DeltaOutput]") -> list[str]:
 
 
 def make_engine(args: argparse.Namespace, **parts: Any) -> "LLMEngine":
-    """Load the checkpoint and build the engine; `parts` go to `LLMEngine`.
+    """Load the checkpoint and build the engine. `parts` go to `LLMEngine`.
 
-    Raises `ModuleNotFoundError` where torch or safetensors is missing.
+    Raises `ModuleNotFoundError` if torch or safetensors is missing.
     """
     from mini_kv.engine.config import EngineConfig
     from mini_kv.engine.llm import load
@@ -340,7 +340,7 @@ def _check_memory(model: "CausalLM", args: argparse.Namespace) -> None:
 
 
 def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
-    """Add all prompts. Raises what `LLMEngine.stream` raises, and then none is added."""
+    """Add all prompts. After an error of `LLMEngine.stream` none is added."""
     from mini_kv.engine.sampling import SamplingParams
 
     params = SamplingParams(
@@ -363,7 +363,7 @@ def start(engine: "LLMEngine", args: argparse.Namespace) -> "Deltas":
 
 
 def write_plain(stream: "Iterable[DeltaOutput]", texts: list[str], out: TextIO, n: int) -> None:
-    """Write one text as it comes, or several when all are done, each with its number."""
+    """Write one text as it grows, or several when all are done, each with its number."""
     live = len(texts) == 1
     if live:
         out.write(texts[0])

@@ -19,7 +19,7 @@ _MAX_POOL_LINES = 4
 
 
 def pool_lines(block_pool: BlockPool, width: int) -> list[str]:
-    """Return one mark per block, in the order of their numbers, and without the null block."""
+    """Return one mark per block, by block id, without the null block."""
     marks = "".join(
         "o" if block.ref_cnt == 0 and block.block_hash else ".123456789"[min(block.ref_cnt, 9)]
         for block in block_pool.blocks
@@ -33,7 +33,7 @@ def pool_lines(block_pool: BlockPool, width: int) -> list[str]:
 
 
 def text_lines(texts: Sequence[str], width: int) -> list[str]:
-    """Return the texts, broken into lines; if there are several, each has its number before it."""
+    """Return the texts, broken into lines. If there are several, each has its number in front."""
     lines = []
     for number, text in enumerate(texts, start=1):
         prefix = f"[{number}] " if len(texts) > 1 else ""
@@ -43,7 +43,7 @@ def text_lines(texts: Sequence[str], width: int) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return the text without what a terminal would obey: control characters become U+FFFD, tabs a space."""
+    """Return the text without control characters: they become U+FFFD, and a tab becomes a space."""
     return "".join(c if c == "\n" or c.isprintable() else " " if c == "\t" else "\ufffd" for c in text)
 
 
@@ -51,19 +51,19 @@ class Screen:
     """Lines at the bottom of a terminal, drawn again in place."""
 
     def __init__(self, out: TextIO) -> None:
-        """Begin where the cursor is."""
+        """Start at the cursor."""
         self._out = out
         self._num_lines = 0
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Put these lines where the last ones were."""
+        """Draw these lines in place of the last ones."""
         self.clear()
         self._out.write("".join(f"{line}\n" for line in lines))
         self._out.flush()
         self._num_lines = len(lines)
 
     def clear(self) -> None:
-        """Take the lines away."""
+        """Remove the lines."""
         if self._num_lines:
             self._out.write(f"\033[{self._num_lines}F\033[J")
         self._num_lines = 0

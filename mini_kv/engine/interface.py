@@ -1,13 +1,13 @@
-"""The seam between a model and its past.
+"""The interface between a model and its KV.
 
-A model turns tokens into keys, values and queries, layer by layer, and does not know where the past is kept. It hands
-all three to an `Attend` and gets back what the queries found. The `Attend` decides what a cache is:
+A model turns tokens into keys, values and queries, layer by layer. It does not know where earlier KV is stored. It
+passes all three to an `Attend` and gets back the attention of the queries. The `Attend` decides the kind of cache:
 
     the whole past again, every time       no cache
     one growing tensor per request         a contiguous cache
     blocks anywhere in one large pool      a paged cache
 
-The same model runs on all of them, and must say the same.
+The same model runs on all of them, and must generate the same tokens.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from mini_kv.core.kv_cache_interface import KVCacheSpec
 
 
 class Attend(Protocol):
-    """Attention over one layer's past: keep the new keys and values, return what the queries see."""
+    """Attention of one layer: stores the new keys and values, and returns the queries' attention."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Return `[num_tokens, num_heads, head_size]`: what each query makes of all that it may see.
+        """Return `[num_tokens, num_heads, head_size]`: each query's attention over all tokens that it may see.
 
         Args:
-            layer: which one, counted from 0. Layers that share keys and values call by the same number, with the same
-                keys and values: to keep these again changes nothing.
+            layer: number of the layer, from 0. Layers that share keys and values use the same number, with the same
+                keys and values. Storing these again changes nothing.
             query: `[num_tokens, num_heads, head_size]`, rotated: the step's new tokens, one request after the other.
             key: `[num_tokens, num_kv_heads, head_size]`, rotated.
             value: the same shape.
@@ -37,7 +37,7 @@ class Attend(Protocol):
 
 
 class CausalLM(Protocol):
-    """A language model whose keys and values are kept outside of it, by an `Attend`."""
+    """A language model that leaves its keys and values to an `Attend`."""
 
     @property
     def vocab_size(self) -> int:
@@ -45,7 +45,7 @@ class CausalLM(Protocol):
 
     @property
     def max_position_embeddings(self) -> int:
-        """Tokens of the longest text that it has learned to read, prompt and answer."""
+        """Tokens of the longest text that it was trained for, prompt and answer."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -53,11 +53,11 @@ class CausalLM(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """The device on which the model computes and its KV lies."""
+        """The device of the model and its KV."""
 
     @property
     def settings(self) -> str:
-        """All that decides what the model computes, beside weights and dtype: architecture, sizes, constants."""
+        """All properties that decide the model's results, besides weights and dtype: architecture, sizes, constants."""
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights with their names. Source: `torch.nn.Module`."""
@@ -66,11 +66,11 @@ class CausalLM(Protocol):
         """Return the shape of each layer's KV by the layer's name, in order. Source: vLLM `GPUModelRunner`."""
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
-        """Return the logits of the token after each of those, `[len(logits_indices), vocab_size]`.
+        """Return the logits for the token after each row of `logits_indices`, `[len(logits_indices), vocab_size]`.
 
         Args:
             token_ids: `[num_tokens]`, int64: new tokens of any number of requests, one request after the other.
             positions: `[num_tokens]`, int64: each token's place in its own request.
             attend: called once per layer, in order.
-            logits_indices: `[n]`, int64: rows whose next token is needed; in a long prompt, only the last.
+            logits_indices: `[n]`, int64: rows with a next token to compute. In a long prompt it is only the last row.
         """

@@ -1,10 +1,10 @@
-"""The memory that blocks lie in, and each layer's view of it.
+"""The memory of the blocks, and each layer's view of it.
 
     16 or 32 bits     | keys of a block ............ | values of a block .......... |
     int8              | keys .......... | scales .. | values ........ | scales .. |      a scale per token and head
     fp8               | keys .......... | values ........ |                              no scales of its own
 
-A block is one stretch of bytes in each form, so copying a block, or sending it elsewhere, takes its scales along.
+A block is one contiguous range of bytes in each form. So a copy of a block includes its scales.
 """
 
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ def allocate_kv_cache_tensors(
 ) -> tuple[list[Tensor], list[tuple[PagedKVCache | StateCache, int]]]:
     """Return the KV memory, and for each layer of the model its view of it and its group.
 
-    There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`; in 8 bits they are
-    bytes, and so is their dtype. The first layers of all groups look at the first tensor, each in its own shape; a
-    block belongs to one group at a time, so none ever sees another's numbers. The pages of a tensor are as large as
-    those of its layers, which are equal: the planner has made them so.
+    There are as many tensors as the largest group has layers, `[num_blocks, elements of a page]`. In 8 bits their dtype
+    is bytes. The first layers of all groups use the first tensor, each in its own shape. A block belongs to one group
+    at a time, so no layer reads another group's numbers. The pages of a tensor are as large as those of its layers,
+    which the planner has made equal.
 
-    Raises `ConfigError` for a layer that keeps something other than keys and values, or one square state per head.
+    Raises `ConfigError` for a layer that does not keep keys and values, or one square state per head.
     """
     groups = kv_cache_config.kv_cache_groups
     specs = {name: group.spec_of(name) for group in groups for name in group.layer_names}
@@ -53,7 +53,7 @@ def allocate_kv_cache_tensors(
 
 
 def _view(tensor: Tensor, name: str, spec: object, dtype: torch.dtype) -> PagedKVCache | StateCache:
-    """Return one layer's view of a tensor; bytes of padding are in none."""
+    """Return one layer's view of a tensor, without padding."""
     if isinstance(spec, MambaSpec) and len(spec.shapes) == 1 and len(spec.shapes[0]) == 3:
         states = tensor[:, : spec.real_page_size_bytes // tensor.dtype.itemsize].view(dtype)
         return StateCache(states.unflatten(1, spec.shapes[0]), spec.block_size)

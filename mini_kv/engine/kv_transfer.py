@@ -1,7 +1,7 @@
 """The worker's half of the connector: moves blocks between KV memory and tiers, as the scheduler's half has planned.
 
-A block's bytes are its rows in the tensors that its group uses, one after the other, as they lie there: what comes back
-is bit for bit what left. Source: vLLM `KVConnectorBase_V1`, worker side: `start_load_kv`, `wait_for_save`.
+A block's bytes are its rows in the tensors of its group, one after the other and unchanged. So a reloaded block is
+equal bit for bit. Source: vLLM `KVConnectorBase_V1`, worker side: `start_load_kv`, `wait_for_save`.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ class KVTransfer:
     """Reads and writes whole blocks of the KV memory."""
 
     def __init__(self, tensors: Sequence[Tensor], kv_cache_config: KVCacheConfig, tiers: TieredCache) -> None:
-        """Take the runner's tensors, `[num_blocks, elements of a page]`, and the tiers that bytes go to."""
+        """Take the runner's tensors, `[num_blocks, elements of a page]`, and the tiers."""
         self.tiers = tiers
         self._tensors = [
             [
@@ -38,17 +38,17 @@ class KVTransfer:
         return [sum(tensor[0].nbytes for tensor in tensors) for tensors in self._tensors]
 
     def rescue(self, metadata: KVConnectorMetadata) -> None:
-        """Send the blocks that are about to be reused to the tiers: first of all, before anything is written."""
+        """Store the blocks that are about to be reused in the tiers. Call it before anything is written."""
         self._send(metadata.stores, self.tiers.store)
 
     def fill(self, metadata: KVConnectorMetadata) -> int:
-        """Write the tiers' bytes to the blocks that were promised to hold them and return how many bytes."""
+        """Write the tiers' bytes to the blocks that were promised to hold them. Return the number of bytes."""
         for key, block_id, payload in metadata.loads:
             self._write(_group_of(key), block_id, payload)
         return sum(len(payload) for _, _, payload in metadata.loads)
 
     def after_the_step(self, metadata: KVConnectorMetadata) -> None:
-        """Send copies of what the step has computed to whom it is shared with."""
+        """Send copies of the blocks that the step has computed to the server."""
         self._send(metadata.saves, self.tiers.share)
 
     def _send(self, blocks: Sequence[tuple[bytes, int]], receive: Callable[[bytes, bytes], None]) -> None:

@@ -1,16 +1,16 @@
 """Multi-head latent attention: a layer that keeps one short vector per token instead of keys and values of each head.
 
-    a token's hidden state  ->  latent c, rotated part r      what is kept: [c | r], once, whatever the number of heads
+    a token's hidden state  ->  latent c, rotated part r      kept: [c | r], once for any number of heads
     key of head h               [U_h c | r]                    U_h and V_h are matrices of the layer
     value of head h             V_h c
 
-Keys and values are never made of what is kept. A matrix between two vectors can be applied to either of them:
+Keys and values are never computed. A matrix between two vectors can be applied to either of them:
 
     score     (U_h c) . q  +  r . q_r   =   c . (U_h^T q)  +  r . q_r   =   [c | r] . [U_h^T q | q_r]
     result    sum of p V_h c            =   V_h (sum of p c)
 
-So each head asks with a longer query, all read the same vector, as key and as value, and what they found is multiplied
-with `V_h` once. To the cache it is attention with one KV head whose key is also its value: `MLAAttentionSpec`.
+So each head has a longer query. All heads read the same vector, as key and as value. Their result is multiplied
+with `V_h` once. For the cache it is attention with one KV head, and its key is also its value: `MLAAttentionSpec`.
 
 Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2 and appendix C; vLLM `MLACommonImpl`, the path of decoding.
 """
@@ -28,23 +28,23 @@ from mini_kv.engine.interface import Attend
 
 @dataclass(slots=True)
 class Latents:
-    """Overhears what a layer of transformers would keep. Stands where its own cache would, and keeps nothing.
+    """Replaces the cache of a layer of transformers: it records the new latent vectors and keeps no others.
 
-    A layer shows its latent vectors to a cache before it makes keys and values of them, and attention right after.
+    A layer passes its latent vectors to its cache, then makes keys and values of them, then computes attention.
     """
 
     layer: int = -1
-    """The layer that was last."""
+    """The last layer."""
     kept: Tensor | None = None
-    """`[num_tokens, 1, latent and rotated part]`: what it keeps of each new token."""
+    """`[num_tokens, 1, latent and rotated part]`: the layer's vector of each new token."""
 
     def update(self, latent: Tensor, rotated: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        """Note both and give them back. Source: transformers `Cache.update`.
+        """Record both and return them. Source: transformers `Cache.update`.
 
         Args:
             latent: `[1, 1, num_tokens, kv_lora_rank]`.
             rotated: `[1, 1, num_tokens, qk_rope_head_dim]`.
-            layer: which one, counted from 0.
+            layer: its number, from 0.
         """
         self.layer, self.kept = layer, torch.cat((latent, rotated), dim=-1)[0].transpose(0, 1)
         return latent, rotated
@@ -53,14 +53,14 @@ class Latents:
 def attend_to_latents(
     module: Any, query: Tensor, latents: Latents, attend: Attend, options: AttentionOptions
 ) -> Tensor:
-    """Return `[num_tokens, num_heads, v_head_dim]`: what each query makes of the vectors that were kept.
+    """Return `[num_tokens, num_heads, v_head_dim]`: each query's attention over the kept vectors.
 
     Args:
         module: the layer's attention, as transformers has it for DeepSeek.
         query: `[num_tokens, num_heads, qk_nope_head_dim + qk_rope_head_dim]`, the last part rotated.
-        latents: has overheard this layer.
+        latents: has recorded this layer's vectors.
         attend: the step's.
-        options: its scale is the layer's own; it does not follow from the size of what is kept.
+        options: with the layer's own scale, which does not follow from the size of the kept vectors.
 
     Raises `ConfigError` for a layer that has shown no latent vectors, or has other matrices.
     """

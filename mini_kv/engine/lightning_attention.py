@@ -1,7 +1,7 @@
-"""The linear layers of a MiniMax, computed by transformers but for their past.
+"""The linear layers of a MiniMax, computed by transformers, with states kept by the engine.
 
-transformers runs such a layer over one text at a time, with the state in a cache of its own. A step brings new tokens
-of several requests in one row. So the layer's `forward` is replaced by one that does the same around the `Attend`.
+transformers runs such a layer over one text at a time, with the state in a cache of its own. A step has new tokens
+of several requests in one row. So the layer's `forward` is replaced by one that does the same with the `Attend`.
 """
 
 from functools import partial

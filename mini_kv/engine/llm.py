@@ -1,9 +1,9 @@
-"""A model's folder, and what it says: the whole engine in two lines.
+"""The whole engine in two lines: load a model's folder and generate texts.
 
     from mini_kv import LLM
     print(LLM("path/to/checkpoint").generate("A block is free when")[0].outputs[0].text)
 
-Source: vLLM 0.33 `LLM` (entrypoints/llm.py). What vLLM has and we do not, `mini_kv.engine.config.NOT_HERE` names.
+Source: vLLM 0.33 `LLM` (entrypoints/llm.py). `mini_kv.engine.config.NOT_HERE` lists the options that we do not have.
 """
 
 import importlib.util
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from mini_kv.engine.interface import CausalLM
 
 Message = Mapping[str, Any]
-"""One turn of a conversation: `{"role": "user", "content": "..."}`, and whatever else the template reads."""
+"""One turn of a conversation: `{"role": "user", "content": "..."}`, and other fields of the template."""
 Prompts = Prompt | Mapping[str, Any] | Sequence[Prompt | Mapping[str, Any]]
 """One prompt or several: a text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
 
 MOST_MEMORY = 4 << 30
-"""Bytes of KV memory that are taken unasked, at most: the default of vLLM on a CPU (`VLLM_CPU_KVCACHE_SPACE`)."""
+"""The most bytes of KV memory by default: the default of vLLM on a CPU (`VLLM_CPU_KVCACHE_SPACE`)."""
 
 
 class LLM:
-    """A model, its tokenizer and an engine; prompts in, texts out. Source: vLLM `LLM` (entrypoints/llm.py)."""
+    """A model, its tokenizer and an engine: turns prompts into texts. Source: vLLM `LLM` (entrypoints/llm.py)."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class LLM:
         """Load a checkpoint and allocate its pool.
 
         Args:
-            model: a folder on this machine, nothing is downloaded; `None`: the small model that comes along.
-            dtype: to compute in, `"float32"` for instance; `"auto"`: the checkpoint's own. In `"bfloat16"`, in which
-                most are published, a model may say other words than by way of transformers: the chapter *from prompt
-                to text* says why.
-            device: where model and blocks lie.
+            model: a folder on this machine. Nothing is downloaded. `None`: the small model of the package.
+            dtype: to compute in, `"float32"` for instance. `"auto"`: the checkpoint's own. In `"bfloat16"`, the form
+                of most published models, the text may differ from the text of transformers: the chapter *from prompt
+                to text* explains the reason.
+            device: of model and blocks.
             untested: whether to run an architecture that no test has compared with transformers.
-            parts: what `LLMEngine` is to be made of in place of its own, `make_manager` for instance.
-            engine_args: sizes and limits by vLLM's names; see `EngineConfig.from_engine_args`. Where none says how
-                large the pool is, it holds one text of the model's full length, 64 MiB at least, 4 GiB at most.
+            parts: parts of `LLMEngine` that replace its own, `make_manager` for instance.
+            engine_args: sizes and limits by vLLM's names. See `EngineConfig.from_engine_args`. If none gives the size
+                of the pool, it holds one text of the model's full length: at least 64 MiB, at most 4 GiB.
 
         Raises:
             CheckpointError: the folder cannot work; names the file.
@@ -83,20 +83,20 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Finish writing to the tiers and let go of disk and server; without tiers, do nothing.
+        """Finish writing to the tiers and release disk and server. Without tiers, do nothing.
 
-        Happens by itself when the object is gone or the process ends.
+        Happens automatically when the object is deleted or the process ends.
         """
         if isinstance(self.llm_engine, TieredEngine):
             self._close()
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of the longest text, prompt and answer: what the model has learned to read, or less if so asked."""
+        """Tokens of the longest text, prompt and answer: the model's limit, or the configured one if it is smaller."""
         return self.llm_engine.config.scheduler.max_model_len
 
     def get_tokenizer(self) -> "TextTokenizer | None":
-        """Return the tokenizer, or `None` if the checkpoint has none, and then prompts are token ids."""
+        """Return the tokenizer, or `None` if the checkpoint has none. Then prompts are token ids."""
         return self.llm_engine.tokenizer
 
     def generate(
@@ -111,12 +111,12 @@ class LLM:
 
         Args:
             prompts: one or several.
-            sampling_params: for all prompts, or one each; `None`: as `SamplingParams` has them.
-            n: samples of each.
-            cache_salt: of all of them; only requests with the same salt share blocks.
+            sampling_params: one for all prompts, or one per prompt. `None`: the defaults of `SamplingParams`.
+            n: samples of each prompt.
+            cache_salt: of all prompts. Only requests with the same salt share blocks.
 
-        Raises `PromptError` for a prompt that the model cannot read, `ConfigError` for parameters that cannot work;
-        then none has run.
+        Raises `PromptError` for a prompt that the model cannot read, and `ConfigError` for parameters that cannot work.
+        In both cases no prompt has run.
         """
         plain = [_plain(prompt) for prompt in _as_list(prompts)]
         return self.llm_engine.generate(plain, self._params(sampling_params), n=n, cache_salt=cache_salt)
@@ -136,14 +136,14 @@ class LLM:
         Args:
             messages: one conversation, a list of messages, or a list of conversations.
             sampling_params: as in `generate`.
-            chat_template: in place of the tokenizer's own; in Jinja, whose sandbox it runs in.
+            chat_template: replaces the tokenizer's own template. It runs in Jinja's sandbox.
             add_generation_prompt: whether the text ends where the assistant's turn begins.
             n: as in `generate`.
-            cache_salt: likewise.
+            cache_salt: as in `generate`.
 
         Raises:
-            ConfigError: the tokenizer has no template, and none is given; or jinja2 is not installed.
-            PromptError: the messages are no conversation, or the template refuses them.
+            ConfigError: the tokenizer has no template and none is given, or jinja2 is not installed.
+            PromptError: the messages are not a conversation, or the template refuses them.
         """
         conversations: Any = [messages] if _is_conversation(messages) else messages
         prompts = chat_prompts(self.llm_engine.tokenizer, conversations, chat_template, add_generation_prompt)
@@ -173,7 +173,7 @@ def chat_prompts(
     chat_template: str | None = None,
     add_generation_prompt: bool = True,
 ) -> list[tuple[str, list[int]]]:
-    """Return each conversation as the text that the model reads, and as its tokens; for the rest see `LLM.chat`."""
+    """Return each conversation as the model's input text, and as its tokens. For the arguments see `LLM.chat`."""
     if not isinstance(tokenizer, HuggingFaceTokenizer):
         raise ConfigError("this model has learned no chat: its tokenizer has no chat template")
     texts = [tokenizer.apply_chat_template(each, chat_template, add_generation_prompt) for each in conversations]
@@ -183,7 +183,7 @@ def chat_prompts(
 def load(
     folder: Path | None, *, dtype: str = "auto", device: str = "cpu", untested: bool = False
 ) -> "tuple[CausalLM, TextTokenizer | None]":
-    """Return model and tokenizer: ours, or any that transformers reads, if it is there.
+    """Return model and tokenizer: ours, or any that transformers reads, if it is installed.
 
     Arguments and errors are those of `LLM`. Our own small model computes in float32 unless told otherwise.
     """

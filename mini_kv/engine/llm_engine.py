@@ -5,11 +5,11 @@ One step, from top to bottom:
     schedule            which requests run, with how many tokens, on which blocks
     execute_model       one forward for all of them; logits for those that need a new token
     sample              a token from each row of logits
-    update_from_output  the requests take their tokens; those that are done give back their blocks
+    update_from_output  the requests get their tokens; finished requests free their blocks
     detokenize          text that may be shown
-    propose             if asked for: guesses, which the next step checks (see `drafts`)
+    propose             optional: drafts, which the next step checks (see `drafts`)
 
-If something goes wrong on the way, the requests of that step are aborted, and the others go on as if it had not been:
+After an error in a step the requests of that step are aborted. The other requests are unaffected:
 see `LLMEngine.step`.
 
 Several samples of one prompt share all of it: the prompt is computed once, its last logits are sampled several times,
@@ -55,7 +55,7 @@ from mini_kv.engine.threads import is_small, one_thread
 
 
 class LLMEngine:
-    """Takes prompts in at any time; each step brings the running ones on, by a token once their prompt is computed."""
+    """Accepts prompts at any time. Each step computes all running ones: part of the prompt, then token by token."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class LLMEngine:
         make_runner: Callable[..., ModelRunner] = ModelRunner,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
-        """Allocate the pool, and begin with no requests.
+        """Allocate the pool, and start without requests.
 
         Args:
             model: an object with the methods of `CausalLM`.
             tokenizer: without one, prompts are token ids, and outputs have no text.
             config: sizes. Of `max_model_len` and the model's own `max_position_embeddings` the smaller one counts.
-            make_groups: makes the groups of layers; for a learner's own.
-            make_manager: makes the cache manager; for observers.
-            make_runner: makes the runner; likewise.
-            make_scheduler: makes the scheduler; likewise.
+            make_groups: makes the groups of layers, for a learner's own function.
+            make_manager: makes the cache manager, for observers.
+            make_runner: makes the runner, for observers.
+            make_scheduler: makes the scheduler, for observers.
 
         Raises `ConfigError` for sizes that cannot work.
         """
@@ -115,13 +115,13 @@ class LLMEngine:
                 "speculative_config: a layer keeps states, and wrong drafts cannot be taken back out of them"
             )
         self.proposer = NgramProposer(speculative) if speculative is not None else None
-        """Who guesses tokens. `None`: no one, and a step brings a request one token."""
+        """Proposes drafts. `None`: no drafts, so a step computes one new token per request."""
         self.stats = EngineStats()
         self.stat_logger = StatLogger(self.scheduler, self.stats)
         self._samples: dict[str, SampleState] = {}
-        """Unfinished samples by their id in the scheduler. A request that has none in here is unknown."""
+        """Unfinished samples by their id in the scheduler. A request without a sample here is unknown."""
         self._in_step: set[str] | None = None
-        """Ids of the requests in the step under way; `None` between steps."""
+        """Ids of the requests in the step under way. `None` between steps."""
         self._num_requests = 0
         self._has_small_model = is_small(model)
 
@@ -137,18 +137,18 @@ class LLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> None:
-        """Put a request in the waiting line.
+        """Add a request to the waiting queue.
 
         Args:
             request_id: an id that no unfinished request has.
             prompt: text, or token ids.
-            params: how its tokens are chosen.
-            n: how many samples of it.
-            priority: smaller is served first, if the scheduler's policy looks at it.
+            params: the rules for choosing its tokens.
+            n: number of samples.
+            priority: the smallest is served first, if the scheduler's policy uses priorities.
             cache_salt: only requests with the same salt share blocks.
 
-        Raises `PromptError`, `RepeatedRequestError`, or `ConfigError` for a request that could never finish or whose
-        salt is wrong; nothing is added then, nor after any other exception.
+        Raises `PromptError`, `RepeatedRequestError`, or `ConfigError` for a request that could never finish or has a
+        wrong salt. After these and any other exceptions no request is added.
         """
         params = params or SamplingParams()
         if n > 1 and self.kv_cache_manager.coordinator.has_states:
@@ -179,7 +179,7 @@ class LLMEngine:
             raise
 
     def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
-        """Return the tokens that end a text: those that were asked for, and the model's own."""
+        """Return the tokens that end a text: those of the request, and the model's own."""
         eos = self.tokenizer.eos_token_id if self.tokenizer is not None and not params.ignore_eos else None
         return frozenset(params.stop_token_ids if eos is None else [*params.stop_token_ids, eos])
 
@@ -189,7 +189,7 @@ class LLMEngine:
         return frozenset([*getattr(self.model, "eos_token_ids", ()), *([] if eos is None else [eos])])
 
     def _enter(self, name: str, request: RequestState, token_ids: list[int], max_tokens: int) -> None:
-        """Put one sample in the scheduler's waiting line."""
+        """Add one sample to the scheduler's waiting queue."""
         self.scheduler.add_request(
             self.kv_cache_manager.new_request(name, token_ids, cache_salt=request.cache_salt),
             max_tokens=max_tokens,
@@ -198,11 +198,11 @@ class LLMEngine:
         )
 
     def abort(self, request_id: str) -> None:
-        """End a request, all samples of it, between two steps. An unknown id is ignored: it may just have ended."""
+        """End a request with all its samples, between two steps. An unknown id is ignored: it may just have ended."""
         self._abort([request_id])
 
     def _abort(self, request_ids: Collection[str]) -> None:
-        """End those of the requests that are not done. If this is interrupted, all of them end, or none."""
+        """End the unfinished ones of these requests. If this is interrupted, all of them end, or none."""
         samples = self._samples.items()
         self._samples = {name: sample for name, sample in samples if sample.request.request_id not in request_ids}
         try:
@@ -212,7 +212,7 @@ class LLMEngine:
             raise
 
     def _finish_unknown(self) -> None:
-        """Abort the scheduler's requests that the engine does not have: forgotten here, or only half added."""
+        """Abort the scheduler's requests that the engine does not have: removed here, or only half added."""
         self.scheduler.finish_requests([name for name in self.scheduler.requests if name not in self._samples])
 
     @property
@@ -223,12 +223,12 @@ class LLMEngine:
     # One step.
 
     def step(self) -> list[DeltaOutput]:
-        """Bring every running request one step further and return what is new, in the order of the batch.
+        """Run one step and return the new outputs, in the order of the batch.
 
-        Any exception, Ctrl-C too, is raised, and the engine can be used on. If it was raised while the step was
+        Any exception, Ctrl-C too, is raised, and the engine can still be used. If it was raised while the step was
         planned, no request is aborted, and all are computed again: see `Scheduler.recover`. If it was raised later,
-        by the model, a tokenizer or anywhere else, the requests of this step are aborted. The others have the same
-        outputs as without.
+        by the model, a tokenizer or any other part, the requests of this step are aborted. The outputs of the other
+        requests are unchanged.
         """
         if self._in_step is not None or not self.scheduler.requests.keys() <= self._samples.keys():
             self._give_up()  # a call was interrupted, and then its clean-up, too
@@ -249,7 +249,7 @@ class LLMEngine:
             raise
 
     def _give_up(self) -> None:
-        """Take back a step that failed, and abort its requests; if interrupted, the next `step` does it again."""
+        """Undo a failed step, and abort its requests. If this is interrupted, the next `step` does it again."""
         self.scheduler.abandon_step()
         self._abort(self._in_step or ())
         self._in_step = None
@@ -281,7 +281,7 @@ class LLMEngine:
         return deltas
 
     def _propose(self) -> None:
-        """Propose tokens for the requests that have computed all but their last one; the next step checks them."""
+        """Propose tokens for the requests with all tokens but the last computed. The next step checks them."""
         if self.proposer is None:
             return
         for request in self.scheduler.running:
@@ -290,7 +290,7 @@ class LLMEngine:
                 self.scheduler.update_draft_token_ids(request.request_id, drafts)
 
     def _execute(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
-        """Run the model on the step; in debug mode, on memory that is poisoned wherever no request may read."""
+        """Run the model on the step. In debug mode, first poison all memory that no request may read."""
         if self._poison is None:
             return self.model_runner.execute_model(output)
         self._poison.spread(output)
@@ -318,9 +318,9 @@ class LLMEngine:
         return list(chosen.values())
 
     def _begin_sample(self, sample: SampleState, token_id: int) -> str | None:
-        """Let a further sample go on from the prompt with its own first token and return the reason if it ends there.
+        """Start a further sample after the prompt with its own first token. Return the reason if it ends there.
 
-        On the first sample's blocks, if that one still runs and there is room beside it; else it waits its turn.
+        It shares the first sample's blocks, if that one still runs and there is room. Otherwise it waits in the queue.
         """
         request = sample.request
         token_ids = [*request.prompt_token_ids, token_id]
@@ -375,18 +375,18 @@ class LLMEngine:
         n: int = 1,
         cache_salt: str | None = None,
     ) -> Generator[DeltaOutput, None, None]:
-        """Yield outputs as they come. The request of the first prompt is called "0", if it is the engine's first.
+        """Yield outputs step by step. The request of the first prompt has the id "0", if it is the engine's first.
 
-        A caller that stops listening aborts what is left.
+        If the caller stops iterating, the unfinished requests are aborted.
 
         Args:
             prompts: texts or lists of token ids.
-            params: for all prompts, or one each.
-            n: samples of each.
-            cache_salt: of all of them; see `add_request`.
+            params: one for all prompts, or one per prompt.
+            n: samples of each prompt.
+            cache_salt: of all prompts. See `add_request`.
 
-        Raises what `add_request` raises, before anything has run; then no prompt is added. And `ConfigError` if
-        requests that were added by hand are not done: their outputs would be lost here.
+        Raises the errors of `add_request` before anything has run. In that case no prompt is added. Raises
+        `ConfigError` if requests of earlier `add_request` calls are unfinished: their outputs would be lost here.
         """
         return self._run(self._add_all(prompts, params, n, cache_salt))
 

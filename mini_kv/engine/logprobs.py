@@ -1,9 +1,9 @@
-"""How likely a token was: log probabilities of the chosen token, and of the likeliest ones beside it.
+"""Log probabilities of the chosen token, and of the most likely tokens.
 
     "A block is"     " free" -0.6 rank 1     " held" -1.2 rank 2          chosen: " old" -4.1 rank 17
 
-They are of the logits as the model gave them: before temperature, before what is forbidden, before any tail is cut off.
-So they say what the model thought, and not how it was drawn from.
+They are of the model's own logits: before temperature, forbidden tokens and the cut of the tail.
+So they describe the model, not the sampling.
 
 Source: vLLM 0.33, `Sampler.gather_logprobs` (v1/sample/sampler.py) in the mode `raw_logprobs`, its default, and
 `append_logprobs_for_next_position` (logprobs.py). Here they are computed in float64, there in float32.
@@ -25,13 +25,13 @@ class Logprob:
     logprob: float
     """Natural logarithm of its probability: 0.0 is certain."""
     rank: int
-    """1: the likeliest. Of the chosen one, if it is not among those asked for: how many are at least as likely."""
+    """1 is the most likely token. If the chosen token is not listed: the number of tokens at least as likely."""
     decoded_token: str | None
-    """What it spells, U+FFFD where that is part of a character, or `None` without a tokenizer."""
+    """Its text, with U+FFFD for a part of a character, or `None` without a tokenizer."""
 
 
 LogprobsOnePosition = dict[int, Logprob]
-"""By token id: the chosen token first, then the likeliest, best first. If it is one of these, it stands there once."""
+"""By token id: the chosen token first, then the most likely ones, best first. Each token is listed once."""
 
 
 def gather_logprobs(
@@ -41,7 +41,7 @@ def gather_logprobs(
 
     Args:
         logits: `[n, vocab_size]`, as the model gave them.
-        nums: how many of the likeliest each row asks for; -1: all; `None`: no log probabilities at all.
+        nums: number of most likely tokens per row. -1: all. `None`: no log probabilities at all.
         token_ids: the chosen token of each row.
         tokenizer: spells them.
     """

@@ -1,9 +1,9 @@
-"""A small Llama: the same layers, under the same names, as the checkpoints that people serve.
+"""A small Llama: the same layers, with the same names, as in published checkpoints.
 
     token -> embedding -> [ norm -> attention -> + -> norm -> feed-forward -> + ] x layers -> norm -> logits
 
-Every arrow but one treats each token by itself. Only attention looks at other tokens, and of those only at their keys
-and values: that is why a cache of these is all that a model needs of its past.
+Every arrow but one treats each token by itself. Only attention reads other tokens, and of these only keys
+and values. So a cache of these is all that a model needs of earlier tokens.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class ModelConfig:
     sliding_window: int | None = None
     """Tokens that a windowed layer sees, its own included."""
     window_layers: tuple[int, ...] = ()
-    """Layers with that window; the others see everything."""
+    """Layers with that window. The others see all tokens."""
 
     def __post_init__(self) -> None:
         at_least_one = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads")
@@ -52,7 +52,7 @@ class ModelConfig:
             raise ConfigError(f"layers {list(self.window_layers)} have a window, but sliding_window says no size")
 
     def window_of(self, layer: int) -> int | None:
-        """Return how many tokens one layer sees. `None`: all."""
+        """Return the number of tokens that one layer sees. `None`: all."""
         return self.sliding_window if layer in self.window_layers else None
 
 
@@ -63,7 +63,7 @@ class TinyLlama(nn.Module):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make the model with random weights; `load_state_dict` brings others."""
+        """Make the model with random weights. `load_state_dict` replaces them."""
         super().__init__()
         self.config = config
         self.model = _Decoder(config)
@@ -90,7 +90,7 @@ class TinyLlama(nn.Module):
 
     @property
     def settings(self) -> str:
-        """All that decides what the model computes, beside weights and dtype."""
+        """All properties that decide the model's results, besides weights and dtype."""
         return f"TinyLlama {self.config}"
 
     def get_kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
@@ -106,7 +106,7 @@ class TinyLlama(nn.Module):
         return specs
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend, logits_indices: Tensor) -> Tensor:
-        """Return `[len(logits_indices), vocab_size]`: what comes next after those tokens."""
+        """Return the logits for the token after each of those rows, `[len(logits_indices), vocab_size]`."""
         hidden = self.model(token_ids, positions, attend)
         return nn.functional.linear(hidden[logits_indices], self.model.embed_tokens.weight)
 
@@ -131,7 +131,7 @@ class _Decoder(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention, then the feed-forward network; each adds to the stream what it has to say."""
+    """Attention, then the feed-forward network. Each adds its result to its input."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class _Layer(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Queries, keys and values of the new tokens; where the old ones are is `attend`'s business."""
+    """Queries, keys and values of the new tokens. `attend` keeps those of earlier tokens."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class RMSNorm(nn.Module):
     """Scale each token's vector to length one, on average over its elements, then by learned weights."""
 
     def __init__(self, size: int, eps: float) -> None:
-        """Begin with weights of one."""
+        """Start with weights of one."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
@@ -215,7 +215,7 @@ def _rotary_angles(positions: Tensor, head_dim: int, theta: float, dtype: torch.
 
 @cache
 def _rotary_speeds(head_dim: int, theta: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return by how much each pair turns from one position to the next."""
+    """Return the angle by which each pair turns from one position to the next."""
     with torch.inference_mode(False):  # else training could not use what inference made
         pairs = torch.arange(0, head_dim, 2, dtype=dtype, device=device) / head_dim
         return theta**-pairs
@@ -226,6 +226,6 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
         first * cos - second * sin        second * cos + first * sin        the minus is in `sin`
 
-    Turned this way, the product of a query and a key depends on how far apart they stand, not on where.
+    So the product of a query and a key depends on the distance of their positions only.
     """
     return heads * cos + heads.roll(heads.shape[-1] // 2, dims=-1) * sin

@@ -1,4 +1,4 @@
-"""The worker: from what the scheduler planned to the logits of the requests that need a next token.
+"""The worker: turns the scheduler's plan into the logits of the requests that need a next token.
 
 One step of three requests, from top to bottom:
 
@@ -9,9 +9,9 @@ One step of three requests, from top to bottom:
     model.forward         all nine at once; in each layer `PagedAttend` writes nine keys and looks back through blocks
     logits                                              of b17                of c4: what comes next in B and in C
 
-What the scheduler sends is ids and numbers; what a request's tokens and blocks were before, the runner remembers.
+The scheduler sends ids and numbers. The runner keeps each request's earlier tokens and blocks.
 
-Source: vLLM `GPUModelRunner` (v1/worker/gpu_model_runner.py), of which this is the skeleton.
+Source: vLLM `GPUModelRunner` (v1/worker/gpu_model_runner.py), in a much smaller form.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ class PagedAttend:
         self.backend = backend
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """See `Attend`. All writes come first: a request may read a block that another one fills in this very step."""
+        """See `Attend`. All writes come first: a request may read a block that another one computes in this step."""
         kv_cache, group = self.layers[layer]
         metadata = self.metadata[group]
         if isinstance(kv_cache, StateCache):
@@ -55,7 +55,7 @@ class PagedAttend:
 
 @dataclass(slots=True)
 class CachedRequestState:
-    """What the runner remembers of a request. Source: vLLM `CachedRequestState` (v1/worker/gpu_input_batch.py)."""
+    """The runner's data of a request. Source: vLLM `CachedRequestState` (v1/worker/gpu_input_batch.py)."""
 
     token_ids: list[int]
     """Prompt and output so far."""
@@ -77,18 +77,18 @@ class Batch:
     seq_lens: list[int] = field(default_factory=list)
     """Tokens of each request up to its last new one, computed ones included."""
     logits_request_ids: list[str] = field(default_factory=list)
-    """Per row of logits its request: once for each whose known tokens end in this step, and once more per draft."""
+    """The request of each row of logits: one row per request with all known tokens computed, one more per draft."""
     logits_indices: list[int] = field(default_factory=list)
-    """Per row of logits the index in `token_ids`: of the request's last known token, then of its drafts."""
+    """The index in `token_ids` of each row of logits: the request's last known token, then its drafts."""
 
 
 WrapAttend = Callable[[Attend, Batch], Attend]
-"""Puts something between the model and its past; for observers."""
+"""Wraps the `Attend` of a step, for observers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerParts:
-    """The parts a runner is built from: the engine's own, or others that are called with the same arguments."""
+    """The parts of a runner: the engine's own, or others with the same arguments."""
 
     make_block_table: Callable[[int, int, int], BlockTable] = BlockTable
     compute_slot_mapping: SlotMapping = compute_slot_mapping
@@ -115,14 +115,14 @@ class ModelRunner:
         """Allocate the memory and empty tables.
 
         Args:
-            model: whatever keeps to `CausalLM`.
-            kv_cache_config: blocks and groups; the layers' names are the model's.
-            max_num_seqs: requests that run at once, at most.
+            model: an object with the methods of `CausalLM`.
+            kv_cache_config: blocks and groups, with the model's names of layers.
+            max_num_seqs: the most requests that run at once.
             max_model_len: tokens of the longest of them.
-            backend: who computes attention; see `paged_attention`.
-            parts: block tables, slots, attention and copies; `None`: the engine's own.
+            backend: the implementation of attention. See `paged_attention`.
+            parts: block tables, slots, attention and copies. `None`: the engine's own.
             wrap_attend: called once per step, with the step's attention.
-            on_logits: an observer of `execute_model`: called with what it is about to return.
+            on_logits: an observer of `execute_model`. It is called with the result before the return.
         """
         self.model = model
         self.backend = backend
@@ -144,8 +144,8 @@ class ModelRunner:
     def execute_model(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
         """Compute one step and return logits, `[n, vocab_size]`, and the request of each row: see `Batch`.
 
-        Changes the KV memory, the tables, and what is remembered of the requests. The caller chooses the tokens and
-        tells them to `append_token_ids`.
+        Changes the KV memory, the tables, and the data of the requests. The caller chooses the tokens and passes them
+        to `append_token_ids`.
         """
         self._update_states(output)
         self.parts.copy_blocks(self.kv_cache_tensors, output.kv_cache_block_copies)
@@ -160,16 +160,16 @@ class ModelRunner:
         return batch.logits_request_ids, logits
 
     def append_token_ids(self, sampled_token_ids: Mapping[str, Sequence[int]]) -> None:
-        """Note which tokens were chosen for each request that needed one; with drafts it may be several."""
+        """Record the chosen tokens of each request that needed one. With drafts it may be several."""
         for request_id, token_ids in sampled_token_ids.items():
             self.requests[request_id].token_ids += token_ids
 
     # What is remembered.
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        """Forget the requests that are gone, add the new ones, and follow the tables of the others.
+        """Remove finished and preempted requests, add the new ones, and update the tables of the others.
 
-        The same may be told twice: a step that failed is planned again, and lists these requests again.
+        The same update may come twice: a failed step is planned again, and lists these requests again.
         """
         new_req_ids = [new.request_id for new in output.scheduled_new_reqs]
         for request_id in (*output.finished_req_ids, *output.preempted_req_ids, *new_req_ids):
@@ -191,7 +191,7 @@ class ModelRunner:
                     table.append_row(block_ids, state.row)
 
     def _free_rows(self) -> list[int]:
-        """Return the rows that no request has, the first one last. Counted anew each time, so that none gets lost."""
+        """Return the rows that no request has, the first one last. Computed each time, so that none is lost."""
         taken = {state.row for state in self.requests.values()}
         return [row for row in reversed(range(self.max_num_seqs)) if row not in taken]
 
@@ -244,10 +244,10 @@ class ModelRunner:
 
 
 def _first_targets(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Return where the parent's half-filled block goes, by the block's old id.
+    """Return the target of the copy of the parent's half-filled block, by the block's old id.
 
-    A copy says from where to where, not for whom. Forked requests are introduced with their whole tables, so the only
-    one whose remembered row is out of date is their parent; and it stands before them in the batch, so its copy is the
+    A copy has a source and a target but no request. Forked requests are sent with their whole tables, so only their
+    parent's row has to be updated. The parent is before them in the batch, so its copy is the
     first of that block.
     """
     targets: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""From the token that was chosen to what the user is told: text, and why it ended.
+"""From the chosen tokens to the client's output: text, and the finish reason.
 
 Source: vLLM `OutputProcessor` (v1/engine/output_processor.py) and outputs.py.
 """
@@ -21,9 +21,9 @@ class DeltaOutput:
     """Index of the sample among the request's samples."""
     new_token_ids: list[int]
     new_text: str
-    """Text that may be shown from now on; "" while a character, or what may be a stop string, is not whole yet."""
+    """New text that may be shown. "" while a character, or a possible stop string, is incomplete."""
     finish_reason: str | None = None
-    """`"stop"`, `"length"`, or `None` while it goes on."""
+    """`"stop"`, `"length"`, or `None` while the sample is unfinished."""
     logprobs: LogprobsOnePosition | None = None
     """Of the new token, if the request asked for them."""
     num_cached_tokens: int | None = None
@@ -40,14 +40,14 @@ class CompletionOutput:
     text: str = ""
     """Its text, without the stop string or end token that ended it."""
     finish_reason: str | None = None
-    """`"stop"`: a token or a text that ends it. `"length"`: no more tokens were asked for, or none fit."""
+    """`"stop"`: a stop token or a stop string. `"length"`: no more tokens were requested, or none fit."""
     logprobs: list[LogprobsOnePosition] | None = None
     """Of each of `token_ids`, or `None` if the request did not ask for them."""
     cumulative_logprob: float | None = None
-    """The sum of the chosen tokens' log probabilities: the logarithm of how likely the whole text was."""
+    """The sum of the chosen tokens' log probabilities: the logarithm of the whole text's probability."""
 
     def take(self, delta: DeltaOutput) -> None:
-        """Add what is new."""
+        """Add the new tokens and text."""
         self.token_ids += delta.new_token_ids
         self.text += delta.new_text
         self.finish_reason = delta.finish_reason
@@ -65,13 +65,13 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int | None = None
-    """Tokens of the prompt that were found in the cache. `None`: the engine does not tell (`multi_tenant`)."""
+    """Tokens of the prompt that were found in the cache. `None`: the engine keeps it secret (`multi_tenant`)."""
     prompt: str | None = None
     """The prompt as text, or `None` if it came as token ids."""
 
     @property
     def finished(self) -> bool:
-        """Whether every sample has come to its end."""
+        """Whether every sample has ended."""
         return all(completion.finish_reason is not None for completion in self.outputs)
 
 
@@ -87,23 +87,23 @@ class RequestState:
     priority: int
     cache_salt: str | None
     num_cached_tokens: int | None = None
-    """Tokens of the prompt that were found in the cache when it was first admitted. `None`: not yet, or not to tell."""
+    """Tokens of the prompt that were found in the cache at the first admission. `None`: not yet, or secret."""
     prompt: str | None = None
     all_stop_token_ids: frozenset[int] = frozenset()
-    """Those in `stop_token_ids`, and what ends the model's texts even if this request goes on after it."""
+    """The tokens in `stop_token_ids`, and the model's end tokens even if this request continues after them."""
 
 
 @dataclass(slots=True)
 class SampleState:
-    """One text on its way. The first sample of a request carries the others until the prompt is computed."""
+    """One unfinished text. The first sample of a request holds the others until the prompt is computed."""
 
     request: RequestState
     index: int
     detokenizer: IncrementalDetokenizer | None
     num_tokens: int = 0
-    """Tokens that were chosen for it."""
+    """Number of tokens that were chosen for it."""
     num_shown: int = 0
-    """Characters that were shown."""
+    """Number of characters that were shown."""
     waiting_samples: list["SampleState"] = field(default_factory=list)
 
     @property
@@ -112,22 +112,22 @@ class SampleState:
         return sample_name(self.request.request_id, self.index)
 
     def draw(self, ahead: int = 0) -> float:
-        """Return the number that decides its next token, or that of a place further ahead."""
+        """Return the random number for its next token, or for a later place."""
         if self.request.params.temperature == 0:
             return 0.0
         return draw(self.request.seed, self.index, self.num_tokens + ahead)
 
     def forbidden_token_ids(self, ahead: int = 0) -> frozenset[int]:
-        """Return the tokens that must not come there: those that end a text, before it has its `min_tokens`."""
+        """Return the forbidden tokens at this place: those that end a text, before it has its `min_tokens`."""
         is_early = self.num_tokens + ahead < self.request.params.min_tokens
         return self.request.all_stop_token_ids if is_early else frozenset()
 
     def take(
         self, token_id: int, finish_reason: str | None, logprobs: LogprobsOnePosition | None = None
     ) -> DeltaOutput:
-        """Take in a token, and the scheduler's word on whether it is the last; return what may be told.
+        """Add a token, with the scheduler's finish reason. Return the new output.
 
-        A token that ends the text is no part of it. A stop string may end what the scheduler would let go on.
+        A token that ends the text is not part of it. A stop string may end a text that the scheduler would continue.
         """
         self.num_tokens += 1
         new_text = ""
@@ -147,13 +147,13 @@ class SampleState:
 def places_of(
     request_ids: Sequence[str], samples: Mapping[str, SampleState]
 ) -> tuple[list[tuple[SampleState, int]], list[int]]:
-    """Return the places that tokens are to be chosen for, each with the row of its logits; samples that wait, begin.
+    """Return the places that need a token, each with its row of logits. Samples that wait for the prompt start here.
 
         request_ids    B         B          C          B has a draft; C's prompt is computed, two samples begin
         places         B, 0      B, 1       C, 0   C/1, 0
         rows           0         1          2      2
 
-    A place is a sample, and how far ahead of its next token.
+    A place is a sample and the distance from its next token.
     """
     places: list[tuple[SampleState, int]] = []
     rows: list[int] = []
@@ -169,7 +169,7 @@ def places_of(
 
 @dataclass(slots=True)
 class Chosen:
-    """What one step chose for one sample: a token, and where drafts were right, one more for each."""
+    """The chosen tokens of one sample in one step: one token, and one more per right draft."""
 
     sample: SampleState
     token_ids: list[int] = field(default_factory=list)
@@ -178,11 +178,11 @@ class Chosen:
     finish_reason: str | None = None
 
     def keep(self, num_tokens: int) -> None:
-        """Forget all but the first tokens."""
+        """Remove all but the first tokens."""
         del self.token_ids[num_tokens:], self.logprobs[num_tokens:]
 
     def deltas(self) -> list[DeltaOutput]:
-        """Let the sample take the tokens, one after the other, up to the one that ends its text."""
+        """Add the tokens to the sample, one after the other, up to the one that ends its text."""
         deltas: list[DeltaOutput] = []
         for place, (token_id, logprobs) in enumerate(zip(self.token_ids, self.logprobs, strict=True), start=1):
             reason = self.finish_reason if place == len(self.token_ids) else None
@@ -193,12 +193,12 @@ class Chosen:
 
 
 def sample_name(request_id: str, index: int) -> str:
-    """Return a sample's request id in scheduler and runner; the first sample has the request's own."""
+    """Return a sample's request id in scheduler and runner. The first sample has the request's own id."""
     return f"{request_id}/{index}" if index else request_id
 
 
 def collect(requests: Sequence[RequestState], n: int, deltas: Iterable[DeltaOutput]) -> list[RequestOutput]:
-    """Return the outputs of requests with n samples each, from all that came of them."""
+    """Return the outputs of requests with n samples each, collected from all their steps."""
     completions = {request.request_id: [CompletionOutput(index) for index in range(n)] for request in requests}
     for delta in deltas:
         completions[delta.request_id][delta.index].take(delta)

@@ -1,8 +1,8 @@
 """Debug mode: memory that no request may read is filled with NaN, so that a wrong read is an error.
 
-A block that was given back still holds the numbers of its last owner. A request that reads it by mistake gets
-something that looks like an answer, and the text is wrong only a little, only sometimes. So before each step all memory
-that no request may read is filled with NaN, which spreads through everything that it touches:
+A freed block still contains the numbers of its last request. A request that reads it by mistake gets
+plausible numbers, and the text is slightly wrong, and only sometimes. So before each step all memory
+that no request may read is filled with NaN. Every result that uses a NaN is NaN:
 
     block     held, written     held, just handed out     free, with a key     free, no key     the null block
     filled    no                yes                       no: it can be hit    yes              yes
@@ -22,7 +22,7 @@ from mini_kv.engine.model_runner import Batch, ModelRunner
 
 
 class PoisonedKVError(KVCacheError):
-    """A request read memory that holds no KV of its own, or its model computes something that is no number."""
+    """A request read memory without KV of its own, or its model computes NaN or infinity."""
 
     def __init__(self, request_id: str, where: str) -> None:
         super().__init__(f"request {request_id!r} got NaN or infinity {where}: it read what is no KV")
@@ -30,21 +30,21 @@ class PoisonedKVError(KVCacheError):
 
 
 class KVPoison:
-    """Fills memory that no request may read with NaN, before each step; costs O(pool) per step."""
+    """Fills memory that no request may read with NaN, before each step. Costs O(pool) per step."""
 
     def __init__(self, block_pool: BlockPool, runner: ModelRunner) -> None:
         self.block_pool = block_pool
         self.runner = runner
 
     def spread(self, output: SchedulerOutput) -> None:
-        """Fill the blocks that are free and have no key, those that this step hands out, and the null block."""
+        """Fill the free blocks without a key, the blocks that this step allocates, and the null block."""
         unreadable = [block.block_id for block in self.block_pool.blocks if block.ref_cnt == 0 and not block.block_hash]
         block_ids = [self.block_pool.null_block.block_id, *unreadable, *self._handed_out(output)]
         for tensor in self.runner.kv_cache_tensors:  # 255 in all bytes is NaN, too: in fp8, and in the scales of int8
             tensor[block_ids] = torch.nan if tensor.is_floating_point() else 255
 
     def _handed_out(self, output: SchedulerOutput) -> list[int]:
-        """Return the blocks that this step's tokens are the first to be written to."""
+        """Return the blocks that are new in this step: its tokens are the first in them."""
         block_ids = [i for new in output.scheduled_cached_reqs.new_block_ids if new for ids in new for i in ids]
         for request in output.scheduled_new_reqs:
             for table, ids in zip(self.runner.block_tables, request.block_ids, strict=True):
@@ -54,7 +54,7 @@ class KVPoison:
 
 
 class FiniteAttend:
-    """Passes on what another `Attend` returns, unless something in it is no number."""
+    """Returns the result of another `Attend`, and raises if it has NaN or infinity."""
 
     def __init__(self, attend: Attend, batch: Batch) -> None:
         self.attend = attend
@@ -78,13 +78,13 @@ class FiniteAttend:
 
 
 def check_logits(request_ids: list[str], logits: Tensor) -> None:
-    """Raise `PoisonedKVError` for the first request whose logits are not all numbers."""
+    """Raise `PoisonedKVError` for the first request with NaN or infinity in its logits."""
     row = _first_bad_row(logits)
     if row is not None:
         raise PoisonedKVError(request_ids[row], "in its logits")
 
 
 def _first_bad_row(x: Tensor) -> int | None:
-    """Return the first row, of `[rows, n]`, in which something is NaN or infinite. `None`: there is none."""
+    """Return the first row, of `[rows, n]`, with a value that is NaN or infinite. `None`: there is none."""
     bad = (~x.isfinite().all(dim=1)).nonzero()
     return int(bad[0]) if len(bad) else None

@@ -1,4 +1,4 @@
-"""Prompts as they come in: checked, and made token ids. Each problem is told of the prompt that has it."""
+"""Checks prompts and makes token ids of them. Each error names the prompt that has it."""
 
 from collections.abc import Sequence
 

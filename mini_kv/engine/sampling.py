@@ -5,8 +5,8 @@ One number between 0 and 1 is drawn. The token is the one whose interval contain
     likeliest first     0          the          .52    a   .70  his .81 ...  1
     drawn: 0.64                                  ^ a
 
-Temperature makes the stretches more alike or less; min-p, top-k and top-p cut off the tail. The number is made of the
-seed, the sample and the place in the text, and of nothing else: not of who else is in the batch, not of preemptions.
+Temperature makes the intervals more or less equal. Min-p, top-k and top-p cut off the tail. The number depends only on
+the seed, the sample and the place in the text. It does not depend on the batch or on preemptions.
 
 Source: vLLM 0.33, `SamplingParams` (sampling_params.py), `Sampler.forward` and `Sampler.sample` (v1/sample/sampler.py),
 whose order this is: forbidden tokens, temperature, min-p, top-k, top-p.
@@ -25,23 +25,23 @@ from mini_kv.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a request's tokens are chosen, and when it ends. Names are those of vLLM `SamplingParams`."""
+    """Rules for choosing a request's tokens and for its end. Names are those of vLLM `SamplingParams`."""
 
     max_tokens: int = 16
-    """Output tokens after which it ends, with reason "length"."""
+    """Number of output tokens after which it ends, with reason "length"."""
     temperature: float = 1.0
     """Divisor of the logits. 0: always the most likely token."""
     top_k: int = 0
-    """Sample from the k most likely tokens; 0 disables."""
+    """Sample from the k most likely tokens. 0 disables the limit."""
     top_p: float = 1.0
-    """Sample from the most likely tokens that together have this probability; 1.0 disables."""
+    """Sample from the most likely tokens that together have this probability. 1.0 disables the limit."""
     min_p: float = 0.0
     """Sample from the tokens that have at least this share of the likeliest one's probability, after temperature; 0.0
     disables. Source: vLLM `MinPLogitsProcessor`."""
     seed: int | None = None
     """Seed of the draws: the same seed gives the same text. `None`: the engine gives each request its own."""
     stop: tuple[str, ...] = ()
-    """Texts that end it, with reason "stop"; they are not part of what it said."""
+    """Texts that end it, with reason "stop". They are not part of the output."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end it, with reason "stop"."""
     ignore_eos: bool = False
@@ -77,7 +77,7 @@ class SamplingParams:
 
 
 def draw(seed: object, index: int, position: int) -> float:
-    """Return the number of a sample's token, `0 <= number < 1`; the same arguments, the same number.
+    """Return the random number of a sample's token, `0 <= number < 1`. Equal arguments give equal numbers.
 
     >>> draw(7, 0, 3) == draw(7, 0, 3) != draw(7, 1, 3)
     True
@@ -94,10 +94,10 @@ def sample_tokens(
     """Return a token for each row.
 
     Args:
-        logits: `[n, vocab_size]`; they stay as they are.
+        logits: `[n, vocab_size]`. They are not changed.
         params: the parameters of each row.
-        draws: a number per row, as `draw` makes it; rows of temperature 0 do not need it.
-        forbidden: token ids per row that must not be chosen; empty: none in any row.
+        draws: a number per row, from `draw`. Rows with temperature 0 do not use it.
+        forbidden: token ids per row that must not be chosen. Empty: none in any row.
     """
     if any(forbidden):
         logits = _without(logits, forbidden)

@@ -1,4 +1,4 @@
-"""A model cut over several cards: each keeps some heads, and the keys and values of these alone.
+"""A model split over several cards: each card has some heads, and only their keys and values.
 
     python -m mini_kv.engine.tensor_parallel --size 2 "A block is free when"
 
@@ -6,13 +6,13 @@
     queries                         0..7            0..3 | 4..7         0 1 | 2 3 | 4 5 | 6 7
     keys and values                 0 1             0    | 1            0   | 0   | 1   | 1    heads have run out
 
-A block of the pool has the same number on every card and holds, on each, that card's heads of the same tokens: so one
+A block of the pool has the same id on every card. On each card it has that card's heads of the same tokens. So one
 table, one plan and one hash are enough for all. With more cards than KV heads, each head is kept more than once, and
-more cards buy no more room. After attention and after the feed-forward network the cards add up their partial
+further cards add no capacity. After attention and after the feed-forward network the cards add up their partial
 results.
 
-Here each card is a process on a CPU, and each plans for itself: all see the same requests, so all plan the same. vLLM
-plans once and sends the plan to its workers. It also cuts embedding and logits, which are whole here.
+Here each card is a process on a CPU, and each plans for itself: all have the same requests, so all plans are equal.
+vLLM plans once and sends the plan to its workers. It also splits embedding and logits, which are whole here.
 
 Source: Megatron-LM (Shoeybi et al., 2019, arxiv.org/abs/1909.08053); vLLM `ModelConfig.get_num_kv_heads`,
 `QKVParallelLinear`, `RowParallelLinear`.
@@ -38,12 +38,12 @@ from mini_kv.engine.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
-    """What one card did: the answers, which all of them know, and how large a block is there."""
+    """The result of one card: the answers, which are equal on all cards, and the size of its blocks."""
 
     token_ids: list[list[int]]
     """Of each answer."""
     num_kv_heads: int
-    """KV heads that this card keeps, per layer."""
+    """Number of KV heads per layer on this card."""
     bytes_per_block: int
 
 
@@ -63,7 +63,7 @@ def heads_of(num_heads: int, num_kv_heads: int, rank: int, size: int) -> tuple[r
 
 
 class AddedUp(nn.Module):
-    """A projection whose input is cut: each card multiplies its part, and the results are added up over all cards."""
+    """A projection with a split input: each card multiplies its part, and the results are added up over all cards."""
 
     def __init__(self, part: nn.Module) -> None:
         """Take this card's columns."""
@@ -80,7 +80,7 @@ class AddedUp(nn.Module):
 def cut(model: TinyLlama, rank: int, size: int) -> TinyLlama:
     """Return one card's part of the model: its heads and its share of the feed-forward network.
 
-    Raises `ConfigError` as `heads_of`, and if the feed-forward network cannot be dealt out.
+    Raises `ConfigError` as `heads_of`, and if the feed-forward network cannot be split evenly.
     """
     whole = model.config
     if whole.intermediate_size % size:
@@ -126,10 +126,10 @@ def generate(
     config: EngineConfig | None = None,
     folder: Path | None = None,
 ) -> list[CardReport]:
-    """Let `size` processes answer the prompts together, and return what each card did. Takes seconds to start.
+    """Answer the prompts with `size` processes together, and return the result of each card. Takes seconds to start.
 
-    `folder`: a checkpoint of ours; the small model if none is given. It is read in float64, so that sums added up in
-    another order make no other words. Raises what `cut` raises, before anything is started.
+    `folder`: a checkpoint of ours, by default the small model. It is read in float64, so that another order of
+    additions gives the same text. Raises the errors of `cut`, before any process is started.
     """
     source = folder or tiny_folder()
     model, _ = load_model(source)

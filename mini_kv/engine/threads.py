@@ -23,7 +23,7 @@ lose little by it: they take 1.9 times as long at 26 million weights, 1.3 times 
 
 
 def is_small(model: CausalLM) -> bool:
-    """Return whether a model computes on the CPU and runs better on one thread."""
+    """Return whether a model computes on the CPU and is faster on one thread."""
     return model.device.type == "cpu" and sum(weights.numel() for _, weights in model.named_parameters()) <= SMALL_MODEL
 
 
@@ -31,7 +31,7 @@ def is_small(model: CausalLM) -> bool:
 def one_thread(wanted: bool = True) -> Iterator[None]:
     """Let torch use one thread inside, if `wanted`, and as many as before afterwards. Costs a microsecond.
 
-    The number belongs to the process: what other Python threads compute with torch meanwhile may run on one, too.
+    The setting is per process: other Python threads may also compute on one torch thread meanwhile.
     """
     before = torch.get_num_threads()
     if not wanted or before == 1:

@@ -22,9 +22,9 @@ from mini_kv.tiers.tiered_scheduler import TieredScheduler
 
 
 def open_engine(model: CausalLM, tokenizer: TextTokenizer | None, config: EngineConfig, **parts: Any) -> LLMEngine:
-    """Return the engine that the config asks for; with `kv_tiers` a `TieredEngine`, whose tiers are opened here.
+    """Return the engine of this config. With `kv_tiers` open the tiers and return a `TieredEngine`.
 
-    `parts` go to `LLMEngine`. Raises `ConfigError` for parts beside tiers, which have parts of their own.
+    `parts` go to `LLMEngine`. Raises `ConfigError` for parts together with tiers, which have parts of their own.
     """
     tiers = config.kv_tiers
     if tiers is None:
@@ -41,14 +41,14 @@ def open_engine(model: CausalLM, tokenizer: TextTokenizer | None, config: Engine
 
 
 class TieredEngine(LLMEngine):
-    """`LLMEngine` over tiers: the same words, fewer tokens computed. Use it in a `with`, or call `close`.
+    """`LLMEngine` over tiers: the same text, with fewer computed tokens. Use it in a `with`, or call `close`.
 
-    `kv_cache_manager.reset_prefix_cache()` empties memory and disk, too. Copies on a server stay there for the other
-    engines, and this one does not find them any more. `tiers.memory`, `tiers.disk` can be cleared one by one.
+    `kv_cache_manager.reset_prefix_cache()` empties memory and disk, too. Copies on a server stay for the other
+    engines. This engine does not find them any more. `tiers.memory` and `tiers.disk` can be cleared one by one.
     """
 
     connector: TieringConnector
-    """The scheduler's half of what moves blocks; its `counts` say how many came up."""
+    """The scheduler's half of the connector. Its `counts` include the number of promoted blocks."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class TieredEngine(LLMEngine):
         seconds_to_wait: float = 0.05,
         cost: LearnedCost | None = None,
     ) -> None:
-        """Build the engine above `tiers`, which it closes at its end.
+        """Build the engine above `tiers`. `close` closes them.
 
         Args:
             model: as in `LLMEngine`.
             tokenizer: the same.
             config: the same.
-            tiers: what blocks go down to.
-            seconds_to_wait: how long a request waits for what is on its way.
-            cost: learns what steps and copies cost, and decides whether a hit is reloaded or computed; after a
-                preemption, too. `None`: it is always reloaded, so that what happens does not depend on a clock.
+            tiers: the tiers below the pool.
+            seconds_to_wait: the longest time that a request waits for its blocks.
+            cost: learns the cost of steps and copies, and decides whether a hit is reloaded or computed, also after a
+                preemption. `None`: it is always reloaded, so that the result does not depend on a clock.
 
-        Raises what `LLMEngine` raises, and `ConfigError` if memory or disk is too small for one block.
+        Raises the errors of `LLMEngine`, and `ConfigError` if memory or disk is too small for one block.
         """
         self.tiers, self.cost = tiers, cost
 
@@ -100,11 +100,11 @@ class TieredEngine(LLMEngine):
         self.close()
 
     def close(self) -> None:
-        """Finish writing, and let go of disk and server. What the pool holds is lost, what lies in tiers is not."""
+        """Finish writing, and release disk and server. Blocks in the pool are lost, blocks in tiers are not."""
         self.tiers.close()
 
     def _execute(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
-        """As in `LLMEngine`; before it, blocks that are about to be reused leave, and promised ones are filled."""
+        """Store the blocks that are about to be reused, load the promised ones, then execute as in `LLMEngine`."""
         metadata = output.kv_connector_metadata
         assert isinstance(metadata, KVConnectorMetadata)
         self.kv_transfer.rescue(metadata)

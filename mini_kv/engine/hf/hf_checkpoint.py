@@ -5,9 +5,9 @@
     generation_config.json          may be missing: which tokens end a text
     tokenizer.json, ...             may be missing: then prompts are token ids
 
-What does not fit is refused by name, before anything is allocated for it. transformers itself fills a missing tensor
-with random numbers, ignores one that it does not know, and prints a report about both. A model that was loaded like
-that writes noise, and the reader does not learn why.
+A tensor that does not fit is refused by name, before memory is allocated for it. transformers itself fills a missing
+tensor with random numbers, ignores an unknown one, and prints a report about both. A model that was loaded like
+that generates noise, and its user does not know why.
 """
 
 import importlib.util
@@ -50,19 +50,19 @@ def load_huggingface(
     device: str | torch.device = "cpu",
     untested: bool = False,
 ) -> tuple[HuggingFaceModel, HuggingFaceTokenizer | None]:
-    """Return the model and the tokenizer of a checkpoint; no tokenizer if the folder has none.
+    """Return the model and the tokenizer of a checkpoint. The tokenizer is `None` if the folder has none.
 
-    Reads safetensors only, since a pickled checkpoint may run any code, and runs no code that lies in the folder.
+    Reads safetensors only, because a pickled checkpoint may run any code. Runs no code from the folder.
 
     Args:
-        folder: where the checkpoint lies on this machine.
-        dtype: of weights, keys and values; `None`: the checkpoint's own.
-        device: where the weights go.
+        folder: the checkpoint's folder on this machine.
+        dtype: of weights, keys and values. `None`: the checkpoint's own.
+        device: of the weights.
         untested: whether an architecture that the tests do not cover may be tried; see `HuggingFaceModel`.
 
     Raises:
-        CheckpointError: the folder, its config, its weights or its tokenizer cannot work; names the file, and in it the
-            setting or the tensors.
+        CheckpointError: the folder, its config, its weights or its tokenizer cannot work. The message names the file,
+            and in it the setting or the tensors.
         ConfigError: transformers is not installed.
     """
     if importlib.util.find_spec("transformers") is None:
