@@ -1,4 +1,4 @@
-"""The data path: from a block table to slots, from slots to attention. Needs torch; triton is used if installed.
+"""The data path: from a block table to slots, from slots to attention. Needs torch. Uses triton if it is installed.
 
     kv_cache = allocate_kv_cache(num_blocks, block_size, num_kv_heads, head_size)          once per layer (*)
     metadata = build_metadata(query_lens, seq_lens, block_tables, block_size)              once per step
@@ -15,7 +15,7 @@ of torch), `merge` (two parts of one attention put together), `linear` (layers t
 
 (*) In the engine, layers of several groups share tensors, which its model runner allocates.
 
-Nothing here knows requests, hashes or reference counts: block ids come in, and never go back.
+Nothing here uses requests, hashes or reference counts. Block ids are inputs only.
 """
 
 from mini_kv.core.errors import HOW_TO_GET_TORCH

@@ -25,7 +25,7 @@ from mini_kv.attention.quantized import write_kv_torch
 from mini_kv.core.errors import ConfigError
 
 PACKAGES = {"triton": "triton", "flashinfer": "flashinfer", "flash_attn": "flash_attn"}
-"""What a backend needs beside torch."""
+"""The package that a backend needs besides torch."""
 MODULES = {
     "reference": "reference",
     "plain": "plain",
@@ -37,7 +37,7 @@ MODULES = {
 
 
 class Backend(Protocol):
-    """What the module of a backend defines."""
+    """The functions of a backend's module."""
 
     def obstacle(self, query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
         """Return why the backend cannot do the call, in words, or `None` if it can."""
@@ -50,7 +50,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A backend and why it was chosen."""
+    """A backend and the reason for its choice."""
 
     name: str
     reason: str
@@ -67,25 +67,25 @@ def paged_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return each query's attention over the keys and values that it sees, and its log-sum-exp.
 
-    Reads the visible tokens' slots; what lies in other blocks, or behind the end of a half-filled one, changes nothing.
+    Reads only the visible tokens' slots. Other blocks, and slots after a request's last token, have no effect.
 
     Args:
-        query: `[num_tokens, num_heads, head_size]`, the requests' new tokens packed one after the other. A head of the
-            queries reads the head of the keys with its number divided by how many share one: 0 1 2 3 read 0 0 1 1.
-        kv_cache: holds all keys and values of the batch, the new ones included (`write_kv` first). In the query's
+        query: `[num_tokens, num_heads, head_size]`, the requests' new tokens packed one after the other. Query head h
+            reads KV head `h // group`, where `group` query heads share one KV head: 0 1 2 3 read 0 0 1 1.
+        kv_cache: all keys and values of the batch, the new ones included (`write_kv` first). In the query's
             dtype, or int8 or fp8.
-        metadata: whose queries these are.
-        options: the kind of attention; `None` is causal and full.
-        backend: which implementation. "auto" takes what `choose_backend` says.
-        out: written and returned, if given. Rows behind the last request's tokens, as in a padded batch, are left as
-            they are; those of the log-sum-exp then mean nothing.
+        metadata: the requests of these queries.
+        options: the kind of attention. `None` is causal and full.
+        backend: the implementation. "auto" is the result of `choose_backend`.
+        out: written and returned, if given. Rows after the last request's tokens, as in a padded batch, are
+            unchanged. The log-sum-exp of these rows is undefined.
 
     Returns:
         `[num_tokens, num_heads, head_size]` in the query's dtype, and `[num_tokens, num_heads]` in float32, natural
         logarithm.
 
     Raises:
-        ConfigError: shapes, dtypes or devices that cannot work, or a backend that cannot do this; nothing has run.
+        ConfigError: shapes, dtypes or devices that cannot work, or a backend that cannot do this. Nothing has run then.
     """
     options = options or AttentionOptions()
     check_attention(query, kv_cache, metadata, options, out)
@@ -100,17 +100,17 @@ def paged_attention(
 def write_kv(
     key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor, *, backend: str = "auto"
 ) -> None:
-    """Write each token's key and value to its slot, in whatever form the cache keeps them; slot -1 is not written.
+    """Write each token's key and value to its slot, in the cache's own form. A token with slot -1 is not written.
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.
-        value: the same shape; the key once more for a cache of one plane, which keeps it once.
+        value: the same shape. For a cache of one plane pass the key again, which is written once.
         kv_cache: written in place, scales included.
         slot_mapping: `[num_tokens]`, int64.
-        backend: "triton" is one kernel; every other name writes with torch; "auto" is triton on CUDA.
+        backend: "triton" is one kernel. Every other name writes with torch. "auto" is triton on CUDA.
 
     Raises:
-        ConfigError: shapes that cannot work; nothing has been written.
+        ConfigError: shapes that cannot work. Nothing has been written then.
     """
     check_write(key, value, kv_cache, slot_mapping)
     if backend == "auto":

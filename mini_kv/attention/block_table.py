@@ -1,4 +1,4 @@
-"""Block tables as a tensor, and the way from a token's position to its slot."""
+"""Block tables as a tensor, and the slots of tokens."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ class BlockTable:
     """A row of block ids per request, in memory that is allocated once.
 
         row 0    7  3  9  .  .        the third block of request 0 is physical block 9
-        row 1    4  .  .  .  .        what stands behind a request's last block means nothing
+        row 1    4  .  .  .  .        entries after a request's last block are not used
 
     Source: vLLM `BlockTable` (v1/worker/block_table.py).
     """
@@ -36,7 +36,7 @@ class BlockTable:
         self.num_blocks_per_row = [0] * max_num_reqs
 
     def add_row(self, block_ids: Sequence[int], row: int) -> None:
-        """Start the row anew with these blocks."""
+        """Replace the row's blocks by these."""
         self._check_room(row, len(block_ids))
         self.num_blocks_per_row[row] = 0
         self.append_row(block_ids, row)
@@ -51,7 +51,7 @@ class BlockTable:
             self.num_blocks_per_row[row] = start + len(block_ids)
 
     def move_row(self, source: int, target: int) -> None:
-        """Copy a row over another, as when a batch closes the gap that a finished request leaves."""
+        """Copy a row over another, for example to fill the row of a finished request."""
         num_blocks = self.num_blocks_per_row[source]
         self.block_table[target, :num_blocks] = self.block_table[source, :num_blocks]
         self.num_blocks_per_row[target] = num_blocks
@@ -63,7 +63,7 @@ class BlockTable:
 
 
 def compute_slot_mapping(query_start_loc: Tensor, positions: Tensor, block_table: Tensor, block_size: int) -> Tensor:
-    """Return the slot of each token: where in the cache its key and value lie.
+    """Return the slot of each token: the place of its key and value in the cache.
 
         slot = block_table[request, position // block_size] * block_size + position % block_size
 

@@ -27,7 +27,7 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
 def attend(
     query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
 ) -> Tensor:
-    """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp."""
+    """Write each query's attention over the keys and values that it sees to `out`. Return the log-sum-exp."""
     from flash_attn import flash_attn_varlen_func
 
     num_tokens = int(metadata.query_start_loc[-1])

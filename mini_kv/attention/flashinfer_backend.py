@@ -1,7 +1,7 @@
 """Attention over blocks with FlashInfer's kernels, where the package is installed.
 
-A thin adapter, for comparison: it plans at every call, which looks at values and so waits for the GPU. A model that
-used FlashInfer for good would plan once per step and run in every layer.
+This thin adapter is for comparison: it plans at every call. Planning reads values and so waits for the GPU. A real
+integration of FlashInfer would plan once per step and run in every layer.
 
 Source: FlashInfer 0.6, `BatchPrefillWithPagedKVCacheWrapper`, which does decode, too; its log-sum-exp is to base 2.
 """
@@ -35,7 +35,7 @@ def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -
 
 
 def plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions) -> Any:
-    """Return FlashInfer's wrapper, planned for this batch: `run(query, kv_data)` does it, for any layer."""
+    """Return FlashInfer's wrapper, planned for this batch. Its `run(query, kv_data)` computes any layer."""
     import flashinfer
 
     layout = "NHD" if kv_cache.data.is_contiguous() else "HND"
@@ -77,7 +77,7 @@ def page_lists(metadata: AttentionMetadata, block_size: int) -> tuple[Tensor, Te
 def attend(
     query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
 ) -> Tensor:
-    """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp."""
+    """Write each query's attention over the keys and values that it sees to `out`. Return the log-sum-exp."""
     num_tokens = int(metadata.query_start_loc[-1])
     lse = query.new_full(query.shape[:2], -torch.inf, dtype=torch.float32)
     data = kv_cache.data if kv_cache.data.is_contiguous() else kv_cache.data.transpose(2, 3)

@@ -1,7 +1,7 @@
-"""Where keys and values lie, and how they get there.
+"""The memory of keys and values, and the functions that write, gather and copy them.
 
-The cache of a layer is logically `[num_blocks, 2, block_size, num_kv_heads, head_size]`: one block is one stretch of
-memory, keys first, then values, so that moving a block is one copy.
+The cache of a layer is logically `[num_blocks, 2, block_size, num_kv_heads, head_size]`. One block is one contiguous
+range of memory, keys first, then values. So moving a block is one copy.
 
     block 0                                    block 1
     | K: token 0, 1, 2, 3 | V: token 0, 1, 2, 3 | K: ...          a token's row is num_kv_heads * head_size numbers
@@ -17,7 +17,7 @@ from torch import Tensor
 from mini_kv.core.errors import ConfigError
 
 Layout = Literal["NHD", "HND"]
-"""Which of tokens (N) and heads (H) is outermost within a block in memory; the logical shape is the same for both."""
+"""Order of tokens (N) and heads (H) within a block in memory, outermost first. The logical shape is always the same."""
 
 _CACHE_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
 
@@ -29,7 +29,7 @@ class PagedKVCache:
     data: Tensor
     """`[num_blocks, num_planes, block_size, num_kv_heads, head_size]`, logically.
 
-    Two planes are keys and values; of one, the same numbers are both (multi-head latent attention).
+    Two planes are keys and values. One plane is both (multi-head latent attention).
     """
     scales: Tensor | None = None
     """`[num_blocks, num_planes, block_size, num_kv_heads]`, float32: one per token and head, if `data` is int8."""
@@ -43,7 +43,7 @@ class PagedKVCache:
 
     @property
     def num_planes(self) -> int:
-        """2 for keys and values, 1 if the same numbers are both."""
+        """2 for keys and values, 1 if one plane is both."""
         return self.data.shape[1]
 
     @property
@@ -73,7 +73,7 @@ class PagedKVCache:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the numbers lie there in 8 bits and mean something only with a scale."""
+        """Whether the numbers have 8 bits and need a scale."""
         return self.data.dtype in (torch.int8, torch.float8_e4m3fn)
 
 
@@ -113,7 +113,7 @@ def allocate_kv_cache(
 
 
 def reshape_and_cache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Write each token's key and value to its slot; a token whose slot is -1 is not written.
+    """Write each token's key and value to its slot. A token with slot -1 is not written.
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.
@@ -137,24 +137,24 @@ def gather_kv(cache: Tensor, block_ids: Tensor, num_tokens: int) -> Tensor:
 
     Args:
         cache: `[num_blocks, block_size, num_kv_heads, head_size]`: the keys, or the values.
-        block_ids: the request's row of the block table; what stands behind its last block is not looked at.
-        num_tokens: how many tokens it has.
+        block_ids: the request's row of the block table. Entries after its last block are not read.
+        num_tokens: its number of tokens.
     """
     num_blocks = -(-num_tokens // cache.shape[1])
     return cache[block_ids[:num_blocks].to(torch.int64)].flatten(0, 1)[:num_tokens]
 
 
 def copy_blocks(tensors: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> None:
-    """Copy whole blocks in every tensor: what copy-on-write asks for before a step.
+    """Copy whole blocks in every tensor, for copy-on-write before a step.
 
     All sources are read before any target is written, so a block may be both.
 
     Args:
-        tensors: the memory of all layers, each tensor once, scales included; blocks are their first dimension.
+        tensors: the memory of all layers, each tensor once, scales included. Blocks are their first dimension.
         pairs: block ids as (source, target): `SchedulerOutput.kv_cache_block_copies`. No target may occur twice.
 
     Raises:
-        ConfigError: an id is no block of the cache, or a target occurs twice; nothing has been copied then.
+        ConfigError: an id is not a block of the cache, or a target occurs twice. Nothing has been copied then.
     """
     if not pairs:
         return

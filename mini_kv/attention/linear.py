@@ -1,10 +1,10 @@
 """Linear attention: a layer that keeps one running state per request in place of keys and values.
 
-    state after token t     S[t] = decay * S[t - 1] + k[t] v[t]         one square matrix per head, whatever t is
-    what query t finds      q[t] S[t]
+    state after token t     S[t] = decay * S[t - 1] + k[t] v[t]         one square matrix per head, for any t
+    result of query t       q[t] S[t]
 
 Without a softmax, a sum over all keys can be kept in place of the keys: `(q k1) v1 + (q k2) v2` is `q (k1 v1 + k2 v2)`.
-The price is that no token can be taken out of the sum again.
+The disadvantage: no token can be removed from the sum again.
 
 Source: MiniMax-01 (arXiv:2501.08313), section 2.2; vLLM `MiniMaxText01LinearAttention`.
 """
@@ -19,7 +19,7 @@ from mini_kv.attention.metadata import AttentionMetadata
 
 @dataclass(frozen=True, slots=True)
 class StateCache:
-    """One layer's states in blocks: each holds the state after the last token that was written to it."""
+    """One layer's states in blocks: each block has the state after the last token that was written to it."""
 
     data: Tensor
     """`[num_blocks, num_heads, head_size, head_size]`."""
@@ -34,8 +34,8 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, s
         query: `[num_tokens, num_heads, head_size]`.
         key: the same shape.
         value: the same shape.
-        decay: `[num_heads]`: what is left of a state after one more token.
-        state: `[num_heads, head_size, head_size]`, after the tokens before these; zeros if there are none.
+        decay: `[num_heads]`: factor of a state at each further token.
+        state: `[num_heads, head_size, head_size]`, after the tokens before these, or zeros if there are none.
     """
     found = torch.empty_like(query)
     for token in range(len(query)):

@@ -1,7 +1,7 @@
-"""Two parts of one attention put together.
+"""Combines two parts of one attention.
 
-Softmax over a long row needs two numbers of each part, not the part itself: its result, and the logarithm of the sum of
-the exponentials that it was divided by. So a row can be computed in pieces, in any order, on different machines.
+Softmax over a long row needs two values of each part, not the part itself: its result, and the logarithm of its sum of
+exponentials. So a row can be computed in pieces, in any order, on different machines.
 """
 
 import torch
@@ -14,7 +14,7 @@ def merge_attn_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
         lse = log(e^lse_a + e^lse_b)
         out = out_a * e^(lse_a - lse) + out_b * e^(lse_b - lse)
 
-    A part without keys has `lse` minus infinity and adds nothing, whatever its `out` holds; two such parts give zeros.
+    A part without keys has `lse` minus infinity and adds nothing, for any `out`. Two such parts give zeros.
 
     Args:
         out_a: `[num_tokens, num_heads, head_size]`.

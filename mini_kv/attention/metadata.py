@@ -1,4 +1,4 @@
-"""What a step tells every layer: which request has which tokens, where keys and values go, how far a token looks."""
+"""The data of a step for every layer: the tokens of each request, their slots, and the visible tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ from mini_kv.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class AttentionMetadata:
-    """One step's batch, shared by all layers. Prefill, chunked prefill and decode are the same thing here.
+    """One step's batch, shared by all layers. Prefill, chunked prefill and decode need no distinction here.
 
         request     0              1        2
         tokens      |q q q q q q|  |q|      |q q q|         packed one after the other: [num_tokens, ...]
         start_loc    0              6        7      10
         seq_lens    6              41       19              in the cache once this step has written
 
-    Query i of request r stands at position `seq_lens[r] - q_len + i` and sees all positions up to its own.
+    Query i of request r is at position `seq_lens[r] - q_len + i` and sees all positions up to its own.
     """
 
     slot_mapping: Tensor
-    """`[num_tokens]`, int64: where each new key and value goes. -1: nowhere."""
+    """`[num_tokens]`, int64: the slot of each new key and value. -1: not written."""
     block_tables: Tensor
-    """`[num_reqs, max_num_blocks]`, int32; what lies behind a request's last block is never read."""
+    """`[num_reqs, max_num_blocks]`, int32. Entries after a request's last block are never read."""
     seq_lens: Tensor
     """`[num_reqs]`, int32, the new tokens included."""
     query_start_loc: Tensor
@@ -35,7 +35,7 @@ class AttentionMetadata:
     max_seq_len: int
     """The largest of `seq_lens`, as a number on the host, so that planning a kernel does not wait for the device."""
     plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What a backend computed for its first layer and reuses for the others; so none of the fields above may change."""
+    """A backend's plans from its first layer, reused for the others. So the fields above must not change."""
 
     @property
     def num_reqs(self) -> int:
@@ -50,7 +50,7 @@ def build_metadata(
     block_size: int,
     compute_slot_mapping: SlotMapping = compute_slot_mapping,
 ) -> AttentionMetadata:
-    """Return the metadata of a batch, given how many new tokens each request has and how long it is with them.
+    """Return the metadata of a batch, from each request's number of new tokens and its length with them.
 
     Raises `ConfigError` if a request has more new tokens than tokens, or its row of the table is too short.
     """

@@ -1,4 +1,4 @@
-"""What kind of attention it is: which positions a token sees, and what happens to the scores."""
+"""The kind of attention: the positions that a token sees, and changes of the scores."""
 
 from dataclasses import dataclass
 
@@ -25,9 +25,9 @@ class AttentionOptions:
     logits_soft_cap: float | None = None
     """Scores become `cap * tanh(score / cap)`, as in Gemma 2."""
     sinks: Tensor | None = None
-    """`[num_heads]`: a score that takes part in each softmax and stands for no token, as in GPT-OSS."""
+    """`[num_heads]`: an additional score in each softmax that belongs to no token, as in GPT-OSS."""
     decay: Tensor | None = None
-    """`[num_heads]`: no attention to tokens, but to a state that fades by this factor at each. See `linear`."""
+    """`[num_heads]`: attention to a state in place of tokens. Each token multiplies it by this. See `linear`."""
 
     def __post_init__(self) -> None:
         for name in ("sliding_window", "chunk_size"):
@@ -38,7 +38,7 @@ class AttentionOptions:
             raise ConfigError(f"logits_soft_cap is {self.logits_soft_cap}, it must be positive")
 
     def first_visible(self, position: int) -> int:
-        """Return the first position that the token at `position` sees; the last one is its own.
+        """Return the first position that the token at `position` sees. The last one is its own.
 
         >>> AttentionOptions(sliding_window=4).first_visible(9)
         6

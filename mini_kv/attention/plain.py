@@ -1,4 +1,4 @@
-"""Attention over blocks, written to be read: the slow twin of `torch_backend`. One request at a time, in float64."""
+"""Attention over blocks in readable code, as slow reference for `torch_backend`. One request at a time, in float64."""
 
 import torch
 from torch import Tensor
@@ -10,14 +10,14 @@ from mini_kv.attention.quantized import dequantize_rows
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-    """Return why this backend cannot do the call; there is no such reason."""
+    """Return None: this backend supports every call."""
     return None
 
 
 def attend(
     query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
 ) -> Tensor:
-    """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp. In float64."""
+    """Write each query's attention over the visible keys and values to `out`. Return the log-sum-exp. In float64."""
     lse = query.new_full(query.shape[:2], -torch.inf, dtype=torch.float32)  # [num_tokens, num_heads]
     starts = metadata.query_start_loc.tolist()
     with query.device:  # where tensors are made from here on

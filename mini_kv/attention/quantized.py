@@ -1,8 +1,8 @@
 """Keys and values in 8 bits.
 
-int8    a scale for each token and head: the largest of its numbers becomes 127. The scales lie beside the block and
-        travel with it.
-fp8     a scale for all keys and one for all values, fixed beforehand; each number has its own exponent, so this
+int8    a scale for each token and head: the largest of its numbers becomes 127. The scales are next to the block and
+        are copied with it.
+fp8     a scale for all keys and one for all values, fixed beforehand. Each number has its own exponent, so the scale
         matters less.
 """
 
@@ -17,7 +17,7 @@ FP8_MAX = 448.0
 
 
 def quantize_per_token_head(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `x` in int8 and the scales that undo it; `x` is within half a scale of what comes back.
+    """Return `x` in int8 and its scales. The dequantized numbers differ from `x` by at most half a scale.
 
     Args:
         x: `[..., head_size]`; one scale per row.
@@ -33,21 +33,21 @@ def quantize_per_token_head(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(x: Tensor, scales: Tensor) -> Tensor:
-    """Return the numbers that int8 `[..., head_size]` with its scales `[...]` stands for, in float32."""
+    """Return the values of int8 `[..., head_size]` with its scales `[...]`, in float32."""
     return x.float() * scales.unsqueeze(-1)
 
 
 def to_fp8(x: Tensor, scale: float) -> Tensor:
-    """Return `x / scale` as float8_e4m3fn; what is too large becomes the largest number, not NaN."""
+    """Return `x / scale` as float8_e4m3fn. A value that is too large becomes the largest number, not NaN."""
     return (x.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
 
 
 def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
-    """Write each token's key and value to its slot, in whatever form the cache keeps them; slot -1 is not written.
+    """Write each token's key and value to its slot, in the cache's own form. A token with slot -1 is not written.
 
     Args:
         key: `[num_tokens, num_kv_heads, head_size]`.
-        value: the same shape; not looked at if the cache has one plane.
+        value: the same shape. Not used if the cache has one plane.
         kv_cache: written in place, scales included.
         slot_mapping: `[num_tokens]`, int64.
     """
@@ -67,7 +67,7 @@ def write_kv_torch(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapp
 
 
 def quantize_per_tensor(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `x` in int8 and its one scale: one large number anywhere costs all the others their digits."""
+    """Return `x` in int8 and its one scale. One large number anywhere makes all others less precise."""
     flat, scales = quantize_per_token_head(x.reshape(1, -1))
     return flat.view(x.shape), scales[0].expand(x.shape[:-1])
 
@@ -75,8 +75,8 @@ def quantize_per_tensor(x: Tensor) -> tuple[Tensor, Tensor]:
 def quantize_per_channel(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return `x` in int8 and a scale for each channel of each head, over all tokens.
 
-    What KIVI does to keys, whose outliers stay in the same few channels. It needs to have seen the tokens first, so it
-    suits a full block, not a token that is written on its own.
+    KIVI does this with keys, because their outliers are in the same few channels. It needs all tokens first, so it
+    suits a full block, not a token that is written alone.
 
     Args:
         x: `[num_tokens, num_kv_heads, head_size]`.

@@ -10,7 +10,7 @@ from mini_kv.attention.quantized import dequantize_rows
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-    """Return why this backend cannot do the call; there is no such reason."""
+    """Return None: this backend supports every call."""
     return None
 
 
@@ -19,8 +19,8 @@ def attend(
 ) -> Tensor:
     """Write each query's attention over the keys and values that it sees to `out`; return the log-sum-exp. In float64.
 
-    Reads exactly the visible slots and nothing else, so whatever lies in other blocks, or behind the end of a
-    half-filled one, may be anything. Arguments as in `paged_attention`. Costs O(num_tokens * num_heads) Python steps.
+    Reads only the visible slots. So other blocks, and slots after a request's last token, may have any content.
+    Arguments as in `paged_attention`. Costs O(num_tokens * num_heads) Python steps.
     """
     num_tokens, num_heads, _ = query.shape
     heads_per_kv_head = num_heads // kv_cache.num_kv_heads
@@ -56,7 +56,7 @@ def attend_once(q: Tensor, keys: Tensor, values: Tensor, head: int, options: Att
         q: `[head_size]`, float64.
         keys: `[visible, head_size]`, float64.
         values: the same.
-        head: its number, for the sinks.
+        head: number of the head, for the sinks.
         options: the kind of attention.
     """
     scores = keys @ q * options.scale_for(len(q))

@@ -1,4 +1,4 @@
-"""Attention over blocks with torch operations, fast on a CPU. What it computes, `plain` says in 60 lines.
+"""Attention over blocks with torch operations, fast on a CPU. `plain` computes the same in 60 lines.
 
 What makes it fast, in order: no large allocation inside a call; keys and values copied out of their blocks in pieces
 that stay in the processor's cache; few operations, for each costs microseconds; the heads that share a key as rows of
@@ -36,14 +36,14 @@ _Part = tuple[Tensor, Tensor]
 
 
 def obstacle(query: Tensor, kv_cache: PagedKVCache, options: AttentionOptions) -> str | None:
-    """Return why this backend cannot do the call; there is no such reason."""
+    """Return None: this backend supports every call."""
     return None
 
 
 def attend(
     query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions, out: Tensor
 ) -> Tensor:
-    """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp.
+    """Write each query's attention over the keys and values that it sees to `out`. Return the log-sum-exp.
 
     Arguments as in `paged_attention`.
     """
@@ -67,7 +67,7 @@ def attend(
 
 
 class _Plan(NamedTuple):
-    """The plan that all layers of one kind share: the first makes it, the step's metadata keeps it for the others."""
+    """The plan of all layers of one kind: the first layer makes it, the step's metadata keeps it for the others."""
 
     num_tokens: int
     others: list[tuple[int, slice, int]]

@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Pieces that are copied together, and padded to the longest."""
+    """Pieces that are copied together, padded to the longest."""
 
     which: Tensor | slice
     """The request, by its index, whose query each piece is for."""
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
 
 class DecodePlan(NamedTuple):
-    """Where the queries, keys and values of all requests that decode lie."""
+    """Places of the queries, keys and values of all decoding requests."""
 
     rows: Tensor | slice
     """Rows of the queries, in the order of the requests' indices."""
@@ -113,7 +113,7 @@ def _pieces(seq_lens: Sequence[int], kv_cache: PagedKVCache, options: AttentionO
 
 
 def blocks_at_once(kv_cache: PagedKVCache) -> int:
-    """Return how many blocks are copied at a time."""
+    """Return the number of blocks that are copied at a time."""
     block_bytes: int = kv_cache.data[0].numel() * kv_cache.data.element_size()
     return max(1, PIECE_BYTES // block_bytes)
 

@@ -18,10 +18,10 @@ from mini_kv.attention.kv_cache import PagedKVCache
 
 
 class Workspace(threading.local):
-    """Memory that the calls of one thread reuse: fresh memory, page by page, costs more than the attention in it."""
+    """Memory that the calls of one thread reuse, because allocating new memory costs more than the attention."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without memory."""
         self._memory: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -37,11 +37,11 @@ class Workspace(threading.local):
 
 
 workspace = Workspace()
-"""The workspace that all calls share; each thread has memory of its own."""
+"""The workspace of all calls. Each thread has memory of its own."""
 
 
 class BlockReader:
-    """Copies blocks in few operations, since each costs microseconds. A copy is overwritten by the next one."""
+    """Copies blocks in few operations, because each costs microseconds. The next copy overwrites the last one."""
 
     def __init__(self, kv_cache: PagedKVCache, block_tables: Tensor) -> None:
         """See the cache as rows; `block_tables` is `[num_reqs, max_num_blocks]`."""

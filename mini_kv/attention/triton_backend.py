@@ -69,9 +69,9 @@ def attend(
     out: Tensor,
     plan: Plan | None = None,
 ) -> Tensor:
-    """Write to `out` what each query makes of the keys and values that it sees; return the log-sum-exp.
+    """Write each query's attention over the keys and values that it sees to `out`. Return the log-sum-exp.
 
-    Arguments as in `paged_attention`, and a plan if it shall not be `make_plan`'s.
+    Arguments as in `paged_attention`, and a plan in place of `make_plan`'s.
     """
     num_tokens, num_heads, head_size = query.shape
     lse = query.new_empty((num_tokens, num_heads), dtype=torch.float32)  # to fill it would be one more launch
@@ -105,7 +105,7 @@ def attend(
 
 
 def make_plan(query: Tensor, kv_cache: PagedKVCache, metadata: AttentionMetadata, options: AttentionOptions) -> Plan:
-    """Return how to cut up the call, from what the host knows: nothing waits for the device."""
+    """Return the plan of the call, from data on the host: nothing waits for the device."""
     call = call_of(query, kv_cache, metadata.max_query_len)
     if IS_INTERPRETED:  # a program and a tile cost milliseconds each, whatever their size
         return Plan(Tiles(max(16, power_of_2(call.group)), 32, num_warps=4, num_stages=1))
@@ -193,7 +193,7 @@ def _launch_attend(
 
 
 def compute_dtype(dtype: torch.dtype) -> tl.dtype:
-    """Return the dtype of the products' operands; they are always summed up in float32.
+    """Return the dtype of the products' operands. Sums are always in float32.
 
     The interpreter multiplies the bit patterns of 16-bit numbers, so under it everything is float32.
     """
@@ -203,7 +203,7 @@ def compute_dtype(dtype: torch.dtype) -> tl.dtype:
 
 
 def write_kv_triton(key: Tensor, value: Tensor, kv_cache: PagedKVCache, slot_mapping: Tensor) -> None:
-    """Write each token's key and value to its slot, in whatever form the cache keeps them. See `write_kv`.
+    """Write each token's key and value to its slot, in the cache's own form. See `write_kv`.
 
     Numbers become fp8 before the kernel, by torch: compute capability 8.0 cannot, and the interpreter rounds wrongly.
     """

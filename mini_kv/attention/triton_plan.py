@@ -17,7 +17,7 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the tiles of a call depend on."""
+    """The numbers that determine the tiles of a call."""
 
     query_bytes: int
     """Bytes of a number of the query: 2 or 4."""
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """What a program of `attend_kernel` works on, and with how many threads."""
+    """The tile sizes and the number of threads of a program of `attend_kernel`."""
 
     block_m: int
     """Rows of a program: queries times the heads that share a head of keys."""
@@ -44,12 +44,12 @@ class Tiles:
     """Positions per step of the loop."""
     num_warps: int
     num_stages: int
-    """Tiles in flight, and one."""
+    """Number of tiles in flight, plus one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How `attend_kernel` cuts up a call."""
+    """The division of a call into programs of `attend_kernel`."""
 
     tiles: Tiles
     num_splits: int = 1
