@@ -4,7 +4,7 @@
     key of head h               [U_h c | r]                    U_h and V_h are matrices of the layer
     value of head h             V_h c
 
-Keys and values are never computed. A matrix between two vectors can be applied to either of them:
+No keys and values are computed from the kept vectors. A matrix between two vectors can be applied to either of them:
 
     score     (U_h c) . q  +  r . q_r   =   c . (U_h^T q)  +  r . q_r   =   [c | r] . [U_h^T q | q_r]
     result    sum of p V_h c            =   V_h (sum of p c)
