@@ -1,4 +1,4 @@
-"""Traces: requests with their times, and what the cache makes of them. Standard library only, texts aside.
+"""Traces: requests with their times, and their hits in the cache. Standard library only, except for texts.
 
 `readers` turns a file into requests. `published` fetches traces of others, `synthetic` and `generators` make traces
 from a seed, and `faults` plants two faults in them. In reading order after that: `replay` (a trace through the real

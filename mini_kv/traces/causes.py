@@ -1,7 +1,7 @@
-"""Names for what a waterfall shows: the causes that an engineer can do something about.
+"""Names for the losses of a waterfall: the causes that an engineer can change.
 
-A cause is named from `NAMED_FROM` of the prompt tokens on. Whatever is done about less than that changes the work of
-prefill by less than the traffic of one day differs from the next; and every healthy trace loses as much somewhere.
+A cause is named from `NAMED_FROM` of the prompt tokens on. A smaller loss is less than the difference between the
+traffic of two days. Every healthy trace has such losses.
 """
 
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ HIDDEN_BY_HASHES = (
     "whether tools or documents come in another order",
     "what other block sizes would share, and what is shorter than a block",
 )
-"""What a trace of hashes cannot show: equal content has equal hashes only after an equal beginning."""
+"""Causes that a trace of hashes cannot show: equal content has equal hashes only after an equal beginning."""
 
 
 class Cause(NamedTuple):
-    """Why hits were lost."""
+    """A cause of lost hits."""
 
     name: str
     tokens: int
     share: float
-    """Of all prompt tokens, 0.0 to 1.0."""
+    """Share of all prompt tokens, 0.0 to 1.0."""
     sentence: str
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """How a row of the waterfall is called and what helps."""
+    """The name of a waterfall's row, and a remedy."""
 
     row: str
     name: str
@@ -59,7 +59,7 @@ _RULES = (
 
 
 def find_causes(waterfall: Waterfall, prompts: Sequence[Prompt], observed: Sequence[int] | None = None) -> list[Cause]:
-    """Return the causes that are worth a name, the most expensive first.
+    """Return the causes that are large enough for a name, the most expensive first.
 
     `prompts` and `observed`: as `make_waterfall` made and took them.
     """

@@ -1,7 +1,7 @@
 """Runs the cells of a table, here or elsewhere: one after the other, in processes, or on the workers of a Dask cluster.
 
-A cell is a function of what all cells share (a trace) and of one value (a policy and a size). It depends on nothing
-else, so the table is the same wherever a cell runs. Beyond one process this needs the extra sweep.
+A cell is a function of the shared data (a trace) and of one value (a policy and a size). It depends on nothing
+else, so the table is the same on every machine. More than one process needs the extra sweep.
 """
 
 import argparse
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def add_cell_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say where cells run: `jobs` and `dask` of `run_cells`."""
+    """Add the arguments for the place of the run: `jobs` and `dask` of `run_cells`."""
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes to share the work (default: one per core with the extra sweep)"
     )
@@ -45,14 +45,14 @@ def run_cells(
 
     Args:
         function: a function of a module, so that other processes can import it.
-        shared: what all cells read and none changes; sent once to each worker that unpacks it.
+        shared: data that all cells read and none changes. It is sent once to each worker.
         cells: at least one.
-        jobs: processes on this machine; `None`: one per core, or this one alone where the extra sweep is not installed.
-        dask: address of a scheduler, whose workers have mini_kv installed; then `jobs` is not used.
+        jobs: processes on this machine. `None`: one per core, or only this one without the extra sweep.
+        dask: address of a scheduler with workers that have mini_kv installed. Then `jobs` is not used.
         on_progress: called after each cell of a serial run with the number of cells done. Other runs draw a bar of
             their own on standard error, if that is a terminal.
 
-    Raises `ConfigError` if `jobs` is below 1, if the extra is missing, or if nobody answers at the address.
+    Raises `ConfigError` if `jobs` is below 1, if the extra is missing, or if the address does not answer.
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs}: at least 1 has to work")

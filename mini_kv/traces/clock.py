@@ -1,12 +1,12 @@
-"""A trace through the real scheduler, with a clock: requests arrive when the trace says, and answers are written.
+"""A trace through the real scheduler, with a clock: requests arrive at the trace's times, and answers are generated.
 
     timestamps      a request waits for its own; `rate` stretches or shrinks them all, in requests per second
     answers         each token takes a step and its place in a block, as many as the trace says
     steps           the scheduler's; one lasts `ms_per_step`, whatever it computes
     admission       a strategy says when a waiting request that fits may enter
 
-So what is held at once is a load, and what is compared are steps, waits, preemptions and blocks, not seconds. There is
-no model: every answer is made of zeros, and no answer is found by another request. Without a clock: `replay`.
+So requests overlap as in the trace. Compare steps, waits, preemptions and blocks, not seconds. There is
+no model: every answer is made of zeros, and no other request finds an answer. Without a clock: `replay`.
 """
 
 import math
@@ -27,7 +27,7 @@ from mini_kv.policy.admission_strategies import Strategy, strategies
 from mini_kv.traces.readers.mooncake import TraceRequest, name_blocks
 
 MAX_BLOCKS = 1_000_000
-"""Most blocks of a pool that is built here: this many take a second."""
+"""The most blocks of a pool that is built here. This many take a second."""
 
 
 @dataclass(slots=True)
@@ -40,28 +40,28 @@ class ClockReport:
     requests_refused: int = 0
     """Requests that are larger than the pool."""
     prompt_tokens: int = 0
-    """Tokens that were looked up; those of a preempted request again when it comes back."""
+    """Tokens that were looked up. Those of a preempted request count again at its next admission."""
     hit_tokens: int = 0
     steps: int = 0
     preemptions: int = 0
     tokens_computed: int = 0
-    """Prompt and output, everything that was computed again after a preemption included."""
+    """Prompt and output tokens, including those that were computed again after a preemption."""
     tokens_recomputed: int = 0
     """Those of them that had been computed before."""
     tokens_given_up: int = 0
-    """Tokens that preempted requests had computed when they were preempted; those not recomputed were found again."""
+    """Tokens that preempted requests had computed by then. Those that were not recomputed were found again."""
     peak_running: int = 0
-    """Most requests that ran in one step."""
+    """The most requests that ran in one step."""
     peak_held_blocks: int = 0
-    """Most blocks that requests held in one step."""
+    """The most blocks that requests held in one step."""
     mean_usage: float = 0.0
     """Held blocks as a share of the pool, averaged over the steps in which a request ran."""
     mean_wait: float = 0.0
     """Steps from arrival to the first token computed, averaged over the requests."""
     longest_wait: int = 0
-    """Steps from arrival to the first token computed, of the request that waited longest: starvation shows here."""
+    """Steps from arrival to the first computed token of the request that waited longest. It shows starvation."""
     seconds: float = 0.0
-    """Time that the run took here."""
+    """Time of the run on this machine."""
 
 
 def replay_with_clock(
@@ -75,16 +75,16 @@ def replay_with_clock(
     parts: KVCacheParts | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ClockReport:
-    """Serve every request of the trace, prompt and answer, and return what that took.
+    """Serve every request of the trace, prompt and answer, and return the counts.
 
     Args:
         trace: at least one request.
-        num_blocks: size of the pool in the trace's blocks, the null block included; `None`: enough for all at once.
+        num_blocks: size of the pool in the trace's blocks, the null block included. `None`: enough for all at once.
         config: limits of the scheduler.
-        strategy: when a newcomer may enter; greedy if none is given.
-        rate: requests per second that arrive on average; `None`: as recorded.
-        ms_per_step: how much of the trace's time passes in a step, in milliseconds.
-        parts: what the cache is built from, where it is not the engine's own.
+        strategy: decides when a new request may enter. The default is greedy.
+        rate: average number of arriving requests per second. `None`: as recorded.
+        ms_per_step: the trace's time per step, in milliseconds.
+        parts: parts of the cache that replace the engine's own.
         on_progress: called with the number of requests that have ended.
 
     Raises `ConfigError` for arguments that make no sense, and for a rate over a trace whose requests all come at once.
@@ -106,7 +106,7 @@ def replay_with_clock(
 
 
 def arrival_times(trace: Sequence[TraceRequest], rate: float | None = None) -> list[float]:
-    """Return when each request arrives, in milliseconds: as recorded, or stretched to `rate` requests per second.
+    """Return the arrival time of each request in milliseconds: as recorded, or scaled to `rate` requests per second.
 
     Raises `ConfigError` for a rate that is not above 0, or if there is no time between the first and the last.
     """
@@ -137,7 +137,7 @@ def compare_strategies(
 
 
 class _Serving:
-    """A scheduler at work, and what is counted meanwhile."""
+    """A running scheduler, and the counts of its run."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class _Serving:
         self.sum_of_usage = 0.0
 
     def run(self, arrivals: Sequence[float], on_progress: Callable[[int], None]) -> None:
-        """Serve all; `arrivals` are in steps. While no request is there, time passes without one."""
+        """Serve all requests. `arrivals` are in steps. Without an unfinished request time passes without a step."""
         clock, num_arrived = 0, 0
         while num_arrived < len(arrivals) or self.scheduler.has_unfinished_requests:
             if not self.scheduler.has_unfinished_requests:
@@ -174,7 +174,7 @@ class _Serving:
             on_progress(num_arrived - len(self.scheduler.requests))
 
     def arrive(self, index: int, clock: int) -> None:
-        """Bring a request of the trace, unless it is larger than the pool."""
+        """Add a request of the trace, unless it is larger than the pool."""
         entry = self.trace[index]
         request = Request(str(index), num_tokens=entry.input_length, block_hashes=self.names[index])
         try:
@@ -198,7 +198,7 @@ class _Serving:
                 self.report.longest_wait = max(self.report.longest_wait, clock - arrived_at)
 
     def _count(self, output: SchedulerOutput) -> dict[str, list[int]]:
-        """Count what this step holds and computes; return a token for each request that gets one."""
+        """Count the blocks and tokens of this step. Return a token for each request that gets one."""
         self.sum_of_usage += self.kv.usage
         pool = self.kv.block_pool
         self.report.peak_running = max(self.report.peak_running, len(self.scheduler.running))

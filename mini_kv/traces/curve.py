@@ -34,7 +34,7 @@ from mini_kv.traces.prompt_hashes import Prompt
 
 
 class CurvePoint(NamedTuple):
-    """What a pool of one size would have found."""
+    """The hits in a pool of one size."""
 
     num_blocks: int
     """Size of the pool, the null block included."""
@@ -54,14 +54,14 @@ class CurvePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Hits over pool sizes."""
+    """Hits by pool size."""
 
     prompts: Sequence[Prompt]
     block_size: int
     smallest: int
     """Smallest pool, the null block included, that holds every prompt."""
     hit_blocks: list[int]
-    """Hit blocks in a pool of that many blocks; from `smallest` on. A larger pool than the last finds no more."""
+    """Hit blocks by pool size, from `smallest` on. A larger pool than the last one finds no more."""
     hit_offsets: list[int]
     """The positions of these blocks in their prompts, summed."""
     _smaller: dict[int, CurvePoint] = field(default_factory=dict)
@@ -96,9 +96,9 @@ class Curve:
         return CurvePoint(num_blocks, hits * size, self.prompt_tokens, 0, places)
 
     def knee(self) -> int:
-        """Return the pool size up to which a block more finds more hits than an average block does, beyond it fewer.
+        """Return the pool size up to which one more block adds more hits than an average block, and beyond it fewer.
 
-        The point of the curve that lies farthest above the straight line from no block to `largest`.
+        It is the point of the curve farthest above the straight line from no block to `largest`.
         """
         hits, largest = self.hit_blocks, self.largest
         return max(range(self.smallest, largest + 1), key=lambda size: hits[size] * largest - hits[largest] * size)

@@ -1,9 +1,9 @@
-"""Two faults of traffic, planted: a salt per user, and the time of day near the top of the prompt.
+"""Adds two faults to a trace: a salt per user, and the time of day near the beginning of the prompt.
 
     salt-per-user     [system][turn 1] ...           equal tokens under another name for each user
     timestamp         [head][02:13:28][system] ...   a new name for everything behind the time
 
-Both are invisible in a request: its answer is right. What they cost shows in a trace.
+Both are invisible in a request: its answer is right. A trace shows their cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _NAME = 8
 
 
 def salt_per_user(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
-    """Return the trace with a salt for each user: who goes on alike behind the common beginning is one."""
+    """Return the trace with a salt per user. A user's requests have equal tokens after the common beginning."""
     common = min(common_length(trace[0].token_ids, entry.token_ids) for entry in trace)
     users: dict[tuple[int, ...], str] = {}
     salted = []
@@ -30,7 +30,7 @@ def salt_per_user(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
 
 
 def timestamp(trace: Sequence[TokenRequest]) -> list[TokenRequest]:
-    """Return the trace with the time of each request, to the millisecond, behind the first `HEAD` tokens."""
+    """Return the trace with the time of each request, to the millisecond, after the first `HEAD` tokens."""
     return [
         replace(entry, token_ids=entry.token_ids[:HEAD] + _clock(entry.timestamp) + entry.token_ids[HEAD:])
         for entry in trace

@@ -1,4 +1,4 @@
-"""Drawings of a curve: in plain characters, as an SVG, and as a page that holds it."""
+"""Drawings of a curve: in plain characters, as an SVG, and as an HTML page."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the cache sees of a request: how many tokens it has, and the hashes of its full blocks."""
+"""The cache's view of a request: its number of tokens, and the hashes of its full blocks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ Trace = Sequence[TraceRequest] | Sequence[TokenRequest]
 
 
 class Prompt(NamedTuple):
-    """A prompt as far as the cache can tell it from others."""
+    """A prompt in the cache's view."""
 
     num_tokens: int
     block_hashes: Sequence[BlockHash]
@@ -23,12 +23,15 @@ class Prompt(NamedTuple):
 
 
 def token_requests(trace: Trace) -> list[TokenRequest]:
-    """Return the requests of a trace of tokens; none of a trace of hashes."""
+    """Return the requests of a trace of tokens. For a trace of hashes return none."""
     return [entry for entry in trace if isinstance(entry, TokenRequest)]
 
 
 def get_block_size(trace: Trace, block_size: int | None) -> int:
-    """Return the tokens per block: as asked, or 16 for tokens; hashes have theirs. Raises `ConfigError`."""
+    """Return the tokens per block: as requested, or 16 for tokens and the trace's own for hashes.
+
+    Raises `ConfigError` if the trace cannot be split so.
+    """
     if not isinstance(trace[0], TraceRequest):
         block_size = 16 if block_size is None else block_size
         check_block_size(trace, block_size)
@@ -40,7 +43,7 @@ def get_block_size(trace: Trace, block_size: int | None) -> int:
 
 
 def check_block_size(trace: Trace, block_size: int) -> None:
-    """Raise `ConfigError` unless `make_prompts` can cut the trace into such blocks."""
+    """Raise `ConfigError` unless `make_prompts` can split the trace into such blocks."""
     if block_size < 1:
         raise ConfigError(f"block_size is {block_size}, it must be at least 1")
     if isinstance(trace[0], TraceRequest) and block_size % trace[0].block_size:

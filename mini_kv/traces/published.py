@@ -1,4 +1,4 @@
-"""Traces that others have published: fetched from their address, and taken only if they are what was published."""
+"""Published traces: fetched from their address, and accepted only with the published digest."""
 
 import hashlib
 import os

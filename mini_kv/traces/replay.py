@@ -1,6 +1,6 @@
-"""Replays a trace through the real cache manager, and reports what the prefix cache would have saved.
+"""Replays a trace through the real cache manager, and reports the hits of the prefix cache.
 
-What is simulated is the bookkeeping, block for block; there is no model and no clock:
+The replay does the bookkeeping block by block, without a model and without a clock:
 
     order           requests are admitted in the order of the file; timestamps are not waited for
     prompts only    the tokens of the answers take no blocks and are not cached
@@ -43,14 +43,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What a replay found. Refused requests count in `requests` and `distinct_blocks`, and nowhere else."""
+    """The result of a replay. Refused requests count in `requests` and `distinct_blocks`, and nowhere else."""
 
     num_blocks: int
     """Size of the pool, the null block included."""
     block_size: int
     """Tokens per block."""
     concurrency: int
-    """How many requests held their blocks at once, at most."""
+    """The most requests that could hold their blocks at once."""
     requests: int
     """Requests of the trace, the refused ones included."""
     requests_refused: int
@@ -58,17 +58,17 @@ class ReplayReport:
     prompt_tokens_refused: int
     """Tokens of the refused prompts."""
     found: tuple[Found, ...]
-    """The requests that were let in, by the share of their prompt that they found: see `SHARES`."""
+    """The admitted requests, by the share of their prompt that they found: see `SHARES`."""
     prompt_tokens: int
     """Tokens of all prompts."""
     hit_tokens: int
     """Tokens of prompts that were found in the cache."""
     full_blocks: int
-    """Full blocks of all prompts, each as often as it occurs: what could be looked up."""
+    """Full blocks of all prompts, each as often as it occurs: the most blocks that lookups can hit."""
     hit_blocks: int
     """Full blocks of prompts that were found in the cache."""
     distinct_blocks: int
-    """Different full blocks of the trace: what a cache would have to hold to forget nothing."""
+    """Different full blocks of the trace: a cache must hold all of these to evict none."""
     evictions: int
     """Times that a block lost its key because its memory was needed."""
     peak_held_blocks: int
@@ -88,7 +88,7 @@ class ReplayReport:
 
     @property
     def peak_usage(self) -> float:
-        """Largest share of the pool that was held at once, the null block aside, 0.0 to 1.0."""
+        """Largest share of the pool that was held at once, without the null block, 0.0 to 1.0."""
         return self.peak_held_blocks / (self.num_blocks - 1)
 
     def as_dict(self) -> dict[str, int | float | None]:
@@ -109,7 +109,7 @@ def replay(
     parts: KVCacheParts | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ReplayReport:
-    """Send a trace through a `KVCacheManager`, by the rules above, and return what the cache did for it.
+    """Send a trace through a `KVCacheManager`, by the rules above, and return the hits and counts.
 
     Args:
         trace: at least one request; a trace of tokens by way of `mini_kv.traces.prompt_hashes.as_hashes`.

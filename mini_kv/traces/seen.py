@@ -1,7 +1,7 @@
-"""How much of each prompt came before: as its beginning, and behind a difference where the cache cannot find it.
+"""The tokens of each prompt that earlier prompts had: at its beginning, and after a difference.
 
-A cache finds beginnings only. What two prompts share behind the first token that differs is lost, and there are three
-usual reasons for that, which leave three different marks in the tokens:
+A cache finds beginnings only. Tokens that two prompts share after the first difference are lost. There are three
+usual reasons for that. Each has its own pattern in the tokens:
 
     a value that changes    head 17:04 rest        head 17:05 rest         a few tokens differ, then all agrees again
     another order           head A B C             head B A C              what one has here, the other has later
@@ -20,11 +20,11 @@ from mini_kv.traces.readers.mooncake import TraceRequest, number_prefixes
 from mini_kv.traces.readers.token_request import TokenRequest
 
 GRAM = 16
-"""Tokens that agree by chance in no two places of a text."""
+"""Number of tokens that are never equal by chance in two places of a text."""
 MOST_CHANGED = 32
 """Tokens of the longest value that changes: a date and a time, or an identifier."""
 LEAST_BEHIND = 64
-"""Tokens behind a difference that are worth a word: closing phrases and templates are shorter."""
+"""The fewest tokens after a difference that are reported: closing phrases and templates are shorter."""
 _LOW_BYTE = 0 if sys.byteorder == "little" else 7
 _IS_MULTIPLE_OF_4 = bytes(byte % 4 == 0 for byte in range(256))
 
@@ -42,7 +42,7 @@ class Shared(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Tokens of a prompt that came before, behind a difference."""
+    """Tokens of a prompt that earlier prompts had, after a difference."""
 
     value: int = 0
     order: int = 0

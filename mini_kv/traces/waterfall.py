@@ -1,4 +1,4 @@
-"""From all prompt tokens down to the hits, one loss per row; the rows add up to the token.
+"""From all prompt tokens down to the hits, one loss per row. The rows add up exactly.
 
 1. tokens       what earlier prompts began with; and what stood in them behind a difference (`seen`)
 2. names        the same tokens with the same images, adapter and salt
@@ -22,7 +22,7 @@ SMALL_BLOCK = 16
 
 
 class Row(NamedTuple):
-    """A line of a waterfall: what is left, or what is lost on the way to the next total."""
+    """A line of a waterfall: the rest, or the loss before the next total."""
 
     name: str
     label: str
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Where the hits of a trace went."""
+    """The hits of a trace and the causes of its losses."""
 
     has_tokens: bool
     """Whether the trace says the tokens; of hashes some losses cannot be told."""
@@ -67,7 +67,7 @@ def make_waterfall(
     concurrency: int = 1,
     observed: Sequence[int] | None = None,
 ) -> Waterfall:
-    """Return where the hits of a trace went.
+    """Return the hits of a trace and the causes of its losses.
 
     Args:
         trace: at least one request, of hashes or of tokens.

@@ -56,21 +56,21 @@ class TraceRequest:
     hash_ids: tuple[int, ...]
     """A number for each block of the prompt, the partial last one included."""
     block_size: int = BLOCK_SIZE
-    """Tokens per block; the same for all requests of a trace."""
+    """Tokens per block. It is the same for all requests of a trace."""
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that the prompt takes, the partial last one included."""
+        """Number of blocks of the prompt, the partial last one included."""
         return -(-self.input_length // self.block_size)
 
     @property
     def num_full_blocks(self) -> int:
-        """Blocks that the prompt fills: those that can be cached."""
+        """Number of full blocks of the prompt. Only these can be cached."""
         return self.input_length // self.block_size
 
 
 class TraceError(ValueError):
-    """A line of a trace is not what the format says."""
+    """A line of a trace is not in the format."""
 
     def __init__(self, path: str, line: int, problem: str) -> None:
         super().__init__(f"{path}:{line}: {problem}")
@@ -225,7 +225,7 @@ def request_in(fields: dict[str, Any], block_size: int) -> TraceRequest:
 
 
 def milliseconds(fields: Mapping[str, Any]) -> int:
-    """Return the timestamp, rounded to whole ms. Raises `ValueError` if it is missing, no number or out of range."""
+    """Return the timestamp, rounded to whole ms. Raises `ValueError` if it is missing, not a number or out of range."""
     if "timestamp" not in fields:
         raise ValueError("timestamp is missing")
     value = fields["timestamp"]
@@ -280,7 +280,7 @@ def check_integers(values: Sequence[Any], name: str) -> None:
 
 
 def checked_integer(value: Any, name: str, minimum: int) -> int:
-    """Return the value. Raises `ValueError` if it is no integer, or too small."""
+    """Return the value. Raises `ValueError` if it is not an integer, or too small."""
     # Not isinstance: Python counts true and false as integers.
     if type(value) is not int:
         raise ValueError(f"{name} is {quote(value)}: it must be an integer")

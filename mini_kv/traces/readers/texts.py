@@ -19,7 +19,7 @@ from mini_kv.traces.readers.token_trace import request_of
 
 
 class Encoder(Protocol):
-    """Makes tokens of prompts: `PromptTokenizer`, or another's."""
+    """Makes tokens of prompts: `PromptTokenizer`, or another class."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]:
         """Return the tokens of a prompt of text, by default with those that the model expects around it."""

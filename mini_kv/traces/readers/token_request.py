@@ -1,11 +1,11 @@
-"""A request whose prompt is known token by token, so that it can be cut into blocks of any size."""
+"""A request with a prompt of known tokens, so that it can be split into blocks of any size."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """One request of a trace of tokens; the fields that it shares with `TraceRequest` mean the same."""
+    """One request of a trace of tokens. Fields that `TraceRequest` also has have the same meaning."""
 
     timestamp: int
     """Arrival, in ms since the trace began."""
@@ -16,11 +16,11 @@ class TokenRequest:
     cache_salt: str | None = None
     """Requests with different salts share no block (vLLM `Request.cache_salt`)."""
     lora_name: str | None = None
-    """The adapter: requests with different ones share no block."""
+    """The adapter. Requests with different adapters share no block."""
     images: tuple[tuple[int, int, str], ...] = ()
     """Per image the position of its first token, how many tokens it has, and the digest of its content."""
     texts: tuple[str, ...] = ()
-    """What the tokens were made of, one text per message, if the file said so; for explanations alone."""
+    """The texts of the tokens, one per message, if the file has them. Used only for explanations."""
 
     @property
     def input_length(self) -> int:

@@ -25,7 +25,7 @@ def parse_tokens(raw: bytes) -> TokenRequest:
 
 
 def checked_tokens(values: Sequence[Any], name: str) -> Sequence[int]:
-    """Return the values. Raises `ValueError` if one is no token id."""
+    """Return the values. Raises `ValueError` if one is not a token id."""
     check_integers(values, name)
     if max(values, default=0) > MAX_TOKEN:
         index, token = next((index, token) for index, token in enumerate(values) if token > MAX_TOKEN)
