@@ -1,4 +1,4 @@
-"""A model split over several cards: each card has some heads, and only their keys and values.
+"""A model cut over several cards: each keeps some heads, and the keys and values of these alone.
 
     python -m mini_kv.engine.tensor_parallel --size 2 "A block is free when"
 
