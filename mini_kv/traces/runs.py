@@ -32,13 +32,13 @@ _ANSWER = 2
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the prompts run on."""
+    """The groups and the pool of a run."""
 
     groups: tuple[KVCacheGroupSpec, ...]
     num_blocks: int | None = None
     """Size of the pool, the null block included. `None`: nothing is ever evicted."""
     step: int = 8192
-    """Most tokens per step."""
+    """The most tokens per step."""
     retention: int | None = None
     """See `KVCacheConfig.prefix_cache_retention_interval`."""
 
@@ -49,7 +49,7 @@ class Setup:
 
     @property
     def boundary(self) -> int:
-        """Tokens from one place to the next where the blocks of all groups end: where hits can end."""
+        """Tokens between two places where the blocks of all groups end. Hits can end only there."""
         return lcm(*(group.kv_cache_spec.block_size for group in self.groups))
 
     @property
@@ -60,10 +60,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class ServedRun:
-    """What a run through the scheduler found."""
+    """The result of a run through the scheduler."""
 
     hits: list[int | None]
-    """Hit tokens of each request when it was first admitted. `None`: refused."""
+    """Hit tokens of each request at its first admission. `None`: refused."""
     num_preemptions: int
     tokens_again: int
     """Tokens that preempted requests had computed, or hit, and did not find again when they came back."""

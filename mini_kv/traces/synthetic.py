@@ -53,7 +53,7 @@ class Segment(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A request, before its blocks are numbered."""
+    """A request whose blocks have no numbers yet."""
 
     timestamp: int
     prompt: tuple[Segment, ...]

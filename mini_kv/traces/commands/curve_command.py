@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says how large the pool and its blocks are."""
+    """Add the arguments for the sizes of the pool and its blocks."""
     parser.add_argument("--num-blocks", type=int, metavar="N", help="size of your pool, the null block included")
     parser.add_argument("--memory", type=float, metavar="GIB", help="size of your pool in GiB; needs --model")
     parser.add_argument("--model", metavar="NAME", help="a model of `mini-kv plan`, or the path of a config.json")
@@ -177,7 +177,7 @@ def report(curve: Curve, num_blocks: int | None, memory: Memory | None) -> list[
 
 
 def as_dict(curve: Curve, num_blocks: int | None, memory: Memory | None) -> dict[str, Any]:
-    """Return all figures by name; the names are kept from version to version."""
+    """Return all figures by name. The names do not change between versions."""
     yours = curve.at(curve.knee() if num_blocks is None else num_blocks)
     more = curve.at(yours.num_blocks + _step(yours.num_blocks, memory))
     return {

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the rows and the causes; return 0, or 2 with one line on stderr if a file or an argument is wrong."""
+    """Print the rows and the causes. Return 0, or 2 with one line on stderr if a file or an argument is wrong."""
     try:
         if (args.trace is None) == (args.pair is None):
             raise ConfigError("give a trace, or --pair and two files")
@@ -96,7 +96,7 @@ def report(waterfall: Waterfall, causes: list[Cause]) -> list[str]:
 
 
 def as_dict(waterfall: Waterfall, causes: list[Cause]) -> dict[str, Any]:
-    """Return all figures by name; the names are kept from version to version."""
+    """Return all figures by name. The names do not change between versions."""
     return {
         "requests": waterfall.num_requests,
         "block_size": waterfall.setup.hash_block_size,

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay the trace under every policy and print the table; return the exit status.
+    """Replay the trace under every policy and print the table. Return the exit status.
 
     0: done. 2: the trace or an argument is wrong, said in one line on stderr. 130: interrupted with Ctrl-C.
     """

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay the trace and print the report; return the exit status.
+    """Replay the trace and print the report. Return the exit status.
 
     0: done. 2: the trace or an argument is wrong, said in one line on stderr, and nothing was replayed.
     130: interrupted with Ctrl-C.
@@ -216,11 +216,11 @@ def _percent(share: float | None) -> str:
 
 
 class ProgressBar:
-    """A line on a terminal that is redrawn in place; silent on anything but a terminal."""
+    """A line on a terminal that is redrawn in place. It draws only on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self.total = 1
-        """What is 100 %."""
+        """The number that is 100 %."""
         self._stream = stream
         self._is_terminal = stream.isatty()
         self._drawn = ""
