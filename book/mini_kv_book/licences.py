@@ -5,7 +5,7 @@ import re
 from mini_kv_book.places import DOCS, ROOT
 
 TEXTS = DOCS / "assets" / "kv-lab" / "LICENCES.txt"
-"""What `npm run labs` writes beside the packages."""
+"""File that `npm run labs` writes beside the packages."""
 
 WHEELS = {
     "iniconfig": ("MIT", "reads pytest's settings"),

@@ -25,12 +25,12 @@ from mini_kv_book.runs import FenceError
 
 @as_fence
 def fence(body: str, _md: Any) -> str:
-    """Answer the first case, and let the reader ask others."""
+    """Show the answer to the first case, with fields for other ones."""
     return element([case_of(line) for line in body.strip().splitlines()], megabytes())
 
 
 def case_of(line: str) -> tuple[dict[str, str], str]:
-    """Return the fields and the words of a line."""
+    """Return the fields and the label of a line."""
     fields, bar, words = line.partition(" | ")
     if not bar:
         raise FenceError(f"{line!r} has no words: write FIELDS | WORDS")
