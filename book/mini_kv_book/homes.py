@@ -84,7 +84,7 @@ def _sections_of(text: str) -> list[tuple[str, str]]:
 
 
 def _docstring_of(symbol: str) -> str:
-    """Return a symbol's name with its docstring; for a constant, with its value and the comment below it."""
+    """Return a symbol's name with its docstring. A constant has its value and the comment below it."""
     source = source_of(symbol)
     module = ast.parse(source.text)
     node = module if symbol.replace(".", "/") + ".py" == source.path else module.body[0]

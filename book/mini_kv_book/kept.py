@@ -80,12 +80,12 @@ class Cells:
         self.num_run = 0
 
     def result(self, run: Callable[[str, dict[str, Any]], Any], body: str) -> Any:
-        """Return what `run(body, names)` returns after the cells before."""
+        """Return the result of `run(body, names)` after the cells before."""
         self.cells.append((run, body))
         return self.kept([[run.__name__, body] for run, body in self.cells], self._catch_up)
 
     def _catch_up(self) -> Any:
-        """Run every cell that has not run in this build; return the last one's result."""
+        """Run every cell that has not run in this build. Return the last one's result."""
         result = None
         while self.num_run < len(self.cells):
             run, body = self.cells[self.num_run]

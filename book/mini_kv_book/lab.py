@@ -83,7 +83,7 @@ def _in_chinese(lab: str, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def ways_on(lab: str) -> list[list[str]]:
-    """Return where a learner goes who has passed: what it is, how it is called, and where, from the lab's page."""
+    """Return the next pages after a passed lab: kind, title and link, from the lab's page."""
     chapter, follows = chapter_of(lab), next_of(lab, ROOT / "labs")
     ways = [["The chapter", title_of(chapter), f"../../chapters/{chapter}/"], ["At home", f"make {lab}", "#run"]]
     if follows is None:

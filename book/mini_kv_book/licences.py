@@ -14,7 +14,7 @@ WHEELS = {
     "pygments": ("BSD-2-Clause", "colours pytest's messages"),
     "pytest": ("MIT", "runs the tests of a lab in the page"),
 }
-"""Per package: its licence as its own wheel names it, and what the labs need it for."""
+"""Per package: the licence in its wheel, and its use in the labs."""
 
 
 def pinned() -> dict[str, str]:

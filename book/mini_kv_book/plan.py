@@ -38,7 +38,7 @@ def case_of(line: str) -> tuple[dict[str, str], str]:
 
 
 def element(cases: list[tuple[dict[str, str], str]], size: int | None) -> str:
-    """Return `<kv-plan>`. Without `size`, what a first question loads in MB, the page cannot answer others."""
+    """Return `<kv-plan>`. `size`: MB that a first question loads. Without it the page cannot answer others."""
     first = json.loads(page().answer(json.dumps(cases[0][0])))
     for verb in ("plan", "why"):
         if "error" in first[verb]:

@@ -45,7 +45,7 @@ def level(puzzle: Puzzle, size: int | None) -> str:
 
 
 def element(puzzle: Puzzle, size: int | None) -> str:
-    """Return `<kv-puzzle>`. Without `size`, what a first call loads in MB, the page says where else to play it."""
+    """Return `<kv-puzzle>`. `size`: MB that a first call loads. Without it the page shows the command to play it."""
     player = PuzzlePlayer(puzzle)
     story = puzzle_data(player)
     strips = [asdict(strip) for strip in player.strips()]

@@ -102,7 +102,7 @@ def output(picture: str, label: str) -> Output:
 
 
 def chain_data(first: str, second: str, block_size: int) -> Data:
-    """Return the story of two prompts, a token per character; each card shows the characters of its block."""
+    """Return the story of two prompts, a token per character. Each card shows the characters of its block."""
     numbers = {character: number for number, character in enumerate(dict.fromkeys(first + second))}
     steps = [
         {

@@ -22,7 +22,7 @@ BADGES = {
 """The possible requirements of a page. Most pages and labs need only Python, which has no badge."""
 IN_VLLM = re.compile(r"^## (Where (?:vLLM does|mini_kv and vLLM do) it)$", re.MULTILINE)
 TOLD = re.compile(r"\d+ minutes, difficulty \d of 5[.,]\s+(\w)")
-"""How a lab's README begins, which is on GitHub, too; on the page the strip says it."""
+"""The beginning of a lab's README, for GitHub. On the page the strip replaces it."""
 
 Links = list[tuple[str, str]]
 """Words, and the target of their link: a path in the repository, or a place on the page."""
@@ -75,7 +75,7 @@ def badge(name: str) -> ElementTree.Element:
 
 
 def shorten(paragraph: ElementTree.Element) -> None:
-    """Take what the strip says out of a README's first paragraph, and mark it: it describes no lab."""
+    """Remove the strip's data from a README's first paragraph, and mark the paragraph."""
     paragraph.text = TOLD.sub(lambda found: found[1].upper(), paragraph.text or "", count=1)
     paragraph.set("class", "kv-needs")
 

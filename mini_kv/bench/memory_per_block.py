@@ -19,7 +19,7 @@ _BLOCKS_A_REQUEST = 50
 
 
 def weigh(peer: Peer, num_blocks: int, seed: int) -> dict[str, float]:
-    """Return the bytes of an idle block, by `tracemalloc` and (on Linux) by RSS, and what a key adds to it."""
+    """Return the bytes of an idle block, by `tracemalloc` and (on Linux) by RSS, and the additional bytes of a key."""
     figures = {}
     rss = _resident_bytes()
     pool = peer.pool(num_blocks)

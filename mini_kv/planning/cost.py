@@ -28,7 +28,7 @@ class Card:
     bandwidth: float
     """Bytes per second from its memory."""
     memory: float
-    """Bytes. A data sheet's GB are 10^9 bytes; a driver reports up to 7 % more."""
+    """Bytes. A data sheet's GB are 10^9 bytes. A driver reports up to 7 % more."""
     exports_states: bool = False
     """vLLM 0.33 computes the prefill of gated delta nets with FlashInfer's kernel here: Hopper and Blackwell."""
     max_num_batched_tokens: int = 2048

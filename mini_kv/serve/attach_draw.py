@@ -43,7 +43,7 @@ def metrics_line(metrics: Mapping[str, float] | str) -> str:
 
 
 def tree_lines(mirror: Mirror, width: int, most: int) -> list[str]:
-    """Return the blocks of the first group as rows, the largest first; at most `most` lines."""
+    """Return the blocks of the first group as rows, the largest first, in at most `most` lines."""
     group_id = min((key.group_id for key in mirror.blocks), default=0)
     children: dict[Key | None, list[Key]] = {}
     for key, block in mirror.blocks.items():

@@ -50,7 +50,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """`goal`, `must` or `missed`, whatever is reached."""
+        """The reached level: `goal`, `must` or `missed`."""
         if self.row.must is None or self.row.goal is None:
             return ""
         return "goal" if self.ratio <= self.row.goal else "must" if self.ratio <= self.row.must else "missed"
