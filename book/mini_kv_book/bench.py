@@ -1,4 +1,4 @@
-"""How a lab's page is arranged: its contract with the editor beside it on the first screen, then its README."""
+"""The arrangement of a lab's page: its contract beside the editor on the first screen, then its README."""
 
 import ast
 import re
@@ -9,18 +9,18 @@ from pathlib import Path
 from mini_kv_book.places import ROOT, anchor_of
 
 SPECIFICATION = ("What to implement", "The five rungs", "What the tests prove")
-"""Sections that stand beside the editor, below the contract."""
+"""Sections beside the editor, below the contract."""
 NEEDS = re.compile(r"Needs\s+Python\s+and\s+pytest,\s+no\s+GPU,\s+no\s+PyTorch\.")
-"""How a README says what a lab needs that a page can run."""
+"""The sentence in a README with the requirements of a lab that a page can run."""
 
 
 def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
-    """Return the lines of a lab's README as its page has them: contract and editor, the specification, then the rest.
+    """Return the lines of a lab's README for its page: contract and editor, the specification, then the rest.
 
     Args:
-        lines: of the README.
+        lines: the README's lines.
         lab: such as `lab-05`.
-        solve: what the link to the editor is called, on top of the page.
+        solve: text of the link to the editor at the top of the page.
     """
     sections = sections_of(lines)
     heading, *opening = sections.pop("")
@@ -38,7 +38,7 @@ def arranged(lines: list[str], lab: str, solve: str) -> list[str]:
 
 
 def nothing_to_install(lines: list[str]) -> list[str]:
-    r"""Return the lines of a README for a page that runs the lab: what it needs is needed at home only.
+    r"""Return the lines of a README for a page that runs the lab. Its requirements are marked as those at home.
 
     >>> nothing_to_install(["45 minutes, difficulty 2 of 5. Needs Python and", "pytest, no GPU, no PyTorch. No more."])
     ['45 minutes, difficulty 2 of 5. Nothing to install here. To run it at home: Python and pytest. No more.']
@@ -47,13 +47,13 @@ def nothing_to_install(lines: list[str]) -> list[str]:
 
 
 def _below(titles: list[str]) -> str:
-    """Return the sentence that leads to the sections that a reader may want before the editor."""
+    """Return the sentence with links to sections that a reader may want before the editor."""
     links = [f"[{title}](#{anchor_of(title)})" for title in titles]
     return f"Below: {', '.join(links)}."
 
 
 def contract(lab: str) -> list[str]:
-    """Return what each function of the lab is to do, in a sentence, and an example of the first that has one."""
+    """Return one sentence on the effect of each function of the lab, and the first example of a function."""
     functions = tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))["function"]
     starter = (ROOT / "mini_kv" / "labkit" / "starters" / f"{lab}.txt").read_text(encoding="utf-8")
     told = docstrings_of(starter)
@@ -79,7 +79,7 @@ def docstrings_of(source: str) -> dict[str, str]:
 
 
 def sections_of(lines: list[str]) -> dict[str, list[str]]:
-    r"""Return the lines below each second heading with that heading, those before the first under an empty name.
+    r"""Return the lines of each second-level section, by heading. Lines before the first have an empty heading.
 
     >>> sections_of(["# A", "", "## B", "```", "## no heading", "```", "## C"])
     {'': ['# A', ''], 'B': ['## B', '```', '## no heading', '```'], 'C': ['## C']}
@@ -96,7 +96,7 @@ def sections_of(lines: list[str]) -> dict[str, list[str]]:
 
 
 def next_of(lab: str, folder: Path) -> str | None:
-    """Return the lab after this one, a further part included; `None` after the last."""
+    """Return the lab after this one, a further part included, or `None` after the last."""
     labs = sorted(path.parent.name for path in folder.glob("lab-*/lab.toml"))
     place = labs.index(lab) + 1
     return labs[place] if place < len(labs) else None

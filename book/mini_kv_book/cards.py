@@ -1,8 +1,8 @@
-"""A hook of MkDocs: a link to a page shows the page's own picture, which is its figure at the step that tells most.
+"""A hook of MkDocs: a shared link to a page shows the page's own picture, its figure at the key step.
 
-The picture is the still that the engine has drawn, under the page's title, as a PNG; `theme/main.html` names it. A
-lab shows its chapter's figure, and a page without one the first page's. It is drawn with the fonts that matplotlib
-brings, so that it is the same on every machine.
+The picture is the engine's still under the page's title, as a PNG. `theme/main.html` names it. A lab shows its
+chapter's figure, and a page without one the first page's. It is drawn with matplotlib's own fonts, so that it is the
+same on every machine.
 """
 
 import html
@@ -24,7 +24,7 @@ _figures: dict[str, str] = {}
 
 
 def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
-    """Remember a page's title and figure, and tell its head where the picture will be. The page stays as it is."""
+    """Note a page's title and figure, and put the picture's address into its head. The page is unchanged."""
     name = name_of(page.file.src_uri)
     _titles[name] = str(page.meta.get("title") or page.title)
     if figure := STILL.search(content) or INSTRUMENT.search(content):
@@ -34,7 +34,7 @@ def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
 
 
 def name_of(source: str) -> str:
-    """Return the name of a page's picture; pages of the engine share one.
+    """Return the name of a page's picture. Pages of the engine share one.
 
     >>> name_of("chapters/04-the-free-queue.md"), name_of("labs/index.md"), name_of("api/mini_kv.core.block.md")
     ('04-the-free-queue', 'labs', 'api')
@@ -52,13 +52,13 @@ def on_post_build(*, config: Any) -> None:
 
 
 def figure_of(name: str) -> str:
-    """Return a page's figure, of a lab its chapter's, else the first page's; nothing in a book without any."""
+    """Return a page's figure, for a lab its chapter's, else the first page's, or nothing in a book without any."""
     of_chapter = _figures.get(chapter_of(name), "") if name.startswith("lab-") else ""
     return _figures.get(name) or of_chapter or _figures.get("index", "")
 
 
 def card(title: str, figure: str) -> str:
-    """Return the picture as an SVG: the title in at most two lines, the figure below it as large as there is room."""
+    """Return the picture as an SVG: the title in at most two lines, the figure below it as large as possible."""
     lines = textwrap.wrap(re.sub(r"[^\u0020-\u024f]+", "", title), 36, max_lines=2, placeholder="…")
     words = "".join(
         f'<text x="70" y="{140 + 64 * number}" font-size="52" font-weight="bold">{html.escape(line)}</text>'

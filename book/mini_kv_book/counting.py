@@ -1,4 +1,4 @@
-"""Which lines of Python hold code, for the reading path and `.ci/report.py`. Imports the standard library alone."""
+"""Counts the lines of Python with code, for the reading path and `.ci/report.py`. Imports only the standard library."""
 
 import ast
 import io
@@ -16,7 +16,7 @@ _FREE = {
 
 
 def code_lines(source: str) -> set[int]:
-    r"""Return the numbers of the lines that hold at least one token of code, not counting docstrings and comments.
+    r"""Return the numbers of the lines with at least one token of code, without docstrings and comments.
 
     Raises `SyntaxError` or `tokenize.TokenError` if this is not Python.
 

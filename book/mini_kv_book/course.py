@@ -1,7 +1,7 @@
-"""What follows from `book/course.toml`: the address, wherever a file carries it, and which labs are shown.
+"""Applies `book/course.toml`: the address in all files that have it, and the labs that are shown.
 
 mini-kv address URL              writes the address of your copy into all of these files
-python -m mini_kv_book.course     says what the course is, and whether it can be published
+python -m mini_kv_book.course     prints the course, and whether it can be published
 """
 
 import re
@@ -12,7 +12,7 @@ from mini_kv.labkit.course import FILE, Course, load_course
 from mini_kv_book.places import ROOT, repository_url
 
 CARRIERS = ("README.md", "pyproject.toml", ".binder", ".github", "book/docs", "book/mkdocs.yml", "notebooks")
-"""Files and folders that carry the address."""
+"""Files and folders that contain the address."""
 READ = {".md", ".toml", ".yml", ".ipynb", ".txt"}
 CONFIG = ROOT / "book" / "mkdocs.yml"
 PLACEHOLDER = "OWNER"
@@ -24,16 +24,16 @@ def course() -> Course:
 
 
 def closed_sentence(lab: str) -> str:
-    """Return why the lab is not shown; "" if it is."""
+    """Return the reason why the lab is not shown, or "" if it is."""
     return course().closed().get(lab, "")
 
 
 def addressed(text: str, old: str, new: Course) -> str:
-    """Return a file's text with the new address in place of the old one, also where Colab and Binder carry it.
+    """Return a file's text with the new address in place of the old one, also in links to Colab and Binder.
 
     Args:
-        text: of the file.
-        old: the repository's address so far.
+        text: the file's text.
+        old: the repository's old address.
         new: the course.
     """
     before, after = (address.rstrip("/").removeprefix("https://") for address in (old, new.address))
@@ -63,21 +63,21 @@ def with_course(config: str, new: Course) -> str:
 
 
 def published_at() -> str:
-    """Return the address of the book so far, which mkdocs.yml holds."""
+    """Return the book's current address, from mkdocs.yml."""
     (found,) = re.findall(r"^site_url: (\S+)", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)
     return str(found)
 
 
 def carriers() -> list[Path]:
-    """Return the files that may carry the address."""
+    """Return the files that may contain the address."""
     found = [ROOT / name for name in CARRIERS]
     return sorted(path for top in found for path in ([top] if top.is_file() else top.rglob("*")) if path.suffix in READ)
 
 
 def write() -> int:
-    """Put the course's address into every file that carries the old one; return the number of files that changed.
+    """Put the course's address into every file with the old one, and return the number of changed files.
 
-    pyproject.toml knows the old address, so it is the last: after an interrupt, the same call writes the rest.
+    pyproject.toml has the old address, so it is the last. After an interrupt the same call writes the rest.
     """
     new, old, old_site = course(), repository_url(), published_at()
     last = ROOT / "pyproject.toml"
@@ -94,7 +94,7 @@ def write() -> int:
 
 
 def move(address: str) -> int:
-    """Make this the address of the repository, in every file that carries one; return the number of changed files.
+    """Make this the address of the repository in every file that has one. Return the number of changed files.
 
     Raises `ValueError` for anything but `https://HOST/ACCOUNT/NAME`. Nothing is changed then.
     """
@@ -112,7 +112,7 @@ def move(address: str) -> int:
 
 
 def dates() -> str:
-    """Return the course's note, and the days on which labs open: nothing, if there are none."""
+    """Return the course's note, and the days on which labs open, if there are any."""
     new = course()
     opens = [f"| [{lab}](labs/{lab}.md) | {day} |" for lab, day in sorted(new.opens.items()) if lab not in new.hidden]
     table = ["", "| lab | opens on |", "|---|---|", *opens] if opens else []
@@ -120,7 +120,7 @@ def dates() -> str:
 
 
 def faults() -> list[str]:
-    """Return why the course cannot be published: a sentence each."""
+    """Return the reasons why the course cannot be published, one sentence each."""
     new = course()
     if PLACEHOLDER in new.address.split("/"):
         return [f"{FILE} says {new.address}. Put your own address there: mini-kv address https://github.com/ME/mini_kv"]
@@ -130,7 +130,7 @@ def faults() -> list[str]:
 
 
 def main() -> int:
-    """Say what the course is; return 1 if it cannot be published. `--notice`: say only what is missing, return 0."""
+    """Print the course, and return 1 if it cannot be published. `--notice`: print only the missing parts, return 0."""
     found = faults()
     for line in found:
         print(line, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The coverage index: from each idea of the course to its homes, as data/coverage.toml names them, each looked up."""
+"""The coverage index: each idea of the course with its homes, from data/coverage.toml, all checked to exist."""
 
 import re
 import tomllib
@@ -16,18 +16,18 @@ _PACKAGES_WITH_PAGES = ("core", "events", "viz", "attention")
 
 
 class Question(NamedTuple):
-    """What a new reader must find answered."""
+    """A question of a new reader that the course must answer."""
 
     ask: str
     home: str
-    """The page, lab or symbol that answers, one of the row's homes."""
+    """The page, lab or symbol with the answer, one of the row's homes."""
     answer: tuple[str, ...]
-    """Phrases that stand there, in one section."""
+    """Phrases that must be there, in one section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One idea: where it lives, what must stand there, and what it still waits for."""
+    """One idea: its homes, their required words, and the missing parts."""
 
     number: int
     idea: str
@@ -35,13 +35,13 @@ class Row:
     """Pages below docs (with an anchor), labs, dotted symbols, notebooks."""
     waits_for: str | None
     words: tuple[str, ...]
-    """What a home must contain; see `mini_kv_book.homes`."""
+    """Words that a home must contain. See `mini_kv_book.homes`."""
     question: Question | None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows that belong together."""
+    """A group of related rows."""
 
     title: str
     intro: str
@@ -50,7 +50,7 @@ class Group:
 
 @cache
 def groups() -> tuple[Group, ...]:
-    """Return the index. Raises `KeyError` for a row that waits for something unnamed."""
+    """Return the index. Raises `KeyError` for a row with an unnamed missing part."""
     data = _data()
     waiting = {None: None} | data.get("waits_for", {})
     return tuple(
@@ -69,7 +69,7 @@ def _data() -> dict[str, Any]:
 
 
 def waited_for() -> dict[str, str]:
-    """Return what rows wait for, each with the page, lab or symbol that it will arrive as."""
+    """Return the missing parts of rows, each with its future page, lab or symbol."""
     data = _data()
     keys = {row["waits_for"] for group in data["group"] for row in group["row"] if "waits_for" in row}
     return {data["waits_for"][key]: data["arrives_as"][key] for key in keys}
@@ -86,7 +86,7 @@ def rows() -> list[Row]:
 
 
 def kind_of(home: str) -> str:
-    """Return what kind of home it is: `page`, `lab`, `notebook` or `symbol`."""
+    """Return the kind of a home: `page`, `lab`, `notebook` or `symbol`."""
     if home.split("#", maxsplit=1)[0].endswith(".md"):
         return "page"
     if re.fullmatch(r"lab-\d\d(-\w+)?", home):
@@ -95,7 +95,7 @@ def kind_of(home: str) -> str:
 
 
 def problem_with(home: str) -> str | None:
-    """Return what is wrong with a home; `None` if it is there."""
+    """Return the problem with a home, or `None` if it exists."""
     kind = kind_of(home)
     if kind == "lab":
         return None if (ROOT / "labs" / home / "lab.toml").is_file() else "no such lab"
@@ -110,7 +110,7 @@ def problem_with(home: str) -> str | None:
 
 
 def find_symbol(symbol: str) -> tuple[str, list[str]] | None:
-    """Return the module of a dotted symbol and the names inside it; `None` if there is none such. Imports nothing."""
+    """Return the module of a dotted symbol and the names inside it, or `None` if it does not exist. Imports nothing."""
     try:
         module = source_of(symbol).path.removesuffix(".py").replace("/", ".")
     except FenceError:
@@ -119,19 +119,19 @@ def find_symbol(symbol: str) -> tuple[str, list[str]] | None:
 
 
 def _anchors_of(page: Path) -> set[str]:
-    """Return the anchors of a page: those written as `{ #name }`, and those that its headings get by themselves."""
+    """Return the anchors of a page: those written as `{ #name }`, and those made from its headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return {anchor_of(heading) for heading in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE)}
 
 
 def anchor_of(heading: str) -> str:
-    """Return a heading's anchor: the one that it names, or the one that it gets."""
+    """Return a heading's anchor: the written one, or the one made from its text."""
     named = re.search(r"\{[^}]*#([\w-]+)[^}]*\}\s*$", heading)
     return named[1] if named else _slug(heading)
 
 
 def _slug(heading: str) -> str:
-    """Return the anchor that Python-Markdown makes of a heading.
+    """Return the anchor that Python-Markdown makes from a heading.
 
     >>> _slug("Hits, evictions & `allocate_slots`")
     'hits-evictions-allocate_slots'
@@ -185,14 +185,14 @@ def as_markdown() -> str:
 
 
 def questions_as_markdown() -> str:
-    """Return a table of the questions that a reader can try, each with the place of its answer."""
+    """Return a table of the questions, each with the place of its answer."""
     asked = [(row.number, row.question) for row in rows() if row.question]
     lines = [f"| {number} | {question.ask} | {link_to(question.home)} |" for number, question in asked]
     return "\n".join(["| | question | answered in |", "|---|---|---|", *lines])
 
 
 def waiting_as_markdown() -> str:
-    """Return a table of what is not built yet, and which rows wait for it wholly or in part; or that nothing is."""
+    """Return a table of the missing parts and the rows that need them, or a sentence that no part is missing."""
     waiting: dict[str, list[Row]] = {}
     for row in rows():
         if row.waits_for:
@@ -208,7 +208,7 @@ def waiting_as_markdown() -> str:
 
 
 def summary() -> str:
-    """Return one sentence: how many ideas, how many with a home."""
+    """Return a sentence with the number of ideas, and of those with a home."""
     whole = [row for row in rows() if not row.waits_for]
     bare = [row for row in rows() if not row.homes]
     begun = len(rows()) - len(whole) - len(bare)

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: every page describes itself, to search engines and where a link to it is shown."""
+"""A hook of MkDocs: every page has a description, for search engines and shared links."""
 
 import html
 import re
@@ -10,14 +10,14 @@ TAG = re.compile(r"<[^>]+>")
 
 
 def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:
-    """Take a page's first words for its description, unless it has one of its own. The page itself stays as it is."""
+    """Use a page's first words as its description, unless it has its own. The page itself is unchanged."""
     if words := first_words(content):
         page.meta.setdefault("description", html.escape(words))  # the theme puts it between quotation marks as it is
     return content
 
 
 def first_words(content: str, at_most: int = 200) -> str:
-    """Return the text of the first paragraph that has words, cut between two of them; empty if there is none.
+    """Return the text of the first paragraph with words, cut between two of them, or an empty string.
 
     >>> first_words("<p>CPU-OK</p><p>A <em>block</em> &amp; its hash, until a request needs it</p>", 20)
     'A block & its…'

@@ -1,4 +1,4 @@
-"""Where mini_kv differs from vLLM on purpose: one list, for the book's table and for the golden scenarios.
+"""The intended differences between mini_kv and vLLM: one list, for the book's table and for the golden scenarios.
 
 A recorded scenario may differ from vLLM only where a call names a deviation of this list (`tests/test_golden.py`).
 """
@@ -11,15 +11,15 @@ UPSTREAM = "vLLM 0.33.0"
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One difference that is meant."""
+    """One intended difference."""
 
     deviation_id: str
     symbol: str
-    """What differs, by its name below `vllm/v1`."""
+    """The differing symbol, by its name below `vllm/v1`."""
     vllm: str
-    """What vLLM does."""
+    """The behaviour of vLLM."""
     mini_kv: str
-    """What mini_kv does."""
+    """The behaviour of mini_kv."""
     why: str
 
 
@@ -198,6 +198,6 @@ def as_markdown() -> str:
 
 
 def _breakable(symbol: str) -> str:
-    """Return a symbol that a narrow column may break at its dots; a very long name at its underscores, too."""
+    """Return a symbol that a narrow column may break at its dots, and a very long name also at its underscores."""
     names = (name.replace("_", "_<wbr>") if len(name) > 26 else name for name in symbol.split("."))
     return ".<wbr>".join(names)

@@ -1,4 +1,4 @@
-"""Drawings in docstrings keep their columns on the API pages: there Markdown wants them indented."""
+"""Keeps the columns of drawings in docstrings on the API pages, by indenting them for Markdown."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from mini_kv_book.drawings import with_drawings
 
 
 class Drawings(Extension):
-    """Indents the paragraphs that are drawings, so that Markdown takes them for code."""
+    """Indents paragraphs that are drawings, so that Markdown treats them as code."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Mend the docstring of one module, class or function."""
+        """Indent the drawings in the docstring of one module, class or function."""
         if obj.docstring:
             obj.docstring.value = with_drawings(obj.docstring.value)

@@ -1,4 +1,4 @@
-"""How many drafts were right, and the steps that they saved, as recorded.
+"""The recorded shares of right drafts, and the saved steps.
 
     <!-- table drafts -->
 

@@ -1,4 +1,4 @@
-"""A drawing in a docstring is told from its words, so that its columns stay. Needs nothing that builds a book."""
+"""Finds the drawings in a docstring, so that their columns are kept. Needs no package of the book's build."""
 
 import re
 

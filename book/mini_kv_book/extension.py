@@ -29,14 +29,14 @@ DIRECTIVE = re.compile(r"<!-- (include|instructor) (\S+) -->")
 
 
 class Directives(Preprocessor):
-    """Puts a lab's README, and its editor, where a page says `<!-- include labs/lab-05/README.md -->`.
+    """Replaces `<!-- include labs/lab-05/README.md -->` by a lab's README and its editor.
 
-    Where it says `<!-- instructor lab-05 -->`, the instructor's book has the solution and the notes, folded; a
-    student's book has nothing. Which book it is, the environment says: MINI_KV_BOOK=instructor.
+    In the instructor's book `<!-- instructor lab-05 -->` becomes the solution and the notes, folded. In a student's
+    book it becomes nothing. The environment variable MINI_KV_BOOK=instructor selects the instructor's book.
     """
 
     def run(self, lines: list[str]) -> list[str]:
-        """Return the page's lines with each directive carried out."""
+        """Return the page's lines with each directive replaced."""
         self.md.kv_included = []
         out: list[str] = []
         for line in lines:
@@ -50,7 +50,7 @@ class Directives(Preprocessor):
         return out
 
     def included(self, name: str, line: str) -> list[str]:
-        """Return the lines of a lab's README as the lab's page has them."""
+        """Return the lines of a lab's README for the lab's page."""
         path = ROOT / name
         if not path.is_file():
             raise BuildError(f"{where(self.md, line)}: there is no {name} to include")
@@ -82,28 +82,28 @@ def indented(lines: list[str]) -> list[str]:
 
 
 class Badge(InlineProcessor):
-    """Draws [CPU-OK], [PyTorch], [Triton] and [GPU] as badges, also where they are written as code."""
+    """Draws [CPU-OK], [PyTorch], [Triton] and [GPU] as badges, also if they are written as code."""
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element, int, int]:
-        """Return the badge, and the part of the text that it replaces."""
+        """Return the badge, and the replaced part of the text."""
         return badge(m[1]), m.start(0), m.end(0)
 
 
 class SectionLinks(Treeprocessor):
-    """Says in the page's language what the sign behind a heading is for."""
+    """Gives the sign after a heading a title in the page's language."""
 
     def run(self, root: ElementTree.Element) -> None:
-        """Rewrite each title where it stands."""
+        """Rewrite each title in place."""
         for link in root.iter("a"):
             if link.get("class") == "headerlink":
                 link.set("title", said(language_of(self.md), link.get("title", "")))
 
 
 class InChinese(Treeprocessor):
-    """Leads from a page to the Chinese one on its subject, below the heading."""
+    """Adds a link to the Chinese page on the same subject, below the heading."""
 
     def run(self, root: ElementTree.Element) -> None:
-        """Put the link in, if the Chinese edition names this page."""
+        """Insert the link, if the Chinese edition names this page."""
         page = page_of(self.md)
         told = [path for path, pages in chinese_edition()["pages"].items() if page in pages]
         heading = next((number for number, element in enumerate(root) if element.tag == "h1"), None)
@@ -118,7 +118,7 @@ class InChinese(Treeprocessor):
 
 
 def _title_of(page: str) -> str:
-    """Return the title that a page's head gives it."""
+    """Return the title in a page's head."""
     found = re.search(r"^title: (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
     return found[1] if found else page
 
@@ -132,7 +132,7 @@ class BookExtension(Extension):
     def extendMarkdown(self, md: Markdown) -> None:
         """Register the parts. The numbers order them among Markdown's own.
 
-        MkDocs does this once while it reads its configuration, before it looks for pages: so files are written here.
+        MkDocs does this once while it reads its configuration, before it looks for pages. So files are written here.
         """
         _write_pages_once()
         publish(script(), DOCS / "assets" / "kv_story.js")

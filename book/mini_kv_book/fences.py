@@ -1,4 +1,4 @@
-"""The fences that chapters are written with. Whatever a fence cannot show stops the build, with file and line.
+"""The fences of the chapters. A fence that fails stops the build, with file and line.
 
 kv-story    a scenario's name: the figure, played by the cache. `NAME by module:function`: its steps, made by that
             function. `data by module:function`: a story that the function tells by itself
@@ -40,13 +40,13 @@ from mini_kv_book.runs import PREDICT, FenceError, run_chart, run_command, run_i
 
 
 class BuildStopped(SuperFencesException, BuildError):
-    """The one exception that superfences lets through, and that MkDocs reports without a traceback."""
+    """The only exception that superfences does not catch, and that MkDocs reports without a traceback."""
 
 
 def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
-    """Turn `show(body, md) -> HTML` into what superfences calls.
+    """Turn `show(body, md) -> HTML` into a formatter for superfences.
 
-    Superfences takes any other exception for a fence that is not its own, and goes on: so all of them are caught here.
+    Superfences ignores a fence that raises any other exception, so all exceptions are caught here.
     """
 
     @functools.wraps(show)
@@ -63,7 +63,7 @@ def fence(show: Callable[[str, Any], str]) -> Callable[..., str]:
 
 
 def code(text: str, language: str) -> str:
-    """Return highlighted code, in the form that the theme gives to every other block of code."""
+    """Return highlighted code, in the same form as every other block of code."""
     formatter = HtmlFormatter(cssclass=f"language-{language} highlight", wrapcode=True)
     return str(highlight(text, get_lexer_by_name(language), formatter))
 
@@ -74,20 +74,20 @@ def kv_story(body: str, md: Any) -> str:
 
         passers-by by mini_kv.lessons.policies:play_seen_twice, used once goes first
 
-    draws it as another player plays it; what stands after the comma is put to the title, to tell the two figures apart.
+    draws the steps of another player. The text after the comma is added to the title, to distinguish the two figures.
     """
     return f'<div class="kv-figure">{fragment(_data(body.strip(), md))}</div>'
 
 
 @fence
 def kv_beside(body: str, md: Any) -> str:
-    """Draw two scenarios side by side, a line each as in `kv-story`; they go together and mark where they differ."""
+    """Draw two scenarios side by side, one line each as in `kv-story`. They step together and mark the differences."""
     first, second = body.strip().splitlines()
     return f'<div class="kv-figure">{beside(_data(first, md), _data(second, md))}</div>'
 
 
 def _data(line: str, md: Any) -> dict[str, Any]:
-    """Return the story that a line of a fence asks for."""
+    """Return the story for a line of a fence."""
     what, _, how = line.partition(", ")
     name, _, player = what.partition(" by ")
     if name == "data":
@@ -109,7 +109,7 @@ def kv_film(body: str, md: Any) -> str:
 
 @fence
 def kv_still(body: str, md: Any) -> str:
-    """Draw a step of the scenario, without its memory, as small as a picture in a link is."""
+    """Draw a step of the scenario, without its memory, in the size of a picture in a link."""
     name, step = body.split()
     data = story_data(load_scenario(name, language_of(md)))
     return f'<div class="kv-thumb">{svg(data, int(step), width=260, memory=False)}</div>'
@@ -117,7 +117,7 @@ def kv_still(body: str, md: Any) -> str:
 
 @fence
 def kv_source(body: str, md: Any) -> str:
-    """Show the source text of a symbol, and lead to its page."""
+    """Show the source text of a symbol, with a link to its page."""
     source = source_of(body)
     caption = f'<a href="{html.escape(link_to(md, source.path))}"><code>{body.strip()}</code></a>'
     return f'<figure class="kv-code">{code(narrow(source.text), "python")}<figcaption>{caption}</figcaption></figure>'
@@ -125,7 +125,7 @@ def kv_source(body: str, md: Any) -> str:
 
 @fence
 def kv_python(body: str, md: Any) -> str:
-    """Run the code, and show it with what it printed."""
+    """Run the code, and show it with its output."""
     shown, output = _cells_of(md).result(run_python, body)
     result = printed(output, md)
     if PREDICT in body.splitlines():
@@ -163,13 +163,13 @@ def _cells_of(md: Any) -> Cells:
 
 @fence
 def kv_output(body: str, md: Any) -> str:
-    """Run a command, and show it with what it printed."""
+    """Run a command, and show it with its output."""
     output = kept()(["run_command", body], lambda: run_command(body))
     return f'<div class="kv-run">{code("$ " + body.strip(), "console")}{printed(output, md)}</div>'
 
 
 def printed(output: str, md: Any) -> str:
-    """Return the block that shows what was printed; nothing for nothing."""
+    """Return the block with the output, or nothing without output."""
     if not output:
         return ""
     label = said(language_of(md), "what it prints")

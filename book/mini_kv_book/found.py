@@ -1,8 +1,8 @@
 """A hook of MkDocs: the search leads to the chapter that teaches a word, in English and in Chinese, and is small.
 
-Which chapter teaches which word, `book/data/taught.toml` says. The glossary shows it to readers as links; the search
-has it as keywords of the chapter, which count most. Listings are left out of the index, and of the engine's pages all
-but names and first sentences. The theme reads the rest, cut into words by jieba where it is Chinese.
+`book/data/taught.toml` lists the words that each chapter teaches. The glossary shows them to readers as links. The
+search has them as keywords of the chapter, with the most weight. Listings are left out of the index. Of the engine's
+pages it has only names and first sentences. The theme reads the rest. jieba cuts Chinese text into words.
 """
 
 import json
@@ -18,23 +18,23 @@ HAN = re.compile(r"[\u4e00-\u9fff]+")
 LISTING = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 BLANKS = re.compile(r"(?:\s|<p></p>)+")
 API_BOOST = 0.2
-"""What a page of the engine counts, where a page of prose counts 1."""
+"""Weight of a page of the engine in the search. A page of prose has 1."""
 
 
 def on_startup(*, command: str, dirty: bool) -> None:
-    """Have jieba be quiet: it would tell of each start."""
+    """Silence jieba, which would log each start."""
     import jieba  # type: ignore[import-untyped]  # only a build has it
 
     jieba.setLogLevel(logging.WARNING)
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Return the glossary with a link to the chapters of each word; other pages as they are."""
+    """Return the glossary with links to the chapters of each word. Return other pages unchanged."""
     return with_chapters(markdown) if page.file.src_uri == GLOSSARY else markdown
 
 
 def with_chapters(markdown: str) -> str:
-    """Return a glossary whose definitions lead to the chapters that teach their words."""
+    """Return a glossary whose definitions link to the chapters that teach their words."""
 
     def entry(found: re.Match[str]) -> str:
         chapters = [name for name, those in words().items() if found["english"] in those]
@@ -53,7 +53,7 @@ def on_post_build(*, config: Any) -> None:
 
 
 def indexed(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry, a section of a page, as it is searched: without listings, a chapter's first with keywords."""
+    """Return an index entry for a section of a page: without listings, a chapter's first one with keywords."""
     text = BLANKS.sub(" ", LISTING.sub(" ", entry["text"])).strip()
     place = entry["location"]
     if place.startswith("api/"):
@@ -73,7 +73,7 @@ def first_sentence(text: str) -> str:
 
 
 def keywords(those: list[str]) -> list[str]:
-    """Return a chapter's words, those of the glossary with their Chinese one, as the search reads them."""
+    """Return a chapter's words in the search's form, those of the glossary with their Chinese word."""
     import jieba
 
     chinese = glossary()

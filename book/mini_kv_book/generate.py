@@ -1,11 +1,11 @@
-"""Write what follows from the code: a page per module and lab, the navigation, notebooks' stills.
+"""Generates files from the code: a page per module and lab, the navigation, notebooks' stills.
 
-What follows from `book/course.toml` is written as well: the address, wherever it stands.
+The address in `book/course.toml` is written into all files, too.
 
     make book-pages               or: python -m mini_kv_book.generate
 
 The pages are not in git: MkDocs has them written when it loads `mini_kv_book.extension`. The navigation and the stills
-are, and a test compares them with what this would write, so that no module, no lab and no chapter is forgotten. The
+are, and a test compares them with the generated ones, so that no module, no lab and no chapter is missing. The
 navigation's lines for the chapters come from `PARTS` and the chapters' headings.
 """
 
@@ -29,7 +29,7 @@ PARTS = {
     "Serving": ("17", "19", "22"),
     "Reading vLLM": ("20",),
 }
-"""The parts of the book, in the order of reading. A chapter's file and address keep the number it was written with."""
+"""The parts of the book, in the order of reading. A chapter's file and address keep their first number."""
 
 
 def modules() -> list[str]:
@@ -44,7 +44,7 @@ def labs() -> list[str]:
 
 
 def chapters() -> dict[str, dict[str, str]]:
-    """Return each part's chapters, file to title, in the order of reading. Raises `ValueError` for one in no part."""
+    """Return each part's chapters, file to title, in the order of reading. Raises `ValueError` if one has no part."""
     files = {path.name[:2]: path for path in (DOCS / "chapters").glob("[0-9][0-9]-*.md")}
     if sorted(files) != sorted(number for numbers in PARTS.values() for number in numbers):
         raise ValueError(f"PARTS and the files in docs/chapters are not the same chapters: {sorted(files)}")
@@ -60,7 +60,7 @@ def title_of(path: Path) -> str:
 
 
 def lab_page(lab: str) -> str:
-    """Return the page of a lab, as wide as the screen: README with the lab in it, then what an instructor sees."""
+    """Return the page of a lab, as wide as the screen: README with the lab in it, then the instructor's part."""
     status = "status: triton\n" if _lab_toml(lab)["needs"] == "K" else ""
     return (
         f"---\n{status}hide: [navigation, toc]\n---\n\n"
@@ -70,12 +70,12 @@ def lab_page(lab: str) -> str:
 
 
 def _lab_toml(lab: str) -> dict[str, object]:
-    """Return what a lab says about itself."""
+    """Return the content of a lab's lab.toml."""
     return tomllib.loads((ROOT / "labs" / lab / "lab.toml").read_text(encoding="utf-8"))
 
 
 def front_door() -> str:
-    """Return a table of the public names, by their homes, with the first line that each says of itself."""
+    """Return a table of the public names, by their homes, with the first line of each docstring."""
     rows = ["| name | what it is |", "|---|---|"]
     for home, name in ((home, name) for home, names in _HOMES.items() for name in names):
         said = re.findall(r'"""(.+?)(?:"""|\n)', source_of(f"mini_kv.{home}.{name}").text)[0]
@@ -100,14 +100,14 @@ runs in its page, and no lab needs the solution of another one.
 
 
 def pages() -> dict[str, str]:
-    """Return every page that follows from the code, by its path below docs."""
+    """Return every generated page, by its path below docs."""
     boost = "---\nsearch:\n  boost: 0.5\n---\n\n"  # chapters first
     api = {f"api/{name}.md": f"{boost}# {name.removeprefix('mini_kv.')}\n\n::: {name}\n" for name in modules()}
     return api | {"labs/index.md": LABS} | {f"labs/{lab}.md": lab_page(lab) for lab in labs()}
 
 
 def navigation() -> dict[str, list[str]]:
-    """Return the lines that stand in mkdocs.yml between `# generated: NAME` and `# end of NAME`.
+    """Return the lines for mkdocs.yml between `# generated: NAME` and `# end of NAME`.
 
     Of the API first the front door, then the modules behind it, then the others, package by package.
     """
@@ -142,16 +142,16 @@ def with_navigation(config: str) -> str:
 
 
 def publish(text: str, path: Path) -> None:
-    """Write what the site serves but the repository keeps elsewhere; leave a file that is right as it is.
+    """Write the files of the site that the repository keeps elsewhere. A file without changes is not written.
 
-    `mkdocs serve` watches the folder: a file that is written anew each time would be built for ever.
+    `mkdocs serve` watches the folder, so a file that is written each time would cause endless builds.
     """
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_pages(docs: Path = DOCS) -> None:
-    """Write the pages that changed, and delete those of modules and labs that are gone."""
+    """Write the pages that changed, and delete those of removed modules and labs."""
     wanted = {docs / name: text for name, text in pages().items()}
     for path in {*docs.glob("api/mini_kv.*.md"), *docs.glob("labs/*.md")} - {*wanted}:
         path.unlink()

@@ -1,7 +1,7 @@
-"""Whether a home teaches its idea: the words that must stand in it, and the questions that a page must answer.
+"""Checks that a home teaches its idea: the words that it must contain, and the questions that it must answer.
 
 data/coverage.toml gives each row its words. A home has them all in one place: in one section of a page or of a lab's
-README, in a notebook, in a symbol's docstring. Thin rows have a question besides, and the phrases that answer it.
+README, in a notebook, in a symbol's docstring. Some rows also have a question, and the phrases that answer it.
 """
 
 import ast
@@ -15,10 +15,10 @@ from mini_kv_book.runs import source_of
 
 
 def missing_words(words: tuple[str, ...], home: str, root: Path = ROOT) -> list[str]:
-    """Return the words of a row that its home lacks; none if one place of the home has them all.
+    """Return the words of a row that its home lacks, or none if one place of the home has them all.
 
-    `a|b` asks for one of the two. Case, line breaks and marks of emphasis do not matter. A symbol is where the thing is
-    done and not where it is taught: of its name and docstring one of the words is asked.
+    `a|b` asks for one of the two. Case, line breaks and marks of emphasis do not matter. A symbol implements
+    the idea and does not teach it, so one of the words in its name or docstring is enough.
     """
     places = [plain(place) for place in places_of(home, root)]
     lacking = [[word for word in words if not has(place, word)] for place in places]
@@ -36,7 +36,7 @@ def has(text: str, word: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """Return the text as a reader hears it: one line, lower case, no marks.
+    """Return the text in one line, in lower case, without marks.
 
     >>> plain("The **null block**, [`id` 0](a.md)")
     'the null block, id 0'
@@ -62,7 +62,7 @@ def places_of(home: str, root: Path = ROOT) -> list[str]:
 
 
 def _with_tables(text: str) -> str:
-    """Return a page's text with its tables made; the index itself is left out, since it would teach all."""
+    """Return a page's text with its tables made; the index itself is left out, because it contains all words."""
     from mini_kv_book import tables  # which needs MkDocs
 
     request = re.compile(r"^ *<!-- table (?!coverage)(.+) -->$", re.MULTILINE)
@@ -70,7 +70,7 @@ def _with_tables(text: str) -> str:
 
 
 def _sections_of(text: str) -> list[tuple[str, str]]:
-    """Return the anchor and the text of each section; a section has those below it."""
+    """Return the anchor and the text of each section, its subsections included."""
     bare = re.sub(
         r"^```.*?^```", lambda fence: re.sub(r"^#", " ", fence[0], flags=re.MULTILINE), text, flags=re.M | re.S
     )
@@ -84,7 +84,7 @@ def _sections_of(text: str) -> list[tuple[str, str]]:
 
 
 def _docstring_of(symbol: str) -> str:
-    """Return a symbol's name with its docstring; for a constant, with its value and the comment below it."""
+    """Return a symbol's name with its docstring. A constant has its value and the comment below it."""
     source = source_of(symbol)
     module = ast.parse(source.text)
     node = module if symbol.replace(".", "/") + ".py" == source.path else module.body[0]

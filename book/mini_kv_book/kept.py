@@ -1,7 +1,7 @@
-"""What fences have computed, kept for the next build in book/.cache/fences; `make clean` removes it.
+"""Results of fences, kept for the next build in book/.cache/fences. `make clean` removes them.
 
 A result is used again while all that it can depend on is the same: the fence, the cells before it on its page, the
-files of mini_kv, labs and mini_kv_book, the pinned packages, and Python. A fence that fails leaves nothing.
+files of mini_kv, labs and mini_kv_book, the pinned packages, and Python. The result of a failed fence is not kept.
 """
 
 import functools
@@ -32,10 +32,10 @@ def stamps() -> dict[Path, tuple[int, int]]:
 
 
 class Kept:
-    """A folder of results, each under a digest of what it was computed from."""
+    """A folder of results, each under a digest of its inputs."""
 
     def __init__(self, folder: Path, stamps: Callable[[], dict[Path, tuple[int, int]]] = stamps) -> None:
-        """Begin with the files as they are now; results that other files gave are removed."""
+        """Begin with the current files, and remove the results of other versions."""
         self.stamps, self.before = stamps, stamps()
         digest = hashlib.sha256(sys.version.encode())
         for path in self.before:
@@ -48,8 +48,7 @@ class Kept:
     def __call__(self, key: object, compute: Callable[[], Any]) -> Any:
         """Return what `compute` returned for this key in an earlier build, or compute and keep it. Both are JSON.
 
-        Nothing is kept once a file has changed under this process, as while the book is served: Python has imported
-        the old one.
+        After a change of a file during this process no result is kept, because Python has imported the old file.
         """
         if self.stamps() != self.before:
             return compute()
@@ -71,22 +70,22 @@ def kept() -> Kept:
 
 
 class Cells:
-    """The Python of a page, one fence after the other: run only if a result is not kept, and then from the first on."""
+    """The Python of a page, one fence after the other: run only if a result is missing, and then all of them."""
 
     def __init__(self, kept: Kept) -> None:
         self.kept = kept
         self.names: dict[str, Any] = {"__name__": "__main__"}
-        """What the cells have defined."""
+        """The names that the cells have defined."""
         self.cells: list[tuple[Callable[[str, dict[str, Any]], Any], str]] = []
         self.num_run = 0
 
     def result(self, run: Callable[[str, dict[str, Any]], Any], body: str) -> Any:
-        """Return what `run(body, names)` returns after the cells before."""
+        """Return the result of `run(body, names)` after the cells before."""
         self.cells.append((run, body))
         return self.kept([[run.__name__, body] for run, body in self.cells], self._catch_up)
 
     def _catch_up(self) -> Any:
-        """Run every cell that has not run in this build; return the last one's result."""
+        """Run every cell that has not run in this build. Return the last one's result."""
         result = None
         while self.num_run < len(self.cells):
             run, body = self.cells[self.num_run]

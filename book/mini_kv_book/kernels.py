@@ -19,7 +19,7 @@ COLUMNS = ("kernel", "registers", "spills", "shared memory", "programs", "tensor
 
 
 def as_markdown(capability: str) -> str:
-    """Return the table of one compute capability, and a line on how it came about; two versions' figures by a slash."""
+    """Return the table of one compute capability, and its source. A slash separates the figures of two versions."""
     versions: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))["triton"]
     recorded = [tables[capability] for tables in versions.values() if capability in tables]
     if not recorded:
@@ -32,7 +32,7 @@ def as_markdown(capability: str) -> str:
 
 
 def cells(facts: list[dict[str, Any]]) -> list[str]:
-    """Return a row's cells; where the versions of Triton agree, one figure."""
+    """Return a row's cells, with one figure if the versions of Triton agree."""
     columns = [
         [f"{one['registers']}" for one in facts],
         [f"{one['spills']}" for one in facts],
@@ -61,7 +61,7 @@ OTHERS = {
 
 
 def measured_as_markdown(card: str) -> str:
-    """Return what was measured on a GPU: our time, and the time of others as a multiple of ours."""
+    """Return the measurements on a GPU: our time, and the time of others as a multiple of ours."""
     record = measured(card)
     others = [name for name in OTHERS if any(name in row["times_as_fast_as"] for row in record["rows"])]
     head = ("batch", "microseconds", "TB/s", "of a copy's speed", "TFLOP/s", *(OTHERS[name] for name in others))

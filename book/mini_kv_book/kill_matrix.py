@@ -51,7 +51,7 @@ def _kills_of(folder: Path) -> dict[str, Kill]:
 
 
 def as_markdown() -> str:
-    """Return a section per lab: what each test refutes, and behind a fold the test that each belief fails first."""
+    """Return a section per lab: the beliefs that each test refutes, and folded the first failing test per belief."""
     return "\n\n".join(section(load_lab(LABS / lab), kills) for lab, kills in load().items() if (LABS / lab).is_dir())
 
 

@@ -1,6 +1,6 @@
 """The fence kv-lab: an editor that runs the real tests of a lab in the page, if the book has a browser's Python.
 
-Where it has none, the reader sees the starter and how to run the lab at home; so does a browser without scripts.
+Without it, or without scripts, the reader sees the starter and the commands to run the lab at home.
 """
 
 import json
@@ -27,7 +27,7 @@ PACKED = DOCS / "assets" / "kv-lab"
 
 @as_fence
 def fence(body: str, md: Any) -> str:
-    """Let the reader run the lab here, or say how to run it on one's own machine."""
+    """Return the editor of the lab, or the commands to run it on the reader's own machine."""
     lab = body.strip()
     if not re.fullmatch(r"lab-\d\d(-\w+)?", lab) or not (ROOT / "labs" / lab).is_dir():
         raise FenceError(f"there is no lab {lab!r}")
@@ -37,7 +37,7 @@ def fence(body: str, md: Any) -> str:
 
 
 def megabytes() -> int | None:
-    """Return what a reader's first run loads, in MB; `None` if this book has no Python for the page."""
+    """Return the download of a reader's first run in MB, or `None` if this book has no Python for the page."""
     file = PACKED / "packed.json"
     return int(json.loads(file.read_text(encoding="utf-8"))["megabytes"]) if file.is_file() else None
 
@@ -72,7 +72,7 @@ def element(lab: str, size: int | None, lang: str = "en") -> str:
 
 
 def _in_chinese(lab: str, about: dict[str, Any]) -> dict[str, Any]:
-    """Return what the element says in Chinese: its own words, the lab's questions and hints."""
+    """Return the element's Chinese texts: its own words, the lab's questions and hints."""
     path = ROOT / "book" / "data" / f"zh-{lab}.toml"
     if not path.is_file():
         raise FenceError(f"{lab} is not told in Chinese: there is no book/data/{path.name}")
@@ -83,7 +83,7 @@ def _in_chinese(lab: str, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def ways_on(lab: str) -> list[list[str]]:
-    """Return where a learner goes who has passed: what it is, how it is called, and where, from the lab's page."""
+    """Return the next pages after a passed lab: kind, title and link, from the lab's page."""
     chapter, follows = chapter_of(lab), next_of(lab, ROOT / "labs")
     ways = [["The chapter", title_of(chapter), f"../../chapters/{chapter}/"], ["At home", f"make {lab}", "#run"]]
     if follows is None:
@@ -92,7 +92,7 @@ def ways_on(lab: str) -> list[list[str]]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file says."""
+    """Return the content of a TOML file."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

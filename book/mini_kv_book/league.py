@@ -17,7 +17,7 @@ PATH = ROOT / "book" / "data" / "league.json"
 
 
 def percent(policy: str, num_blocks: int) -> float:
-    """Return the hits in percent of the prompt tokens. Raises `KeyError` for what was not recorded."""
+    """Return the hits in percent of the prompt tokens. Raises `KeyError` for a missing recording."""
     return 100 * hit_rates()[policy][num_blocks]
 
 
@@ -30,7 +30,7 @@ def hit_rates() -> dict[str, dict[int, float]]:
 
 
 def load() -> dict[str, Any]:
-    """Return what was recorded."""
+    """Return the recording."""
     found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
     return found
 

@@ -1,4 +1,4 @@
-"""Find the solutions' code in a built book, pages, search index and archives alike.
+"""Finds the solutions' code in a built book: in pages, search index and archives.
 
     python -m mini_kv_book.leaks book/site
 
@@ -29,7 +29,7 @@ def bodies(path: Path) -> list[Body]:
 
 
 def shown(name: str, content: bytes) -> str:
-    """Return what a built file shows: its text without tags, comments and white space."""
+    """Return the text of a built file without tags, comments and white space."""
     if name.endswith((".zip", ".whl")):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return "".join(shown(member, archive.read(member)) for member in archive.namelist())
@@ -60,7 +60,7 @@ def leaks(site: Path) -> list[str]:
 
 
 def main() -> int:
-    """Check the site named on the command line; return the exit status."""
+    """Check the site on the command line and return the exit status."""
     found = leaks(Path(sys.argv[1]))
     for line in found:
         print(line, file=sys.stderr)

@@ -5,7 +5,7 @@ import re
 from mini_kv_book.places import DOCS, ROOT
 
 TEXTS = DOCS / "assets" / "kv-lab" / "LICENCES.txt"
-"""What `npm run labs` writes beside the packages."""
+"""File that `npm run labs` writes beside the packages."""
 
 WHEELS = {
     "iniconfig": ("MIT", "reads pytest's settings"),
@@ -14,7 +14,7 @@ WHEELS = {
     "pygments": ("BSD-2-Clause", "colours pytest's messages"),
     "pytest": ("MIT", "runs the tests of a lab in the page"),
 }
-"""Per package: its licence as its own wheel names it, and what the labs need it for."""
+"""Per package: the licence in its wheel, and its use in the labs."""
 
 
 def pinned() -> dict[str, str]:

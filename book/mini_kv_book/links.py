@@ -34,7 +34,7 @@ def _page_about(path: str) -> str | None:
 
 
 def link_to(md: Any, path: str) -> str:
-    """Return what leads from the page to a file or folder of the repository, as a built site writes it."""
+    """Return the link from the page to a file or folder of the repository, for a built site."""
     about, page = _page_about(path), page_of(md)
     if about and page:
         here = posixpath.dirname(page) if page.endswith("index.md") else page.removesuffix(".md")
@@ -44,10 +44,10 @@ def link_to(md: Any, path: str) -> str:
 
 
 class RepositoryLinks(Treeprocessor):
-    """Rewrites the relative links of a page that lead out of docs, and those of an included README."""
+    """Rewrites the relative links of a page out of docs, and those of an included README."""
 
     def run(self, root: ElementTree.Element) -> None:
-        """Rewrite each link where it stands."""
+        """Rewrite each link in place."""
         page = page_of(self.md)
         if page is None:
             return
@@ -59,7 +59,7 @@ class RepositoryLinks(Treeprocessor):
                 element.set(key, self.rewritten(link, base, page))
 
     def rewritten(self, link: str, base: str, page: str) -> str:
-        """Return the link as MkDocs wants it: relative to the page, or an address."""
+        """Return the link for MkDocs: relative to the page, or an address."""
         parts = urlsplit(link)
         target = posixpath.normpath(posixpath.join(base, parts.path))
         outside = not target.startswith(_DOCS_PREFIX)

@@ -12,10 +12,10 @@ _CHILDREN = {"mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder
 
 
 class MathML(Treeprocessor):
-    r"""Replaces what arithmatex marked, `\(...\)` and `\[...\]`."""
+    r"""Replaces the formulas marked by arithmatex, `\(...\)` and `\[...\]`."""
 
     def run(self, root: ElementTree.Element) -> None:
-        """Replace each formula where it stands."""
+        """Replace each formula in place."""
         for element in list(root.iter()):
             if "arithmatex" in element.get("class", "").split() and element.text:
                 formula = element.text.strip()[2:-2]

@@ -28,14 +28,14 @@ RENAMED = {
 """Ours, below `mini_kv.core`; the name upstream, or "" where there is none on purpose; a remark."""
 
 _SKIPPED = ("errors", "invariants")
-"""Modules that teach and check; vLLM has no counterpart of them."""
+"""Modules for teaching and checks. vLLM has no counterpart of them."""
 
 
 PREFIX = "mini_kv.core."
 
 
 def modules() -> list[ModuleType]:
-    """Return the engine's modules that have a counterpart, in the order in which `mini_kv.core` says to read them."""
+    """Return the engine's modules that have a counterpart, in the reading order of `mini_kv.core`."""
     walked = pkgutil.walk_packages(mini_kv.core.__path__, PREFIX)
     found = [info.name for info in walked if not info.ispkg and info.name.removeprefix(PREFIX) not in _SKIPPED]
     reading_order = re.findall(r"`([a-z_.]+)`", mini_kv.core.__doc__ or "")

@@ -1,4 +1,4 @@
-"""The lists of chapters and labs with which their parts of the book begin: a card for each, in the order of reading."""
+"""The lists of chapters and labs at the beginning of their parts: a card for each, in the order of reading."""
 
 from mini_kv_book import generate
 from mini_kv_book.course import closed_sentence
@@ -51,12 +51,12 @@ def lab_card(name: str) -> str:
 
 
 def told(minutes: int, needs: tuple[str, ...]) -> str:
-    """Return how long a page takes, and the badges of what it needs."""
+    """Return the reading time of a page, and the badges of its requirements."""
     return " ".join([f"{minutes} minutes", *(f"[{need}]" for need in needs)])
 
 
 def card(title: str, picture: str, says: str, below: str) -> str:
-    """Return a card, as Markdown: a still, a title that leads to the page, a sentence."""
+    """Return a card, as Markdown: a still, a title with a link to the page, a sentence."""
     return f"""<div markdown>
 ```kv-still
 {picture}

@@ -19,7 +19,7 @@ from mini_kv_book.whole import NAME
 
 PDF = "mini_kv.pdf"
 PLACE = "<!-- pdf -->"
-"""Where a page of the site has room for the link."""
+"""The place for the link in a page of the site."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ADDRESS = "https://owner.github.io/mini_kv/"
 MARGINS: Any = {"top": "20mm", "bottom": "20mm", "left": "22mm", "right": "22mm"}
@@ -35,7 +35,7 @@ def address_of(site: Path) -> str:
 
 
 def write_pdf(site: Path, target: Path, browser: Any) -> None:
-    """Print the whole book into a file: with an outline, with links, and tagged for those who have it read aloud."""
+    """Print the whole book into a file: with an outline, with links, and with tags for screen readers."""
     home = address_of(site)
 
     def answer(route: Any) -> None:
@@ -62,7 +62,7 @@ def write_pdf(site: Path, target: Path, browser: Any) -> None:
 
 
 def link(site: Path) -> None:
-    """Put the link to the PDF, with its size, where the first page and the one page have room for it."""
+    """Put the link to the PDF, with its size, in the first page and the one page."""
     megabytes = (site / PDF).stat().st_size / 1e6
     for name in ("index.html", NAME):
         path = site / name

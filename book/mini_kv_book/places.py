@@ -1,4 +1,4 @@
-"""Where things are: the repository, the pages, and the file and line of a fence."""
+"""Addresses and paths: the repository, the pages, and the file and line of a fence."""
 
 import re
 import tomllib
@@ -11,7 +11,7 @@ DOCS = ROOT / "book" / "docs"
 
 
 def repository_url() -> str:
-    """Return the repository's address, which pyproject.toml alone holds."""
+    """Return the repository's address from pyproject.toml, its only source."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return str(project["project"]["urls"]["Repository"])
 
@@ -29,7 +29,7 @@ def page_of(md: Any) -> str | None:
 
 
 def language_of(md: Any) -> str:
-    """Return the language of the page that is being built: that of the edition whose folder it stands in."""
+    """Return the language of the page that is being built: that of its edition's folder."""
     return "zh" if (page_of(md) or "").startswith("zh/") else "en"
 
 

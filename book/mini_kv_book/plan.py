@@ -25,12 +25,12 @@ from mini_kv_book.runs import FenceError
 
 @as_fence
 def fence(body: str, _md: Any) -> str:
-    """Answer the first case, and let the reader ask others."""
+    """Show the answer to the first case, with fields for other ones."""
     return element([case_of(line) for line in body.strip().splitlines()], megabytes())
 
 
 def case_of(line: str) -> tuple[dict[str, str], str]:
-    """Return the fields and the words of a line."""
+    """Return the fields and the label of a line."""
     fields, bar, words = line.partition(" | ")
     if not bar:
         raise FenceError(f"{line!r} has no words: write FIELDS | WORDS")
@@ -38,7 +38,7 @@ def case_of(line: str) -> tuple[dict[str, str], str]:
 
 
 def element(cases: list[tuple[dict[str, str], str]], size: int | None) -> str:
-    """Return `<kv-plan>`. Without `size`, what a first question loads in MB, the page cannot answer others."""
+    """Return `<kv-plan>`. `size`: MB that a first question loads. Without it the page cannot answer others."""
     first = json.loads(page().answer(json.dumps(cases[0][0])))
     for verb in ("plan", "why"):
         if "error" in first[verb]:

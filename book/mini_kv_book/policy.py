@@ -1,4 +1,4 @@
-"""A hook of MkDocs: every page says what may run in it, and its browser refuses the rest.
+"""A hook of MkDocs: every page declares its scripts, and the browser refuses all others.
 
 A static site cannot send headers, so the Content-Security-Policy stands in the page. The theme has three scripts inside
 its pages: they are allowed one by one, by their hashes. `mkdocs serve` puts in a script of its own that reloads the
@@ -27,7 +27,7 @@ _command: set[str] = set()
 
 
 def on_startup(*, command: str, dirty: bool) -> None:
-    """Remember which of its commands MkDocs runs."""
+    """Note the command of MkDocs."""
     _command.add(command)
 
 
@@ -37,12 +37,12 @@ def on_post_page(output: str, *, page: Any, config: Any) -> str:
 
 
 def on_post_template(output_content: str, *, template_name: str, config: Any) -> str:
-    """Return the page for wrong addresses with its policy; other templates are no pages."""
+    """Return the page for wrong addresses with its policy. Other templates are not pages."""
     return with_policy(output_content) if template_name == "404.html" else output_content
 
 
 def with_policy(html: str) -> str:
-    """Return a page whose first word is what may run in it: files of this site, and the scripts that it holds now."""
+    """Return a page that begins with its policy: files of this site, and the scripts that it contains now."""
     if "serve" in _command:
         return html
     hashes = "".join(f" 'sha256-{fingerprint(script)}'" for script in INLINE.findall(html))
@@ -51,5 +51,5 @@ def with_policy(html: str) -> str:
 
 
 def fingerprint(script: str) -> str:
-    """Return the hash of a script as a policy writes it."""
+    """Return the hash of a script in a policy's form."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

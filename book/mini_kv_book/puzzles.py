@@ -20,12 +20,12 @@ from mini_kv_book.lab import inert, megabytes
 from mini_kv_book.runs import FenceError
 
 WIDTH = 330
-"""Of a small picture, in pixels: seven cards in a row."""
+"""Width of a small picture in pixels: seven cards in a row."""
 
 
 @as_fence
 def fence(body: str, _md: Any) -> str:
-    """Let the reader play the puzzle of that name."""
+    """Return the puzzle of that name, to be played in the page."""
     name = body.strip()
     if name not in puzzle_names():
         raise FenceError(f"there is no puzzle {name!r}; there are: {', '.join(puzzle_names())}")
@@ -45,7 +45,7 @@ def level(puzzle: Puzzle, size: int | None) -> str:
 
 
 def element(puzzle: Puzzle, size: int | None) -> str:
-    """Return `<kv-puzzle>`. Without `size`, what a first call loads in MB, the page says where else to play it."""
+    """Return `<kv-puzzle>`. `size`: MB that a first call loads. Without it the page shows the command to play it."""
     player = PuzzlePlayer(puzzle)
     story = puzzle_data(player)
     strips = [asdict(strip) for strip in player.strips()]
@@ -87,7 +87,7 @@ def as_markdown() -> str:
 
 
 def grid(puzzles: list[Puzzle]) -> str:
-    """Return a list of links, each with a picture, what the puzzle takes, and room for what the reader has solved."""
+    """Return a list of links, each with a picture, the number of calls, and room for the reader's result."""
     cards = [
         f'<li><div class="kv-thumb" aria-hidden="true">{small_picture(puzzle)}</div>'
         f'<a href="#{puzzle.name}">{number}. {escape(puzzle.scenario.title)}</a>'

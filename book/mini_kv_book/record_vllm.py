@@ -1,4 +1,4 @@
-"""Writes down which names and which defaults vLLM has, so that the book's tables can be checked without vLLM.
+"""Records vLLM's names and defaults, so that the book's tables can be checked without vLLM.
 
 A tool for maintainers, never part of CI. It reads vLLM's source files and imports none of them, so any Python will do
 and vLLM needs no dependencies. From the top folder:
@@ -6,7 +6,7 @@ and vLLM needs no dependencies. From the top folder:
     pip download --no-deps vllm==0.33.0 -d /tmp/vllm && unzip -q /tmp/vllm/*.whl -d /tmp/vllm
     PYTHONPATH=book python -m mini_kv_book.record_vllm /tmp/vllm/vllm
 
-What is kept is names alone, and the defaults of the settings: no text, no code.
+Only names and the defaults of the settings are recorded: no text, no code.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def record(root: Path) -> str:
 
 
 def _size_of(folder: Path) -> dict[str, int]:
-    """Return how many files and lines of Python a folder has."""
+    """Return the numbers of Python files and lines in a folder."""
     texts = [file.read_text(encoding="utf-8") for file in folder.rglob("*.py")]
     return {"files": len(texts), "lines": sum(text.count("\n") for text in texts)}
 

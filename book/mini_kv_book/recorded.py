@@ -2,9 +2,9 @@
 
     <!-- table recorded cpu cache small -->
 
-shows the part `cache`, model `small`, of book/data/generate-cpu.json. That file is what
-`python -m mini_kv.bench.generate --json FILE` writes. What a page can compute itself is computed when it is
-built; what only a clock can say is here.
+shows the part `cache`, model `small`, of book/data/generate-cpu.json. That file is the output of
+`python -m mini_kv.bench.generate --json FILE`. Results that a page can compute are computed at the build. Only
+measured times are here.
 """
 
 import json
@@ -39,7 +39,7 @@ COLUMNS = {
 
 @cache
 def report(machine: str) -> dict[str, Any]:
-    """Return all that was recorded on a machine. Raises `ValueError` if nothing was."""
+    """Return the recording of a machine. Raises `ValueError` if there is none."""
     path = ROOT / "book" / "data" / f"generate-{machine}.json"
     if not path.is_file():
         raise ValueError(f"nothing is recorded in {path.relative_to(ROOT)}")
@@ -56,7 +56,7 @@ def rows(machine: str, part: str, shape: str) -> list[dict[str, Any]]:
 
 
 def as_markdown(machine: str, part: str, shape: str) -> str:
-    """Return the table, and below it where its figures come from."""
+    """Return the table, and below it the source of its figures."""
     columns = COLUMNS[part]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows(machine, part, shape):
@@ -67,7 +67,7 @@ def as_markdown(machine: str, part: str, shape: str) -> str:
 
 
 def source(machine: str) -> str:
-    """Return a sentence on how the figures came about."""
+    """Return a sentence on the measurement of the figures."""
     found = report(machine)
     header = found["header"]
     return (

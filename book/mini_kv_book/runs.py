@@ -1,4 +1,4 @@
-"""What a fence shows: code that ran, a command's output, a symbol's source. Standard library only.
+"""The content of fences: code that ran, a command's output, a symbol's source. Standard library only.
 
 The book's build and `mini_kv/tests/test_book.py` call the same functions.
 """
@@ -22,7 +22,7 @@ _COMMAND_LIMIT = 60  # seconds
 
 
 class FenceError(Exception):
-    """What a fence asks for cannot be shown. `offset` is the guilty line, counted from the body's first."""
+    """The content of a fence cannot be shown. `offset` is the guilty line, counted from the body's first."""
 
     def __init__(self, message: str, offset: int = 0) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class FenceError(Exception):
 
 
 class Source(NamedTuple):
-    """The text of a symbol and where it stands."""
+    """The text of a symbol and its place."""
 
     path: str
     line: int
@@ -38,10 +38,10 @@ class Source(NamedTuple):
 
 
 def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
-    """Run the body in `namespace`; return the code to show and what it printed.
+    """Run the body in `namespace`, and return the code to show and its output.
 
-    Lines `# prints: ...` promise the output, all of it, a line each. They are not shown, since the output is. Nor is
-    the line `# predict first`, which has the page keep the output folded until the reader has made a guess.
+    Lines `# prints: ...` promise the whole output, one line each. They are not shown, because the output is. The line
+    `# predict first` is not shown either. It folds the output until the reader has made a guess.
 
     Raises:
         FenceError: The code raised, or printed something else than it promises.
@@ -62,7 +62,7 @@ def run_python(body: str, namespace: dict[str, Any]) -> tuple[str, str]:
 
 
 def run_chart(body: str, namespace: dict[str, Any]) -> str:
-    """Run the body in `namespace`; return its last expression as HTML, as a notebook shows it.
+    """Run the body in `namespace`, and return its last expression as HTML, as a notebook shows it.
 
     Raises:
         FenceError: The code raised, or does not end with something that can be shown as HTML.
@@ -71,7 +71,7 @@ def run_chart(body: str, namespace: dict[str, Any]) -> str:
 
 
 def run_instrument(body: str, namespace: dict[str, Any]) -> str:
-    """Run the body in `namespace`; return the instrument that it ends with, without the script that the page brings.
+    """Run the body in `namespace`, and return its last instrument, without the script that the page has.
 
     Raises:
         FenceError: The code raised, or does not end with an instrument.
@@ -80,7 +80,7 @@ def run_instrument(body: str, namespace: dict[str, Any]) -> str:
 
 
 def last_value(body: str, namespace: dict[str, Any], method: str, kind: str) -> Any:
-    """Run the body; return the value of its last expression. Raises `FenceError` if that lacks the method."""
+    """Run the body, and return the value of its last expression. Raises `FenceError` if that lacks the method."""
     try:
         *before, last = ast.parse(body).body
         exec(compile(ast.Module(before, []), "<fence>", "exec"), namespace)
@@ -107,7 +107,7 @@ def _guilty_line(error: BaseException) -> int:
 
 
 def run_command(body: str) -> str:
-    """Run one `mini-kv ...` or `python -m mini_kv...` command in the repository's root; return what it printed.
+    """Run one `mini-kv ...` or `python -m mini_kv...` command in the repository's root, and return its output.
 
     Raises:
         FenceError: It is not such a command, it failed, it took more than a minute, or it names a path of this machine.
@@ -176,7 +176,7 @@ def _find(path: Path, names: list[str], symbol: str) -> Source:
 
 
 def _member(module: list[ast.stmt], owner: ast.stmt | None, name: str) -> ast.stmt | None:
-    """Return what `name` means in a class, inherited within the module or not; in the module, if `owner` is `None`."""
+    """Return the definition of `name` in a class, inherited or not, or in the module if `owner` is `None`."""
     for statement in reversed(module if owner is None else getattr(owner, "body", [])):
         if name in _names(statement):
             return statement

@@ -1,4 +1,4 @@
-"""The time to the first token, computed or reloaded, as it was recorded.
+"""The recorded time to the first token, computed or reloaded.
 
     <!-- table tiers -->
 
@@ -14,7 +14,7 @@ PATH = ROOT / "book" / "data" / "tiers.json"
 
 
 def as_markdown() -> str:
-    """Return the table, in bold what was quicker than computing, and the crossovers."""
+    """Return the table, with times shorter than computing in bold, and the crossovers."""
     recorded: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
     rows: dict[str, dict[str, float]] = recorded["milliseconds"]
     lengths = list(rows["computed"])
@@ -36,6 +36,6 @@ def as_markdown() -> str:
 
 
 def _crossing(crossing: dict[str, int | None]) -> str:
-    """Return from which length on reloading was quicker, and what the prices predict."""
+    """Return the length from which on reloading was faster, and the predicted one."""
     measured, predicted = crossing["measured"], crossing["predicted"]
     return f"{measured or 'no length on'}, predicted {predicted or 'none'}"

@@ -1,4 +1,4 @@
-"""The table of vLLM's settings: what they do is said here, what they are by default was recorded from vLLM."""
+"""The table of vLLM's settings. Their effects are described here, their defaults are recorded from vLLM."""
 
 import tomllib
 from pathlib import Path

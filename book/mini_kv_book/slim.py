@@ -1,4 +1,4 @@
-"""A hook of MkDocs: every page comes without the bytes that it does not need."""
+"""A hook of MkDocs: removes the unneeded bytes of every page."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _SYMBOLS = re.compile(r'\s*<link rel="stylesheet" href="[^"]*_mkdocstrings\.css"
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
     """Return the page without the template's indentation and, outside `api/`, without the style of symbols.
 
-    Listings keep every character; they lose the marks that change no colour.
+    Listings keep every character, but lose the marks without a colour.
     """
     if _MAIN not in output:
         return output
@@ -30,7 +30,7 @@ _COLOUR = re.compile(r"\[data-md-color-\w+=([\w-]+)\]")
 
 
 def on_post_build(*, config: Any) -> None:
-    """Take out of the theme's styles what can apply to no page: a third of their bytes."""
+    """Remove the theme's styles that apply to no page: a third of their bytes."""
     site = Path(config.site_dir)
     words: set[str] = set()
     for path in (*site.rglob("*.html"), *site.rglob("*.js")):
@@ -40,9 +40,9 @@ def on_post_build(*, config: Any) -> None:
 
 
 def without_unused(css: str, words: set[str]) -> str:
-    """Return a style sheet without the selectors of a class, or of a theme's colour, that is none of these words.
+    """Return a style sheet without the selectors of a class, or of a theme's colour, that is not one of these words.
 
-    The words are those of all pages and scripts of the site, so whatever a script may set is among them.
+    The words are those of all pages and scripts of the site, so classes set by a script are among them.
     """
 
     def used(selector: str) -> bool:

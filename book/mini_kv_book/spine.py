@@ -35,7 +35,7 @@ def _module_of(name: str) -> str:
 
 
 def stop_as_markdown(name: str, *symbols: str) -> str:
-    """Return the line below a file's heading: its place, its code lines, and what to read first in it."""
+    """Return the line below a file's heading: its place, its code lines, and its first symbol to read."""
     if name not in code_lines():
         raise ValueError(f"{name} is no file of the spine: {', '.join(code_lines())}")
     links = [link_to(_module_of(name), symbol) for symbol in symbols]
@@ -51,12 +51,12 @@ def link_to(module: str, symbol: str) -> str:
 
 
 def total() -> str:
-    """Return a sentence: how many files and code lines the path has."""
+    """Return a sentence with the numbers of files and code lines of the path."""
     return f"The path has {len(code_lines())} files and {sum(code_lines().values()):,} lines of code."
 
 
 def imports() -> dict[str, set[str]]:
-    """Return which other files of the spine each one imports."""
+    """Return for each file the other files of the spine that it imports."""
     files = {_module_of(name): name for name in spine()["files"]}
     found = {}
     for name in files.values():
@@ -67,7 +67,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def picture() -> str:
-    """Return a diagram: an arrow from each file to those that stand on it, but for those that stand on these, too."""
+    """Return a diagram: an arrow from each file to those that import it, without indirect ones."""
     below = imports()
     for name in spine()["files"]:  # reading order is import order: what is below is complete by now
         below[name] |= {lower for other in below[name] for lower in below[other]}

@@ -1,4 +1,4 @@
-"""The pictures that notebooks are stored with: GitHub, and whatever else runs no code, shows them below their cells.
+"""The pictures stored in notebooks. GitHub and other viewers without code show them below their cells.
 
 A cell that ends with a story keeps the still of its key step, and one that compares two prompts the still of their
 blocks. The engine draws these anew whenever pages are generated. A notebook without either keeps its key chart, which
@@ -6,7 +6,7 @@ takes matplotlib, some also PyTorch:
 
     python -m mini_kv_book.stills        draws these charts anew
 
-Every other output is made by who reads.
+Every other output is made when the reader runs the notebook.
 """
 
 import ast
@@ -39,7 +39,7 @@ KEY_CHARTS = {
     "15-why-batches-matter": "Llama 3 8B on an H200, at the most",
     "18-when-the-cache-misbehaves": "storm_lever()",
 }
-"""What the cell with a notebook's key chart says: the chart's title, or the lever that starts with it."""
+"""Text of the cell with a notebook's key chart: the chart's title, or the lever that starts with it."""
 
 Output = dict[str, Any]
 NOTEBOOKS = ROOT / "notebooks"
@@ -61,7 +61,7 @@ def with_stills(path: Path) -> str:
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the cells that hold code."""
+    """Return the code cells."""
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
@@ -86,14 +86,14 @@ def stories_of(source: str) -> list[Data]:
 
 
 def still_of(data: Data) -> Output:
-    """Return the output that shows a story's key step, as a notebook stores it."""
+    """Return the output with a story's key step, in a notebook's format."""
     step = key_step(data)
     label = f"{data['title']}: step {step} of {len(data['steps'])}. Run the cell to step through it."
     return output(svg(data, step), label)
 
 
 def output(picture: str, label: str) -> Output:
-    """Return a picture as a notebook stores it."""
+    """Return a picture in a notebook's format."""
     return {
         "data": {"image/svg+xml": [picture], "text/plain": [label]},
         "metadata": {},
@@ -102,7 +102,7 @@ def output(picture: str, label: str) -> Output:
 
 
 def chain_data(first: str, second: str, block_size: int) -> Data:
-    """Return the story of two prompts, a token per character; each card shows the characters of its block."""
+    """Return the story of two prompts, a token per character. Each card shows the characters of its block."""
     numbers = {character: number for number, character in enumerate(dict.fromkeys(first + second))}
     steps = [
         {

@@ -1,6 +1,6 @@
-"""The strip below the title of a chapter or lab: how long it takes, what goes with it, where vLLM does it.
+"""The strip below the title of a chapter or lab: its time, related pages, the place in vLLM.
 
-It is made from `book/data/taught.toml`, the lab's own lab.toml, and what the chapter leads to at its end.
+It is made from `book/data/taught.toml`, the lab's own lab.toml, and the links at the chapter's end.
 """
 
 import re
@@ -19,17 +19,17 @@ BADGES = {
     "Triton": "needs Triton, on Linux",
     "GPU": "needs a GPU",
 }
-"""What a page may need. A badge that stood on every page would say nothing: most pages and labs need Python alone."""
+"""The possible requirements of a page. Most pages and labs need only Python, which has no badge."""
 IN_VLLM = re.compile(r"^## (Where (?:vLLM does|mini_kv and vLLM do) it)$", re.MULTILINE)
 TOLD = re.compile(r"\d+ minutes, difficulty \d of 5[.,]\s+(\w)")
-"""How a lab's README begins, which is on GitHub, too; on the page the strip says it."""
+"""The beginning of a lab's README, for GitHub. On the page the strip replaces it."""
 
 Links = list[tuple[str, str]]
-"""Words, and where they lead: a path in the repository, or a place on the page."""
+"""Words, and the target of their link: a path in the repository, or a place on the page."""
 
 
 class Strip(Treeprocessor):
-    """Puts the strip on the pages that have one."""
+    """Puts the strip on chapters and labs."""
 
     def run(self, root: ElementTree.Element) -> None:
         """Put the strip below the first heading."""
@@ -59,7 +59,7 @@ class Strip(Treeprocessor):
         return item
 
     def address(self, target: str) -> str:
-        """Return the link as MkDocs wants it."""
+        """Return the link for MkDocs."""
         path, _, anchor = target.partition("#")
         if not path:
             return target
@@ -68,14 +68,14 @@ class Strip(Treeprocessor):
 
 
 def badge(name: str) -> ElementTree.Element:
-    """Return what is drawn for `[CPU-OK]` and the others."""
+    """Return the HTML of `[CPU-OK]` and the other badges."""
     element = ElementTree.Element("span", {"class": "kv-badge", "title": BADGES[name]})
     element.text = name
     return element
 
 
 def shorten(paragraph: ElementTree.Element) -> None:
-    """Take what the strip says out of a README's first paragraph, and mark it: it describes no lab."""
+    """Remove the strip's data from a README's first paragraph, and mark the paragraph."""
     paragraph.text = TOLD.sub(lambda found: found[1].upper(), paragraph.text or "", count=1)
     paragraph.set("class", "kv-needs")
 
@@ -106,7 +106,7 @@ def of_lab(about: Lab) -> list[tuple[str, Links]]:
 
 
 def with_links(words: str, links: Links) -> list[tuple[str, Links]]:
-    """Return an item, or nothing if there is nothing to lead to."""
+    """Return an item, or nothing without links."""
     return [(words, links)] if links else []
 
 

@@ -63,7 +63,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "spine-total": spine.total,
     "tiers": second_home.as_markdown,
 }
-"""What a page may ask for; words after the name are passed on."""
+"""The tables by name. Words after the name are passed on."""
 
 REQUEST = re.compile(r"( *)<!-- table (.+) -->")
 
@@ -77,10 +77,10 @@ def made(request: str) -> str:
 
 
 class Tables(Preprocessor):
-    """Puts the tables in."""
+    """Inserts the tables."""
 
     def run(self, lines: list[str]) -> list[str]:
-        """Return the page's lines with every request answered. An unknown table stops the build, with file and line."""
+        """Return the page's lines with every table inserted. An unknown table stops the build, with file and line."""
         out: list[str] = []
         for line in lines:
             request = REQUEST.fullmatch(line)

@@ -1,4 +1,4 @@
-"""What is taught where: which chapter teaches a word or belongs to a lab, from `book/data/taught.toml`."""
+"""The words that each chapter teaches, and the chapter of each lab, from `book/data/taught.toml`."""
 
 import functools
 import json
@@ -12,17 +12,17 @@ from mini_kv_book.places import DOCS, ROOT
 GLOSSARY = "reference/glossary.md"
 TERM = re.compile(r"^(?P<english>[A-Z][^(\n]*?) \((?P<chinese>[^)\n]+)\)\n:   ", re.MULTILINE)
 NEEDS = {"C": (), "T": ("PyTorch",), "K": ("CPU-OK", "PyTorch", "Triton")}
-"""The badges of a lab, by its lab.toml's word for what it needs."""
+"""The badges of a lab, by the requirement in its lab.toml."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What the strip below a chapter's title and its place in the list of chapters say."""
+    """The data of a chapter for its strip and its card in the list of chapters."""
 
     says: str
     minutes: int
     picture: str
-    """A scenario's name and a step."""
+    """The picture: a scenario's name and a step."""
     needs: tuple[str, ...] = ()
     """Badges."""
     after: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """What the strip below a lab's title and its place in the list of labs say."""
+    """The data of a lab for its strip and its card in the list of labs."""
 
     says: str
     title: str
@@ -59,14 +59,14 @@ def chapter_of(lab: str) -> str:
 
 
 def chapter(name: str) -> Chapter:
-    """Return what is told of a chapter. Raises `KeyError` for one that is not listed."""
+    """Return the data of a chapter. Raises `KeyError` for one that is not listed."""
     told = _file()["chapters"][name]
     lists = {key: tuple(told.get(key, ())) for key in ("needs", "after")}
     return Chapter(**{**told, **lists})
 
 
 def lab(name: str) -> Lab:
-    """Return what is told of a lab, here and in its lab.toml. The picture is its chapter's, unless it has its own."""
+    """Return the data of a lab, from here and its lab.toml. The picture is its chapter's, unless it has its own."""
     told = _file()["labs"][name]
     toml = tomllib.loads((ROOT / "labs" / name / "lab.toml").read_text(encoding="utf-8"))
     return Lab(
@@ -92,12 +92,12 @@ def text_of(chapter: str) -> str:
 
 
 def labs_after(chapter: str) -> list[str]:
-    """Return the labs that a chapter leads to at its end."""
+    """Return the labs linked at a chapter's end."""
     return _led_to(chapter, r"/labs/(lab-[\w-]+)/README\.md")
 
 
 def notebooks_after(chapter: str) -> list[str]:
-    """Return the notebooks that a chapter leads to at its end, without their endings."""
+    """Return the notebooks linked at a chapter's end, without their suffixes."""
     return _led_to(chapter, r"/notebooks/([\w-]+)\.ipynb")
 
 

@@ -1,4 +1,4 @@
-"""vLLM's names and defaults as they were recorded: what a page says of vLLM is checked against this, without vLLM."""
+"""vLLM's recorded names and defaults, for checks of the pages' statements about vLLM without vLLM."""
 
 import json
 from functools import cache
@@ -10,13 +10,13 @@ RECORDING = Path(__file__).parents[1] / "data" / "vllm-0.33.json"
 
 @cache
 def recording() -> dict[str, Any]:
-    """Return all that `record_vllm` wrote down."""
+    """Return the recording of `record_vllm`."""
     recorded: dict[str, Any] = json.loads(RECORDING.read_text(encoding="utf-8"))
     return recorded
 
 
 def default(setting: str) -> str:
-    """Return the default of `Class.setting`, as vLLM's source writes it. Raises `KeyError` for an unknown one."""
+    """Return the default of `Class.setting`, as in vLLM's source. Raises `KeyError` for an unknown one."""
     cls, name = setting.split(".")
     settings: dict[str, str] = recording()["config"][cls]
     return settings.get(settings[name], settings[name])  # some defaults are named by a constant of the class

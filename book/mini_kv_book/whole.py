@@ -15,7 +15,7 @@ from mini_kv_book.policy import with_policy
 
 NAME = "whole.html"
 LEFT_OUT = ("api/", "teach/kill-matrix/", "puzzles/", "fit/")
-"""Pages that are looked up or played, not read."""
+"""Pages that are left out, because readers look things up or play there."""
 
 ARTICLE = re.compile(r'<article class="md-content__inner md-typeset">(.*?)</article>', re.DOTALL)
 DRAWING = re.compile(r"(<svg.*?</svg>)", re.DOTALL)
@@ -33,7 +33,7 @@ _pages: list[Any] = []
 
 
 def on_nav(nav: Any, *, config: Any, files: Any) -> Any:
-    """Remember the order of the pages."""
+    """Note the order of the pages."""
     _pages[:] = [page for page in nav.pages if not page.url.startswith(LEFT_OUT)]
     return nav
 
@@ -72,7 +72,7 @@ def styles(site: Path) -> list[str]:
 
 
 def chapter(url: str, page: str, urls: dict[str, str]) -> str:
-    """Return a page's text as a part of the one page: names and links are its own, and stay inside where they can."""
+    """Return a page's text as a part of the one page: its anchors are unique, its links stay inside if possible."""
     found = ARTICLE.search(page)
     text = found[1] if found else ""
     for pattern in NOT_ON_PAPER:
@@ -95,7 +95,7 @@ def slug(url: str) -> str:
 
 
 def led(link: str, url: str, urls: dict[str, str]) -> str:
-    """Return where a link of the page `url` leads in the one page, which stands at the site's root.
+    """Return the target of a link of the page `url` in the one page, which is at the site's root.
 
     >>> led("../../labs/lab-05/#run", "chapters/01/", {"labs/lab-05": "labs/lab-05/"})
     '#labs-lab-05--run'

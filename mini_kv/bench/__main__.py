@@ -17,7 +17,7 @@ from mini_kv.bench.rows import all_rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status: 0 measured, 2 cannot be done as asked."""
+    """Measure, print, and return the exit status: 0 measured, 2 unusable arguments."""
     args = parse(argv)
     sizes = QUICK if args.quick else Sizes()
     rows = all_rows(sizes, args.seed)
@@ -74,7 +74,7 @@ def names(rows: Sequence[Row]) -> str:
 
 
 def find_peers(peer: str, checkouts: Mapping[str, Path | None]) -> list[Peer]:
-    """Return ours and the peers that were asked for. Raises `PeerError` if one of them is not there."""
+    """Return our engine and the requested peers. Raises `PeerError` if one is not installed."""
     peers: list[Peer] = [MiniKV()]
     if peer == "vllm" or (peer == "auto" and importlib.util.find_spec("vllm") is not None):
         peers.append(make_peer("vllm"))
@@ -83,7 +83,7 @@ def find_peers(peer: str, checkouts: Mapping[str, Path | None]) -> list[Peer]:
 
 
 def prepare(row: Row, peers: Sequence[Peer]) -> tuple[dict[str, Run], list[str]]:
-    """Return the runners of the peers that do the row's work, and a line on each that does not."""
+    """Return the runners of the peers that can do the row's work, and a line about each other peer."""
     runs, left_out = {}, []
     for peer in peers:
         try:

@@ -1,7 +1,7 @@
-"""The rows: what is measured, and against which target.
+"""The rows of the benchmark, with their targets.
 
-A row prepares one runner per peer; a runner does the row's work once and returns its figures. Every runner checks
-while it runs that the work was the row's: the hits are those that follow from the prompts, for every peer.
+A row prepares one runner per peer. A runner does the row's work once and returns its figures. Every runner checks the
+work: for every peer the hits are those that follow from the prompts.
 """
 
 import json
@@ -18,7 +18,7 @@ from mini_kv.bench.measure import Run, Stopwatch
 from mini_kv.bench.peers import Cache, Peer, PeerError
 
 _PACKAGE_ROOT = Path(__file__).parents[2]
-"""Where `python -m mini_kv...` finds this package, installed or not."""
+"""Folder in which `python -m mini_kv...` finds this package, installed or not."""
 _VOCABULARY = range(128_000)
 BLOCK_SIZE = 16
 """Tokens per block, in every row but hashing."""
@@ -26,7 +26,7 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure should reach: at least a multiple of a peer's speed, or at most an absolute value."""
+    """The target of a figure: at least a multiple of a peer's speed, or at most an absolute value."""
 
     must: float
     goal: float
@@ -53,17 +53,17 @@ class Row:
     figures: tuple[Figure, ...]
     prepare: Callable[[Peer], Run]
     deterministic: bool = False
-    """True if one run tells all: nothing is timed."""
+    """True if one run is enough, because no time is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of all rows: blocks, tokens, requests. The defaults are the sizes that the targets are for."""
+    """Sizes of all rows: blocks, tokens, requests. The targets apply to the defaults."""
 
     repeats: int = 15
     churn_block_counts: tuple[int, ...] = (1, 16, 96, 1024)
     churn_total: int = 20_000
-    """Blocks per run, whatever the count."""
+    """Blocks per run, for every count."""
     hash_tokens: int = 8192
     hash_block_sizes: tuple[int, ...] = (16, 64, 256)
     pool_blocks: int = 20_000
@@ -111,7 +111,7 @@ QUICK = Sizes(
     growth_groups=(1, 2),
     memory_blocks=1_000,
 )
-"""Small sizes, for a look at the table and for the tests: their figures mean nothing."""
+"""Small sizes, for a view of the table and for the tests. Their figures mean nothing."""
 
 
 def tokens(rng: random.Random, count: int) -> list[int]:
@@ -120,7 +120,7 @@ def tokens(rng: random.Random, count: int) -> list[int]:
 
 
 def churn(sizes: Sizes, seed: int) -> Row:
-    """Return the row of the bare pool: take k blocks without keys, give them back."""
+    """Return the row of the bare pool: allocate k blocks without hashes, free them."""
 
     def prepare(peer: Peer) -> Run:
         cache = peer.cache(sizes.pool_blocks, BLOCK_SIZE)
@@ -173,7 +173,7 @@ def hashing(sizes: Sizes, seed: int) -> Row:
 
 
 def naming(sizes: Sizes, seed: int) -> Row:
-    """Return the row of a request with its names, as a user pays it: our check of the tokens is inside the clock."""
+    """Return the row of a request with its block hashes. Our check of the tokens is part of the time."""
 
     def prepare(peer: Peer) -> Run:
         prompt = tokens(random.Random(seed), sizes.hash_tokens)
@@ -205,10 +205,10 @@ def naming(sizes: Sizes, seed: int) -> Row:
 def admission(
     name: str, sizes: Sizes, seed: int, *, held: int, shared: int, targets: Mapping[str, tuple[Target, ...]]
 ) -> Row:
-    """Return a row of requests that come and go while `held` of them hold their blocks; the oldest leaves first.
+    """Return a row of requests that start and end while `held` of them are running. The oldest ends first.
 
     The pool is small enough that every new block evicts an old one. `shared` tokens at the head of every prompt are
-    the same; with one request held at a time, no request holds them in between and each admission revives them.
+    the same. With one running request at a time they are free in between, and each admission revives them.
     `targets` are those of each figure.
     """
     total = sizes.shared_tokens + sizes.unique_tokens
@@ -290,7 +290,7 @@ def decode(sizes: Sizes, seed: int) -> Row:
 
 
 def scheduling(sizes: Sizes, seed: int) -> Row:
-    """Return the row of whole steps of the engine's own scheduler: plan one, and take its tokens in."""
+    """Return the row of whole steps of the engine's own scheduler: plan one, and process its tokens."""
 
     def prepare(peer: Peer) -> Run:
         rng = random.Random(seed)
@@ -325,7 +325,7 @@ def scheduling(sizes: Sizes, seed: int) -> Row:
 
 
 def memory(sizes: Sizes, seed: int) -> Row:
-    """Return the row of bytes per block; each peer is weighed in a process of its own."""
+    """Return the row of bytes per block. Each peer is measured in a process of its own."""
 
     def prepare(peer: Peer) -> Run:
         module = "mini_kv.bench.memory_per_block"
@@ -351,7 +351,7 @@ def memory(sizes: Sizes, seed: int) -> Row:
 
 
 def admissions(sizes: Sizes, seed: int) -> list[Row]:
-    """Return the rows of requests that come and go: their shared head held by others, revived each time, or none."""
+    """Return the rows of admissions: with a shared prefix in use, with one revived each time, and without one."""
     shared = sizes.shared_tokens
     speed = Target(1.8, 2.2, "vllm")
     tree = Target(1.0, 1.5, "mini-sglang")
@@ -371,7 +371,7 @@ def new_requests(cache: Cache, rng: random.Random, count: int, num_tokens: int) 
 
 
 def expect(found: object, expected: object, what: str) -> None:
-    """Raise `PeerError` if a peer did other work than the row is about: its time would compare nothing."""
+    """Raise `PeerError` if a peer did other work than the row's. Its time would not be comparable."""
     if found != expected:
         raise PeerError(f"{what}: {found}, expected {expected}")
 

@@ -44,11 +44,11 @@ _GREEDY = SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What drafts did on one kind of text."""
+    """The result of drafts on one kind of text."""
 
     num_tokens: int
     steps: int
-    """Without drafts."""
+    """Steps without drafts."""
     steps_with_drafts: int
     num_draft_tokens: int
     num_accepted_tokens: int
@@ -61,7 +61,7 @@ def engine(speculative_config: SpeculativeConfig | None = None) -> LLMEngine:
 
 
 def workloads(plain: LLMEngine) -> dict[str, tuple[list[Prompt], SamplingParams]]:
-    """Return the prompts of each kind, and how their answers are chosen."""
+    """Return the prompts of each kind, and the sampling of their answers."""
     answers = [output.outputs[0].text for output in plain.generate(BEGINNINGS, _GREEDY)]
     told = dict(zip(BEGINNINGS, answers, strict=True))
     again: list[Prompt] = [f"{beginning}{answer}\n\n{beginning}" for beginning, answer in told.items()]

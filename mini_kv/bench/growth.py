@@ -1,4 +1,4 @@
-"""The rows that ask what becomes dearer as something grows: the pool, a prompt, the requests, the groups of layers.
+"""The rows about growth: costs by the size of the pool, a prompt, the requests, the groups of layers.
 
     python -m mini_kv.bench --rows growth-pool growth-prompt growth-requests growth-groups
 
@@ -15,21 +15,21 @@ from mini_kv.bench.peers import Cache, Peer
 
 _RATIO = "largest / smallest"
 _DECODE_TOKENS = 64
-"""Tokens of each prompt where the number of requests or groups grows."""
+"""Tokens of each prompt in the rows on requests and groups."""
 _RUNNING = 64
-"""Requests of a step where the number of groups grows."""
+"""Requests of a step in the row on groups."""
 _WINDOW = 48
-"""Tokens that a window sees."""
+"""Tokens of a window."""
 _MOST_STEPS = 1 << 10
 """Steps that the blocks of a pool last for: those of `MOST_REPEATS`, and of the round before them, twice 16 each."""
 MOST_REPEATS = 31
 
 
 def pools(sizes: Sizes, seed: int) -> Row:
-    """Return the row that asks whether a hit costs more in a larger pool.
+    """Return the row on the cost of a hit by the size of the pool.
 
-    Each pool is scattered and filled with prefixes that no request holds; some of these, spread over the pool's memory,
-    are revived and freed in turn. A peer that needs long in one pool skips the larger ones.
+    Each pool is scattered and filled with cached-free prefixes. Some of these, spread over the pool's memory, are
+    revived and freed in turn. A peer that needs long in one pool skips the larger ones.
     """
     prefix_tokens = sizes.growth_prefix_blocks * BLOCK_SIZE
 
@@ -62,9 +62,9 @@ def pools(sizes: Sizes, seed: int) -> Row:
 
 
 def prompts(sizes: Sizes, seed: int) -> Row:
-    """Return the row that asks whether a token costs more in a longer prompt: one request comes and goes, cold.
+    """Return the row on the cost of a token by the length of the prompt: one request at a time, without a hit.
 
-    The pool holds the longest prompt, so that each new block evicts an old one from the second round on.
+    The longest prompt fills the pool, so that each new block evicts an old one from the second round on.
     """
 
     def prepare(peer: Peer) -> Run:
@@ -93,7 +93,7 @@ def prompts(sizes: Sizes, seed: int) -> Row:
 
 
 def requests(sizes: Sizes, seed: int) -> Row:
-    """Return the row on whether a request costs more in a larger batch, measured over whole steps of the scheduler.
+    """Return the row on the cost of a request by the size of the batch, over whole steps of the scheduler.
 
     It does, for two reasons. A step keeps a few containers per request alive until it ends, so that the collector runs
     dozens of times within a step of 10,000 and finds nothing: the figure without it shows its share. The rest are most
@@ -124,7 +124,7 @@ def requests(sizes: Sizes, seed: int) -> Row:
 
 
 def groups(sizes: Sizes, seed: int) -> Row:
-    """Return the row that asks what a group of layers costs: one of full attention, the others windows."""
+    """Return the row on the cost of a group of layers: one of full attention, the others windows."""
 
     def prepare(peer: Peer) -> Run:
         rng = random.Random(seed)
@@ -164,7 +164,7 @@ def _with_ratio(costs: dict[str, float]) -> dict[str, float]:
 
 
 def _blocks_a_request() -> int:
-    """Return the blocks of a request that no run of the benchmark lets grow further."""
+    """Return the most blocks that a request reaches in any run of the benchmark."""
     return (_DECODE_TOKENS + _MOST_STEPS) // BLOCK_SIZE + 1
 
 
@@ -180,7 +180,7 @@ def _step_us(step: Callable[[int], None], num_requests: int, sizes: Sizes, rng: 
 
 
 def _revive(peer: Peer, cache: Cache, prompts: list[list[int]]) -> float:
-    """Admit and finish a request per prompt, which hits all but its last token; return microseconds per request."""
+    """Admit and finish a request per prompt, with a hit on all but its last token. Return microseconds per request."""
     requests = [cache.submit(f"revive {index}", cache.prompt(prompt)) for index, prompt in enumerate(prompts)]
     hits = []
     watch = Stopwatch()
@@ -196,7 +196,7 @@ def _revive(peer: Peer, cache: Cache, prompts: list[list[int]]) -> float:
 def _filled(
     peer: Peer, num_blocks: int, prefix_tokens: int, num_kept: int, rng: random.Random
 ) -> tuple[Cache, list[list[int]]]:
-    """Return a cache with four fifths of it idle prefixes, and prompts that continue `num_kept` of these by a token."""
+    """Return a cache with four fifths of it cached-free, and prompts that continue `num_kept` prefixes by a token."""
     cache = peer.cache(num_blocks, BLOCK_SIZE)
     cache.scatter(rng)
     # A fifth stays unused: where a freed block without a key goes to the back of the queue (nano-vllm), each request

@@ -1,4 +1,4 @@
-"""How to measure on a machine that others use too: CPU time of one thread, many short runs, taken in turns."""
+"""Measurement on a machine with other load: CPU time of one thread, many short runs, taken in turns."""
 
 import gc
 import statistics
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 Run: TypeAlias = Callable[[], dict[str, float]]
-"""Does the work once and returns its figures, by name."""
+"""Does the work once and returns its figures by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return median and quartiles of `values`; of a single value, the value itself."""
+    """Return median and quartiles of `values`. For a single value all three are that value."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0])
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -42,8 +42,8 @@ class Stopwatch:
         watch.start() ... watch.lap("admit") ... watch.lap("finish")
                       |== "admit" ========|== "finish" ===========|
 
-    The kernel's thread clock costs most of a microsecond per reading, which is seen beside calls of ten: its cost,
-    measured once, is taken off every lap.
+    The kernel's thread clock costs nearly a microsecond per reading, which matters for calls of ten. Its cost is
+    measured once and subtracted from every lap.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def lap_cost() -> int:
 
 @contextmanager
 def _production_gc() -> Iterator[None]:
-    """Collect garbage as a server does: automatically, with all that was built before the start left out.
+    """Collect garbage as a server does: automatically, except for objects from before the start.
 
     vLLM's engine also freezes its heap once it is up (`freeze_gc_heap`), so its GC never walks the pool.
     """
@@ -91,9 +91,8 @@ def _production_gc() -> Iterator[None]:
 def take_turns(runs: Mapping[str, Run], repeats: int, warmups: int = 1) -> dict[str, dict[str, list[float]]]:
     """Run each runner `repeats` times in turns, A B A B, and return the values by runner and figure.
 
-    In turns, so that a busy minute on the machine slows all of them and the ratios survive it. Every other round goes
-    backwards, so that no runner always runs on the caches that the same neighbour has left. The first `warmups`
-    rounds do not count.
+    In turns, so that a busy minute on the machine slows all of them equally. Every other round is reversed, so that no
+    runner always follows the same other one. The first `warmups` rounds are not counted.
     """
     values: dict[str, dict[str, list[float]]] = {name: {} for name in runs}
     with _production_gc():

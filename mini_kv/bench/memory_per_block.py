@@ -1,7 +1,7 @@
 """Bytes per block, measured in a process that does nothing else.
 
 `python -m mini_kv.bench.memory_per_block PEER BLOCKS SEED` prints one JSON object. It is a process of its own, because
-memory that other rows have freed would be used again unseen.
+memory freed by other rows would be reused without being counted.
 """
 
 import gc
@@ -19,7 +19,7 @@ _BLOCKS_A_REQUEST = 50
 
 
 def weigh(peer: Peer, num_blocks: int, seed: int) -> dict[str, float]:
-    """Return the bytes of an idle block, by `tracemalloc` and (on Linux) by RSS, and what a key adds to it."""
+    """Return the bytes of an idle block, by `tracemalloc` and (on Linux) by RSS, and the additional bytes of a key."""
     figures = {}
     rss = _resident_bytes()
     pool = peer.pool(num_blocks)
@@ -48,7 +48,7 @@ def weigh(peer: Peer, num_blocks: int, seed: int) -> dict[str, float]:
 
 
 def fill(cache: Cache, request_id: str, prompt: list[int]) -> None:
-    """Let a request come and go: its full blocks stay cached, nothing else stays."""
+    """Run and end a request. Only its full blocks remain, cached."""
     request = cache.submit(request_id, cache.prompt(prompt))
     cache.admit(request)
     cache.finish(request)

@@ -28,7 +28,7 @@ from mini_kv.engine.model_runner import ModelRunner
 from mini_kv.engine.sampling import SamplingParams
 
 PIECE = 256
-"""Tokens that are read together."""
+"""Tokens per piece of text."""
 _BLOCK_SIZE = 16
 
 
@@ -49,7 +49,7 @@ def log_likelihoods(model: CausalLM, token_ids: list[int], cache_dtype: str) -> 
 
 
 class _AllLogits:
-    """A model that returns the logits of every token, and not of the last one alone."""
+    """A model that returns the logits of every token, not only of the last one."""
 
     def __init__(self, model: CausalLM) -> None:
         self._model = model
@@ -63,7 +63,7 @@ class _AllLogits:
 
 
 def perplexity(model: CausalLM, token_ids: list[int], cache_dtype: str) -> float:
-    """Return how many tokens the model hesitates between, on average: the geometric mean of 1 / probability."""
+    """Return the perplexity: the geometric mean of 1 / probability."""
     found: list[float] = []
     for start in range(0, len(token_ids) - 1, PIECE):
         found += log_likelihoods(model, token_ids[start : start + PIECE], cache_dtype)
@@ -71,7 +71,7 @@ def perplexity(model: CausalLM, token_ids: list[int], cache_dtype: str) -> float
 
 
 def first_different_words(prompts: Sequence[list[int]], cache_dtype: str, max_tokens: int) -> list[int | None]:
-    """Return for each prompt which new token, counted from 0, is the first to be another one. `None`: none is."""
+    """Return for each prompt the index of the first different new token, from 0, or `None` without a difference."""
     model, tokenizer = load_model(tiny_folder())
     params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
     said = [
@@ -85,7 +85,7 @@ def first_different_words(prompts: Sequence[list[int]], cache_dtype: str, max_to
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status: 0 measured, 2 cannot be done as asked."""
+    """Measure, print, and return the exit status: 0 measured, 2 unusable arguments."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.narrow", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="texts that the model has not learned")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")

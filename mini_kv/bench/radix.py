@@ -1,4 +1,4 @@
-"""What two indexes cost for the same hits: the engine's chain of block hashes, and a radix tree over tokens.
+"""The cost of two indexes with the same hits: the engine's chain of block hashes, and a radix tree over tokens.
 
     python -m mini_kv.bench.radix
 
@@ -25,16 +25,16 @@ NUM_PROMPTS = 1_000
 
 
 class Index(Protocol):
-    """What is timed: a prompt's lookup, the entry of its blocks, and their removal, last one first."""
+    """An index with its timed verbs: lookup of a prompt, entry of its blocks, and their removal, last one first."""
 
     def match(self, tokens: list[int]) -> list[int]:
-        """Return the ids of the blocks that hold its beginning."""
+        """Return the ids of the blocks with the prompt's cached prefix."""
 
     def insert(self, tokens: list[int], block_ids: Sequence[int]) -> None:
-        """Enter its blocks, the known ones included."""
+        """Enter the prompt's blocks, cached ones included."""
 
     def remove(self, block_id: int) -> None:
-        """Forget a block."""
+        """Remove a block."""
 
 
 class Chain:
@@ -46,7 +46,7 @@ class Chain:
         self.blocks: dict[int, KVCacheBlock] = {}
 
     def match(self, tokens: list[int]) -> list[int]:
-        """Hash the prompt and follow its hashes to the first that is not there."""
+        """Hash the prompt and look up its hashes until the first that is not cached."""
         found = []
         for block_hash in self._hashes(tokens):
             block = self.map.get_one_block(make_block_hash_with_group_id(block_hash, 0))
@@ -56,7 +56,7 @@ class Chain:
         return found
 
     def insert(self, tokens: list[int], block_ids: Sequence[int]) -> None:
-        """Hash the prompt and enter those that are new."""
+        """Hash the prompt and enter the new hashes."""
         for block_hash, block_id in zip(self._hashes(tokens), block_ids, strict=True):
             if block_id not in self.blocks:
                 block = self.blocks[block_id] = KVCacheBlock(block_id)
@@ -64,7 +64,7 @@ class Chain:
                 self.map.insert(block.block_hash, block)
 
     def remove(self, block_id: int) -> None:
-        """Take the block's entry out."""
+        """Remove the block's entry."""
         block = self.blocks.pop(block_id)
         assert block.block_hash is not None
         self.map.pop(block.block_hash, block_id)
@@ -77,7 +77,7 @@ INDEXES: dict[str, Callable[[int], Index]] = {"chain of hashes": Chain, "radix t
 
 
 def prompts(num_prompts: int = NUM_PROMPTS, seed: int = 0) -> list[list[int]]:
-    """Return prompts in pairs: the two of a pair have the first half in common."""
+    """Return prompts in pairs. The two of a pair share their first half."""
     rng = random.Random(seed)
     made = []
     for _ in range(num_prompts // 2):

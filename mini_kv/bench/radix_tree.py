@@ -30,7 +30,7 @@ class Node:
 
     run: list[Block]
     twins: list[list[int]]
-    """The ids of the blocks that hold this content, per block of the run, the oldest first; never empty."""
+    """The ids of the blocks with this content, per block of the run, the oldest first. Never empty."""
     parent: "Node | None" = None
     children: dict[Block, "Node"] = field(default_factory=dict)
     """By the first block of their run: no two begin alike."""
@@ -40,11 +40,11 @@ class RadixIndex:
     """From the tokens of a prompt to the blocks that hold its beginning."""
 
     def __init__(self, block_size: int) -> None:
-        """Begin with an empty tree; `block_size` is in tokens."""
+        """Begin with an empty tree. `block_size`: tokens per block."""
         self.block_size = block_size
         self.root = Node([], [])
         self._node_of: dict[int, Node] = {}
-        """Where each block stands."""
+        """The node of each block."""
 
     def match(self, tokens: Sequence[int]) -> list[int]:
         """Return the blocks of the longest cached beginning, first block first. Costs O(tokens that agree)."""

@@ -1,4 +1,4 @@
-"""What was measured, as a table for a terminal and as JSON."""
+"""The measurements, as a table for a terminal and as JSON."""
 
 import os
 import platform
@@ -42,7 +42,7 @@ def make_header(peers: Sequence[Peer], seed: int, repeats: int) -> Header:
 
 
 def cpu_model() -> str:
-    """Return the processor's name as the system gives it."""
+    """Return the processor's name from the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -53,15 +53,15 @@ def cpu_model() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One figure of one row: every peer's spread, and how ours stands."""
+    """One figure of one row, with every peer's spread."""
 
     figure: Figure
     spreads: dict[str, Spread]
-    """Median and quartiles by peer; ours always, another peer's only if it could do the work."""
+    """Median and quartiles by peer. Ours are always there, another peer's only if it could do the work."""
 
     @property
     def ratios(self) -> dict[str, float]:
-        """How many times better ours is, by peer: above 1, ours is faster (or smaller)."""
+        """Our factor over each peer. Above 1 ours is faster (or smaller)."""
         ours = self.spreads[OURS].median
         others = {name: spread.median for name, spread in self.spreads.items() if name != OURS}
         if self.figure.more_is_better:
@@ -69,7 +69,7 @@ class Result:
         return {name: median / ours for name, median in others.items() if ours}
 
     def verdict(self, target: Target) -> str | None:
-        """Return `goal`, `must` or `missed`, whatever is reached, or `None` without the peer that the target names."""
+        """Return the reached level, `goal`, `must` or `missed`, or `None` without the peer of the target."""
         if target.versus is None:
             value = self.spreads[OURS].median
             return "goal" if value <= target.goal else "must" if value <= target.must else "missed"
@@ -80,7 +80,7 @@ class Result:
 
 
 def results(row: Row, values: Mapping[str, Mapping[str, Sequence[float]]], spread: Any) -> list[Result]:
-    """Return the row's figures, given the values of each peer; figures that ours lacks are left out."""
+    """Return the row's figures from the values of each peer. Figures without a value of ours are left out."""
     return [
         Result(figure, {peer: spread(found[figure.name]) for peer, found in values.items() if figure.name in found})
         for figure in row.figures
@@ -104,7 +104,7 @@ def header_lines(header: Header) -> list[str]:
 
 
 def table_lines(row: Row, found: Sequence[Result], peers: Sequence[str]) -> list[str]:
-    """Return one row's figures as a table; `±` is the distance between the quartiles."""
+    """Return one row's figures as a table. `±` is the distance between the quartiles."""
     others = [name for name in peers if name != OURS]
     head = [row.name, "unit", OURS, *(cell for name in others for cell in (name, "ratio")), "must", "goal", "reached"]
     lines = [head]
@@ -133,7 +133,7 @@ def _spread_text(spread: Spread) -> str:
 
 
 def _target_cells(result: Result) -> tuple[str, str, str]:
-    """Return must, goal, and what is reached, of each target."""
+    """Return must, goal, and the reached level of each target."""
     must, goal, reached = [], [], []
     for target in result.figure.targets:
         sign, unit = ("<=", "") if target.versus is None else (">=", "x")

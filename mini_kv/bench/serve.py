@@ -25,14 +25,14 @@ from mini_kv.engine.llm import LLM
 from mini_kv.engine.sampling import SamplingParams
 
 KINDS = {"whole": 30, "stream": 40, "slow": 8, "leaves": 12, "garbage": 6, "oversized": 4}
-"""What a client does, and how often of a hundred times."""
+"""The kinds of clients' behaviour, in percent."""
 SYSTEM = "You are a careful tutor. Answer in one short sentence, and name the block that you mean. "
 QUESTIONS = ("What is a block?", "Who holds it?", "When is it free?", "What is a prefix?", "Why not the last one?")
 
 
 @dataclass
 class Job:
-    """One request, and the answer that is right."""
+    """One request, and its right answer."""
 
     prompt: str
     max_tokens: int
@@ -48,7 +48,7 @@ class Job:
 
 @dataclass
 class Seen:
-    """What the clients have seen."""
+    """The results of all clients."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -59,7 +59,7 @@ class Seen:
 
 
 def make_jobs(num_jobs: int, seed: int = 0) -> list[Job]:
-    """Return jobs with their right answers, from the engine without a server; in a pool that evicts."""
+    """Return jobs with their right answers, from the engine without a server, in a pool that evicts."""
     rng = random.Random(seed)
     jobs = [
         Job(SYSTEM + rng.choice(QUESTIONS) + f" ({number % 40})", rng.randint(4, 48), number, rng.choice((0.0, 0.8)))
@@ -72,13 +72,13 @@ def make_jobs(num_jobs: int, seed: int = 0) -> list[Job]:
 
 
 class Client:
-    """Asks until the time is over."""
+    """Sends requests until the time is over."""
 
     def __init__(self, port: int, jobs: Sequence[Job], seen: Seen, seed: int) -> None:
         self._port, self._jobs, self._seen, self._rng = port, jobs, seen, random.Random(seed)
 
     async def run(self, until: float) -> None:
-        """Ask one thing after the other."""
+        """Send one request after the other."""
         while time.perf_counter() < until:
             kind = self._rng.choices(list(KINDS), list(KINDS.values()))[0]
             job = self._rng.choice(self._jobs)
@@ -128,7 +128,7 @@ class Client:
 
 
 def offline_times(jobs: Sequence[Job], batch: int) -> list[float]:
-    """Return how long each of these takes without a server, `batch` at a time, each from its batch's beginning."""
+    """Return the seconds of each job without a server, `batch` at a time, each from its batch's beginning."""
     engine = LLM(block_size=8).llm_engine
     times: list[float] = []
     for first in range(0, len(jobs), batch):
@@ -159,7 +159,7 @@ def _metrics(port: int) -> dict[str, float]:
 
 
 def _resident(pid: int) -> int:
-    """Return the KiB of a process's memory, where the system tells."""
+    """Return the KiB of a process's memory, if the system has that number."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _soak(args: argparse.Namespace, jobs: Sequence[Job], port: int, pid: int) -> tuple[list[str], bool]:
-    """Let the clients ask and return what there is to say, and whether something was wrong."""
+    """Run the clients and return the report, and whether there was an error."""
     seen, memory = Seen(), [_resident(pid)]
     until = time.perf_counter() + args.seconds
     clients = [asyncio.ensure_future(Client(port, jobs, seen, args.seed + i).run(until)) for i in range(args.clients)]

@@ -27,20 +27,20 @@ from mini_kv.tiers.tier_config import TierConfig, open_tiers
 from mini_kv.tiers.tiered_cache import TieredCache
 
 LENGTHS = (16, 32, 64, 128, 256, 480)
-"""Tokens of the known beginning."""
+"""Tokens of the shared beginning."""
 _ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """How often, and over which tiers."""
+    """Number of repeats, and the tiers."""
 
     repeats: int
     folder: Path
     server: str | None
 
     def names(self) -> list[str]:
-        """Return the ways to have a prefix back."""
+        """Return the ways to get a prefix again."""
         return ["computed", "memory", "disk", *(["server"] if self.server else [])]
 
     def seconds(self, name: str, length: int, run: int) -> float:
@@ -75,7 +75,7 @@ def _first_token(engine: TieredEngine, prompt: list[int]) -> None:
 
 
 def _timed(engine: TieredEngine, prompt: list[int], num_hit: int) -> float:
-    """Return the seconds of a prompt's first token; raise if its hit is another than it should be."""
+    """Return the seconds of a prompt's first token. Raise if its hit is not the expected one."""
     start = time.perf_counter()
     (output,) = engine.generate([prompt], _ONE_TOKEN)
     seconds = time.perf_counter() - start
@@ -85,12 +85,12 @@ def _timed(engine: TieredEngine, prompt: list[int], num_hit: int) -> float:
 
 
 def _push_out(engine: TieredEngine) -> None:
-    """Take all blocks of the pool for another prompt, so that what they held goes down."""
+    """Use all blocks of the pool for another prompt, so that their content moves to the tiers."""
     _first_token(engine, [(position * 13) % 700 + 5 for position in range(510)])
 
 
 def _to_disk(tiers: TieredCache) -> None:
-    """Push everything in memory out, by asking for as much room as there is."""
+    """Evict everything from memory, by requesting its whole capacity."""
     size = tiers.memory.capacity_bytes
     for key, envelope in tiers.memory.store(b"all of it", bytes(size)) or ():
         assert tiers.disk is not None
@@ -99,7 +99,7 @@ def _to_disk(tiers: TieredCache) -> None:
 
 
 def measure(bench: Bench) -> dict[str, dict[int, float]]:
-    """Return the median seconds by way and length; the ways take turns, so that a slow moment hits all of them."""
+    """Return the median seconds by way and length. The ways take turns, so that a slow moment affects all of them."""
     found: dict[str, dict[int, list[float]]] = {name: {length: [] for length in LENGTHS} for name in bench.names()}
     for run in range(bench.repeats):
         for length in LENGTHS:
@@ -112,7 +112,7 @@ def measure(bench: Bench) -> dict[str, dict[int, float]]:
 
 
 def costs(seconds: dict[str, dict[int, float]], bytes_per_token: int) -> dict[str, ReloadCost]:
-    """Return each tier's prices, from lines through what was measured. Raises `ConfigError` if these are no prices."""
+    """Return each tier's costs, from lines fitted to the measurements. Raises `ConfigError` for impossible costs."""
     base, per_token = line_through([(length, value) for length, value in seconds["computed"].items()])
     if per_token <= 0:
         raise ConfigError("longer prompts took no longer: this machine is too busy to be measured; try more --repeats")
@@ -124,13 +124,13 @@ def costs(seconds: dict[str, dict[int, float]], bytes_per_token: int) -> dict[st
 
 
 def measured_crossover(seconds: dict[str, dict[int, float]], name: str) -> int | None:
-    """Return the shortest measured length for which reloading was quicker, as for all longer ones."""
+    """Return the shortest measured length from which on reloading was always faster."""
     quicker = [length for length in LENGTHS if seconds[name][length] < seconds["computed"][length]]
     return next((length for length in LENGTHS if all(other in quicker for other in LENGTHS if other >= length)), None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status: 0 measured, 2 cannot be done as asked."""
+    """Measure, print, and return the exit status: 0 measured, 2 unusable arguments."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.tiers", description=__doc__)
     parser.add_argument("--server", metavar="ADDRESS", help="of a Valkey or Redis server: redis://host:port/0")
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="runs of each (default: 9)")

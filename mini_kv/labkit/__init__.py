@@ -1,6 +1,6 @@
-"""The labs' harness: finds the code to run, runs the tests on it, says what is wrong in a few drawn lines.
+"""The labs' harness: finds the code to run, runs the tests on it, prints the error in a few drawn lines.
 
-What a lab's files need is here: `todo` for the starter, `points` for the tests. The rest, in reading order: `lab`
+The imports of a lab's files are here: `todo` for the starter, `points` for the tests. The rest, in reading order: `lab`
 (what a lab is), `learner_parts` (what an engine can take of a learner's), `implementation` (LAB_IMPL: whose code
 runs), `fixture` (what a test gets in hand), `time_limit` (how long it may take), `naive`, `lives` and `slot_worker`
 (to compare with: a slow cache and scheduler, random lives, a worker that remembers what lies where), `small_tree` (a
@@ -20,25 +20,25 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 class LabTodo(NotImplementedError):
-    """Raised by a starter where code is to be written. Shown as TODO, not as a failure."""
+    """Raised by a starter in place of code that the learner has to write. Shown as TODO, not as a failure."""
 
 
 def todo(lab: str, function: str, step: str) -> NoReturn:
-    """Say that a step of a starter is still to be written; always raises `LabTodo`."""
+    """Mark a step of a starter that the learner has to write. Always raises `LabTodo`."""
     raise LabTodo(f"{lab} {function}: {step}")
 
 
 def points(
     value: int, function: str, *, stage: str = "biography", after: str | None = None, why: str = ""
 ) -> Callable[[Test], Test]:
-    """Mark a lab's test: what it is worth, which of the learner's functions it is about, and why it must pass.
+    """Mark a lab's test with its points, the learner's function that it checks, and its reason.
 
     Args:
         value: points.
         function: name of the learner's function.
         stage: `biography` (to be read in order), `adversary` or `property`.
-        after: name of the test without which this one makes no sense; if that one fails, this one waits.
-        why: the idea behind the test, one sentence; the last line of a failure.
+        after: name of the test that must pass before. If that one fails, this one is not run.
+        why: the idea behind the test, one sentence. It is the last line of a failure.
     """
     import pytest  # a starter imports this package too, and needs no pytest
 

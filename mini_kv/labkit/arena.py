@@ -1,7 +1,7 @@
-"""The arena of lab-13: five workloads, and how many tokens a policy finds of each.
+"""The arena of lab-13: five workloads, and the hits of a policy on each.
 
-A prompt is a list of words, and a word fills a block. Each workload is made from a seed, so all policies play the same
-one; a request comes, is computed, and leaves before the next one comes.
+A prompt is a list of words, and a word fills a block. Each workload is made from a seed, so all policies run the same
+one. A request ends before the next one arrives.
 """
 
 import random
@@ -16,14 +16,14 @@ from mini_kv.policy.belady import belady
 from mini_kv.policy.eviction import Policy, parts_of
 
 NUM_BLOCKS = 60
-"""Blocks of every arena's pool, the null block aside."""
+"""Blocks of every arena's pool, without the null block."""
 BLOCK_SIZE = 2
 """A word is two tokens: a block of one would let the last token, which is always computed, have a hash."""
 Words = list[int]
 
 
 def chat(rng: random.Random) -> list[Words]:
-    """Twelve conversations: who spoke last will probably speak next, and each turn repeats all turns before it."""
+    """Twelve conversations. The last one probably continues, and each turn repeats all its earlier turns."""
     lengths, order, prompts = [2] * 12, list(range(12)), []
     for _ in range(260):
         who = order.pop(min(int(rng.expovariate(0.45)), 11))
@@ -36,7 +36,7 @@ def chat(rng: random.Random) -> list[Words]:
 
 
 def passers_by(rng: random.Random) -> list[Words]:
-    """Four beginnings that are asked for again and again, and long prompts between them that come only once."""
+    """Four beginnings that repeat often, and between them long prompts that occur only once."""
     prompts = []
     for number in range(260):
         if rng.random() < 0.45:
@@ -48,12 +48,12 @@ def passers_by(rng: random.Random) -> list[Words]:
 
 
 def round_robin(rng: random.Random) -> list[Words]:
-    """Ten documents in turns, a little more than fits: each is asked for just after its blocks have been reused."""
+    """Ten documents in turns, slightly more than fit. Each is requested just after the eviction of its blocks."""
     return [[100 * (number % 10) + word for word in range(7)] for number in range(260)]
 
 
 def fashions(rng: random.Random) -> list[Words]:
-    """Thirty documents. A few are popular, and which ones changes every fifty requests."""
+    """Thirty documents, a few of them popular. The popular ones change every fifty requests."""
     prompts = []
     for number in range(300):
         rank = min(int(rng.paretovariate(1.1)) - 1, 29)
@@ -80,22 +80,22 @@ WORKLOADS: dict[str, Callable[[random.Random], list[Words]]] = {
     "fashions": fashions,
     "agents": agents,
 }
-"""By name. What is right for one of them is wrong for another."""
+"""The workloads by name. No policy is best on all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a policy has made of a workload."""
+    """The result of a policy on a workload."""
 
     num_hits: int
-    """Words that were found in the cache."""
+    """Number of words with a hit."""
     num_words: int
     microseconds: float
-    """CPU time of the policy's own verbs, per word. Differs from run to run; the hits do not."""
+    """CPU time of the policy's own verbs, per word. It varies from run to run, the hits do not."""
 
     @property
     def percent(self) -> float:
-        """Words found, of 100."""
+        """Words with a hit, in percent."""
         return 100 * self.num_hits / self.num_words
 
 
@@ -116,7 +116,7 @@ def new_cache(policy: Policy, num_blocks: int) -> KVCacheManager:
 
 
 def send(kv: KVCacheManager, number: int, words: Words) -> int:
-    """Let a request come, be computed and leave; return how many of its words were found."""
+    """Admit, compute and free a request. Return the number of its words with a hit."""
     request = kv.new_request(str(number), tokens_of(words))
     blocks, num_hit_tokens = kv.get_computed_blocks(request)
     if kv.allocate_slots(request, request.num_tokens - num_hit_tokens, num_hit_tokens, blocks) is None:

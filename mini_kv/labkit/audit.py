@@ -1,4 +1,4 @@
-"""Are a lab's tests any good? Runs them on code that is right, on code that is wrong, and on no code at all.
+"""Checks a lab's tests: runs them on right code, on wrong code, and on the empty starter.
 
     python -m mini_kv.labkit.audit lab-05
     python -m mini_kv.labkit.audit lab-05 --show never-looks     one wrong version, as a difference from the right one
@@ -38,7 +38,7 @@ from mini_kv.labkit.plugin import ENGINE_BUG, RESULTS
 from mini_kv.labkit.scoreboard import LabResult, State
 
 _SEEDS = (0, 40, 80, 120, 160)
-"""Values of LAB_SEED; a random test tries 40 seeds from each."""
+"""Values of LAB_SEED. A random test tries 40 seeds from each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +49,25 @@ class Mutant:
     idea: str
     """The wrong belief that leads to this version, in a sentence."""
     seen: str
-    """The project and issue in which the bug was really seen."""
+    """The project and issue in which the bug really occurred."""
     old: str
     new: str
     module: str | None = None
     """Module of the engine, or `None` for the lab's solution."""
     function: str | None = None
-    """The function whose tests are to show it; needed if the text stands in another, or in none and not all may."""
+    """The function whose tests must catch it. Needed if the text is in another function, or in none."""
     ask: str = ""
-    """A question to whose answer the belief does not lead."""
+    """A question whose answer contradicts the belief."""
     spellings: Sequence[str | Sequence[str]] = ()
-    """Other ways to write the same belief: each another `new`, or a pair of another `old` and its `new`."""
+    """Other spellings of the same belief: each is another `new`, or a pair of another `old` and its `new`."""
 
     @property
     def belief(self) -> str:
-        """The idea, and under it the question if there is one: what a learner reads."""
+        """The text for a learner: the idea, and under it the question if there is one."""
         return f"{self.idea}\nask: {self.ask}" if self.ask else self.idea
 
     def apply(self, text: str) -> str:
-        """Return the text with the replacement made. Raises `ValueError` unless it fits in exactly one place."""
+        """Return the text with the replacement made. Raises `ValueError` unless `old` occurs exactly once."""
         if text.count(self.old) != 1:
             raise ValueError(f"mutant {self.id}: its text stands {text.count(self.old)} times, it should stand once")
         return text.replace(self.old, self.new)
@@ -87,7 +87,7 @@ class Audit:
 
     lab: Lab
     findings: list[str] = field(default_factory=list)
-    """The faults of the lab, a sentence each; empty if it is sound."""
+    """The faults of the lab, one sentence each. Empty if there are none."""
     kills: dict[str, list[str]] = field(default_factory=dict)
     """The tests that catch each mutant, by the mutant's id."""
     scores: dict[str, str] = field(default_factory=dict)
@@ -107,9 +107,9 @@ def load_mutants(lab: Lab) -> list[Mutant]:
 
 
 def audit_lab(folder: Path, *, write: bool = False) -> Audit:
-    """Run everything and return what was found. Costs 0.2 to 3 s of CPU per mutant, 5 s where kernels are interpreted.
+    """Audit a lab and return the results. Costs 0.2 to 3 s of CPU per mutant, 5 s where kernels are interpreted.
 
-    `write` stores the pristine starter and the fingerprints, which are otherwise compared with what is stored.
+    `write` stores the pristine starter and the fingerprints, which are otherwise compared with the stored ones.
     """
     audit = Audit(load_lab(folder))
     if audit.lab.missing is not None:
@@ -195,7 +195,7 @@ def _functions(text: str) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def audit_mutants(audit: Audit) -> None:
-    """Run each spelling of each mutant; note what catches it, and whose name its functions get.
+    """Run each spelling of each mutant; note what catches it, and the belief that its functions get.
 
     No mutant may get another's name, not even for a function that only suffers from it. Two that look alike to a
     function's tests ask for a test that tells them apart, or are one belief.
@@ -440,7 +440,7 @@ def engine_bug(mutant: Mutant) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Audit labs by name; print what each implementation scored and what caught each mutant; 1 if anything is wrong."""
+    """Audit labs by name, and print all scores and the tests that catch each mutant. Return 1 for a fault, else 0."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.labkit.audit", description="Are a lab's tests any good?")
     parser.add_argument("labs", nargs="+", metavar="LAB", help="such as lab-05")
     parser.add_argument("--write", action="store_true", help="store the fingerprints and the pristine starter")
@@ -463,7 +463,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show(lab: Lab, mutant_id: str) -> Iterator[str]:
-    """Yield the belief of a wrong version, and what each spelling changes. Raises `ValueError` if there is none."""
+    """Yield the belief of a wrong version, and the changes of each spelling. Raises `ValueError` for an unknown one."""
     known = {mutant.id: mutant for mutant in load_mutants(lab)}
     if mutant_id not in known:
         near = did_you_mean(mutant_id, list(known))

@@ -1,4 +1,4 @@
-"""`book/course.toml`: what an instructor says of a course. Without the file: every lab is open."""
+"""`book/course.toml`: an instructor's settings of a course. Without the file every lab is open."""
 
 import datetime
 import tomllib
@@ -16,9 +16,9 @@ class Course:
 
     name: str = "mini_kv"
     address: str = ""
-    """Of the repository."""
+    """Address of the repository."""
     site: str = ""
-    """Of the book. "": where GitHub Pages puts it."""
+    """Address of the book. "": the one of GitHub Pages."""
     language: str = "en"
     notes: str = ""
     hidden: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Course:
 
 
 def load_course(root: Path) -> Course:
-    """Return the course of a checkout. Raises `ValueError` that names the file and what is wrong with it."""
+    """Return the course of a checkout. Raises `ValueError` with the file's name and the error."""
     file = root / FILE
     if not file.is_file():
         return Course()

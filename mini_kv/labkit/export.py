@@ -1,4 +1,4 @@
-"""The same results for machines: our own JSON, Gradescope's results.json, a CSV, a page to look at."""
+"""Results for machines: our own JSON, Gradescope's results.json, a CSV, a page to look at."""
 
 import csv
 import html
@@ -15,13 +15,13 @@ from mini_kv.labkit.scoreboard import LabResult, State
 
 
 def rows(results: Sequence[LabResult]) -> list[dict[str, Any]]:
-    """Return everything that is known of each test, as plain values."""
+    """Return all results of each test, as plain values."""
     names = ("test", "function", "stage", "state", "score", "points", "message", "belief")
     return [{"lab": result.lab.lab_id} | {name: getattr(result, name) for name in names} for result in results]
 
 
 def as_json(results: Sequence[LabResult]) -> str:
-    """Return every test with its state, points and message, and how many numbers were foreseen per lab, as JSON."""
+    """Return every test with its state, points and message, and the number of correct predictions per lab, as JSON."""
     labs = {result.lab.lab_id: result.lab for result in results}
     told = {lab_id: dict(zip(("right", "asked"), foreseen(lab), strict=True)) for lab_id, lab in labs.items()}
     return json.dumps({"version": 1, "foreseen": told, "tests": rows(results)}, indent=2) + "\n"
@@ -64,7 +64,7 @@ FORMATS: dict[str, tuple[Callable[[Sequence[LabResult]], str], str]] = {
 
 
 def progress_page(labs: Sequence[Lab], progress: dict[str, Any]) -> str:
-    """Return a page with a bar per lab: no script, nothing loaded, readable in the dark and on a phone."""
+    """Return a page with a bar per lab: without scripts and external files, readable in dark mode and on a phone."""
     rows = []
     for lab in labs:
         entry = progress.get(lab.lab_id, {"best": 0, "when": "not started"})
@@ -92,13 +92,13 @@ ROWS
 
 
 def remove_old(path: str | None) -> None:
-    """Remove the file, if it is one: should the run crash, its results must not be taken for this one's."""
+    """Remove an earlier file of results. After a crash it would otherwise pass for the results of this run."""
     if path is not None and Path(path).is_file():
         Path(path).resolve().unlink()
 
 
 def write_exports(paths: dict[str, str | None], results: Sequence[LabResult], *, over: bool = True) -> None:
-    """Write the files that were asked for: option to path, or to `None`. A pipe takes one text, when all is over."""
+    """Write the requested files. The mapping is option to path, or to `None`. A pipe takes one text, at the end."""
     for option, path in paths.items():
         if path is None:
             continue

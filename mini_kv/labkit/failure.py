@@ -37,13 +37,13 @@ WIDTH = 100
 
 
 def describe(error: BaseException, result: LabResult, why: str, lab: LabUnderTest | None, source: str) -> str | None:
-    """Return the failure as text, or `None` if the error comes from neither the learner's code nor the cache.
+    """Return the failure as text, or `None` if neither the learner's code nor the cache caused the error.
 
     Args:
-        error: what the test raised.
-        result: the test and the function that it is about.
-        why: the test's reason, unless the failure brings its own.
-        lab: the test's fixture, if it got that far; its caches are drawn.
+        error: the exception of the test.
+        result: the test and the function that it checks.
+        why: the test's reason, unless the failure has its own.
+        lab: the test's fixture, if it was made. Its caches are drawn.
         source: path of the learner's file.
     """
     at = _where(error.__traceback__, source)
@@ -67,7 +67,7 @@ BROKE_DOWN = "the test broke down on what your code has left behind"
 
 
 def describe_break_down(error: BaseException, result: LabResult) -> str:
-    """Return the failure of a test in whose own lines something was raised: they look at what the learner's made."""
+    """Return the failure of a test whose own lines raised an error, while they read the learner's result."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = textwrap.wrap(f"{type(error).__name__}: {error}", WIDTH, initial_indent="   ", subsequent_indent="   ")
     at = f"at:  {_short(last.filename)}:{last.lineno}  {last.line}"[:WIDTH]
@@ -83,7 +83,7 @@ def _why(error: BaseException, why: str) -> str:
 
 
 def _at(error: BaseException, at: str, source: str) -> list[str]:
-    """Return the line that shows where the learner's code stands, if one of its lines is to blame."""
+    """Return the part with the learner's line, if one of its lines is to blame."""
     if isinstance(error, LoadError | SyntaxError):
         return []  # the message says where
     if isinstance(error, LabFailure):
@@ -97,13 +97,13 @@ def _at(error: BaseException, at: str, source: str) -> list[str]:
 
 
 def _course_starter(result: LabResult) -> list[str]:
-    """Return the line that names the course's starter: an update may have added or renamed a function."""
+    """Return the line with the course's starter. An update may have added or renamed a function."""
     starter = result.lab.pristine_starter
     return [f"the course's starter now: mini_kv/labkit/starters/{starter.name}"] if starter.is_file() else []
 
 
 def _help(result: LabResult, *, steps: bool) -> list[str]:
-    """Return the line that says what to type for help, if the lab offers any; a story needs steps to show."""
+    """Return the line with the commands for help, if the lab has any. A story needs steps to show."""
     if not (result.lab.folder / "hints.toml").is_file():
         return []
     number = result.lab.lab_id.removeprefix("lab-")
@@ -114,7 +114,7 @@ def _help(result: LabResult, *, steps: bool) -> list[str]:
 
 
 def _what(error: BaseException, at: str) -> list[str] | None:
-    """Return the lines that say what is wrong."""
+    """Return the lines that describe the error."""
     if isinstance(error, LabFailure):
         what = textwrap.wrap(error.what, WIDTH, max_lines=5, placeholder=" ...")
         return [*what, *compared(error.want, error.got), *(f"   {line}" for line in error.picture)]
@@ -144,8 +144,8 @@ def _what(error: BaseException, at: str) -> list[str] | None:
 def observed(error: BaseException, source: str, num_compared: int = 0) -> str:
     """Return the failure in words that two runs of the same misconception share: no paths, lines or addresses.
 
-    Of a list of floats two digits each: the last ones depend on the processor that added them up. "" after a timeout,
-    which says as much about the machine. `num_compared`: comparisons that went well before an exception ended the test.
+    Floats in a list have two digits each, because the last digits depend on the processor. "" after a timeout, which
+    may be the machine's fault. `num_compared`: comparisons that passed before an exception ended the test.
     """
     if isinstance(error, LabFailure):
         got = error.got
@@ -174,7 +174,7 @@ def _kind(error: BaseException, source: str) -> str:
 
 
 def with_belief(message: str, belief: str) -> str:
-    """Return the message with the belief in front of the last lines; the calls and the drawing give way to it."""
+    """Return the message with the belief before the last lines. Calls and drawing are shortened for it."""
     said = []
     for line in f"{ACTS_AS_IF}{belief}".splitlines():
         said += textwrap.wrap(line, WIDTH, subsequent_indent="     ")
@@ -189,7 +189,7 @@ def with_belief(message: str, belief: str) -> str:
 
 
 PARTS = ("   expected ", "   calls ", "   state ", ACTS_AS_IF, "why: ", "at:  ", "hint: ")
-"""How the parts of a failure begin, after its first lines, which say what is wrong."""
+"""First words of the parts of a failure. Its first lines, which describe the error, have none."""
 
 
 def parts_of(message: str) -> dict[str, list[str]]:
@@ -204,7 +204,7 @@ def parts_of(message: str) -> dict[str, list[str]]:
 
 
 def compared(want: object, got: object) -> list[str]:
-    """Return both values under each other, with marks under the items of a list that differ."""
+    """Return both values one below the other, with marks under the differing items of a list."""
     expected = want if isinstance(want, str) else repr(want)  # a text describes what is expected
     lines = [f"   expected  {expected}", f"   got       {_told(got)}"]
     if type(want) is type(got) is list:
@@ -223,14 +223,14 @@ def compared(want: object, got: object) -> list[str]:
 
 
 def _told(value: object) -> str:
-    """Return how a value is shown: its `repr`, but of an iterator what it is, since its address says nothing."""
+    """Return `repr(value)`. For an iterator return its type name, because its repr is only an address."""
     if isinstance(value, Iterator):
         return f"an iterator ({type(value).__name__}), which can be walked through once"
     return repr(value)
 
 
 def _marks(want: Sequence[object], got: Sequence[object]) -> str:
-    """Return carets that stand under the items of `repr(got)` that are not in their place."""
+    """Return carets under the items of `repr(got)` that are not in their place."""
     marks = " "
     for index, item in enumerate(got):
         wrong = index >= len(want) or not same(want[index], item)
@@ -239,7 +239,7 @@ def _marks(want: Sequence[object], got: Sequence[object]) -> str:
 
 
 def _state(lab: LabUnderTest, room: int) -> list[str]:
-    """Return the last calls and the drawing of the cache, in at most `room` lines; the calls give way first."""
+    """Return the last calls and the drawing of the cache, in at most `room` lines. The calls are shortened first."""
     if lab.drawing is None or room < 3 or (lab.kvs and not lab.kvs[-1].spans):
         return []  # nothing to draw, or nothing has happened yet
     try:
@@ -256,12 +256,12 @@ def _state(lab: LabUnderTest, room: int) -> list[str]:
 
 
 def running_line(frame: FrameType | None, source: str) -> str:
-    """Return the learner's line that runs now, under this frame: file, line and text; "" if none does."""
+    """Return the learner's running line under this frame, as file, line and text, or ""."""
     return _last_of(traceback.extract_stack(frame), source)
 
 
 def _where(tb: TracebackType | None, source: str) -> str:
-    """Return the last line of the learner's that was running: file, line and text; "" if none was."""
+    """Return the learner's last running line, as file, line and text, or ""."""
     return _last_of(traceback.extract_tb(tb), source)
 
 

@@ -1,4 +1,4 @@
-"""What a lab's test is given: the learner's functions, a cache that checks itself, a way to say what is wrong."""
+"""The fixture of a lab's test: the learner's functions, a cache that checks itself, comparisons with messages."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,11 +40,11 @@ class LabFailure(AssertionError):
         self.got = got
         self.why = why
         self.picture = picture
-        """Lines to be drawn under both; the learner's code was stopped at the line that they are about."""
+        """Lines drawn under both values."""
         self.seen = seen
-        """What else the test saw: not shown, but it tells one belief from another."""
+        """Further results of the test. They are not shown, but distinguish beliefs."""
         self.line = 0
-        """The line of the learner's file that it is about, where no traceback leads to it."""
+        """The line of the learner's file, if no traceback has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +53,32 @@ class Note:
 
     what: str
     moment: tuple[int, int]
-    """Caches that the test had made by then, and the calls of the last of them."""
+    """Number of caches so far, and of calls of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Note):
-    """What a test compared at one moment of its story."""
+    """One comparison in the story of a test."""
 
     want: object
     got: object
 
 
 class WatchedKVCacheManager(TracedKVCacheManager):
-    """A traced manager in debug mode that also remembers the requests that it made, admitted or not."""
+    """A traced manager in debug mode that also keeps all requests that it made, admitted or not."""
 
     def __init__(self, manager: KVCacheManager, recorder: Recorder) -> None:
         super().__init__(manager, recorder, snapshots=True)
         self.made_requests: list[Request] = []
 
     def new_request(self, *args: Any, **options: Any) -> Request:
-        """Make a request as the manager does, and remember it."""
+        """Make a request as the manager does, and keep it."""
         request = self.manager.new_request(*args, **options)
         self.made_requests.append(request)
         return request
 
     def hold(self, token_ids: Sequence[int], request_id: str) -> Request:
-        """Admit a request without the learner's help, for tests about something else; there must be room."""
+        """Admit a request without the learner's code, for tests of other functions. There must be room."""
         request = self.manager.new_request(request_id, token_ids)
         if prefill(self, request) is None:
             raise ValueError(f"the test has no room for {request_id}")
@@ -86,7 +86,7 @@ class WatchedKVCacheManager(TracedKVCacheManager):
 
 
 class LabUnderTest:
-    """The `lab` fixture: `lab.prefill(...)` calls the learner's `prefill`; `lab.make_kv(...)` builds a cache."""
+    """The `lab` fixture: `lab.prefill(...)` calls the learner's `prefill`, and `lab.make_kv(...)` builds a cache."""
 
     def __init__(
         self,
@@ -95,40 +95,40 @@ class LabUnderTest:
         about: str = "",
         engine_bug: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take whose code runs, and how to load it.
+        """Set the code to run, and the function that loads it.
 
         Args:
             implementation: of this lab.
             load: returns the learner's module.
-            about: the function that the test is about, as `lab.toml` names it.
-            engine_bug: classes and functions to take in place of the engine's of the same names; for the audit.
+            about: the function that the test checks, as `lab.toml` names it.
+            engine_bug: replacements for the engine's classes and functions of the same names, for the audit.
         """
         self.implementation = implementation
         self._load = load
         self._about = about
         self._engine_bug = engine_bug or {}
         self.kvs: list[WatchedKVCacheManager] = []
-        """The caches of this test; a failure shows the calls of the last one."""
+        """The caches of this test. A failure shows the calls of the last one."""
         self.notes: list[Note] = []
-        """What this test said and compared, in this order: with the calls of its cache, its story."""
+        """Notes and comparisons of this test in order. Together with the calls of its cache they are its story."""
         self.charged = ""
-        """The function that a failure is charged to. "": the one that the test is about."""
+        """The function that a failure is charged to. "": the one that the test checks."""
         self.drawing: Callable[[], Frame] | None = None
-        """Gives the state that a failure shows."""
+        """Returns the state that a failure shows."""
         self.cards: Sequence[Card] = ()
-        """What the learner's kernels cost, from a test that compiles them."""
+        """Resources of the learner's kernels, from a test that compiles them."""
 
     def engine(self, part: Part) -> Part:
-        """Return this class or function of the engine; in an audit, the one of the same name that has a bug."""
+        """Return this class or function of the engine, or in an audit its replacement with a bug."""
         return self._engine_bug.get(part.__name__, part)  # type: ignore[attr-defined, no-any-return]
 
     def engine_with(self, learners: str, engines: type[Whole], check: type | None = None) -> type[Whole]:
-        """Return the engine's class with one method of the learner's: a mistake in one fails no other method's tests.
+        """Return the engine's class with one method of the learner. A mistake then fails only that method's tests.
 
         Args:
             learners: the method, such as `BlockPool.free_blocks`. Of another class: returns `engines`.
             engines: the engine's class, or one derived from it with the lab's own methods.
-            check: a class derived from the engine's that looks at what the learner's method returns.
+            check: a class derived from the engine's that checks the result of the learner's method.
         """
         name = learners.partition(".")[0]
         if name not in [base.__name__ for base in engines.__mro__]:
@@ -152,9 +152,9 @@ class LabUnderTest:
         Args:
             num_blocks: blocks, the null block included.
             block_size: tokens per block.
-            enable_caching: whether blocks are found by their content.
+            enable_caching: whether blocks are cached.
             manager_class: a learner's own manager, derived from the engine's.
-            parts: what it is built from; `None`: the engine's own.
+            parts: the parts of the manager. `None`: the engine's own.
         """
         group = KVCacheGroupSpec(("layers",), self.engine(FullAttentionSpec)(block_size))
         config = KVCacheConfig(num_blocks, (group,))
@@ -188,21 +188,21 @@ class LabUnderTest:
         )
 
     def watch_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
-        """Show this pool, with the tables that hold its blocks, in a failure."""
+        """Show this pool in a failure, with the tables of its blocks."""
         self.drawing = lambda: frame_of_pool(
             pool, {name: [[block.block_id for block in table]] for name, table in tables.items()}
         )
 
     def charge(self, function: str) -> None:
-        """Charge a failure from here on to this function: for tests that call several."""
+        """Charge failures from here on to this function, in tests that call several."""
         self.charged = function
 
     def draw(self, frame: Callable[[], Frame]) -> None:
-        """Show what this returns in a failure: for a lab whose pool is not the engine's."""
+        """Show the result of this function in a failure, for a lab with a pool of its own."""
         self.drawing = frame
 
     def check_pool(self, pool: BlockPool, tables: Mapping[str, Sequence[KVCacheBlock]]) -> None:
-        """Raise for the first invariant that is broken in a pool whose blocks only these tables hold."""
+        """Raise for the first broken invariant of a pool whose blocks only these tables reference."""
         for violation in find_pool_violations(pool, {name: [table] for name, table in tables.items()}):
             raise InvariantViolationError(violation)
 
@@ -235,7 +235,7 @@ class LabUnderTest:
         return call
 
     def expect(self, what: str, want: object, got: object, why: str = "") -> None:
-        """Compare what the learner's code did with what it should have done.
+        """Compare the result of the learner's code with the expected one.
 
         Types count as well: `True` is not 1, and an object that claims to equal everything is not equal. Lists are
         compared item by item. Floats must agree to 1e-9.
@@ -245,7 +245,7 @@ class LabUnderTest:
             self.fail(what, want, got, why)
 
     def expect_all(self, rows: Iterable[tuple[str, object, object, str]]) -> None:
-        """Compare a table of `(what, want, got, why)` as `expect` does; all of it is seen before a difference fails."""
+        """Compare a table of `(what, want, got, why)` as `expect` does. All rows are read before a difference fails."""
         rows = list(rows)
         for what, want, got, why in rows:
             self._note_comparison(what, want, got)
@@ -253,7 +253,7 @@ class LabUnderTest:
                 self.fail(what, want, got, why, seen=[got for _, _, got, _ in rows])
 
     def note(self, what: str) -> None:
-        """Add a sentence to the test's story, which `mini-kv story` tells."""
+        """Add a sentence to the test's story, which `mini-kv story` plays."""
         self.notes.append(Note(what, self._moment))
 
     def _note_comparison(self, what: str, want: object, got: object) -> None:
@@ -267,12 +267,12 @@ class LabUnderTest:
     def fail(
         self, what: str, want: object, got: object, why: str = "", picture: Sequence[str] = (), seen: object = None
     ) -> NoReturn:
-        """Say what is wrong, with lines to be drawn if there are any. Raises `LabFailure`, which has all of these."""
+        """Fail with this message and lines to draw. Always raises `LabFailure` with all of these."""
         raise LabFailure(what, want, got, why, picture, seen)
 
 
 def same(want: object, got: object) -> bool:
-    """Return whether two plain values are equal, their types included; a whole number may stand for a float."""
+    """Return whether two plain values are equal, their types included. A whole number may replace a float."""
     if isinstance(want, float) and type(got) in (int, float):
         both_nan = str(want) == str(got) == "nan"  # unequal to itself; but what was NaN and still is has not changed
         return both_nan or want == got or abs(want - got) < 1e-9  # type: ignore[operator]  # infinity has no difference
@@ -286,7 +286,7 @@ def same(want: object, got: object) -> bool:
 
 
 class InWords(str):
-    """What came or should have come, in words: a failure shows it without quotes."""
+    """A result or an expectation in words. A failure shows it without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__

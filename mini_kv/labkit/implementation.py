@@ -1,8 +1,8 @@
-"""LAB_IMPL: whose code the tests run.
+"""LAB_IMPL: the code that the tests run.
 
-solution      the reference; also if LAB_IMPL is unset, but in a student's tree that is an error
+solution      the reference. It is the default, but in a student's tree that is an error
 starter       the learner's file, labs/lab-NN/starter.py
-engine        the same functions in mini_kv itself, where it has them
+engine        the same functions in mini_kv itself, if it has them
 PATH.py       one file, for one lab
 FOLDER        holds lab-NN.py, or lab-NN/starter.py, for any number of labs
 some.module   a module that Python can import
@@ -30,7 +30,7 @@ class ImplementationError(Exception):
 
 
 class LoadError(Exception):
-    """The code is there but cannot be loaded, or lacks a function; the message is for its author."""
+    """The code exists but cannot be loaded, or lacks a function. The message is for its author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Implementation:
 
     @property
     def file(self) -> str:
-        """Path of the code, as it stands in a traceback."""
+        """Path of the code, as in a traceback."""
         module = sys.modules.get(self.source)
         return (module.__file__ if module is not None else None) or self.source
 
@@ -57,7 +57,7 @@ class Implementation:
 
 
 def check_choice(choice: str, invocation_dir: Path) -> None:
-    """Raise `ImplementationError` unless the value of LAB_IMPL can mean something."""
+    """Raise `ImplementationError` unless the value of LAB_IMPL is valid."""
     path = str(invocation_dir / choice)  # os.path says no to a path that cannot be one; Path raises
     if choice in _KEYWORDS or os.path.isdir(path) or (path.endswith(".py") and os.path.isfile(path)):
         return
@@ -85,13 +85,13 @@ def _module_exists(name: str) -> bool:
 
 
 def resolve(choice: str, lab: Lab, num_labs: int, invocation_dir: Path) -> Implementation:
-    """Return the code to run for this lab. Raises `ImplementationError` if this lab has no such thing.
+    """Return the code to run for this lab. Raises `ImplementationError` if this lab has no such code.
 
     Args:
-        choice: the value of LAB_IMPL, passed by `check_choice`.
+        choice: the value of LAB_IMPL, accepted by `check_choice`.
         lab: the lab.
-        num_labs: how many labs run; a single file fits only one.
-        invocation_dir: what a relative path is relative to.
+        num_labs: number of labs in this run. A single file fits only one.
+        invocation_dir: base of a relative path.
     """
     if choice == "solution":
         file = lab.solutions / "solution.py"
@@ -137,7 +137,7 @@ def _from_module(lab: Lab, choice: str, name: str) -> Implementation:
 
 
 def load_file(file: Path) -> ModuleType:
-    """Return the file as a module, under a name made from its path: two files called starter.py are two modules."""
+    """Return the file as a module, under a name made from its path. Two files called starter.py are two modules."""
     name = f"mini_kv_lab_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

@@ -1,11 +1,11 @@
-"""The judge, function by function, to see whether code that ran beside it has changed it."""
+"""The judge, function by function, to detect changes by the code that ran beside it."""
 
 import sys
 from typing import Any
 
 
 def functions_of_the_judge() -> dict[str, Any]:
-    """Return every function of mini_kv and of pytest by its name, as it stands in its module or class now.
+    """Return every function of mini_kv and of pytest by its name, as it is in its module or class now.
 
     And for each class the names of its methods, as one text: the same object as long as they are the same.
     """

@@ -1,4 +1,4 @@
-"""What a lab is: a folder `labs/lab-NN`, or `lab-NN-further` for more of the same, with a `lab.toml`."""
+"""A lab: a folder `labs/lab-NN`, or `lab-NN-further` for its continuation, with a `lab.toml`."""
 
 import difflib
 import importlib.util
@@ -28,10 +28,10 @@ class LabFunction:
 
     name: str
     signature: str
-    """How the tests call it, such as `prefill(kv, token_ids, request_id)`."""
+    """The call in the tests, such as `prefill(kv, token_ids, request_id)`."""
     minutes: int
     vllm: str
-    """Symbol and file in vLLM that do the same."""
+    """Symbol and file of the equivalent in vLLM."""
 
 
 _PLACES = tuple(place.name for place in fields(OwnParts))
@@ -39,25 +39,25 @@ NOT_FOR = {
     "one group": "it gives slots to one group of layers, and this model has several",
     "windows": "not needed by this model: no layer has a window (add --windows)",
 }
-"""What a part may ask of the model that runs, and why it is not used with another one."""
+"""Requirements of a part on the model, each with the reason why it is not used with another model."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabPart:
-    """A class or function of a lab that the engine can use in place of its own, or one of which it says why not."""
+    """A class or function of a lab that the engine can use in place of its own, or the reason why it cannot."""
 
     lab_id: str
     name: str
     goes_to: str = ""
     """The place in the engine: a field of `OwnParts`."""
     methods: tuple[str, ...] = ()
-    """Methods that must be finished for it, if it is a class."""
+    """Methods that must be finished, if it is a class."""
     calls: tuple[str, ...] = ()
-    """Functions of the same file that must be finished for it, since it calls them."""
+    """Functions of the same file that it calls, and that must be finished."""
     never: str = ""
     """Why the engine does not take it, if it has no place."""
     only_for: str = ""
-    """The kind of model that it is for, a key of `NOT_FOR`; empty: any."""
+    """The required kind of model, a key of `NOT_FOR`. Empty: any."""
 
     def __post_init__(self) -> None:
         if bool(self.goes_to) == bool(self.never):
@@ -95,7 +95,7 @@ class Lab:
     lesson: str
     """The lesson of the lab in a sentence, shown after full marks."""
     question: str
-    """A question to go on thinking about, asked after full marks."""
+    """A further question, asked after full marks."""
     functions: tuple[LabFunction, ...]
     engine: str | None
     """Module of the engine that has the same functions, or `None` if none has."""
@@ -103,14 +103,14 @@ class Lab:
     """The lab's classes and functions that the engine can use in place of its own."""
 
     def short_name(self, function: str) -> str:
-        """Return the function's name without its class, unless another class of the lab has one of that name too."""
+        """Return the function's name without its class, unless two classes of the lab have that name."""
         short = function.rpartition(".")[2]
         alike = [other for other in self.functions if other.name.rpartition(".")[2] == short]
         return short if len(alike) < 2 else function
 
     @property
     def is_further(self) -> bool:
-        """Whether it goes on where the lab of its number ends: graded like any, and not counted among the labs."""
+        """Whether it continues the lab of its number. It is graded like any, but not counted among the labs."""
         return self.lab_id.count("-") > 1
 
     @property
@@ -120,12 +120,12 @@ class Lab:
 
     @property
     def state(self) -> Path:
-        """Folder of what the learner has done; it may be missing."""
+        """Folder of the learner's state. It may be missing."""
         return self.root / ".mini_kv"
 
     @property
     def missing(self) -> str | None:
-        """What the lab needs and this machine lacks, and how to get it, or `None` if everything is there."""
+        """The missing packages and the command that installs them, or `None` if none is missing."""
         missing = [package for package in PACKAGES[self.needs] if importlib.util.find_spec(package) is None]
         if not missing:
             return None
@@ -141,11 +141,11 @@ class Lab:
 
     @property
     def pristine_starter(self) -> Path:
-        """The starter as the course gives it, whatever the learner has made of `starter.py`."""
+        """The course's starter, independent of the learner's `starter.py`."""
         return Path(__file__).parent / "starters" / f"{self.lab_id}.txt"
 
     def lacking(self) -> list[str]:
-        """Return the functions to write whose names are nowhere in the learner's file, or none if it cannot be read."""
+        """Return the functions to write whose names are missing in the learner's file, or none if it is unreadable."""
         try:
             text = self.starter.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -167,7 +167,7 @@ class Lab:
 
 
 def load_lab(folder: Path) -> Lab:
-    """Return the lab in `folder`. Raises `ValueError` that names the file for a `lab.toml` that is wrong."""
+    """Return the lab in `folder`. Raises `ValueError` that names the file for an invalid `lab.toml`."""
     file = folder / "lab.toml"
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -189,13 +189,13 @@ def _read_part(lab_id: str, values: dict[str, Any]) -> LabPart:
 
 
 class UnknownLabError(ValueError):
-    """There is no such lab, or no checkout of the course; the message says what there is."""
+    """There is no such lab, or no checkout of the course. The message lists the existing ones."""
 
 
 def find_checkout(start: Path) -> Path:
-    """Return the nearest folder from `start` upwards that holds labs.
+    """Return the nearest folder from `start` upwards that contains labs.
 
-    Raises `UnknownLabError` if none does; the message says where the checkout of this mini_kv is, if it has one.
+    Raises `UnknownLabError` if there is none. The message has the path of this mini_kv's checkout, if it has one.
     """
     for folder in (start, *start.parents):
         if _lab_files(folder):
@@ -230,13 +230,13 @@ def shown(word: str) -> str:
 
 
 def did_you_mean(word: str, words: Sequence[str]) -> str:
-    """Return a question after a word that looks like the one typed, or nothing."""
+    """Return a question with a word similar to the typed one, or an empty string."""
     near = difflib.get_close_matches(word[:60], words, n=1)
     return f"did you mean {near[0]}? " if near else ""
 
 
 def relative(path: str | Path, start: str | Path = ".") -> str:
-    """Return the path as seen from `start`; on another drive of Windows, where nothing leads there, the path itself."""
+    """Return the path relative to `start`, or the path itself if it is on another drive of Windows."""
     try:
         return os.path.relpath(path, start)
     except ValueError:
@@ -244,7 +244,7 @@ def relative(path: str | Path, start: str | Path = ".") -> str:
 
 
 def run_command(lab: Lab) -> str:
-    """Return the command that runs the learner's own file, as this machine's shell wants it."""
+    """Return the command that runs the learner's own file, in the syntax of this machine's shell."""
     folder = relative(lab.folder)
     return f'$env:LAB_IMPL="starter"; pytest {folder}' if os.name == "nt" else f"LAB_IMPL=starter pytest {folder}"
 

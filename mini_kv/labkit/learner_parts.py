@@ -1,7 +1,7 @@
-"""The places in the engine where a learner's part can stand.
+"""The places in the engine for a learner's parts.
 
-A `lab.toml` says of each part where it goes, by the name of a field below. `own_engine.assembly` hands what stands in
-the fields to the constructors of the engine: `KVCacheParts`, `RunnerParts`, and the manager's and scheduler's own.
+A `lab.toml` gives the place of each part, by the name of a field below. `own_engine.assembly` passes the fields to the
+constructors of the engine: `KVCacheParts`, `RunnerParts`, and the manager's and scheduler's own.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class OwnParts:
-    """A learner's classes and functions by place. `None`: the engine's own stands there."""
+    """A learner's classes and functions by place. `None`: the engine uses its own."""
 
     queue: Any = None
     """The pool's free queue, made of the free blocks."""
     counts: Any = None
     """A pool without an index: takes blocks, touches them, counts them."""
     index: Any = None
-    """The index: from a key to the blocks that carry it."""
+    """The index, from a key to its blocks."""
     pool: Any = None
-    """A pool whose blocks get keys and lose them."""
+    """A pool that caches and evicts blocks."""
     hasher: Any = None
     """Makes the function that hashes the blocks of a request."""
     full_attention: Any = None
-    """The manager of a group of layers that see all tokens."""
+    """The manager of a group of full-attention layers."""
     sliding_window: Any = None
     """The manager of a group of layers with a window."""
     coordinator: Any = None
@@ -47,6 +47,6 @@ class OwnParts:
     prefill: Any = None
     """Attention of several new tokens of a request."""
     write_kernel: Any = None
-    """Writes as `write` does, in a step in which each request has one new token; a Triton kernel."""
+    """A Triton kernel that writes as `write` does, in a step with one new token per request."""
     decode_kernel: Any = None
-    """Attends in such a step; a Triton kernel."""
+    """A Triton kernel that attends in such a step."""

@@ -1,9 +1,9 @@
-"""The learner's files in `.mini_kv/`, which git ignores: their schema, their lock, and what happens to a damaged one.
+"""The learner's files in `.mini_kv/`, which git ignores: their schema, their lock, and the repair of a damaged one.
 
-    update_state(folder, "hints", change)      read, change and write, while no other run can come between
+    update_state(folder, "hints", change)      read, change and write, with other runs locked out
     read_state(folder, "hints")                only look
 
-Neither raises for what it finds on the disk: they say in one sentence what is wrong, and go on with what can be read.
+Neither raises for the content of the disk. They print one sentence about the error and use the readable entries.
 """
 
 import errno
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 VERSION = 1
-"""Version of the files. A file without one was written before versions existed, and holds the entries alone."""
+"""Version of the files. A file without one was written before versions existed, and contains only the entries."""
 
 SHAPES: dict[str, Any] = {
     "progress": {"score": int, "best": int, "points": int, "source": str, "tests": {...: str}, "when": str},
@@ -25,23 +25,23 @@ SHAPES: dict[str, Any] = {
     "puzzles": int,
     "predictions": {"answer": str, "right": bool},
 }
-"""What one entry of each file looks like; `...` stands for any key. Keys that are not listed are let through."""
+"""The shape of an entry of each file. `...` matches any key. Unlisted keys are accepted."""
 LARGEST = 1_000_000
-"""No count in these files gets that far."""
+"""Upper limit of every count in these files."""
 PATIENCE_S = 10
-"""Seconds to wait for another run, which holds the lock for milliseconds."""
+"""Seconds to wait for the lock. Other runs keep it for milliseconds."""
 
 State = dict[str, Any]
 Tell = Callable[[str], object]
 
 
 def on_stderr(sentence: str) -> None:
-    """Say it where it does not get between the lines of a result."""
+    """Print a sentence on stderr, apart from the lines of a result."""
     print(sentence, file=sys.stderr)
 
 
 def read_state(folder: Path, name: str, tell: Tell = on_stderr) -> State:
-    """Return the entries written under that name that make sense; change nothing on the disk."""
+    """Return the valid entries under that name. The disk is unchanged."""
     entries, problem = _read(_file(folder, name))
     if problem:
         tell(f"{problem}; it is left as it is")
@@ -49,10 +49,10 @@ def read_state(folder: Path, name: str, tell: Tell = on_stderr) -> State:
 
 
 def update_state(folder: Path, name: str, change: Callable[[State], object], tell: Tell = on_stderr) -> State:
-    """Let `change` work on the entries under that name and write them; return them.
+    """Apply `change` to the entries under that name, write them and return them.
 
     Runs that do this at the same time take turns. A damaged file is first moved to the folder `backup`, and the
-    entries that can be read are kept. Where nothing can be written, the changed entries are returned all the same.
+    readable entries are kept. If the folder is not writable, the changed entries are still returned.
     """
     file = _file(folder, name)
     try:
@@ -72,7 +72,7 @@ def update_state(folder: Path, name: str, change: Callable[[State], object], tel
 
 @contextmanager
 def locked(folder: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold the folder's lock. Raises `OSError` if it cannot be had. Where the system has no locks, hold nothing."""
+    """Keep the folder's lock. Raises `OSError` if that is not possible. Without locks in the system do nothing."""
     path = folder / "lock"
     with path.open("ab") as file:
         deadline = time.monotonic() + patience_s
@@ -130,7 +130,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _read(file: Path) -> tuple[State, str]:
-    """Return the entries that can be understood, and what is wrong with the file, if anything is."""
+    """Return the valid entries, and the error in the file, if there is one."""
     try:
         if file.exists() and not file.is_file():
             return {}, f"{file} is no file"
@@ -145,7 +145,7 @@ def _read(file: Path) -> tuple[State, str]:
 
 
 def _entries(file: Path, content: Any) -> tuple[State, str]:
-    """Return the entries of a file's content that can be understood, and what is wrong with the others."""
+    """Return the valid entries of a file's content, and the errors of the others."""
     if not isinstance(content, dict):
         return {}, f"{file} is damaged: it holds no table"
     version = content.get("version", 0)
@@ -160,7 +160,7 @@ def _entries(file: Path, content: Any) -> tuple[State, str]:
 
 
 def _fits(value: Any, shape: Any) -> bool:
-    """Return whether a value from a file looks as `SHAPES` says."""
+    """Return whether a value from a file has the shape in `SHAPES`."""
     if shape is int:
         return type(value) is int and 0 <= value < LARGEST
     if isinstance(shape, type):
@@ -177,7 +177,7 @@ def _write(file: Path, entries: State) -> None:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write the text; a reader sees the old or the new one, never half of it."""
+    """Write the text atomically. A reader sees the old or the new text, never a part."""
     new = file.with_name(f"{file.name}.{os.getpid()}.new")  # without locks, two processes must not share it
     try:
         new.write_text(text, encoding="utf-8")

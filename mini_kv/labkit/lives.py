@@ -1,7 +1,7 @@
-"""Random lives: requests that come, run and leave, played on a learner's code and compared with `naive`.
+"""Random lives: requests that arrive, run and end, played on a learner's code and compared with `naive`.
 
-A life is a list of steps; each can be left out without making the rest meaningless, so that a life that fails can be
-shrunk to a few steps. Below are the ways to look at tables that such comparisons, and the labs' stories, share.
+A life is a list of steps. Without any one of them the rest is still valid, so a failing life can be shrunk to a few
+steps. Below are the views of tables that such comparisons and the labs' stories share.
 """
 
 import os
@@ -23,12 +23,12 @@ Item = TypeVar("Item")
 
 COMES, LEAVES = "comes with", "leaves"
 _STEMS = ((1, 1, 1, 1, 1, 1), (1, 1, 2, 2, 1, 1), (2,))
-"""Beginnings of the tokens that random requests bring."""
+"""Beginnings of the prompts of random requests."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happens to a request, or to the cache if no name is given."""
+    """One call for a request, or for the cache if there is no name."""
 
     verb: str
     name: str = ""
@@ -53,12 +53,12 @@ def random_life(
     """Return steps of requests over few tokens, so that they often begin alike.
 
     Args:
-        rng: draws everything.
-        num_steps: steps; a step of a request while there is none is left out.
+        rng: source of all random choices.
+        num_steps: number of steps. A step of a request is left out while there is none.
         shares: verbs with their shares of the steps, `COMES` and `LEAVES` among them.
         stems: beginnings to choose from.
-        max_tail: the most tokens behind a request's stem.
-        of_cache: verbs that concern no request.
+        max_tail: most tokens after a request's stem.
+        of_cache: verbs without a request.
         options: per verb, the values to choose from for each option.
     """
     life: list[Step] = []
@@ -80,7 +80,7 @@ def random_life(
 
 
 def seeds(count: int) -> list[int]:
-    """Return the seeds to try; LAB_SEED=n in the environment is the first."""
+    """Return the seeds to try. LAB_SEED=n in the environment is the first."""
     first = int(os.environ.get("LAB_SEED", "0"))
     return list(range(first, first + count))
 
@@ -97,14 +97,14 @@ def fails(check: Callable[[list[Item]], object], case: list[Item]) -> bool:
 
 
 def check_all(check: Callable[[list[Item]], object], cases: Iterable[list[Item]]) -> None:
-    """Check the cases; of the first that fails, check the shortest part that still fails, which raises."""
+    """Check the cases. For the first failing one, raise the failure of its shortest failing part."""
     for case in cases:
         if fails(check, case):
             check(shrink(case, partial(fails, check)))
 
 
 def check_life(lab: LabUnderTest, play: Callable[[list[Item]], object], life: list[Item], where: str) -> None:
-    """Play a life; if that fails, play the shortest part that still fails, and add it and `where` to the failure."""
+    """Play a life. If it fails, play its shortest failing part, and add that part and `where` to the failure."""
     if not fails(play, life):
         return
     shortest = shrink(life, partial(fails, play))
@@ -125,8 +125,8 @@ def check_life(lab: LabUnderTest, play: Callable[[list[Item]], object], life: li
 def cause_first(*on_purpose: type[Exception]) -> Iterator[None]:
     """Raise the first exception if another one was raised while it was handled.
 
-    Code that breaks down half-way leaves a broken state behind, over which debug mode and the recorder stumble. An
-    exception that the code raises on purpose is no such cause: there the broken state is the mistake.
+    Code that fails half-way leaves a broken state, which debug mode and the recorder then report. An exception that the
+    code raises on purpose is not such a cause. There the broken state is the mistake.
     """
     try:
         yield
@@ -139,7 +139,7 @@ def cause_first(*on_purpose: type[Exception]) -> Iterator[None]:
 
 
 def refuses(lab: LabUnderTest, what: str, error: type[Exception], call: Callable[[], object], why: str = "") -> None:
-    """Make a call that must raise `error`; anything else is a failure."""
+    """Make a call that must raise `error`. Any other outcome is a failure."""
     try:
         result = call()
     except (LabTodo, LabFailure, InvariantViolationError):
@@ -156,17 +156,17 @@ def refuses(lab: LabUnderTest, what: str, error: type[Exception], call: Callable
 
 
 def ids_of(blocks: Iterable[KVCacheBlock]) -> list[int]:
-    """Return the ids of the blocks, which is how a drawing shows them."""
+    """Return the ids of the blocks, as a drawing shows them."""
     return [block.block_id for block in blocks]
 
 
 def are_blocks(value: object) -> bool:
-    """Return whether the value is a list of blocks and nothing else."""
+    """Return whether the value is a list with only blocks."""
     return type(value) is list and all(isinstance(item, KVCacheBlock) for item in value)
 
 
 def table(kv: Any, name: str) -> list[int]:
-    """Return the ids in the request's first block table; an empty list if it holds nothing."""
+    """Return the ids in the request's first block table, or an empty list."""
     return list(kv.get_block_ids(name)[0])
 
 
@@ -186,7 +186,7 @@ def references(kv: Any, block_ids: Iterable[int]) -> list[int]:
 
 
 def scramble(kv: Any) -> None:
-    """Reorder the free queue of a new cache, so that a block's id does not tell its place."""
+    """Reorder the free queue of a new cache, so that a block's id does not show its place."""
     queue = _pool_of(kv).free_block_queue
     blocks = queue.popleft_n(queue.num_free_blocks)
     queue.append_n(blocks[1::2] + blocks[::2][::-1])

@@ -1,9 +1,9 @@
-"""Names the belief behind a wrong function, if its tests saw exactly what they see of a wrong version that is known.
+"""Names the belief behind a wrong function, if its test results equal those of a known wrong version.
 
 Every mutant of a lab is a plausible wrong version with the belief that leads to it. The audit runs each and stores a
-fingerprint of the function that it changes: how each test of that function ends, and what it saw. A learner's function
-with the same fingerprint, to the letter, gets the name; what other functions do plays no part. A wrong name would be
-worse than none, so near is not enough.
+fingerprint of the function that it changes: the results and values of all its tests. A learner's function
+with exactly the same fingerprint gets the belief. Other functions have no influence. A wrong belief would be worse than
+none, so a similar fingerprint is not enough.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from mini_kv.labkit.scoreboard import LabResult, State
 
 
 def fingerprints(results: Sequence[LabResult]) -> dict[str, str]:
-    """Return a digest per function of which a test saw something wrong.
+    """Return a digest per function with a failed test.
 
     Property tests are left out, for what they see depends on a seed; so are tests that saw nothing, as after a timeout.
     A run of a part of the tests, or one in which a test of the function is to do, has a digest that no whole run has.

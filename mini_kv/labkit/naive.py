@@ -1,7 +1,7 @@
-"""Prefix cache and scheduler in plain lists, for comparing: no hashes, links or counts, and nothing of the engine.
+"""Prefix cache and scheduler in plain lists, for comparison: no hashes, links, counts or code of the engine.
 
-A block is held if a table contains it, and cached under its content itself: for `NaiveCache` all tokens up to the
-block's end. It is slow and short; where it differs from an engine, one of the two is wrong.
+A block is referenced if a table contains it, and cached under its content itself: for `NaiveCache` all tokens up to the
+block's end. It is slow and short. If it differs from an engine, one of the two is wrong.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ class NaivePool(Generic[Content]):
 
     def __init__(self, num_blocks: int) -> None:
         self.free_queue = list(range(1, num_blocks))
-        """Block ids, the next to be handed out first. Block 0 is the null block."""
+        """Block ids, in order of their next allocation. Block 0 is the null block."""
         self.cached: dict[int, Content] = {}
         """Content of each cached block, in the order in which the blocks were cached."""
 
@@ -24,24 +24,24 @@ class NaivePool(Generic[Content]):
         return [block for block, held in self.cached.items() if held == content]
 
     def take(self, num_blocks: int) -> list[int]:
-        """Take blocks from the front of the free queue; they are cached no longer."""
+        """Take blocks from the front of the free queue, and evict them."""
         taken, self.free_queue = self.free_queue[:num_blocks], self.free_queue[num_blocks:]
         self.evict(taken)
         return taken
 
     def revive(self, blocks: Iterable[int]) -> None:
-        """Take these blocks out of the free queue, wherever they stand in it."""
+        """Take these blocks out of the free queue, from any position."""
         revived = set(blocks)
         self.free_queue = [block for block in self.free_queue if block not in revived]
 
     def make_free(self, blocks: Iterable[int]) -> None:
-        """Put blocks that are held no longer into the free queue: cached ones at the back, the others in front."""
+        """Put unreferenced blocks into the free queue: cached ones at the back, the others in front."""
         freed = list(blocks)
         uncached = [block for block in freed if block not in self.cached]
         self.free_queue = uncached + self.free_queue + [block for block in freed if block in self.cached]
 
     def evict(self, blocks: Iterable[int]) -> None:
-        """Remove these blocks from the index; those that are not cached stay as they are."""
+        """Remove these blocks from the index. Blocks that are not cached are unchanged."""
         for block in blocks:
             self.cached.pop(block, None)
 
@@ -58,12 +58,12 @@ class NaiveTables(NaivePool[Content]):
         return any(block in table for table in self.tables.values())
 
     def leave(self, name: str) -> None:
-        """Drop the request's table; blocks in no other table become free, the last of the table first."""
+        """Drop the request's table. Blocks in no other table become free, the last of the table first."""
         table = self.tables.pop(name)
         self.make_free([block for block in reversed(table) if not self.is_held(block)])
 
     def reset(self) -> bool:
-        """Empty the index, unless a request holds blocks; return whether it was emptied."""
+        """Empty the index, unless a request has blocks. Return whether it was emptied."""
         if not self.tables:
             self.cached.clear()
         return not self.tables
@@ -87,7 +87,7 @@ class NaiveCache(NaiveTables[tuple[int, ...]]):
         return blocks
 
     def num_needed(self, name: str, num_slots: int, hit: Sequence[int] = ()) -> int:
-        """Return how many free blocks the request takes until it has `num_slots` slots; `hit` begins a new table."""
+        """Return the free blocks that the request needs for `num_slots` slots. `hit` begins a new table."""
         table = self.tables.get(name, hit)
         num_new = len(range(0, num_slots, self.block_size)) - len(table)
         return max(num_new, 0) + sum(block in self.free_queue for block in table)
@@ -95,11 +95,11 @@ class NaiveCache(NaiveTables[tuple[int, ...]]):
     def allocate(
         self, name: str, tokens: Sequence[int], hit: Sequence[int] = (), num_slots: int = 0
     ) -> list[int] | None:
-        """Grow the request's table and cache its full blocks; return the new blocks, or `None` if too few are free.
+        """Extend the request's table and cache its full blocks. Return the new blocks, or `None` if too few are free.
 
         Args:
-            name: the request; its first call begins its table with `hit`.
-            tokens: the request's tokens that are computed when the step has run.
+            name: the request. Its first call begins its table with `hit`.
+            tokens: the request's computed tokens after the step.
             hit: from `hit`.
             num_slots: slots that the table must have, if these are more than the tokens.
         """
@@ -124,22 +124,22 @@ class NaiveScheduler(NaiveCache):
         super().__init__(num_blocks, block_size)
         self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
         self.reserved_blocks = reserved_blocks
-        """Blocks that a newcomer leaves free, if others run."""
+        """Blocks that must remain free after an admission, if others run."""
         self.tokens: dict[str, list[int]] = {}
-        """The known tokens of each request that is not finished."""
+        """The known tokens of each unfinished request."""
         self.ends: dict[str, tuple[int, int]] = {}
-        """How many tokens a request has when it ends, and the token that ends it earlier."""
+        """Final number of tokens of a request, and the token that ends it earlier."""
         self.computed: dict[str, int] = {}
         self.running: list[str] = []
         self.waiting: list[str] = []
 
     def arrive(self, name: str, tokens: Sequence[int], max_tokens: int, stop_token_id: int) -> None:
-        """Put a request at the end of the line."""
+        """Put a request at the end of the queue."""
         self.tokens[name], self.ends[name] = list(tokens), (len(tokens) + max_tokens, stop_token_id)
         self.waiting.append(name)
 
     def forget(self, name: str) -> None:
-        """End a request, wherever it stands."""
+        """End a request, running or waiting."""
         if name in self.running:
             self.running.remove(name)
             self.leave(name)
@@ -148,7 +148,7 @@ class NaiveScheduler(NaiveCache):
         self.tokens.pop(name, None)
 
     def schedule(self) -> tuple[dict[str, int], list[str]]:
-        """Return how many tokens of each request the next step computes, and which requests gave way for it."""
+        """Return the tokens per request of the next step, and the preempted requests."""
         step: dict[str, int] = {}
         preempted: list[str] = []
         for name in list(self.running):
@@ -164,7 +164,7 @@ class NaiveScheduler(NaiveCache):
         return step, preempted
 
     def admit(self, name: str, step: dict[str, int]) -> bool:
-        """Give the request blocks and a place in the step; return `False` if tokens, seats or blocks are too few."""
+        """Give the request blocks and a place in the step. Return `False` if tokens, seats or blocks are too few."""
         hit = self.hit(self.tokens[name])
         self.computed[name] = len(hit) * self.block_size
         num_new = self.num_new(name, step)
@@ -178,16 +178,16 @@ class NaiveScheduler(NaiveCache):
         return True
 
     def num_new(self, name: str, step: dict[str, int]) -> int:
-        """Return how many tokens of the request the step can still compute."""
+        """Return the number of tokens of the request that the step can still compute."""
         left = self.max_num_batched_tokens - sum(step.values())
         return min(len(self.tokens[name]) - self.computed[name], left)
 
     def computed_after(self, name: str, num_new: int) -> list[int]:
-        """Return the request's tokens that are computed when that many more are."""
+        """Return the request's computed tokens after that many more."""
         return self.tokens[name][: self.computed[name] + num_new]
 
     def finish(self, step: dict[str, int], next_token: Callable[[Sequence[int]], int]) -> dict[str, tuple[int, str]]:
-        """Count what was computed; return each request's new token, with "length" or "stop" if it ends the request."""
+        """Count the computed tokens. Return each request's new token, with "length" or "stop" for its last one."""
         results = {}
         for name, num_tokens in step.items():
             self.computed[name] += num_tokens

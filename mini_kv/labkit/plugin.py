@@ -35,11 +35,11 @@ from mini_kv.labkit.scoreboard import ACTS_AS_IF, ENDED, LabResult, State, draw_
 from mini_kv.labkit.time_limit import TIME_LIMIT_S, Interrupted, hard_limit, memory_limit, seconds_of, time_limit
 
 WAIT = 12
-"""How many times as long one waits for it: on a busy machine a process computes for a part of the time."""
+"""Wall-clock limit as a multiple of the CPU limit. On a busy machine a process computes only part of the time."""
 PRINTED = 10_000
-"""Characters that are kept of what one test printed."""
+"""Most characters kept of one test's output."""
 end_python = os._exit
-"""The real one."""
+"""The original `os._exit`."""
 PROCESS = os.getpid()
 
 RESULTS = pytest.StashKey[dict[str, LabResult]]()
@@ -48,17 +48,17 @@ FIXTURE = pytest.StashKey[LabUnderTest]()
 LOADED = pytest.StashKey[dict[str, ModuleType | None]]()
 """Module by source, or `None` if loading it was tried and failed."""
 ENGINE_BUG = pytest.StashKey[Mapping[str, Any]]()
-"""What the audit puts in place of the engine's classes and functions, by name."""
+"""The audit's replacements for the engine's classes and functions, by name."""
 NOTES = pytest.StashKey[list[str]]()
-"""Sentences about the learner's files, told after the scoreboard."""
+"""Sentences about the learner's files, printed after the scoreboard."""
 STDERR = pytest.StashKey[int]()
-"""The number of a file that is the terminal, also while pytest catches what is printed."""
+"""File number of the terminal, also while pytest captures the output."""
 CLOCK = pytest.StashKey[threading.Event]()
-"""Stops the clock of the test that runs."""
+"""Stops the clock of the running test."""
 JUDGE = pytest.StashKey[dict[str, Any]]()
 """The judge's functions by name, as they were before a learner's code was loaded."""
 OVER = pytest.StashKey[pytest.Session]()
-"""Is there when all has been told and written."""
+"""Set after all results have been printed and written."""
 
 
 class Waiting(Exception):
@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; remove results of an earlier run; refuse a LAB_IMPL that can mean nothing, at once."""
+    """Register the marker, remove results of an earlier run, and refuse an invalid LAB_IMPL."""
     config.addinivalue_line("markers", "lab(points, function, stage, after, why): a lab's test; see mini_kv.labkit")
     config.stash[RESULTS] = {}
     config.stash[IMPLEMENTATIONS] = {}
@@ -130,7 +130,7 @@ def _is_learners(config: pytest.Config) -> bool:
 
 
 def changed(config: pytest.Config) -> list[str]:
-    """Return the names of the judge's functions that are not what they were."""
+    """Return the names of the judge's functions that have changed."""
     now = functions_of_the_judge()
     return [name for name, thing in config.stash.get(JUDGE, {}).items() if now.get(name) is not thing]
 
@@ -143,7 +143,7 @@ def _exit(status: int) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say which code the labs run."""
+    """Return a line with the code that the labs run."""
     given = os.environ.get("LAB_IMPL")
     return (
         f"labs run: {given} (LAB_IMPL={given})"
@@ -154,7 +154,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Find out whose code runs in each lab, and start every test of theirs at 0 points."""
+    """Find the code to run in each lab, and start every lab test at 0 points."""
     lab_items = [item for item in items if is_lab_test(item.path)]
     folders = list(dict.fromkeys(item.path.parent for item in lab_items))
     try:
@@ -192,7 +192,7 @@ def _new_result(lab: Lab, item: pytest.Item) -> LabResult:
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest) -> LabUnderTest:
-    """The learner's functions and caches to try them on."""
+    """Return the fixture: the learner's functions, and caches to try them on."""
     config = request.config
     implementation = config.stash[IMPLEMENTATIONS][request.path.parent.name]
     about = config.stash[RESULTS][request.node.nodeid].function
@@ -204,7 +204,7 @@ def lab(request: pytest.FixtureRequest) -> LabUnderTest:
 
 @pytest.fixture
 def torch() -> ModuleType:
-    """PyTorch, for the tests of a lab that needs it; their file imports none, so that it can be read without."""
+    """Return PyTorch, for the tests of a lab that needs it. Their file does not import it, so it loads without."""
     return importlib.import_module("torch")
 
 
@@ -223,7 +223,7 @@ def _load_once(config: pytest.Config, implementation: Implementation) -> ModuleT
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let a test wait if the one that it builds on has failed (TODO is no failure); skip what cannot run here."""
+    """Mark a test as waiting if its parent has failed (TODO is not a failure), and skip tests that cannot run here."""
     results = item.config.stash[RESULTS]
     result = results.get(item.nodeid)
     if result is not None and result.lab.missing is not None:
@@ -237,7 +237,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Give a lab's test its time and its memory, and no more; whatever the code does, the run goes on."""
+    """Run a lab's test with its limits of time and memory. The run continues after every error of the code."""
     config, result = item.config, item.config.stash[RESULTS].get(item.nodeid)
     if result is None:
         return (yield)
@@ -260,7 +260,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:
-    """Stop the clocks: a person looks at the code."""
+    """Stop the clocks, because a person uses the debugger."""
     faulthandler.cancel_dump_traceback_later()
     if CLOCK in config.stash:
         config.stash[CLOCK].set()
@@ -302,7 +302,7 @@ def _end_python(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn what a lab's test raised into its state and its message."""
+    """Turn the exception of a lab's test into its state and its message."""
     result = item.config.stash[RESULTS].get(item.nodeid)
     if result is None:
         return (yield)
@@ -369,7 +369,7 @@ def _set_message(
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Show TODO and WAIT as themselves: not among the failures, whose list should start with a real problem."""
+    """Show TODO and WAIT as states of their own, so that the list of failures starts with a real problem."""
     state = getattr(report, "lab_state", None)
     if state == State.TODO:
         return "todo", "T", "TODO"
@@ -379,7 +379,7 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Write a scoreboard per lab, and what there is to say about the learner's files."""
+    """Write a scoreboard per lab, and the sentences about the learner's files."""
     if config.option.collectonly:
         return
     for lab_id, implementation in config.stash[IMPLEMENTATIONS].items():
@@ -403,7 +403,7 @@ def _printed_first(terminalreporter: Any) -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before JUnit's file is written
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
-    """Write down all results; a worker sends them instead."""
+    """Write all results. A worker sends them instead."""
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput["labs"] = pickle.dumps(config.stash[RESULTS])

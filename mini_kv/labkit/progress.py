@@ -1,4 +1,4 @@
-"""What a learner has done so far: the best and the last run of each lab, and the numbers that were foreseen."""
+"""A learner's progress: the best and the last run of each lab, and the correct predictions."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from mini_kv.labkit.scoreboard import LabResult, State, all_ran
 
 
 def record_run(implementation: Implementation, results: Sequence[LabResult], tell: Tell = on_stderr) -> None:
-    """Remember the last run of a learner's own code; the best score stays. A run of a few tests only is no record."""
+    """Store the last run of a learner's own code, and keep the best score. A run of a few tests is not stored."""
     lab = implementation.lab
     if implementation.is_reference or not all_ran(lab, results):
         return
@@ -33,7 +33,7 @@ def record_run(implementation: Implementation, results: Sequence[LabResult], tel
 
 
 def foreseen(lab: Lab) -> tuple[int, int]:
-    """Return how many of the lab's numbers were foreseen, and for how many an answer was given."""
+    """Return the lab's numbers of correct predictions and of answers."""
     given = read_state(lab.state, "predictions")
     entries = [entry for key, entry in given.items() if key.startswith(f"{lab.lab_id} ") and entry["answer"]]
     return sum(entry["right"] for entry in entries), len(entries)

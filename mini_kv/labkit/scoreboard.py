@@ -1,4 +1,4 @@
-"""The scoreboard: which code ran, what each test is worth, what to do next."""
+"""The scoreboard: the code that ran, the points of each test, the next step."""
 
 import linecache
 import os
@@ -14,7 +14,7 @@ from mini_kv.labkit.kernels.compiled import Card, draw_cards
 from mini_kv.labkit.lab import Lab, all_labs, relative, run_command
 
 ENDED = "Python ended in this test, before the test did"
-"""The message of a test that runs, in the files: it stays if Python is killed, or held by C until its time is over."""
+"""Message of a running test in the files. It remains if Python is killed, or if C code runs until the time is over."""
 
 ACTS_AS_IF = "your code acts as if "
 """How a belief is told: of a slip it is as true as of a misunderstanding."""
@@ -22,12 +22,12 @@ ACTS_AS_IF = "your code acts as if "
 
 @unique
 class State(StrEnum):
-    """How a test ended."""
+    """The result of a test."""
 
     PASS = "pass"
     FAIL = "fail"
     TODO = "todo"
-    """The code is not written yet: no points, and no reproach."""
+    """The code is not written yet. It has no points and is not a failure."""
     WAIT = "wait"
     """The test that it builds on failed."""
     NOT_RUN = "not run"
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class LabResult:
-    """One test's place on the scoreboard. Starts without points: what never ran has lost them."""
+    """One test's place on the scoreboard. It starts without points, so a test that never ran has none."""
 
     lab: Lab
     test: str
@@ -45,13 +45,13 @@ class LabResult:
     after: str | None
     state: State = State.NOT_RUN
     message: str = ""
-    """The failure as the student saw it."""
+    """The message of the failure, as the student saw it."""
     observed: str = ""
-    """What the test saw, without paths and lines: what tells one wrong answer from another."""
+    """Values of the test without paths and lines. They distinguish one wrong answer from another."""
     belief: str = ""
-    """What the learner may believe, at the first failure of a function that is wrong in a way that is known."""
+    """The possible belief, at the first failure of a function with a known mistake."""
     cards: Sequence[Card] = ()
-    """What the kernels cost that a passed test had compiled."""
+    """Resources of the kernels that a passed test compiled."""
 
     @property
     def short_function(self) -> str:
@@ -60,17 +60,17 @@ class LabResult:
 
     @property
     def score(self) -> int:
-        """Points earned."""
+        """Sum of the earned points."""
         return self.points if self.state is State.PASS else 0
 
 
 def all_ran(lab: Lab, results: Sequence[LabResult]) -> bool:
-    """Return whether no test of the lab was left out: neither by `-k` or a node's name, nor by an early end."""
+    """Return whether all tests of the lab ran, none left out by `-k`, a node's name or an early end."""
     return sum(result.points for result in results if result.state is not State.NOT_RUN) == lab.points
 
 
 def draw_scoreboard(implementation: Implementation, results: Sequence[LabResult]) -> list[str]:
-    """Return the lines of one lab's scoreboard; only two of them if the reference solution did what it should."""
+    """Return the lines of one lab's scoreboard, or only two if the reference solution passed."""
     lab = implementation.lab
     score, total = sum(result.score for result in results), lab.points  # of all tests, selected or not
     if implementation.is_reference and score == total:
@@ -98,7 +98,7 @@ def _cards(results: Sequence[LabResult]) -> list[str]:
 
 
 def draw_brief(implementation: Implementation, results: Sequence[LabResult], printed: str = "") -> list[str]:
-    """Return the first failure in full, with what was printed in it, how many more there are, and the score."""
+    """Return the first failure in full, its printed output, the number of others, and the score."""
     lab = implementation.lab
     score = sum(result.score for result in results)
     counts = Counter(result.state for result in results)

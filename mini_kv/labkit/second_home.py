@@ -1,4 +1,4 @@
-"""A pool and a second home for what it forgets, in plain sight, to write the way between them on."""
+"""A simple pool and a second home for evicted blocks, on which a learner writes the transfers between them."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -10,24 +10,24 @@ class Entry:
 
     payload: bytes
     digest: bytes
-    """`digest_of` its key and its payload, as they were when it was stored."""
+    """`digest_of` its key and its payload, at the time of the store."""
     num_leases: int = 0
-    """How many rely on it right now: while any does, it is not pushed out."""
+    """Number of current users. With any, the entry is not evicted."""
 
 
 @dataclass(slots=True)
 class SecondHome:
-    """Contents by key, the least recently used first; at most `capacity` of them."""
+    """At most `capacity` contents by key, the least recently used first."""
 
     capacity: int
     entries: dict[str, Entry] = field(default_factory=dict)
     num_damaged: int = 0
-    """Entries that were not what they should have been when they were asked for."""
+    """Number of requested entries that were damaged."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A block of the pool: what it holds, if it holds something that can be found."""
+    """A block of the pool, with its key and its content if it is cached."""
 
     key: str | None = None
     payload: bytes = b""
@@ -35,12 +35,12 @@ class Block:
 
 @dataclass(slots=True)
 class Pool:
-    """Blocks by their ids, and the free ones among them, the next to be handed out first."""
+    """Blocks by their ids, and the free ones, in order of their next allocation."""
 
     blocks: dict[int, Block]
     free_queue: list[int]
 
 
 def digest_of(key: str, payload: bytes) -> bytes:
-    """Return the digest of a content under its key: it changes with every bit of either."""
+    """Return the digest of a content and its key. It changes with every bit of either."""
     return hashlib.sha256(key.encode() + b"\0" + payload).digest()

@@ -1,4 +1,4 @@
-"""Shortens a failing list of steps: a learner should read three steps, not thirty."""
+"""Shortens a failing list of steps, so that a learner reads three steps, not thirty."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,7 +9,7 @@ Step = TypeVar("Step")
 def shrink(trace: Sequence[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
     """Return a part of the steps that still fails and of which no single step can be left out.
 
-    Tries to drop long runs first, then shorter ones, down to single steps, until nothing more can go.
+    Long runs are dropped first, then shorter ones, down to single steps, until no step can be dropped.
     """
     shortest = list(trace)
     size = max(len(shortest) // 2, 1)

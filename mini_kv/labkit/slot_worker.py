@@ -1,6 +1,6 @@
-"""A worker without a model: it remembers what lies in each slot, and sees when a request reads another's.
+"""A worker without a model. It records the content of each slot, and detects a read of another request's KV.
 
-It knows what the steps have told it, and nothing else, so a scheduler that tells it too little is found out as well.
+It uses only the steps' data, so it also detects a scheduler that leaves data out.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,25 +11,25 @@ from mini_kv.labkit.fixture import LabFailure, same
 
 
 class RememberingWorker:
-    """Computes the steps of `mini_kv.events.step_loop.run_step`. Raises `LabFailure` for one that cannot be right."""
+    """Computes the steps of `mini_kv.events.step_loop.run_step`. Raises `LabFailure` for an impossible step."""
 
     def __init__(self, block_size: int, next_token: Callable[[Sequence[int]], int]) -> None:
         """Start with empty slots.
 
         Args:
             block_size: tokens per block.
-            next_token: what the model says after these tokens.
+            next_token: returns the model's token after these tokens.
         """
         self.block_size, self.next_token = block_size, next_token
         self.rows: dict[str, NewRequestData] = {}
-        """What the worker knows of each request, kept up to date."""
+        """The data of each request, kept up to date."""
         self.tokens: dict[str, list[int]] = {}
-        """The tokens of each of them: what it was told, and what it sampled since."""
+        """The tokens of each request: those of its prompt and the sampled ones."""
         self.slots: dict[int, list[int]] = {}
-        """For each slot all tokens up to the one whose keys and values lie there."""
+        """For each slot all tokens up to the one whose keys and values it contains."""
 
     def __call__(self, step: SchedulerOutput) -> dict[str, list[int]]:
-        """Write the step's tokens, read all that attention reads, and return the new tokens."""
+        """Write the step's tokens, read the KV that attention reads, and return the new tokens."""
         self._listen(step)
         ends = {name: self._end(self.rows[name], count) for name, count in step.num_scheduled_tokens.items()}
         for name, end in ends.items():
@@ -62,7 +62,7 @@ class RememberingWorker:
             raise LabFailure("requests that the worker is told to run", want, got)
 
     def _end(self, row: NewRequestData, num_tokens: int) -> int:
-        """Return how many tokens of the request are computed after this step; it must have them, and slots for them."""
+        """Return the computed tokens of the request after this step. It must have them, and slots for them."""
         num_known, end = len(self.tokens[row.request_id]), row.num_computed_tokens + num_tokens
         if end > num_known:
             known = f"{row.num_computed_tokens} of {num_known} tokens are computed"

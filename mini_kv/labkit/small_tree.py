@@ -1,4 +1,4 @@
-"""A radix tree in plain sight, to write its verbs on: nodes that hold runs of blocks, and what they say together."""
+"""A simple radix tree for a learner's verbs: nodes with runs of blocks, and views of the whole tree."""
 
 from dataclasses import dataclass, field
 
@@ -8,25 +8,25 @@ Block = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class SmallNode:
-    """A run of blocks that every prompt below it has."""
+    """A run of blocks that all prompts below it share."""
 
     run: list[Block] = field(default_factory=list)
     block_ids: list[list[int]] = field(default_factory=list)
-    """For each block of the run the ids of the blocks that hold it, oldest first."""
+    """For each block of the run the ids of the blocks with its KV, oldest first."""
     children: dict[Block, "SmallNode"] = field(default_factory=dict)
-    """What comes next, by the first block of the child's run."""
+    """The child nodes, by the first block of the child's run."""
 
 
 class SmallTree:
-    """A root without a run, and what has been inserted below it."""
+    """A root without a run, and the nodes below it."""
 
     def __init__(self, block_size: int) -> None:
-        """Begin empty; `block_size` is in tokens."""
+        """Begin empty. `block_size`: tokens per block."""
         self.block_size = block_size
         self.root = SmallNode()
 
     def contents(self) -> dict[tuple[int, ...], list[int]]:
-        """Return the ids that stand at each place, by all tokens from the root to there."""
+        """Return the ids at each place, by all tokens from the root to there."""
         found: dict[tuple[int, ...], list[int]] = {}
         waiting: list[tuple[tuple[int, ...], SmallNode]] = [((), self.root)]
         while waiting:
@@ -38,7 +38,7 @@ class SmallTree:
         return dict(sorted(found.items()))
 
     def faults(self) -> list[str]:
-        """Return the faults in the form of the tree (runs, ids, names of children), or nothing if it is a tree."""
+        """Return the faults in the form of the tree (runs, ids, keys of children), or an empty list."""
         found, waiting = [], [(child, key) for key, child in self.root.children.items()]
         if self.root.run or self.root.block_ids:
             found.append("the root has a run")
@@ -54,7 +54,7 @@ class SmallTree:
         return sorted(found)
 
     def num_nodes(self) -> int:
-        """Return how many nodes there are below the root."""
+        """Return the number of nodes below the root."""
         waiting, number = [self.root], -1
         while waiting:
             waiting += waiting.pop().children.values()

@@ -1,4 +1,4 @@
-"""An end for code that may never come back, on every system that has threads, and for its hunger for memory."""
+"""A limit of time for code that may not return, on every system with threads, and a limit of memory."""
 
 import _thread
 import argparse
@@ -14,21 +14,21 @@ from pathlib import Path
 from types import FrameType
 
 TIME_LIMIT_S = 5
-"""Seconds that a lab's test may compute, unless `--lab-seconds` says otherwise; none needs one."""
+"""Default seconds of computing per lab test. Every test needs less than one."""
 WATCH_S = 0.1
 """Seconds between two looks at the clock."""
 INTERRUPTS = 10
-"""Interruptions, a look apart, that code may swallow before the last resort."""
+"""Interruptions that code may swallow before the last resort."""
 GRACE_S = 5
-"""Seconds more until the system ends what Python cannot interrupt."""
+"""Additional seconds until the system ends code that Python cannot interrupt."""
 MEMORY_MB = 1536
-"""What a test may take on top of what is in use; the labs without PyTorch need a hundredth of it."""
+"""MiB that a test may allocate beyond those in use. The labs without PyTorch need a hundredth of it."""
 
 REASON = "an endless loop, or a slow machine (--lab-seconds 30 allows more)"
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds that the text names. Raises `ArgumentTypeError` unless they are above 0 and have an end."""
+    """Return the seconds in the text. Raises `ArgumentTypeError` unless they are above 0 and finite."""
     try:
         seconds = float(text)
     except ValueError:
@@ -39,11 +39,11 @@ def seconds_of(text: str) -> float:
 
 
 class TookTooLongError(BaseException):
-    """The code did not come back. Not an `Exception`: a loop that swallows exceptions would swallow this one too."""
+    """The code did not return in time. It is not an `Exception`, because a loop may swallow every exception."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C was typed. Code may raise `KeyboardInterrupt` as well, and that stops nothing."""
+    """Ctrl-C was typed. A `KeyboardInterrupt` that the code itself raises is not an interruption."""
 
 
 class _Watcher(threading.Thread):
@@ -81,7 +81,7 @@ class _Watcher(threading.Thread):
 
 
 def _interrupt_main() -> None:
-    """Interrupt the main thread; where the system has real signals, also one that sleeps."""
+    """Interrupt the main thread. With real signals this also wakes a sleeping thread."""
     if sys.platform == "win32":
         _thread.interrupt_main()
     else:
@@ -92,13 +92,13 @@ def _interrupt_main() -> None:
 def time_limit(
     seconds: float, cpu_seconds: float = float("inf"), last_resort: Callable[[], None] | None = None
 ) -> Iterator[threading.Event]:
-    """Raise `TookTooLongError` in the code that runs inside when its time is over, and again until it ends.
+    """Raise `TookTooLongError` in the code inside when its time is over, repeatedly until it ends.
 
-    For the main thread, which is where Python delivers interrupts; elsewhere, and in a browser's Python, which has no
-    threads, there is no limit. Ctrl-C still works, and raises `Interrupted`. To set the event is to stop the clock.
+    It works in the main thread, where Python delivers interrupts. In other threads there is no limit, and none in a
+    browser's Python, which has no threads. Ctrl-C raises `Interrupted`. Setting the event stops the clock.
 
     Args:
-        seconds: by the clock on the wall.
+        seconds: wall-clock time.
         cpu_seconds: computed by this process, which other programs on a busy machine do not slow down.
         last_resort: called, from another thread, if the code swallows one interruption after the other.
     """
@@ -118,7 +118,7 @@ def time_limit(
 
 @contextmanager
 def hard_limit(seconds: float, cpu_seconds: float, stderr: int) -> Iterator[None]:
-    """Let the system end this process soon after its time is over, whatever runs: code in C may hold Python's lock.
+    """Let the system end this process soon after its time is over, because code in C may keep Python's lock.
 
     The exit status is not 0 then, and the lines that ran are written to `stderr`, the number of an open file. Where
     there are no signals, as on Windows, only the clock on the wall counts.
@@ -140,7 +140,7 @@ def hard_limit(seconds: float, cpu_seconds: float, stderr: int) -> Iterator[None
 
 @contextmanager
 def memory_limit() -> Iterator[None]:
-    """Raise `MemoryError` in the code that runs inside before the machine has no memory left, where Linux counts it."""
+    """Raise `MemoryError` in the code inside before the machine is out of memory, on Linux only."""
     if sys.platform != "linux":
         yield
         return

@@ -1,11 +1,11 @@
-"""Visits of a decode step, counted on the real engine: to every running request, or to those in a calendar.
+"""The requests that a decode step visits, counted on the real engine: all running ones, or those in a calendar.
 
-With blocks of 16 tokens a request needs a block in one step of 16, and which step that is follows from its length:
+With blocks of 16 tokens a request needs a block in one step of 16. The step follows from its length:
 
     length 40      step 9, 25, 41, ...       (40 + 9 = 49 tokens open the fourth block)
     length 47      step 2, 18, 34, ...
 
-A calendar holds, per step, the requests that open a block in it. A step visits its own entry and nothing else.
+A calendar holds, per step, the requests that open a block in it. A step visits only the requests in its entry.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from mini_kv.core.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """What a number of decode steps did."""
+    """The result of a number of decode steps."""
 
     visits: tuple[int, ...]
     """Requests that each step visited."""
     tables: tuple[tuple[int, ...], ...]
-    """The blocks of each request in the end."""
+    """The blocks of each request at the end."""
 
 
 def visit_all(lengths: Sequence[int], num_steps: int, block_size: int = 16) -> Decode:
-    """Ask the manager for a slot of every request in every step; `lengths` are the prompts' tokens."""
+    """Ask the manager for a slot of every request in every step. `lengths`: tokens per prompt."""
     kv, requests = _running(lengths, num_steps, block_size)
     for step in range(1, num_steps + 1):
         for request in requests:
@@ -35,9 +35,9 @@ def visit_all(lengths: Sequence[int], num_steps: int, block_size: int = 16) -> D
 
 
 def visit_by_calendar(lengths: Sequence[int], num_steps: int, block_size: int = 16) -> Decode:
-    """Ask the manager only for the requests that open a block in this step; the blocks are those of `visit_all`.
+    """Ask the manager only for the requests that open a block in this step. The blocks are those of `visit_all`.
 
-    A full block is entered in the index when the next one is opened: a step later than `visit_all` does it.
+    A full block is cached when the next one is opened, one step later than in `visit_all`.
     """
     kv, requests = _running(lengths, num_steps, block_size)
     calendar: dict[int, list[Request]] = {}
@@ -69,7 +69,7 @@ def _running(lengths: Sequence[int], num_steps: int, block_size: int) -> tuple[K
 
 
 def _compute_up_to(kv: KVCacheManager, request: Request, step: int) -> None:
-    """Give the request the tokens up to this step's, and a slot for the last; the others have slots."""
+    """Give the request the tokens up to this step's, and a slot for the last. The others have slots."""
     num_tokens = request.num_prompt_tokens + step
     request.append_output_token_ids(*range(request.num_tokens, num_tokens))
     request.num_computed_tokens = num_tokens - 1

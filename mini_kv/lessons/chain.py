@@ -1,9 +1,8 @@
-"""Two prompts, cut into blocks and hashed: where their chains of block hashes part.
+"""Two prompts, cut into blocks and hashed, to show where their chains of block hashes differ.
 
     chain("Hello world", "Hello students", block_size=4, tokens="characters")
 
-No tokenizer is needed to see it, and a real one would have to be fetched; here a token is something that can be counted
-by hand:
+No tokenizer is needed. Here a reader can count the tokens by hand:
 
     characters      the token is the character's number in Unicode
     bytes           the token is a byte of the text in UTF-8: 1 a Latin letter, 3 a Chinese one
@@ -19,7 +18,7 @@ from mini_kv.core.block_hash import get_request_block_hasher
 from mini_kv.core.request import Request
 
 TOKENS = ("characters", "bytes", "words")
-"""The kinds of tokens: see above."""
+"""The kinds of tokens. The module describes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ PRESETS = (
     ),
 )
 """The first two are modelled on two well-known texts on prefix caching, one in Chinese ("tell me a story about a brave
-knight", "... about a kind princess"), which say that the beginning is shared. It depends on the block size."""
+knight", "... about a kind princess"), which say that the beginning is shared. The block size decides that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class NamedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Both prompts as blocks; a notebook shows them one below the other."""
+    """Both prompts as blocks. A notebook shows one below the other."""
 
     block_size: int
     tokens: str
@@ -70,12 +69,12 @@ class Chain:
 
     @property
     def num_shared_blocks(self) -> int:
-        """Full blocks that the prompts have in common."""
+        """Number of full blocks that the prompts share."""
         return sum(block.shared for block in self.rows[0])
 
     @property
     def sentence(self) -> str:
-        """A sentence that says how many full blocks the prompts share."""
+        """A sentence with the number of full blocks that the prompts share."""
         full = [sum(block.name is not None for block in row) for row in self.rows]
         size = f"{self.block_size} {self.tokens}"
         if not all(full):

@@ -1,10 +1,10 @@
-"""Challenges: something to bring about with a notebook's controls, and the engine that looks whether it has been.
+"""Challenges: tasks for a notebook's controls, each with a check on the engine's state.
 
-    Challenge("Make one block stand in three rows.", three_rows)      looked at after each press of a player's button
+    Challenge("Make one block stand in three rows.", three_rows)      checked after each press of a player's button
 
-What is handed over is what the control is about: the cache of a `LivePlayer`, the chain of a `ChainExplorer`, the run
-of a `PromptPlayer`, the label of a lever's position. A notebook names its challenge by the words in `CHALLENGES`;
-those of levers stand with the levers.
+The check gets the control's subject: the cache of a `LivePlayer`, the chain of a `ChainExplorer`, the run of a
+`PromptPlayer`, the label of a lever's position. A notebook names its challenge by a key of `CHALLENGES`. The
+challenges of levers are defined with the levers.
 """
 
 import html
@@ -20,7 +20,7 @@ from mini_kv.lessons.small_cache import LiveCache
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What is to be brought about, and whether it has been."""
+    """A task, and whether it is done."""
 
     ask: str
     met: Callable[[Any], bool]
@@ -32,12 +32,12 @@ class Challenge:
 
 
 def three_rows(cache: LiveCache) -> bool:
-    """Tell whether three running requests hold one block."""
+    """Return whether three running requests share one block."""
     return any(block.ref_cnt >= 3 for block in cache.kv.block_pool.blocks if not block.is_null)
 
 
 def half_is_left(cache: LiveCache) -> bool:
-    """Tell whether a prompt came back whole, and found one half of itself, since the other had been evicted."""
+    """Return whether a repeated prompt found one half of itself, because the other half had been evicted."""
     seen = set()
     for one in cache.admitted:
         if one.prompt in seen and 2 * one.num_hits == len(one.prompt):
@@ -47,7 +47,7 @@ def half_is_left(cache: LiveCache) -> bool:
 
 
 def only_what_is_common(cache: LiveCache) -> bool:
-    """Tell whether two prompts that have 16 tokens in common would each find these, and no more; none is running."""
+    """Return whether two prompts with 16 common tokens would each find these and no more, with no running request."""
     prompts = list({one.prompt for one in cache.admitted if len(one.prompt) > 17})
     if cache.running or _longest_common_beginning(prompts) != 16:
         return False
@@ -56,13 +56,13 @@ def only_what_is_common(cache: LiveCache) -> bool:
 
 
 def empty_grows(cache: LiveCache) -> bool:
-    """Tell whether at some call more blocks were empty after it than before."""
+    """Return whether one call increased the number of empty blocks."""
     memory = memory_over_time([span.edges for span in cache.spans], cache.num_blocks)
     return any(after.empty > before.empty for before, after in pairwise(memory))
 
 
 def same_end(chain: Chain) -> bool:
-    """Tell whether the chains part after three blocks, although the last full blocks of both hold the same text."""
+    """Return whether the chains differ after three blocks, although the last full blocks of both have the same text."""
     full = [[block for block in row if block.name is not None] for row in chain.rows]
     if not all(full) or chain.num_shared_blocks != 3:
         return False
@@ -71,18 +71,18 @@ def same_end(chain: Chain) -> bool:
 
 
 def thrown_out(run: Any) -> bool:
-    """Tell whether a request was preempted; all have their answers."""
+    """Return whether a request was preempted. All requests have their answers by then."""
     return bool(run.num_preemptions > 0)
 
 
 def nothing_spared(run: Any) -> bool:
-    """Tell whether the cache was on and found nothing, although two texts begin with the same 20 characters."""
+    """Return whether the cache was on without a hit, although two texts begin with the same 20 characters."""
     alike = _longest_common_beginning(list(run.texts.values())) >= 20
     return bool(alike and run.scenario.enable_caching and run.num_cached_tokens == 0)
 
 
 def _longest_common_beginning(sequences: Sequence[Sequence[object]]) -> int:
-    """Return how long the longest beginning is that two of them have in common, or 0 if there is one alone."""
+    """Return the length of the longest beginning that two texts share, or 0 for a single text."""
     longest = 0
     for first, second in combinations(sequences, 2):
         same = [a == b for a, b in zip(first, second, strict=False)]

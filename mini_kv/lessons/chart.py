@@ -1,10 +1,10 @@
 """Charts for the notebooks: drawn by matplotlib, styled once, put into the page as SVG.
 
-    Chart("Title", "what there is to see, in a sentence", ...)      a notebook shows it as its cell's result
+    Chart("Title", "the finding, in a sentence", ...)      a notebook shows it as its cell's result
 
-The lines have the page's own text colour, so that one chart is readable on white and on black; the series have
-colours that the colour-blind can tell apart (Okabe and Ito, 2008), and each a dash or a hatch of its own besides. The
-sentence stands below the chart and is what a screen reader says.
+The axes have the page's own text colour, so that one chart is readable on white and on black. The series have colours
+that colour-blind readers can distinguish (Okabe and Ito, 2008), and each has its own dash or hatch. The sentence is
+printed below the chart and read by screen readers.
 """
 
 import html
@@ -27,14 +27,14 @@ LOOKS = {
     "thrown out": ("none", "xx"),
     "again": (PINK, "."),
 }
-"""What each doing in a timeline looks like: its colour and its hatch."""
+"""The colour and the hatch of each state in a timeline."""
 MAX_STEPS_WITH_NUMBERS = 16
 INK = "#7b7b7c"
-"""Stands for the colour of the page's text; no series may have it."""
+"""Placeholder for the colour of the page's text. No series may have it."""
 
 
 class Chart:
-    """A drawing with its title and the sentence that says what to see in it."""
+    """A drawing with its title and a sentence about its finding."""
 
     def __init__(self, title: str, sentence: str, svg: str) -> None:
         self.title = title
@@ -64,12 +64,12 @@ def line_chart(
     Args:
         title: above the chart.
         sentence: what to see; below the chart, and for a screen reader.
-        x: places on the horizontal axis; if that is logarithmic, powers of two apart.
+        x: positions on the horizontal axis. On a logarithmic one they are powers of two apart.
         series: name and values of each line, at most four.
         labels: of the horizontal and of the vertical axis.
-        log: which axes are logarithmic: "", "x" or "xy".
+        log: the logarithmic axes: "", "x" or "xy".
         steps: whether a value holds until the next one.
-        shares: whether the values are shares of 1, to be read as percent; else they are counts.
+        shares: whether the values are shares of 1, shown as percent. Otherwise they are counts.
     """
     figure, axes = _new_axes(labels)
     for (name, values), colour, dash in zip(series.items(), COLOURS, DASHES, strict=False):
@@ -102,7 +102,7 @@ def line_chart(
 def stacked_chart(
     title: str, sentence: str, series: Mapping[str, Sequence[float]], *, labels: tuple[str, str]
 ) -> Chart:
-    """Return a chart of areas that lie on each other, one place per step; the series in order from the bottom."""
+    """Return a chart of stacked areas, one position per step, with the series in order from the bottom."""
     figure, axes = _new_axes(labels)
     steps = range(1, 1 + len(next(iter(series.values()))))
     below = [0.0] * len(steps)
@@ -128,7 +128,7 @@ def bar_chart(
     labels: tuple[str, str],
     shares: bool = True,
 ) -> Chart:
-    """Return a chart of one bar for each name in `x`, the series on top of each other; `shares` as in `line_chart`."""
+    """Return a chart of one bar for each name in `x`, with the series stacked. `shares`: as in `line_chart`."""
     figure, axes = _new_axes(labels)
     below = [0.0] * len(x)
     for (name, values), colour, hatch in zip(series.items(), COLOURS, HATCHES, strict=False):
@@ -151,8 +151,8 @@ def timeline_chart(
     Args:
         title: above the chart.
         sentence: what to see; below the chart, and for a screen reader.
-        rows: of each request what it did in each step, one of `LOOKS` or nothing, and how many tokens that were; the
-            number is written where it is above 1 and there is room.
+        rows: for each request its state in each step, one of `LOOKS` or nothing, and its number of tokens. A number
+            above 1 is written where there is room.
         labels: of the horizontal and of the vertical axis.
     """
     figure, axes = _new_axes(labels)
@@ -177,7 +177,7 @@ def timeline_chart(
 
 
 def _runs(row: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, str, int]]:
-    """Yield each step of a row, from 1, with its length, what was done and with how many tokens; idle steps as one."""
+    """Yield each step of a row, from 1, with its length, its state and its tokens. Idle steps in a row are one."""
     first = 1
     for (doing, num_tokens), steps in groupby(row):
         num_steps = len(list(steps))
@@ -189,9 +189,9 @@ def _runs(row: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, str, int]]
 
 
 def _new_axes(labels: tuple[str, str]) -> tuple[Any, Any]:
-    """Return an empty figure and its axes. No pyplot: nothing of the notebook's own settings is touched.
+    """Return an empty figure and its axes. Without pyplot the notebook's own settings are unchanged.
 
-    So small, in inches, that letters of 10 points can still be read when a phone shows it 350 pixels wide.
+    Its size in inches is small, so that a phone shows letters of 10 points readably at 350 pixels.
     """
     figure = need("matplotlib.figure").Figure(figsize=(5.6, 3.2), layout="constrained")
     axes = figure.subplots()
@@ -232,7 +232,7 @@ def _finish(title: str, sentence: str, figure: Any, axes: Any) -> Chart:
 
 
 def _inline(svg: str, spoken: str) -> str:
-    """Return the SVG file as an element of a page: no prologue, no style for others, the page's colour, a text."""
+    """Return the SVG file as an element of a page: no prologue, no global style, the page's colour, a text."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = svg.replace(INK, "currentColor")

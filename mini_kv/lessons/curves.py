@@ -1,9 +1,9 @@
-"""The numbers behind the notebooks' charts: every one is counted on the real engine.
+"""The numbers of the notebooks' charts, all counted on the real engine.
 
-waste_over_block_sizes      slots that hold no token, for one list of lengths and several block sizes
+waste_over_block_sizes      slots without a token, for one list of lengths and several block sizes
 hits_over_pool_sizes        a trace through pools of several sizes
 hits_over_shared_tokens     two prompts of one length that begin alike
-follow_replay               a trace, request by request: what each shared, what each found, where the memory was
+follow_replay               a trace, request by request: shared tokens, hits, use of the memory
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,11 @@ from mini_kv.traces.replay import ReplayReport, num_blocks_for_all, replay
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Slots that are reserved and hold no token."""
+    """Reserved slots without a token."""
 
     block_size: int
     num_slots: int
-    """Slots of all blocks that the requests hold."""
+    """Slots of all blocks of the requests."""
     num_empty_slots: int
 
     @property
@@ -38,14 +38,14 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class SharedTokens:
-    """Two prompts of one length, the second after the first: how much of it was found."""
+    """The hit of a prompt after another one of the same length."""
 
     num_shared: int
-    """Tokens that the prompts have in common at their beginning."""
+    """Length of the common beginning in tokens."""
     warm: float
     """Hits as a share of the second prompt, 0.0 to 1.0."""
     both: float
-    """Hits as a share of both prompts: what a dashboard shows."""
+    """Hits as a share of both prompts, as on a dashboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FollowedRequest:
 
     num_tokens: int
     num_shared_tokens: int
-    """Tokens in full blocks, from the first on, that an earlier request had too, but never all of the request's."""
+    """Tokens in full blocks from the first on that an earlier request had too. They are never the whole request."""
     num_hit_tokens: int
     """Tokens that were found in the cache."""
     memory: MemoryUse
@@ -63,7 +63,7 @@ class FollowedRequest:
 
 @dataclass(frozen=True, slots=True)
 class OverlapGroup:
-    """The requests of a trace that shared about the same part of their prompt with an earlier one."""
+    """Requests of a trace whose shared part of the prompt is about equally large."""
 
     label: str
     num_requests: int
@@ -83,15 +83,15 @@ class OverlapGroup:
 
 
 def small_trace() -> list[TraceRequest]:
-    """Return the 200 requests of `small.jsonl`, which comes with the package: see `mini_kv.traces.synthetic`."""
+    """Return the 200 requests of `small.jsonl`, which is part of the package. See `mini_kv.traces.synthetic`."""
     with resources.as_file(resources.files("mini_kv.traces").joinpath("small.jsonl")) as path:
         return read_trace(path)
 
 
 def waste_over_block_sizes(lengths: Sequence[int], block_sizes: Iterable[int]) -> list[Waste]:
-    """Return the empty slots of requests of these lengths that hold their blocks at once, for each block size.
+    """Return the empty slots of requests of these lengths, all running at once, for each block size.
 
-    A block size as long as the longest request that may come is memory before paging: one block per request.
+    A block as long as the longest possible request is memory before paging: one block per request.
     """
     result = []
     for block_size in block_sizes:
@@ -105,12 +105,12 @@ def waste_over_block_sizes(lengths: Sequence[int], block_sizes: Iterable[int]) -
 
 
 def hits_over_pool_sizes(trace: Sequence[TraceRequest], pool_sizes: Iterable[int]) -> list[ReplayReport]:
-    """Return the report of a replay for each pool size; a size includes the null block. One request runs at a time."""
+    """Return the report of a replay per pool size. A size includes the null block. One request runs at a time."""
     return [replay(trace, num_blocks) for num_blocks in pool_sizes]
 
 
 def hits_over_shared_tokens(num_tokens: int, block_size: int) -> list[SharedTokens]:
-    """Return, for 0 to `num_tokens` tokens in common, what the second of two prompts finds of the first."""
+    """Return the hit of the second of two prompts, for 0 to `num_tokens` common tokens."""
     return [_two_prompts(num_tokens, num_shared, block_size) for num_shared in range(num_tokens + 1)]
 
 
@@ -131,7 +131,7 @@ def _two_prompts(num_tokens: int, num_shared: int, block_size: int) -> SharedTok
 def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency: int = 1) -> list[FollowedRequest]:
     """Return the outcome of each request of a replay. The pool must hold the longest prompt: no request is refused.
 
-    Read off the edges of the blocks, request by request: `replay` itself knows nothing of it.
+    It is read from the events of the blocks, request by request. `replay` itself does not record it.
     """
     longest = max(entry.num_blocks for entry in trace)
     if longest > num_blocks - 1:
@@ -156,12 +156,12 @@ def follow_replay(trace: Sequence[TraceRequest], num_blocks: int, *, concurrency
 
 
 def _num_hit_tokens(edges: Iterable[Edge]) -> int:
-    """Return the tokens of the blocks that a request took over: nothing else makes these two edges."""
+    """Return the tokens of a request's hit. Only a hit makes shared and revived events."""
     return BLOCK_SIZE * sum(edge.kind in (EdgeKind.SHARED, EdgeKind.REVIVED) for edge in edges)
 
 
 def shared_tokens(trace: Sequence[TraceRequest]) -> list[int]:
-    """Return how many tokens each request has in common with those before it: the hit in a pool without end."""
+    """Return the number of tokens that each request shares with earlier ones: its hit in an unlimited pool."""
     known: set[BlockHash] = set()
     result = []
     for entry, names in zip(trace, name_blocks(trace), strict=True):
@@ -177,7 +177,7 @@ def shared_tokens(trace: Sequence[TraceRequest]) -> list[int]:
 def group_by_overlap(requests: Iterable[FollowedRequest]) -> list[OverlapGroup]:
     """Return the requests in five groups by the share of their prompt that an earlier one had.
 
-    The first are the cold ones, that share nothing; the others are warm, a quarter of the prompt per group.
+    The first group is cold and shares no token. The others are warm, a quarter of the prompt per group.
     """
     groups: list[list[FollowedRequest]] = [[] for _ in _OVERLAP_LABELS]
     for request in requests:

@@ -1,9 +1,9 @@
 """The figure as a notebook widget: the book's element, controlled by the notebook's kernel.
 
     figure = story_element(data)        a widget for any box of ipywidgets; needs anywidget
-    figure.story = other_data           the same figure goes on from where it was
+    figure.story = other_data           the same figure continues with other data
 
-A page without a kernel, as an exported one, is given the story itself by `figure.fragment`.
+For a page without a kernel, such as an exported one, `figure.fragment` puts the story into the page.
 """
 
 from functools import cache
@@ -21,13 +21,13 @@ def story_element(data: dict[str, Any]) -> Any:
 
 @cache
 def _widget_class() -> Any:
-    """Return the widget's class: made when it is first wanted, since its package is only a notebook's."""
+    """Return the widget's class. It is made at the first call, because only notebooks need its package."""
     base: Any = need("anywidget").AnyWidget
     traitlets = need("traitlets")
     code = resources.files("mini_kv.lessons").joinpath("element.js").read_text(encoding="utf-8")
 
     class StoryElement(base):  # type: ignore[misc] # its package is loaded by name
-        """`<kv-story>` with the story that the kernel gives it."""
+        """`<kv-story>` with a story from the kernel."""
 
         _esm = f"{figure.script()}\n{code}"
         story = traitlets.Dict().tag(sync=True)

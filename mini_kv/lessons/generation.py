@@ -1,16 +1,16 @@
-"""The engine as a lesson: what notebooks 13 to 15 and their chapters show, on the small model.
+"""The engine for notebooks 13 to 15 and their chapters, on the small model.
 
-play                a scenario of the figure, made by the engine: a model runs, and its words stand in the captions
+play                a scenario of the figure, made by the engine: a model runs, and its words are in the captions
 watch               the same, token by token
 run_prompts         the reader's own prompts as such a story
 three_pasts         one text without a cache, with a contiguous one, and out of blocks; how many tokens were computed
 with_guesses        one text with a word per step, and with guesses that a step checks; how many steps
-alone_and_in_company    what others in the batch do to a request's logits
-guesses             the likeliest next tokens, and how likely
-answer              what is said by a runner with a mistake, with and without poison
-ask_in_turn         prompts one after the other: what each finds in the cache, and the line in the log
-time_of_words       how long each word of a text takes on this machine, without a cache and with one
-time_of_batches     how many words a second this machine says, by how many ask at once
+alone_and_in_company    the change of a request's logits by others in the batch
+guesses             the likeliest next tokens, with their probabilities
+answer              the text of a runner with a mistake, with and without poison
+ask_in_turn         prompts one after the other: the hit of each, and the line in the log
+time_of_words       the time of each word of a text on this machine, without a cache and with one
+time_of_batches     the words per second of this machine, by the number of requests at once
 """
 
 import time
@@ -41,18 +41,18 @@ TEXTS = (
     " and the next request finds what the first has computed, and pays only for the words that are different.",
     "The scheduler counts tokens and blocks. It never sees a key or a value, and it does not know what is said.",
 )
-"""Where the words of a scenario come from: its token `100 * k + i` is the i-th token of the k-th text."""
+"""The texts for a scenario's words. Its token `100 * k + i` is the i-th token of the k-th text."""
 
 
 def scenario_prompt(tokens: Sequence[int]) -> list[int]:
-    """Return the ids of the tokens that a scenario's numbers stand for. See `TEXTS`."""
+    """Return the token ids for a scenario's numbers. See `TEXTS`."""
     _, tokenizer = tiny()
     texts = [tokenizer.encode(text) for text in TEXTS]
     return [texts[token // 100][token % 100] for token in tokens]
 
 
 def watch(scenario: Scenario) -> list[WatchedStep]:
-    """Return the steps that the engine makes of a scenario of arrivals and steps, token by token."""
+    """Run a scenario of arrivals and steps on the engine and return its steps, token by token."""
     watched = _engine_for(scenario)
     steps = []
     for step in scenario.steps:
@@ -64,9 +64,9 @@ def watch(scenario: Scenario) -> list[WatchedStep]:
 
 
 def play(scenario: Scenario) -> Iterator[PlayedStep]:
-    """Yield the steps of a scenario of arrivals and steps, made by the engine, greedily.
+    """Run a scenario of arrivals and steps on the engine, greedily, and yield its steps.
 
-    The captions say what each request brings, and what it was told.
+    The captions quote the prompt and the new words of each request.
     """
     watched = _engine_for(scenario)
     for step in scenario.steps:
@@ -101,7 +101,7 @@ def _make_step(watched: WatchedEngine, step: Step) -> PlayedStep:
 
 
 def quoted(text: str) -> str:
-    """Return the text as it stands in a caption: on one line, a line's end as an arrow."""
+    """Return the text for a caption: on one line, with an arrow for each line break."""
     return "\u201c" + text.replace("\n", "\u21b5") + "\u201d"
 
 
@@ -114,28 +114,28 @@ def _played(watched: WatchedEngine, step: Step, num_spans: int, **of_step: Any) 
 
 @dataclass(frozen=True, slots=True)
 class PromptsRun:
-    """The reader's prompts, as the engine went through them."""
+    """A run of the reader's prompts on the engine."""
 
     scenario: Scenario
-    """The pool; its steps are in `played`."""
+    """The pool. Its steps are in `played`."""
     played: list[PlayedStep]
     texts: dict[str, str]
     """Prompt and answer of each request, by its id."""
     num_prompt_tokens: int
     num_computed_tokens: int
-    """Tokens that went through the model, prompts and answers."""
+    """Number of computed tokens, of prompts and answers."""
     num_steps: int
     num_cached_tokens: int
-    """Tokens that were found, also by requests that came back."""
+    """Number of hit tokens, those after a preemption included."""
     num_preemptions: int
 
 
 def run_prompts(
     prompts: Sequence[str], num_blocks: int = 33, enable_prefix_caching: bool = True, max_tokens: int = 8
 ) -> PromptsRun:
-    """Let the engine answer these prompts, called A, B, C and so on, one arriving before each step.
+    """Run these prompts on the engine, called A, B, C and so on. One arrives before each step.
 
-    Raises what `LLMEngine.add_request` raises, such as `ConfigError` for a prompt that the pool can never hold.
+    Errors: those of `LLMEngine.add_request`, such as `ConfigError` for a prompt larger than the pool.
     """
     limits = SchedulerConfig(max_num_batched_tokens=16)
     watched = WatchedEngine(num_blocks, 4, limits, enable_prefix_caching)
@@ -165,7 +165,7 @@ def run_prompts(
 
 
 class CountedPast:
-    """A past that counts the tokens that were computed before it."""
+    """A past that counts the computed tokens."""
 
     def __init__(self, past: Past) -> None:
         self.past = past
@@ -185,7 +185,7 @@ class CountedPast:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A text, and what it took."""
+    """A text, and the number of tokens computed for it."""
 
     token_ids: list[int]
     text: str
@@ -195,7 +195,7 @@ class Told:
 def three_pasts(prompt: str, max_tokens: int) -> dict[str, Told]:
     """Return the greedy text of the model without a cache, with a contiguous one, and with blocks.
 
-    In 64 bits; see `exact`.
+    In 64 bits. See `exact`.
     """
     model, (_, tokenizer) = exact(), tiny()
     prompt_ids = tokenizer.encode(prompt)
@@ -217,9 +217,9 @@ def three_pasts(prompt: str, max_tokens: int) -> dict[str, Told]:
 
 
 def with_guesses(prompt: str, max_tokens: int, num_guesses: int = 4) -> dict[str, tuple[int, str]]:
-    """Return steps and text of an engine that says a word per step, and of one that guesses words from the text.
+    """Return steps and text of an engine with a word per step, and of one that guesses words from the text.
 
-    Greedily, in 64 bits; see `exact`. A guess is what stood behind the text's last word, or last three, the first time.
+    Greedily, in 64 bits. See `exact`. A guess is the text after the first occurrence of the last word, or last three.
     """
     model, (_, tokenizer) = exact(), tiny()
     speculative = SpeculativeConfig(num_guesses, prompt_lookup_min=1, prompt_lookup_max=3)
@@ -246,16 +246,16 @@ def guesses(prompt: str, num: int = 5, temperature: float = 1.0) -> list[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What other requests in the batch do to a request's logits."""
+    """The change of a request's logits by other requests in the batch."""
 
     largest_difference: float
-    """Between alone and in company, of any of the logits."""
+    """Largest difference of a logit between a run alone and a run with others."""
     gap: float
-    """Between the two likeliest tokens: a difference of this size would say another word."""
+    """Difference between the logits of the two likeliest tokens. A change of this size could change the word."""
 
 
 def alone_and_in_company(prompt: str, others: Sequence[str], *, bits: int = 32) -> Company:
-    """Return how much a prompt's next-token logits change when other prompts are in the same step."""
+    """Return the change of a prompt's next-token logits when other prompts are in the same step."""
     model, (_, tokenizer) = exact() if bits == 64 else tiny()[0], tiny()
     found = []
     for prompts in ([prompt], [prompt, *others]):
@@ -284,18 +284,18 @@ def answer(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A prompt that came in its turn."""
+    """One prompt of a sequence, and its outcome."""
 
     num_tokens: int
     num_cached_tokens: int
     line: str
-    """The line that the engine logs when the request is done."""
+    """The line that the engine logs after the request."""
 
 
 def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, num_blocks: int = 257) -> list[Asked]:
-    """Ask one after the other, for one word each, and write the line of the log after each.
+    """Run the prompts one after the other, for one word each, and write the line of the log after each.
 
-    The clock behind the line says each time that ten seconds have gone: its rates are the same on all machines.
+    Its clock advances by ten seconds per line, so its rates are the same on all machines.
     """
     model, tokenizer = tiny()
     config = EngineConfig(num_blocks=num_blocks, enable_prefix_caching=enable_prefix_caching)
@@ -309,9 +309,9 @@ def ask_in_turn(prompts: Sequence[str], *, enable_prefix_caching: bool = True, n
 
 
 def time_of_words(num_words: int) -> dict[str, list[float]]:
-    """Return the milliseconds that each word takes on this machine, with no cache and with a contiguous one.
+    """Return the milliseconds per word on this machine, without a cache and with a contiguous one.
 
-    The best of three texts each, since other programs run too.
+    The best of three runs each, because other programs run too.
     """
     model, tokenizer = tiny()
     prompt = tokenizer.encode(TEXTS[0])[:4]
@@ -332,7 +332,7 @@ def time_of_words(num_words: int) -> dict[str, list[float]]:
 
 
 def time_of_batches(batches: Sequence[int], num_words: int = 16) -> list[float]:
-    """Return the words per second that the engine generates here, by the number of requests at once; best of three."""
+    """Return the words per second that the engine generates here, by the number of requests at once, best of three."""
     model, tokenizer = tiny()
     prompt = tokenizer.encode(TEXTS[0])[:16]
     params = SamplingParams(max_tokens=num_words, temperature=0, ignore_eos=True)

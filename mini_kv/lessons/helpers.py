@@ -1,4 +1,4 @@
-"""Helpers for callers without a scheduler: admit several requests at once, and free a request whatever happens."""
+"""Helpers for callers without a scheduler: admit several requests at once, and free a request in any case."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,11 +11,11 @@ from mini_kv.core.request import Request
 
 
 def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[int] | None:
-    """Admit all of these requests with their whole prompts, or none; return their hits in tokens, `None` if refused.
+    """Admit all these requests with their whole prompts, or none. Return their hits in tokens, or `None` if refused.
 
-    Asks before it takes anything, since a block that was evicted for a request that is then refused would be lost. What
-    later ones may share with earlier ones of the same batch is not counted on: a batch that fits only because of that
-    is refused. Raises `RepeatedRequestError`, and changes nothing, if an id is in use or stands twice in the batch.
+    It counts before it allocates, because an eviction for a request that is then refused would be a loss. Blocks that
+    requests of the same batch could share are not counted. So a batch that fits only by sharing is refused. Raises
+    `RepeatedRequestError`, with the state unchanged, if an id is in use or is twice in the batch.
     """
     ids = [request.request_id for request in requests]
     for request_id in ids:
@@ -34,7 +34,7 @@ def allocate_together(kv: KVCacheManager, requests: Sequence[Request]) -> list[i
 
 
 def _num_blocks_to_allocate(kv: KVCacheManager, requests: Sequence[Request]) -> int | None:
-    """Return how many free blocks the requests need together, or `None` if one of them is refused at any number."""
+    """Return the free blocks that the requests need together, or `None` if one request cannot be admitted at all."""
     num_needed = 0
     revived: set[KVCacheBlock] = set()
     for request in requests:
@@ -54,9 +54,9 @@ def _num_blocks_to_allocate(kv: KVCacheManager, requests: Sequence[Request]) -> 
 
 @contextmanager
 def held(kv: KVCacheManager, request: Request) -> Iterator[Request]:
-    """Free the request's blocks at the end of the `with` block, whatever happens in it; keys of unwritten ones go too.
+    """Free the request's blocks at the end of the `with` block, also after an error. Uncache those without computed KV.
 
-    Nothing happens at the end if it holds no blocks by then: never admitted, or freed already.
+    Do nothing at the end if the request has no blocks then, because it was never admitted or is already freed.
     """
     try:
         yield request

@@ -1,10 +1,10 @@
-"""A picture under the reader's hand: what the engine said at every position of its controls, drawn once.
+"""A picture with controls: the engine's results at every position of the controls, drawn once.
 
     Instrument("What is computed", [Control("words", ["1", "2", ...])], draw)
 
-`draw(position)` returns the picture there, as named marks, and the sentence below it. It is asked about every position
-now, so a move needs neither an engine nor a network. Where no script runs, and on paper, the reader has the picture at
-which it starts. Of marks that are alike at many positions only the differences are kept:
+`draw(position)` returns the picture at a position, as named marks, and the sentence below it. It is called for every
+position at once, so a move needs neither an engine nor a network. Without scripts, and on paper, the reader sees the
+first picture. Of marks that are equal at many positions only the differences are kept:
 
     draw(0) = {"row 3": Mark("rect", x=0, width=10)}
     draw(1) = {"row 3": Mark("rect", x=0, width=20)}   ->   <rect x="0" width="10" data-vary='[["width",[0],[10,20]]]'>
@@ -19,14 +19,14 @@ from itertools import product
 from typing import Any
 
 Value = str | float
-"""What an attribute may be; numbers are written as short as they can be."""
+"""The type of an attribute. Numbers are written as short as possible."""
 Position = tuple[int, ...]
-"""Of every control, in their order, from 0."""
+"""The position of each control, in their order, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A slider, or a choice of one in a few."""
+    """A slider, or a choice among a few labels."""
 
     name: str
     labels: Sequence[str]
@@ -34,7 +34,7 @@ class Control:
     choice: bool = False
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for fewer than two positions, or a start that is none of them."""
+        """Raise `ValueError` for fewer than two positions, or a start outside them."""
         if len(self.labels) < 2:
             raise ValueError(f"the control {self.name!r} needs at least two positions, not {len(self.labels)}")
         if not 0 <= self.start < len(self.labels):
@@ -42,10 +42,10 @@ class Control:
 
 
 class Mark:
-    """An element of the drawing, with its attributes; `_` in their names stands for `-`."""
+    """An element of the drawing, with its attributes. `_` in their names becomes `-`."""
 
     def __init__(self, tag: str, text: str = "", /, **attributes: Value) -> None:
-        """`text`: what a text says. The attribute `class` is written `of`."""
+        """`text`: the content of a text element. The attribute `class` is written `of`."""
         self.tag = tag
         self.values = {name.replace("_", "-"): _short(value) for name, value in attributes.items()}
         if "of" in self.values:
@@ -59,9 +59,9 @@ class View:
     """The picture at one position of all controls."""
 
     marks: dict[str, Mark]
-    """By a name that is the same at all positions; a mark that is missing at one is not seen there."""
+    """Marks by a name that is the same at all positions. A mark that is missing at a position is hidden there."""
     says: Sequence[str] = field(default=())
-    """What there is to see, in pieces: those that change, and those between them."""
+    """The sentence below the picture, in pieces: the changing ones, and those between them."""
 
 
 class Instrument:
@@ -70,12 +70,12 @@ class Instrument:
     def __init__(
         self, title: str, controls: Sequence[Control], draw: Callable[..., View], size: tuple[int, int]
     ) -> None:
-        """Draw it at every position.
+        """Draw the picture at every position.
 
         Args:
-            title: what it is.
-            controls: under the reader's hand; the picture at all of them is as many calls as their positions' product.
-            draw: is called with one position per control, and returns the picture there.
+            title: the heading.
+            controls: sliders and choices. The number of pictures is the product of their positions.
+            draw: called with one position per control. Returns the picture there.
             size: width and height of the drawing, in units of its marks.
 
         Raises `ValueError` if a mark changes its kind, or the sentence its number of pieces.
@@ -87,11 +87,11 @@ class Instrument:
         self.start = tuple(one.start for one in controls)
 
     def _repr_html_(self) -> str:
-        """Return it with its style and script, for a notebook."""
+        """Return the drawing with its style and script, for a notebook."""
         return f"<style>{STYLE}</style>{self.fragment()}<script>{script()}</script>"
 
     def fragment(self) -> str:
-        """Return it without its style and script, which a page needs once."""
+        """Return the drawing without its style and script, which a page needs once."""
         width, height = self.size
         return (
             f'<figure class="kv-instrument"><p class="kv-title">{html.escape(self.title)}</p>'
@@ -118,7 +118,7 @@ class Instrument:
             yield self._element("span", tables) if tables["text"][0] else html.escape(tables["text"][1][0])
 
     def _element(self, tag: str, tables: dict[str, tuple[list[int], list[Any]]]) -> str:
-        """Return an element as it is at the start, with what changes in it."""
+        """Return an element with its first values, and its changes as data."""
         now = {key: values[self._place(by)] for key, (by, values) in tables.items()}
         vary = [[key, by, _packed(values)] for key, (by, values) in tables.items() if by]
         text = html.escape(str(now.pop("text", "")), quote=False)
@@ -129,7 +129,7 @@ class Instrument:
         return f"<{tag}{written}{style}{data if vary else ''}>{text}</{tag}>"
 
     def _table(self, values: dict[Position, Any]) -> tuple[list[int], list[Any]]:
-        """Return the controls on which a value depends, and its values at their positions; a gap has the last."""
+        """Return the controls on which a value depends, and its values there. A gap repeats the last value."""
         by = [control for control in range(len(self.controls)) if _depends(values, control)]
         known: dict[Position, Any] = {}
         for at, value in values.items():
@@ -144,7 +144,7 @@ class Instrument:
         return by, result
 
     def _place(self, by: list[int]) -> int:
-        """Return where in a table the start is."""
+        """Return the index of the start in a table."""
         place = 0
         for control in by:
             place = place * len(self.controls[control].labels) + self.start[control]
@@ -154,9 +154,9 @@ class Instrument:
 def handle(
     x: float, y: float, width: float, height: float, *, across: int | None = None, up: int | None = None
 ) -> Mark:
-    """Return a part of the drawing that can be dragged; `across` and `up`: the numbers of the controls that it moves.
+    """Return a part of the drawing that can be dragged. `across` and `up`: indices of the controls that it moves.
 
-    A control's first position is at the left edge, or at the lower one.
+    A control's first position is at the left or the lower edge.
     """
     axes = {"x": across, "y": up}
     drag = json.dumps({axis: control for axis, control in axes.items() if control is not None}, separators=(",", ":"))
@@ -164,7 +164,7 @@ def handle(
 
 
 def script() -> str:
-    """Return the JavaScript that wakes every instrument of a page; twice does no harm."""
+    """Return the JavaScript that activates every instrument of a page. A second copy does no harm."""
     return resources.files("mini_kv.lessons").joinpath("instrument.js").read_text(encoding="utf-8")
 
 
@@ -184,7 +184,7 @@ def _control(control: Control) -> str:
 
 
 def _the_one(what: str, values: list[Any]) -> Any:
-    """Return the value that all of these are. Raises `ValueError` if there are several."""
+    """Return the one value that all of these equal. Raises `ValueError` if there are several."""
     if len(set(values)) > 1:
         raise ValueError(f"{what} once {' and once '.join(map(str, sorted(set(values))))}")
     return values[0]
@@ -199,7 +199,7 @@ def _depends(values: dict[Position, Any], control: int) -> bool:
 
 
 def _short(value: Value) -> Value:
-    """Return a number without more digits than a drawing shows."""
+    """Return a number with only the digits that a drawing shows."""
     if isinstance(value, float):
         value = round(value, 1)
         return int(value) if value == int(value) else value
@@ -207,7 +207,7 @@ def _short(value: Value) -> Value:
 
 
 def _packed(values: list[Any]) -> list[Any] | dict[str, Any]:
-    """Return a table as short as it can be said: of a path that grows, the whole and the lengths of its beginnings."""
+    """Return a table in its shortest form. For a growing path: the whole path and the lengths of its beginnings."""
     longest = max(map(str, values), key=len)
     if len(longest) > 40 and all(isinstance(value, str) and longest.startswith(value) for value in values):
         return {"of": longest, "to": _runs([len(value) for value in values])}
@@ -215,7 +215,7 @@ def _packed(values: list[Any]) -> list[Any] | dict[str, Any]:
 
 
 def _runs(values: list[Any]) -> list[Any]:
-    """Return a table in which a value that is repeated is `[value, times]`."""
+    """Return a table in which repeats of a value are `[value, times]`."""
     result: list[Any] = []
     for value in values:
         if result and isinstance(result[-1], list) and result[-1][0] == value:

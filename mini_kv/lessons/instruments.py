@@ -1,16 +1,16 @@
-"""The instruments of blocks and names: each an idea under the reader's hand, every number of it from the engine.
+"""The instruments of blocks and hashes: each shows one idea with controls, with all numbers from the engine.
 
-recomputed            what a text costs with a cache and without, word by word
+recomputed            the cost of a text with a cache and without, word by word
 token_in_boxes        the bytes of a token: layers, KV heads, keys and values
 rows_and_blocks       the same arrivals, in rows as long as the longest text, and in blocks
-changed_token         the names of a prompt's blocks when one of its tokens is another
-forgery               a name that is a polynomial, forged by hand; beside it the engine's
-hits_of_a_pool        what a pool of some size finds, and what it could find if it knew the future
-policies_by_size      what each eviction policy finds of a trace, in pools of several sizes
-sliding_window        a text under a window: what both kinds of layers still hold
-holes                 where two kinds of layers meet, when blocks are missing
+changed_token         the hashes of a prompt's blocks when one of its tokens changes
+forgery               a forged hash that is a polynomial, beside the engine's
+hits_of_a_pool        the hit rate of a pool, and the bound of a policy that knows the future
+policies_by_size      the hit rate of each eviction policy on a trace, in pools of several sizes
+sliding_window        a text under a window: the blocks of both kinds of layers
+holes                 the common hit of two kinds of layers, when blocks are missing
 
-Those of steps, kernels and seconds are in `instruments_of_steps`.
+`instruments_of_steps` has the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,11 +38,11 @@ from mini_kv.traces.readers.mooncake import TraceRequest
 from mini_kv.traces.runs import belady_hit_blocks
 
 WIDTH = 420
-"""Of a drawing: so that its letters are large enough on a telephone."""
+"""Width of a drawing. Its letters are then large enough on a telephone."""
 
 
 def text(x: float, y: float, words: str, of: str = "") -> Mark:
-    """Return words of a drawing."""
+    """Return a text of a drawing."""
     return Mark("text", words, x=x, y=y, of=of) if of else Mark("text", words, x=x, y=y)
 
 
@@ -52,7 +52,7 @@ def numbers(*values: int) -> list[str]:
 
 
 def recomputed(num_words: int = 64) -> Instrument:
-    """Return the triangle of what goes through a model: a line per step, a place per word."""
+    """Return the triangle of computed words: a line per step, a place per word."""
     step = 256 / num_words
     # Without a cache every step is a text that nothing is known of, with one all steps are one request's.
     texts = [Arrival(k, str(k), range(1000 * k, 1000 * k + k), max_tokens=1) for k in range(1, num_words + 1)]
@@ -146,7 +146,7 @@ def token_in_boxes() -> Instrument:
 def rows_and_blocks(longest: int = 16, block_size: int = 4, num_slots: int = 96) -> Instrument:
     """Return two memories of the same size under the same arrivals, step by step: in rows, and in blocks.
 
-    A row is a block as long as the longest text that may come: one and the same scheduler serves both memories.
+    A row is a block as long as the longest possible text, so the same scheduler serves both memories.
     """
     lengths = ((3, 8), (5, 9), (2, 9), (6, 8), (3, 7), (4, 8), (2, 12), (5, 8), (3, 10), (4, 6), (2, 8), (3, 9))
     arrivals = [
@@ -191,11 +191,11 @@ def rows_and_blocks(longest: int = 16, block_size: int = 4, num_slots: int = 96)
 
 
 Held = tuple[dict[int, tuple[str, int]], int, int]
-"""By block, who holds it and how many tokens lie in it; how many requests wait; how many have ended."""
+"""Request and tokens per block, number of waiting requests, number of ended requests."""
 
 
 def _held_after_each_step(arrivals: Sequence[Arrival], num_slots: int, block_size: int) -> list[Held]:
-    """Serve these requests in a memory of that many slots and return what is held after each step."""
+    """Serve these requests in a memory of that many slots and return its content after each step."""
     kv = KVCacheManager.for_full_attention(1 + num_slots // block_size, block_size, enable_caching=False)
     scheduler = Scheduler(kv)
     told: list[Held] = []
@@ -220,7 +220,7 @@ def _held_after_each_step(arrivals: Sequence[Arrival], num_slots: int, block_siz
 
 
 def changed_token(num_blocks: int = 6, block_size: int = 4) -> Instrument:
-    """Return a prompt as blocks with their names; the reader changes one token."""
+    """Return a prompt as blocks with their hashes. The reader changes one token."""
     kv = KVCacheManager.for_full_attention(num_blocks + 1, block_size)
     num_tokens = num_blocks * block_size
 
@@ -260,7 +260,7 @@ def changed_token(num_blocks: int = 6, block_size: int = 4) -> Instrument:
 
 
 def forgery() -> Instrument:
-    """Return four tokens, of which the reader moves two, under a polynomial of 31 and under the engine's names."""
+    """Return four tokens, two of them movable, with a polynomial of 31 as hash and with the engine's hash."""
     kv = KVCacheManager.for_full_attention(2, 4)
 
     def polynomial(tokens: Sequence[int]) -> int:
@@ -386,7 +386,7 @@ def policies_by_size(hit_rates: Mapping[str, Mapping[int, float]], ceiling: str 
 
 
 def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
-    """Return a strip of tokens with a window on it, and below it the block tables of two kinds of layers."""
+    """Return a row of tokens with a window on it, and below it the block tables of two kinds of layers."""
     windows = (8, 12, 16)
     side = 400 / num_tokens
     held = {window: _tables_after_each_token(num_tokens, block_size, window) for window in windows}
@@ -426,7 +426,7 @@ def sliding_window(num_tokens: int = 48, block_size: int = 4) -> Instrument:
 def _tables_after_each_token(num_tokens: int, block_size: int, window: int) -> list[tuple[tuple[int, ...], ...]]:
     """Compute a text token by token and return the tables of full attention and of a window, by block id, 0 for null.
 
-    They are taken when the next token has its slot, so that what this one read last is already given back.
+    They are read when the next token has its slot. The blocks outside this token's window are freed by then.
     """
     specs = (
         FullAttentionSpec(block_size),
@@ -444,7 +444,7 @@ def _tables_after_each_token(num_tokens: int, block_size: int, window: int) -> l
 
 
 def holes(num_blocks: int = 10, window: int = 48) -> Instrument:
-    """Return a prompt in two kinds of layers; the reader takes a block from each, and sees where both can go on."""
+    """Return a prompt in two kinds of layers. The reader removes a block from each and sees the common hit."""
     num_tokens = 16 * num_blocks + 1
     kinds = ("full", f"window {window}")
 

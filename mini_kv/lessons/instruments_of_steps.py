@@ -1,12 +1,12 @@
-"""The instruments of steps, kernels and seconds: an idea under the reader's hand, every number from the engine.
+"""The instruments of steps, kernels and seconds: each shows one idea with controls, with all numbers from the engine.
 
-softmax_in_tiles      the two numbers that are carried, under scores that one drags; tiles arrive one by one
-tiles_over_blocks     what a kernel's program loads, tile by tile, of blocks that lie anywhere
+softmax_in_tiles      the two running numbers, under movable scores, tile by tile
+tiles_over_blocks     the loads of a kernel's program, tile by tile, from scattered blocks
 roofline              operations per byte of a step, by requests and context
-timetable             who computes what in which step, under a budget of tokens
-one_more_word         measured times of a word, drawn as they are
-bus                   the seconds of a step, and of each that rides along
-reload_or_recompute   the time to have a prefix back from a tier, and to compute it again
+timetable             the tokens of each request per step, under a budget of tokens
+one_more_word         measured times of a word, in true proportion
+bus                   the seconds of a step, and the share of each request
+reload_or_recompute   the time to reload a prefix from a tier, and to compute it again
 """
 
 import math
@@ -22,7 +22,7 @@ from mini_kv.tiers.reload_cost import ReloadCost
 
 
 def softmax_in_tiles() -> Instrument:
-    """Return six scores in three tiles; the reader drags the second of each tile, and lets the tiles arrive."""
+    """Return six scores in three tiles. The reader drags the second score of each tile, and adds the tiles."""
     from mini_kv.lessons.tensors import follow_blocks
 
     fixed = (1.0, 2.0, 0.5)
@@ -79,7 +79,7 @@ COLOURS = ("blue", "orange", "green", "pink")
 
 
 def tiles_over_blocks(seq_len: int = 54, block_size: int = 16) -> Instrument:
-    """Return a request's tokens as a program of the kernel loads them, tile by tile, from blocks that lie anywhere."""
+    """Return a request's tokens as a program of the kernel loads them, tile by tile, from scattered blocks."""
     table = (5, 2, 7, 3)
     kv_blocks = range(1, 9)
 
@@ -175,7 +175,7 @@ def roofline(model: Served, card: Card) -> Instrument:
 
 
 def timetable() -> Instrument:
-    """Return who computes what in which step, as bars under the budget."""
+    """Return the tokens of each request in each step, as bars under the budget."""
     sizes = {"A": (1, 12, 7), "B": (1, 9, 8), "C": (2, 40, 4), "D": (5, 6, 5)}
     arrivals = [
         Arrival(step, name, range(1000 * index, 1000 * index + prompt), max_tokens=answer)
@@ -221,7 +221,7 @@ def timetable() -> Instrument:
 
 
 def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:
-    """Return measured times of one more word, in true proportion; `rows` as recorded by `mini_kv.bench.generate`."""
+    """Return measured times of one more word, in true proportion. `rows`: as recorded by `mini_kv.bench.generate`."""
     most = max(row.get("no cache ms", 0.0) for row in rows)
     longest = max(row["tokens"] for row in rows)
     names = {"no cache ms": "without a cache", "contiguous ms": "with one, in a row", "paged ms": "with one, in blocks"}
@@ -244,7 +244,7 @@ def one_more_word(rows: Sequence[Mapping[str, float]]) -> Instrument:
 
 
 def bus(model: Served, card: Card) -> Instrument:
-    """Return the time of a decode step, and what falls to each that rides along."""
+    """Return the time of a decode step, and the share of each request in it."""
     batches, contexts = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (0, 1_000, 4_000, 8_000, 32_000)
     scale = 400 / 40e-3
 
@@ -277,7 +277,7 @@ def bus(model: Served, card: Card) -> Instrument:
 
 
 def reload_or_recompute(model: Served, card: Card) -> Instrument:
-    """Return the time to have a prefix back from a tier, beside the time to compute it again."""
+    """Return the time to reload a prefix from a tier, beside the time to compute it again."""
     links = {"memory, 50 GB/s": 50e9, "disk, 5 GB/s": 5e9, "network, 10 Gbit/s": 1.25e9}
     waits = {"0.1 ms": 1e-4, "1 ms": 1e-3, "10 ms": 1e-2}
     lengths = (16, 32, 64, 128, 256, 512, 1024, 2048)

@@ -1,10 +1,10 @@
-"""A slider over pictures: the reader's hand on one number of an experiment.
+"""A slider over pictures: the reader changes one number of an experiment.
 
     Lever("tokens per block", {"1": chart_1, "2": chart_2, ...})       a notebook shows it as its cell's result
     Lever(..., challenge=Challenge("Find the ...", lambda label: ...))       and a position to find
 
-The engine has drawn one picture for each position, so a move takes no time, and neither a kernel nor a network: in an
-exported page the lever is as alive as in the notebook. Without scripts it is the picture at which it starts.
+The engine has drawn one picture for each position. So a move needs no time, no kernel and no network, and the lever
+also works in an exported page. Without scripts it shows its first picture.
 """
 
 import html
@@ -15,11 +15,11 @@ from mini_kv.lessons.challenge import Challenge
 
 
 class Shown(Protocol):
-    """Whatever a notebook can show as HTML, with a sentence that says what there is to see."""
+    """An object that a notebook shows as HTML, with a sentence about its finding."""
 
     @property
     def sentence(self) -> str:
-        """What there is to see."""
+        """The finding in a sentence."""
 
     def _repr_html_(self) -> str: ...
 
@@ -30,26 +30,26 @@ MOVE = (
     "const label=box.querySelectorAll('[data-at]')[at].dataset.at;"
     "box.querySelector('output').textContent=label;this.setAttribute('aria-valuetext',label)"
 )
-"""What a move does: show the picture of its position, and say which that is."""
+"""Script of a move: show the picture and the label of the position."""
 ANSWER = (
     "const box=this.closest('.kv-lever'),one=box.querySelectorAll('[data-at]')[box.querySelector('input').value];"
     "this.nextElementSibling.textContent='met' in one.dataset?`${one.dataset.at}: yes, that is it.`:"
     "`${one.dataset.at}: no, not this one.`"
 )
-"""What the button does: say whether the position that is shown meets the challenge."""
+"""Script of the button: show whether the current position meets the challenge."""
 
 
 class Lever:
-    """A slider with a picture for each of its positions."""
+    """A slider with one picture per position."""
 
     def __init__(
         self, name: str, pictures: Mapping[str, Shown], start: int = 0, challenge: Challenge | None = None
     ) -> None:
-        """`name`: what the slider sets. `pictures`: by the label of their position, in order. `start`: where it begins.
+        """`name`: the number that the slider sets. `pictures`: by label, in order. `start`: the first label.
 
-        `challenge`: is asked about each label once, here; its button works where no kernel does.
-        Raises `ValueError` for fewer than two positions, a start that is none of them, or a challenge that the start
-        meets, or none.
+        `challenge`: checked once per label, here. So its button works without a kernel.
+        Raises `ValueError` for fewer than two positions, an unknown start, or a challenge that the start meets or
+        that no position meets.
         """
         if len(pictures) < 2:
             raise ValueError(f"a lever needs at least two positions, not {len(pictures)}")

@@ -1,15 +1,15 @@
-"""The levers of the notebooks: each an experiment with one number, made at every position by the engine.
+"""The levers of the notebooks: each is an experiment with one number, run by the engine at every position.
 
 waste_lever           01  tokens per block, over the empty slots of some requests
-pool_lever            07  blocks of a pool, over what a trace finds in it
-budget_lever          08  tokens per step, over who runs when
-window_lever          09  size of a window, over the blocks that a request holds
-mistake_lever         10  a mistake in the slots, over what lies where
-score_lever           11  the largest score of the last block, over what each block is worth
+pool_lever            07  blocks of a pool, over the hits of a trace
+budget_lever          08  tokens per step, over the timeline of requests
+window_lever          09  size of a window, over the blocks of a request
+mistake_lever         10  a mistake in the slots, over the content of each slot
+score_lever           11  the largest score of the last block, over the weight of each block
 outlier_lever         12  size of one channel, over the error of the others
 context_lever         15  tokens of the past, over the words per second of a batch
 link_lever            16  bytes per second of a link, over the time to compute or to reload a beginning
-storm_lever           18  requests at once, over how long a block lies unused before it is evicted
+storm_lever           18  requests at once, over the unused time of a block before its eviction
 """
 
 import math
@@ -31,7 +31,7 @@ from mini_kv.traces.readers.mooncake import TraceRequest
 
 
 def waste_lever(lengths: Sequence[int]) -> Lever:
-    """Return a slider over the block size. Its chart has the used and the empty slots of each request."""
+    """Return a lever over the block size. Its chart has the used and the empty slots of each request."""
     pictures, shares = {}, {}
     for block_size in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048):
         empty = [-length % block_size for length in lengths]
@@ -52,7 +52,7 @@ def waste_lever(lengths: Sequence[int]) -> Lever:
 
 
 def pool_lever(trace: Sequence[TraceRequest]) -> Lever:
-    """Return a lever over the size of the pool: what the trace finds, by how much an earlier prompt had in common."""
+    """Return a lever over the size of the pool: the hits of the trace, by the part shared with an earlier prompt."""
     pictures, found = {}, {}
     for num_blocks in (40, 60, 80, 120, 160, 240, 320, 640):
         followed = follow_replay(trace, num_blocks)
@@ -94,7 +94,7 @@ def budget_lever() -> Lever:
 
 
 def window_lever(num_tokens: int = 112, num_more: int = 32, chunk: int = 16) -> Lever:
-    """Return a lever over the size of a window: blocks held at each token, beside full attention's."""
+    """Return a lever over the size of a window: its blocks in use at each token, and those of full attention."""
     pictures, most = {}, {}
     for window in (16, 32, 48, 64, 96, 128):
         held = held_while_computing(("full", f"window {window}"), num_tokens, chunk, num_more=num_more)
@@ -118,7 +118,7 @@ def window_lever(num_tokens: int = 112, num_more: int = 32, chunk: int = 16) -> 
 
 
 def mistake_lever() -> Lever:
-    """Return a lever over mistakes in the slots: what lies where after three steps."""
+    """Return a lever over mistakes in the slots: the content of each slot after three steps."""
     from mini_kv.lessons.tensors import MISTAKES, write_steps
 
     pictures, silent = {}, []
@@ -136,7 +136,7 @@ def mistake_lever() -> Lever:
 
 
 def score_lever(scores: Sequence[float], block_size: int = 4) -> Lever:
-    """Return a lever over the largest score of the last block: what each block is worth after each block."""
+    """Return a lever over the largest score of the last block: the weight of each block after each block."""
     from mini_kv.lessons.tensors import follow_blocks
 
     pictures, shares_of_last = {}, {}
@@ -160,7 +160,7 @@ def score_lever(scores: Sequence[float], block_size: int = 4) -> Lever:
 
 
 def outlier_lever() -> Lever:
-    """Return a lever over the size of one channel: the error of the others, by who shares a scale."""
+    """Return a lever over the size of one channel: the error of the others, by the numbers that share a scale."""
     from mini_kv.lessons.tensors import errors_by_outlier
 
     pictures, worst_of = {}, {}
@@ -205,7 +205,7 @@ def context_lever(model: Served, card: Card) -> Lever:
 def link_lever(model: Served, card: Card, seconds_at_once: float = 1e-3) -> Lever:
     """Return a lever over a link's speed: the time of a beginning, computed on a card of this kind or reloaded.
 
-    `seconds_at_once`: what reloading takes before the first byte.
+    `seconds_at_once`: time of a reload before the first byte.
     """
     num_tokens = [2**i for i in range(4, 14)]
     per_token = request_cost(model, card, prompt_tokens=2000, answer_tokens=1, batch=1).prompt / 2000
@@ -235,7 +235,7 @@ def link_lever(model: Served, card: Card, seconds_at_once: float = 1e-3) -> Leve
 
 
 def storm_lever() -> Lever:
-    """Return a lever over the limit of requests at once: the age at which blocks are evicted, and what that costs."""
+    """Return a lever over the limit of requests at once: the age at which blocks are evicted, and its cost."""
     ages = {"below 1 s": (0, 1), "1 to 2": (1, 2), "2 to 4": (2, 4), "4 to 8": (4, 8), "above": (8, math.inf)}
     pictures, thrown_out = {}, {}
     for limit in (8, 12, 16, 20, 24, 32, 48, 64):

@@ -1,11 +1,11 @@
-"""A server whose cache misbehaves in one of five ways, with its counters and its calls: enough to find out which.
+"""A server whose cache misbehaves in one of five ways, with counters and calls that show the fault.
 
     case = serve("leak")            120 chats through the real scheduler, with this fault
-    counters("none", "leak")        what an operator sees of two of them, side by side
-    causes(case)                    what `mini-kv explain` says of its traffic, in its pool
+    counters("none", "leak")        the operator's counters of two servers, side by side
+    causes(case)                    the findings of `mini-kv explain` for its traffic and pool
 
 Two faults are in the traffic (a salt per user, a time near the top of the prompt), one in the limits (a storm of
-preemptions), and two in the engine, where a part is exchanged for a faulty one.
+preemptions), and two in the engine, where a faulty part replaces another.
 """
 
 from collections import Counter
@@ -40,25 +40,25 @@ _GROUPS = (KVCacheGroupSpec(("layers",), FullAttentionSpec(BLOCK_SIZE)),)
 
 
 class FreesWhatHasAKey(FullAttentionManager):
-    """Gives back the blocks of a table that have a key, and forgets the one at its end that is not full."""
+    """Frees only the cached blocks of a table. The partial block at its end leaks."""
 
     def free(self, request_id: str) -> None:
-        """Give back the table of a request, but not its end."""
+        """Free the blocks of a request, but not the last partial one."""
         del self.req_to_blocks[request_id][self.num_cached_block[request_id] :]
         super().free(request_id)
 
 
 class NeverForgets(BlockHashToBlockMap):
-    """An index that keeps the entry of a block whose memory is handed out again."""
+    """An index that keeps the entry of a block after its eviction."""
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
-        """Take nothing out."""
+        """Do nothing: the entry stays in the index."""
         return None
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, and with what: a pool of `num_blocks`, at most `max_num_seqs` requests at once."""
+    """A fault and its server: a pool of `num_blocks`, at most `max_num_seqs` requests at once."""
 
     traffic: str | None = None
     """One of `mini_kv.traces.faults.FAULTS`."""
@@ -66,7 +66,7 @@ class Fault:
     max_num_seqs: int = 16
     num_blocks: int = 1200
     rush: int = 1
-    """How many times faster the requests come than ten per second."""
+    """Factor of the arrival rate over ten requests per second."""
 
 
 SERVERS = {
@@ -77,12 +77,12 @@ SERVERS = {
     "storm": Fault(max_num_seqs=64, num_blocks=800, rush=50),
     "stale-index": Fault(parts=KVCacheParts(make_index=NeverForgets), num_blocks=800),
 }
-"""By name; the first is well."""
+"""The servers by name. The first has no fault."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A server that has been at work: what came, and what was seen."""
+    """A server after its run: its traffic, its counters and its calls."""
 
     fault: Fault
     trace: list[TokenRequest]
@@ -90,12 +90,12 @@ class Case:
 
     @property
     def hit_rate(self) -> float:
-        """Tokens found by requests when they first entered, as a share of the prompts' tokens."""
+        """Hit tokens of requests at their first admission, as a share of the prompts' tokens."""
         return sum(self.seen.hits) / sum(entry.input_length for entry in self.trace[: len(self.seen.hits)])
 
     @property
     def num_users(self) -> int:
-        """How many salts there are."""
+        """Number of different salts."""
         return len({entry.cache_salt for entry in self.trace})
 
     def lives(self) -> list[Life]:
@@ -103,20 +103,20 @@ class Case:
         return block_lives(self.seen.kv.spans, self.seen.times)
 
     def reuses(self) -> list[Reuse]:
-        """Return each repeated use of a key, with the seconds since the use before."""
+        """Return each repeated use of a block hash, with the seconds since its last use."""
         return reuses(self.seen.kv.spans, self.seen.times)
 
     def leaks(self) -> list[Leak]:
-        """Return the blocks that are still held although their request has ended."""
+        """Return the blocks that are still referenced although their request has ended."""
         alive = [*self.seen.scheduler.requests]
         return find_leaks(self.seen.kv, self.seen.kv.spans, self.seen.times, alive)
 
 
 @cache
 def serve(name: str, seed: int = 0, *, max_num_seqs: int | None = None) -> Case:
-    """Serve 120 chats of this seed on the server of that name in `SERVERS`; `max_num_seqs`: another limit than its own.
+    """Serve 120 chats of this seed on the server of that name in `SERVERS`. `max_num_seqs`: replaces its own limit.
 
-    Raises `KeyError` for a name that there is not.
+    Raises `KeyError` for an unknown name.
     """
     fault = SERVERS[name]
     limits = SchedulerConfig(max_num_seqs=max_num_seqs or fault.max_num_seqs)
@@ -132,7 +132,7 @@ def make_trace(fault: Fault, seed: int) -> list[TokenRequest]:
 
 
 class Lines(str):
-    """A text that a notebook shows as its lines."""
+    """A text that a notebook shows line by line."""
 
     __slots__ = ()
 
@@ -141,7 +141,7 @@ class Lines(str):
 
 
 def counters(*names: str, seed: int = 0, letters: str = "") -> Lines:
-    """Return the counters that an operator sees, one column per server. `letters`: other heads of the columns."""
+    """Return the operator's counters, one column per server. `letters`: headings in place of the names."""
     heads = letters or names
     columns = [_column(head, serve(name, seed)) for head, name in zip(heads, names, strict=True)]
     width = 2 + max(len(cell) for column in columns for cell in column.values())
@@ -173,7 +173,7 @@ def explained(case: Case) -> str:
 
 
 def causes(case: Case) -> list[str]:
-    """Return the names of the causes that `explain` finds, with what the server has reported."""
+    """Return the names of the causes that `explain` finds, from the server's reports too."""
     setup = Setup(_GROUPS, case.fault.num_blocks)
     observed = case.seen.hits
     trace = case.trace[: len(observed)]
@@ -183,7 +183,7 @@ def causes(case: Case) -> list[str]:
 
 
 def hits_per_request(case: Case) -> dict[str, int]:
-    """Return how many requests found nothing, one block, up to half of their prompt, and more."""
+    """Return the number of requests with no hit, one block, up to half of the prompt, and more."""
     groups = dict.fromkeys(("nothing", "one block", "up to half", "more than half"), 0)
     for entry, hit in zip(case.trace, case.seen.hits, strict=False):
         more = "up to half" if 2 * hit <= entry.input_length else "more than half"
@@ -192,7 +192,7 @@ def hits_per_request(case: Case) -> dict[str, int]:
 
 
 def second_uses(case: Case) -> Counter[str]:
-    """Return three counts: reuses that hit, reuses that were computed again, and keys used only once."""
+    """Return three counts: reuses with a hit, reuses computed again, and block hashes used only once."""
     again = case.reuses()
     keys = {life.block_hash for life in case.lives() if life.block_hash is not None}
     counts = Counter("found" if reuse.found else "computed again" for reuse in again)
@@ -201,7 +201,7 @@ def second_uses(case: Case) -> Counter[str]:
 
 
 def debugged(name: str, seed: int = 0) -> Lines:
-    """Serve the same with a manager that checks itself after every call and return what it says, "" if nothing."""
+    """Serve the same with a manager that checks itself after every call. Return its error message, or ""."""
     fault = SERVERS[name]
     manager = KVCacheManager(KVCacheConfig(fault.num_blocks, _GROUPS), parts=fault.parts)
     kv = DebugKVCacheManager(manager)
@@ -227,12 +227,12 @@ def bars(values: dict[int, int], unit: str = "s") -> str:
 
 
 def ages(case: Case) -> str:
-    """Return how long blocks lay unused before they were evicted, as lines of text."""
+    """Return the unused time of blocks before their eviction, as lines of text."""
     return bars(histogram(idle_seconds(case)))
 
 
 def idle_seconds(case: Case) -> list[float]:
-    """Return how long each evicted block had lain unused."""
+    """Return the unused seconds of each evicted block."""
     return [life.idle_before_evict for life in case.lives() if life.block_hash and life.idle_before_evict is not None]
 
 

@@ -1,11 +1,11 @@
-"""Packages that only the notebooks need: loaded when they are used, and missed with a sentence that helps."""
+"""Packages that only the notebooks need: loaded at their first use. The error for a missing one names the command."""
 
 import importlib
 from typing import Any
 
 
 class MissingPackageError(ImportError):
-    """A notebook needs a package that is not installed; the message says which command installs it."""
+    """A notebook needs a package that is not installed. The message has the command that installs it."""
 
 
 def need(module: str) -> Any:

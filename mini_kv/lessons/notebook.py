@@ -1,12 +1,12 @@
-"""The figure in a notebook: a story to step through, and a cache under the reader's hands.
+"""The figure in a notebook: a story to step through, and a cache with buttons.
 
-    Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, alive in an exported page
+    Story("share-and-evict")        a scenario, or recorded calls: self-contained HTML, also for an exported page
     LivePlayer()                    the engine behind buttons; needs ipywidgets, anywidget and a running kernel
     PromptPlayer(run, prompts)      an engine with a model behind a field for prompts; the same
     ChainExplorer()                 two prompts and their block hashes; needs ipywidgets and a running kernel
 
-Each control takes the name of a challenge, and says whether it is met. The figure is drawn by `kv_story.js` alone; here
-it is only handed its data. In an exported page, where no kernel answers, each control leaves something that needs none.
+Each control takes the name of a challenge, and shows whether it is met. `kv_story.js` alone draws the figure. This
+module only passes the data. In an exported page, without a kernel, each control is replaced by a static result.
 """
 
 import html
@@ -30,11 +30,11 @@ PROMPTS = {
     "32 tokens, the same 16 first": "0..31",
     "8 tokens that no other prompt has": "900..907",
 }
-"""What can be admitted in a `LivePlayer`, if the notebook does not say otherwise."""
+"""Default prompts of a `LivePlayer`."""
 
 
 class Story:
-    """A run to step through: as the result of a cell, HTML that carries its own script and data."""
+    """A run to step through. As the result of a cell it is HTML with its own script and data."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Story:
         *,
         player: Callable[[Scenario], Iterable[PlayedStep]] | None = None,
     ) -> None:
-        """Play a scenario (or the one of that name), or take the run that a traced manager recorded, or a story's data.
+        """Play a scenario (or the one of that name), or use the run of a traced manager, or a story's data.
 
-        `player`: makes a scenario's steps in place of the figure's own player, such as an engine with a model.
+        `player`: makes a scenario's steps, such as an engine with a model. It replaces the figure's own player.
 
         Raises `ScenarioError` for an unknown name or a scenario that cannot be played, and `ValueError` for a run that
         was traced without snapshots.
@@ -64,7 +64,7 @@ class Story:
 
 
 class LivePlayer:
-    """The engine behind buttons: admit, finish, pressure, in whatever order; the figure shows each call's outcome."""
+    """The engine behind buttons: admit, finish, pressure, in any order. The figure shows the outcome of each call."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class LivePlayer:
         Args:
             num_blocks: size of the pool at first, the null block included.
             block_size: tokens per block.
-            prompts: what can be admitted: a name for the list, and the tokens, as in a scenario.
-            challenge: what is to be brought about, by its name in `CHALLENGES`.
+            prompts: tokens of each prompt, as in a scenario, by a name for the list.
+            challenge: a task, by its name in `CHALLENGES`.
         """
         w = need("ipywidgets")
         self.challenge = CHALLENGES[challenge]
@@ -110,7 +110,7 @@ class LivePlayer:
         self._start_again()
 
     def _connect(self) -> None:
-        """Tell each control what it does."""
+        """Connect each control with its action."""
         self.prompt.observe(lambda change: setattr(self.tokens, "value", change["new"]), names="value")
         self.pool.observe(lambda _: self._start_again(), names="value")
         self.admit.on_click(lambda _: self._show(self.cache.admit(self.tokens.value)))
@@ -119,14 +119,14 @@ class LivePlayer:
         self.again.on_click(lambda _: self._start_again())
 
     def _start_again(self) -> None:
-        """Begin with an empty pool of the size that the slider says."""
+        """Begin with an empty pool of the slider's size."""
         self.cache = LiveCache(self.pool.value + 1, self._block_size)
         self.solved = False
         self.size.max = self.pool.value
         self._show(f"A new pool of {self.pool.value} blocks of {self._block_size} tokens. Nothing is cached.")
 
     def _show(self, said: str) -> None:
-        """Show what the cache said to the last press, the numbers, and the figure."""
+        """Show the cache's message for the last press, the numbers, and the figure."""
         running, chosen = self.cache.running, self.who.value
         self.who.options = running
         self.who.value = chosen if chosen in running else next(iter(running), None)
@@ -141,7 +141,7 @@ class LivePlayer:
         self.figure.story = {**_story_of(self.cache, "The cache under your hands"), "at": -1}
 
     def example(self) -> LiveCache:
-        """Return a cache to which was done what a reader may do: two come and leave, a stranger, the first again."""
+        """Return a cache after an example: two requests, their end, an unknown request, the first prompt again."""
         cache = LiveCache(self.pool.value + 1, self._block_size)
         first, second, *_ = self._prompts.values()
         for tokens in (first, second):
@@ -158,7 +158,7 @@ class LivePlayer:
 
 
 def _story_of(cache: LiveCache, title: str) -> dict[str, Any]:
-    """Return everything that was done to this pool, as the figure reads it."""
+    """Return all calls to this pool, as a story for the figure."""
     data = figure.spans_data(cache.spans, cache.num_blocks, cache.block_size, title)
     for step, sentence in zip(data["steps"], cache.told, strict=True):
         step["say"] = sentence
@@ -166,7 +166,7 @@ def _story_of(cache: LiveCache, title: str) -> dict[str, Any]:
 
 
 class PromptPlayer:
-    """An engine with a model behind a field for prompts: what it says, and a figure of what its cache did."""
+    """An engine with a model behind a field for prompts: its answers, and a figure of its cache."""
 
     def __init__(
         self, run: Callable[..., Any], prompts: Sequence[str], num_blocks: int = 25, challenge: str = "thrown out"
@@ -174,11 +174,11 @@ class PromptPlayer:
         """Build the controls, and run once. Raises `MissingPackageError` without ipywidgets or anywidget.
 
         Args:
-            run: takes prompts, blocks (the null block included), whether to cache prefixes, and tokens to say; returns
+            run: takes prompts, blocks (the null block included), whether to cache prefixes, and new tokens. Returns
                 a scenario, its steps as played, the texts by name, and counts, as `generation.run_prompts`.
-            prompts: what stands in the field at first, a prompt a line.
+            prompts: the first content of the field, one prompt per line.
             num_blocks: size of the pool at first, the null block included.
-            challenge: what is to be brought about, by its name in `CHALLENGES`.
+            challenge: a task, by its name in `CHALLENGES`.
         """
         w = need("ipywidgets")
         self._run = run
@@ -201,7 +201,7 @@ class PromptPlayer:
         self._show()
 
     def _show(self) -> None:
-        """Run the prompts, and show what came of them; or why they cannot be run, and the last figure."""
+        """Run the prompts and show the result. If they cannot be run, show the error and the last figure."""
         prompts = [line for line in self.prompts.value.splitlines() if line.strip()]
         try:
             ran = self._run(prompts, self.pool.value + 1, self.caching.value, self.max_tokens.value)
@@ -223,7 +223,7 @@ class PromptPlayer:
 
 
 def _display(box: Any, exported: str) -> None:
-    """Show controls; `exported` is what stands in their place in a page where no kernel answers."""
+    """Show controls. `exported` replaces them in a page without a kernel."""
     need("IPython.display").display({**box._repr_mimebundle_(), "text/html": exported}, raw=True)
 
 
@@ -233,7 +233,7 @@ class ChainExplorer:
     def __init__(self, preset: str = PRESETS[0].label, block_size: int = 16, challenge: str = "same end") -> None:
         """Build the controls. Raises `MissingPackageError` without ipywidgets.
 
-        `preset`: a label. `challenge`: what is to be brought about, by its name in `CHALLENGES`.
+        `preset`: a label. `challenge`: a task, by its name in `CHALLENGES`.
         """
         w = need("ipywidgets")
         self.challenge = CHALLENGES[challenge]
@@ -255,7 +255,7 @@ class ChainExplorer:
 
     @property
     def chain(self) -> Chain:
-        """The two prompts in the fields, cut and hashed as the controls say."""
+        """The two prompts in the fields, cut and hashed with the controls' settings."""
         return chain(self.first.value, self.second.value, self.block_size.value, self.tokens.value)
 
     def _take_preset(self) -> None:
@@ -278,15 +278,15 @@ class ChainExplorer:
 
 
 def _script_element() -> str:
-    """Return the figure's script as an element; running it twice does nothing the second time."""
+    """Return the figure's script as an element. A second run of it has no effect."""
     return f"<script>{figure.script()}</script>"
 
 
 _BUTTONS = "<p><em>In the running notebook there are buttons and fields here."
-"""Begins what stands in an exported page, in place of the controls."""
+"""Beginning of the HTML that replaces the controls in an exported page."""
 
 _LABEL = {"style": {"description_width": "9em"}}
 _QUIET = {"continuous_update": False, **_LABEL}
-"""A slider reports where it was let go, not every value on the way."""
+"""A slider reports only its final value, not those during the move."""
 _WRAP = {"flex_flow": "row wrap"}
 _LONG = {"width": "26em", "max_width": "100%"}

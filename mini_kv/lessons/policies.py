@@ -1,4 +1,4 @@
-"""Scenarios of the cache under other policies than its own, for the same figure drawn twice."""
+"""Scenarios of the cache under another eviction policy, to draw the same figure twice."""
 
 from collections.abc import Iterator
 
@@ -8,5 +8,5 @@ from mini_kv.policy.ranked import SeenTwice
 
 
 def play_seen_twice(scenario: Scenario) -> Iterator[PlayedStep]:
-    """Play a scenario in a cache that evicts blocks used only once before others."""
+    """Play a scenario in a cache that first evicts the blocks that were used only once."""
     return ScenarioPlayer(scenario, parts_of(SeenTwice)).play()

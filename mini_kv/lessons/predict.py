@@ -1,10 +1,10 @@
-"""Questions to answer before a cell is run; each answer, right or wrong, is met with a reason.
+"""Questions to answer before a cell is run. Each answer, right or wrong, gets a reason.
 
-    Predict("dashboard", found_in_turn(["0..31", "0..31"]))     the question, and what the engine says: after an answer
+    Predict("dashboard", found_in_turn(["0..31", "0..31"]))     the question, and the engine's result: after an answer
 
-Plain HTML and CSS with nothing to run: what the engine says is in the page and out of sight until a choice is opened,
-after "Run All" and in an exported page too. The questions are data, `predictions.toml`; a test works each answer out
-on the engine.
+Plain HTML and CSS without scripts. The engine's result is in the page, hidden until a choice is opened, also after
+"Run All" and in an exported page. The questions are data, `predictions.toml`. A test computes each answer on the
+engine.
 """
 
 import html
@@ -20,7 +20,7 @@ LOCK = (
     "<style>.kv-predict:not(:has(details[open])) > .kv-locked{visibility:hidden;height:0;overflow:hidden}"
     ".kv-predict:has(details[open]) > .kv-lock{display:none}</style>"
 )
-"""Out of sight, also of a screen reader, and as wide as it will be: a figure measures its place before it is seen."""
+"""Style of a hidden answer. It has its final width, because a figure measures its place before it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,18 @@ class Question:
     ask: str
     answer: str
     choices: dict[str, str]
-    """In the order in which they are shown: for the answer why it is right, for the others what would have had to be
-    true."""
+    """The choices in order. Each has its reason: why it is right, or the condition under which it would be."""
     seen: str = ""
-    """What is to be seen in the picture that answers it; it stands here, since in the cell it would be read before."""
+    """The sentence for the picture that answers it. It is not in the cell, where it would be read before."""
 
 
 class Predict:
-    """A question, and below it what answers it, locked until one of the choices has been opened."""
+    """A question, and below it the answer, hidden until one of the choices has been opened."""
 
     def __init__(self, question_id: str, *answers: Any) -> None:
-        """Take the question of that name, and what is to be seen after it: pictures, stories, or any values.
+        """Set the question of that name, and its answer: pictures, stories, or any values.
 
-        Raises `ValueError`, naming the questions, for an unknown one.
+        Raises `ValueError` with all names for an unknown one.
         """
         self.question = _question(question_id)
         self.answers = answers
@@ -57,7 +56,7 @@ class Predict:
         )
 
     def _locked(self) -> str:
-        """Return the answers, and the line that is shown in their place before the reader answers."""
+        """Return the hidden answers, and the line in their place before the reader answers."""
         if not self.answers:
             return ""
         return (
@@ -77,7 +76,7 @@ class Predict:
 def seen(question_id: str) -> str:
     """Return the sentence of the chart that answers a question. It is kept out of the cell.
 
-    Raises `ValueError` for an unknown question, or one whose answer is no picture.
+    Raises `ValueError` for an unknown question, or one whose answer is not a picture.
     """
     question = _question(question_id)
     if not question.seen:
@@ -93,7 +92,7 @@ def _question(question_id: str) -> Question:
 
 
 def _shown(answer: Any) -> str:
-    """Return an answer as a notebook would show it: its own HTML, a text as it is, or a value as Python writes it."""
+    """Return an answer as a notebook shows it: its own HTML, a text unchanged, or the `repr` of a value."""
     if hasattr(answer, "_repr_html_"):
         return str(answer._repr_html_())
     text = answer if isinstance(answer, str) else pformat(answer, width=90, compact=True, sort_dicts=False)
@@ -101,7 +100,7 @@ def _shown(answer: Any) -> str:
 
 
 def questions() -> dict[str, Question]:
-    """Return all questions by id. Raises `ValueError` if one has an answer that is none of its choices."""
+    """Return all questions by id. Raises `ValueError` if an answer is not one of the choices."""
     text = resources.files("mini_kv.lessons").joinpath("predictions.toml").read_text(encoding="utf-8")
     result = {}
     for values in tomllib.loads(text)["question"]:

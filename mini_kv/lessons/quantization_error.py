@@ -1,10 +1,10 @@
-"""What 8 bits cost, by how many numbers share a scale: `python -m mini_kv.lessons.quantization_error`.
+"""The error of 8 bits, by the numbers that share a scale: `python -m mini_kv.lessons.quantization_error`.
 
 Keys of real models have a few channels that are far larger than the rest, in every token. A number that shares a scale
 with such a channel keeps few digits of its own:
 
     tensor       all numbers share one scale                      the outlier sets it for all
-    token        a token's numbers of one head share one          every token has the outlier: no better off
+    token        a token's numbers of one head share one          every token has the outlier: no better
     channel      a channel of a head shares one, over the tokens  it keeps to itself
     fp8          none: each number has an exponent of its own
 """
@@ -24,7 +24,7 @@ _SCHEMES = ("tensor", "token", "channel", "fp8")
 
 
 def _round_trip(x: Tensor, scheme: str) -> Tensor:
-    """Return `[num_tokens, num_kv_heads, head_size]` as it comes back from 8 bits, in float32."""
+    """Return `[num_tokens, num_kv_heads, head_size]` after a round trip through 8 bits, in float32."""
     if scheme == "tensor":
         return dequantize(*quantize_per_tensor(x))
     if scheme == "token":
@@ -41,7 +41,7 @@ def errors(outlier: float, num_tokens: int = 512, head_size: int = 128, seed: in
     Keys and values are normally distributed, one head. By scheme:
 
         others     of the keys' other channels: root mean square of the error by that of the numbers
-        scores     of the softmax's input, as they are: root mean square of the error
+        scores     of the softmax's input, absolute: root mean square of the error
         output     of the attention's result with such keys and exact values
         values     of the attention's result with exact keys and such values (drawn without outlier)
     """

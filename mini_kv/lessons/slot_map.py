@@ -1,4 +1,4 @@
-"""A cache drawn as a table: a row for each block, a cell for each slot, and what was written over."""
+"""A cache drawn as a table: a row per block, a cell per slot, and the overwritten tokens."""
 
 import html
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from mini_kv.lessons.chart import ORANGE
 
 
 class SlotMap:
-    """What lies in which slot, as a notebook shows it. Plain HTML with nothing to run.
+    """The content of each slot, for a notebook. Plain HTML without scripts.
 
     Args:
-        sentence: what there is to see; it stands below the table.
-        blocks: by block and place, what is there; empty: nothing.
-        overwritten: what lay somewhere, and what was written over it, in order.
+        sentence: the finding, printed below the table.
+        blocks: content by block and place. Empty: no token.
+        overwritten: pairs of an overwritten token and its replacement, in order.
     """
 
     def __init__(self, sentence: str, blocks: Sequence[Sequence[str]], overwritten: Sequence[tuple[str, str]]) -> None:

@@ -1,14 +1,14 @@
-"""A small cache under the reader's hands: the real engine, told what to do one press of a button at a time.
+"""A small cache for the reader: the real engine, with one call per press of a button.
 
     cache = LiveCache(num_blocks=11, block_size=4)
     cache.admit("0..15 100..103")      # "A holds 5 blocks. ..."
     cache.finish("A")
-    cache.pressure(3)                  # a stranger comes and needs 3 blocks; it leaves before the next press
+    cache.pressure(3)                  # an unknown request uses 3 blocks, until the next press
 
-Every call answers with a sentence, also when the cache refuses. `LivePlayer` in `notebook` puts the buttons on it.
+Every call returns a sentence, also after a refusal. `LivePlayer` in `notebook` adds the buttons.
 
     told("admit 0..31", "finish A", "admit 0..31", num_blocks=9)      the same as text, for the answer to a question
-    found_in_turn(["0..31", "0..31"])                                 what each of some prompts finds, and the rate
+    found_in_turn(["0..31", "0..31"])                                 the hit of each prompt, and the rate
 """
 
 import re
@@ -25,14 +25,14 @@ from mini_kv.events.story import id_runs
 from mini_kv.events.traced_manager import Span, TracedKVCacheManager
 
 _FIRST_STRANGE_TOKEN = 1_000_000
-"""Tokens from here on belong to strangers: no prompt of the reader's has them."""
+"""Tokens from here on belong to unknown requests. No prompt of the reader has them."""
 _MAX_PROMPT_TOKENS = 400
-"""More would not fit on a screen."""
+"""Most tokens of a prompt. More would not fit on a screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that was let in: its prompt, and how many of its tokens it found."""
+    """An admitted request: its prompt, and its hit in tokens."""
 
     request_id: str
     prompt: tuple[int, ...]
@@ -43,33 +43,33 @@ class LiveCache:
     """A cache whose calls are recorded, its running requests, and a letter for the next one."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        """Build the pool; `num_blocks` counts the null block."""
+        """Build the pool. `num_blocks` includes the null block."""
         recorder = Recorder()
         manager = KVCacheManager.for_full_attention(num_blocks, block_size, new_block=recorder.new_block)
         self.kv = TracedKVCacheManager(manager, recorder, snapshots=True)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.told: list[str] = []
-        """A sentence for each step: an admission, granted or refused, or a request that ends."""
+        """One sentence per step: an admission, a refusal, or the end of a request."""
         self.admitted: list[Admitted] = []
-        """What every request found that was let in, strangers left out."""
+        """Every admitted request with its hit, except unknown requests."""
         self._running: dict[str, Request] = {}
         self._num_admitted = 0
         self._num_strangers = 0
 
     @property
     def spans(self) -> list[Span]:
-        """Everything that was done to the cache, call by call."""
+        """All calls to the cache."""
         return self.kv.spans
 
     @property
     def running(self) -> list[str]:
-        """The requests that hold blocks, in order of admission; a stranger is not asked when it leaves."""
+        """The running requests, in order of admission, except unknown requests."""
         return [name for name in self._running if not name.startswith("stranger")]
 
     @property
     def found(self) -> str:
-        """The tokens that were found so far, of those that were asked for."""
+        """The hit tokens and the prompt tokens so far."""
         stats = self.kv.prefix_cache_stats
         rate = f" ({100 * stats.hits / stats.queries:.2f} %)" if stats.queries else ""
         return f"{stats.hits:,} of {stats.queries:,} tokens{rate}"
@@ -81,12 +81,12 @@ class LiveCache:
         return memory_over_time(batches, self.num_blocks)[-1] if batches else MemoryUse(0, 0, self.num_blocks - 1)
 
     def would_find(self, prompt: Sequence[int]) -> int:
-        """Return how many tokens of this prompt are found as things are. Changes nothing."""
+        """Return the hit of this prompt now, in tokens. The state is unchanged."""
         manager = self.kv.manager
         return manager.get_computed_blocks(manager.new_request("asks", prompt))[1]
 
     def admit(self, tokens: str) -> str:
-        """Admit a request with this prompt, written like `0..15 100..103`, and say what it found and what it cost."""
+        """Admit a request with a prompt like `0..15 100..103`. Return a sentence with its hit and its new blocks."""
         parts = tokens.split()
         if not parts or not all(re.fullmatch(r"[0-9]{1,9}(\.\.[0-9]{1,9})?", part) for part in parts):
             return f"A prompt is numbers and runs of numbers, like 0..15 100..103; this is not: {tokens}"
@@ -99,7 +99,7 @@ class LiveCache:
         return said
 
     def finish(self, name: str) -> str:
-        """End a request, and say which of its blocks became free."""
+        """End a request, and return a sentence with its freed blocks."""
         if name not in self.running:
             return f"{name} is not running." if name else "No request is running: admit one first."
         self._send_stranger_away()
@@ -108,9 +108,9 @@ class LiveCache:
         return self._tell(f"{name} is done. Free now, in this order: {id_runs(self._last_ids(EdgeKind.FREED))}.")
 
     def pressure(self, num_blocks: int) -> str:
-        """Admit a request of `num_blocks` blocks of unknown tokens, and say which blocks were evicted for it.
+        """Admit a request of `num_blocks` blocks of unknown tokens, and return a sentence with the evicted blocks.
 
-        It leaves when anything else is pressed: so the evictions are what is seen last.
+        It ends at the next press. Until then the figure shows the evictions.
         """
         self._send_stranger_away()
         self._num_strangers += 1
@@ -146,12 +146,12 @@ class LiveCache:
         return sentence
 
     def _last_ids(self, kind: EdgeKind) -> list[int]:
-        """Return the blocks to which this happened in the last call."""
+        """Return the blocks with such an event in the last call."""
         return [edge.block_id for edge in self.spans[-1].edges if edge.kind is kind]
 
 
 def told(*presses: str, num_blocks: int = 11, block_size: int = 4) -> str:
-    """Return the messages of a new cache to these presses, one line each, then its memory and its hits.
+    """Return the messages of a new cache for these presses, one per line, then its memory and its hits.
 
     A press is written like "admit 0..15 100..103", "finish A" or "pressure 3".
     """
@@ -169,7 +169,7 @@ def told(*presses: str, num_blocks: int = 11, block_size: int = 4) -> str:
 
 
 def found_in_turn(prompts: Sequence[str], block_size: int = 4) -> str:
-    """Return the hit tokens of each prompt after those before it, and their sum."""
+    """Return the hit tokens of each prompt, run in this order, and their sum."""
     sizes = [-(-_num_tokens(prompt) // block_size) for prompt in prompts]
     cache = LiveCache(1 + sum(sizes), block_size)
     for prompt in prompts:
@@ -180,7 +180,7 @@ def found_in_turn(prompts: Sequence[str], block_size: int = 4) -> str:
 
 
 def _num_tokens(tokens: str) -> int:
-    """Return how many tokens the text lists, without making the list."""
+    """Return the number of tokens in the text, without building the list."""
     ends = [part.partition("..") for part in tokens.split()]
     return sum(max(0, int(last or first) - int(first) + 1) for first, _, last in ends)
 

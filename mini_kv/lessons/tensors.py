@@ -1,11 +1,11 @@
-"""The numbers behind the notebooks on slots, online softmax and quantisation: made by the code that they explain.
+"""The numbers behind the notebooks on slots, online softmax and quantisation: computed by the code that they explain.
 
-write_steps             a few steps written to a cache, rightly or with one of four mistakes; who reads what afterwards
-follow_blocks           attention block by block: what is carried, and what each block is worth so far
-share_of_the_second     two halves merged, by how much more the second weighs
+write_steps             a few steps written to a cache, with or without one of four mistakes, and read again
+follow_blocks           attention block by block: the running values, and the weight of each block so far
+share_of_the_second     two halves merged, by the larger weight of the second
 split_everywhere        attention cut in two at every place, against attention in one piece
-errors_by_outlier       what 8 bits cost keys with one large channel
-bytes_of_a_number       what a number and its part of a scale take
+errors_by_outlier       the error of 8 bits for keys with one large channel
+bytes_of_a_number       the bytes of a number and its part of a scale
 """
 
 import math
@@ -26,28 +26,28 @@ from mini_kv.lessons.quantization_error import errors
 BLOCK_SIZE = 4
 NUM_BLOCKS = 9
 TABLES = {"a": [2, 1], "b": [3, 4, 5]}
-"""Block tables of the requests in the scenario `a-step-s-slots`: a test compares them."""
+"""Block tables of the requests in the scenario `a-step-s-slots`. A test compares them."""
 STEPS = ({"a": 5}, {"a": 1, "b": 7}, {"a": 1, "b": 3})
-"""How many tokens of each request a step computes."""
+"""Tokens of each request per step."""
 _PADDED = 8
-"""Tokens of a batch: what a step lacks is filled up with tokens whose slot is -1."""
+"""Tokens of a batch. A smaller step is filled up with tokens whose slot is -1."""
 MISTAKES = ("none", "positions from the step", "entry for block", "another's row", "padding at -1")
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A cache after some steps. A token is called by its request and position, as in "b7"; padding is "pad"."""
+    """A cache after some steps. A token's name is its request and position, as in "b7". Padding is "pad"."""
 
     blocks: list[list[str]]
-    """By block and place, the token that was written last; empty: none."""
+    """The last written token, by block and place. Empty: no token."""
     overwritten: list[tuple[str, str]]
-    """Each token that lay in a slot, and the token that was written over it, in order."""
+    """Each overwritten token, and the token written over it, in order."""
     reads: dict[str, list[str]]
-    """What each request finds when it reads its tokens in order."""
+    """The tokens that each request reads, in order."""
 
     @property
     def wrong_reads(self) -> int:
-        """Tokens that a request reads and that are not its own at that place."""
+        """Number of read tokens that are not the request's own at that position."""
         return sum(
             found != f"{name}{position}" for name, row in self.reads.items() for position, found in enumerate(row)
         )
@@ -116,11 +116,11 @@ class Carried:
     total: float
     """The sum of the exponentials so far, each of score minus `largest`."""
     shares: list[float]
-    """Share of each block of the row in the result so far, 0.0 to 1.0, or 0 for blocks to come."""
+    """Share of each block of the row in the result so far, 0.0 to 1.0, or 0 for later blocks."""
 
 
 def follow_blocks(scores: Sequence[float], block_size: int) -> list[Carried]:
-    """Return the carried numbers after each block of a row of scores, by the engine's own attention and merge."""
+    """Return the running values after each block of a row of scores, by the engine's own attention and merge."""
     num_blocks = -(-len(scores) // block_size)
     out, lse = torch.zeros(1, 1, num_blocks, dtype=torch.float64), torch.full((1, 1), -math.inf, dtype=torch.float64)
     carried = []
@@ -137,7 +137,7 @@ def follow_blocks(scores: Sequence[float], block_size: int) -> list[Carried]:
 
 
 def share_of_the_second(differences: Sequence[float]) -> list[float]:
-    """Return how much of the merged result is the second half's, 0.0 to 1.0, by how much its log-sum-exp is larger."""
+    """Return the second half's share of the merged result, 0.0 to 1.0, by the excess of its log-sum-exp."""
     lse_b = torch.tensor(differences, dtype=torch.float64).view(-1, 1)
     out_a = torch.zeros(len(differences), 1, 1, dtype=torch.float64)
     out, _ = merge_attn_states(out_a, torch.zeros_like(lse_b), torch.ones_like(out_a), lse_b)
@@ -145,7 +145,7 @@ def share_of_the_second(differences: Sequence[float]) -> list[float]:
 
 
 def split_everywhere(num_tokens: int = 64, head_size: int = 32, seed: int = 0) -> list[float]:
-    """Return the largest error of any number, for a cut before token 0, 1, ... and behind the last; float64."""
+    """Return the largest error of any number, for a cut before token 0, 1, ... and after the last, in float64."""
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(head_size, generator=generator, dtype=torch.float64)
     keys, values = (torch.randn(num_tokens, head_size, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -162,7 +162,7 @@ def split_everywhere(num_tokens: int = 64, head_size: int = 32, seed: int = 0) -
 
 
 def errors_by_outlier(outliers: Sequence[float], column: str = "others") -> dict[str, list[float]]:
-    """Return a column of `quantization_error.errors` by who shares a scale, over how large the one channel is."""
+    """Return a column of `quantization_error.errors` by scheme, over the size of the large channel."""
     labels = {"tensor": "a scale for all", "token": "a scale a token", "channel": "a scale a channel", "fp8": "fp8"}
     rows = [errors(outlier) for outlier in outliers]
     return {label: [row[scheme][column] for row in rows] for scheme, label in labels.items()}

@@ -1,8 +1,8 @@
-"""A cache with tiers below it, in letters: where each block lies after each prompt. No torch, so it runs in a page.
+"""A cache with tiers, in letters: the place of each block after each prompt. Without torch, so it runs in a page.
 
 home = SecondHome(num_blocks=4, memory_blocks=3)
-home.send("abc")                    # one block per letter: a line that says what was computed, and what is where
-story(["abc", "xyz", "abc"])        # the same for the figure: blocks go down, and come up again
+home.send("abc")                    # one block per letter: returns a line with the computed blocks and all places
+story(["abc", "xyz", "abc"])        # the same for the figure: blocks are stored in memory and loaded again
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ from mini_kv.viz.story_json import Data, StoryWriter
 
 _BLOCK_SIZE = 4
 _BYTES = 8
-"""A block's content here: its letters, padded."""
+"""Bytes of a block's content: its letters, padded."""
 _BLOCK_KEY_BYTES = 32 + 4
 _KEY_BYTES = 16 + _BLOCK_KEY_BYTES
 
 
 class SecondHome:
-    """The engine's scheduler and tiers, with a worker that writes letters where a model would write keys and values."""
+    """The engine's scheduler and tiers, with a worker that writes letters in place of keys and values."""
 
     def __init__(self, num_blocks: int, memory_blocks: int) -> None:
-        """Make a pool of `num_blocks`, one of them for the token that is always computed, and a memory below it."""
+        """Make a pool of `num_blocks`, one of them for the token that is always computed, and a memory tier."""
         group = KVCacheGroupSpec(("layers",), FullAttentionSpec(_BLOCK_SIZE))
         self.recorder = Recorder()
         parts = replace(tiered_parts(), new_block=self.recorder.new_block)
@@ -43,14 +43,14 @@ class SecondHome:
         self.connector = TieringConnector(self.kv, self.tiers, [_BYTES])
         self.scheduler = TieredScheduler(self.kv, connector=self.connector)
         self.contents: dict[int, bytes] = {}
-        """What lies in each block of the pool."""
+        """The content of each block of the pool."""
         self._num_sent = 0
         memory = {"id": "memory", "name": "Second home", "capacity": memory_blocks}
         self.told = StoryWriter("Down, and up again", num_blocks + 1, _BLOCK_SIZE, tiers=[memory])
-        """What has happened, for the figure."""
+        """The story for the figure."""
 
     def send(self, words: str) -> str:
-        """Send a prompt of one block per letter, and one token; return what was computed and what is where now."""
+        """Send a prompt of one block per letter, and one token. Return the count of computed tokens, and all blocks."""
         tokens = [ord(letter) for letter in words for _ in range(_BLOCK_SIZE)] + [0]
         self._num_sent += 1
         name = str(self._num_sent)
@@ -70,7 +70,7 @@ class SecondHome:
     def _tell(
         self, do: str, say: str, request_id: str | None = None, num_computed: int = 0, num_found: int = 0
     ) -> None:
-        """Add a step to the story: what happened to blocks since the last one, and who is in memory now."""
+        """Add a step to the story: the block events since the last step, and the content of the memory."""
         edges = self.recorder.take_edges()
         revived = [i for i, edge in enumerate(edges) if edge.kind is EdgeKind.REVIVED]
         first = revived[0] if revived else 0  # what came up did so before the request looked
@@ -95,7 +95,7 @@ class SecondHome:
         return [self._letters(block)[-1:]] * _BLOCK_SIZE if block.block_hash else ["."]
 
     def _run(self, output: SchedulerOutput, words: str) -> str:
-        """Do what a worker does and return in words what was moved."""
+        """Do a worker's step and return a text with the moved blocks."""
         metadata = output.kv_connector_metadata
         assert isinstance(metadata, KVConnectorMetadata)
         down = [self.contents[block_id].decode().strip() for _, block_id in metadata.stores]
@@ -124,7 +124,7 @@ class SecondHome:
 
 
 def story(prompts: Sequence[str] = ("abc", "xyz", "abc"), num_blocks: int = 4, memory_blocks: int = 3) -> Data:
-    """Return the story of these prompts, one after the other, for the figure: memory is a shelf below the queue."""
+    """Return the story of these prompts, one after the other. The figure draws memory as a shelf below the queue."""
     home = SecondHome(num_blocks, memory_blocks)
     for words in prompts:
         home.send(words)

@@ -1,10 +1,10 @@
-"""What each request did in each step: the scheduler's work, one line per request, for the timeline of notebook 08.
+"""The state of each request in each step, one line per request, for the timeline of notebook 08.
 
     step    1         2         3         4             5
     A       prompt    answer    answer    answer        answer
     B       waits     prompt    answer    thrown out    again
 
-B is thrown out in step 4, and computes again in step 5 what it does not find.
+B is preempted in step 4. In step 5 it computes again the tokens without a hit.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ ABSENT, WAITS, PROMPT, ANSWER, OUT, AGAIN = "", "waits", "prompt", "answer", "th
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request, and the step before which it comes, from 1."""
+    """A request, and the step before which it arrives, from 1."""
 
     step: int
     request_id: str
@@ -33,12 +33,12 @@ class Arrival:
 
 
 class Moment(NamedTuple):
-    """What a request did in one step."""
+    """The state of a request in one step."""
 
     doing: str
-    """`ABSENT` before it comes and after its end; `WAITS`; `PROMPT` and `ANSWER` for tokens that are computed for the
-    first time; `OUT` from the step that threw it out until it is let in again; `AGAIN` if the step began with tokens
-    that had been computed before."""
+    """`ABSENT` before its arrival and after its end. `WAITS` in the queue. `PROMPT` and `ANSWER` for tokens that are
+    computed for the first time. `OUT` from the step that preempted it until it is admitted again. `AGAIN` if the step
+    began with tokens that had been computed before."""
     num_tokens: int = 0
     """Tokens that the step computed for it."""
 
@@ -58,7 +58,7 @@ def long_among_short(
 ) -> dict[str, list[Moment]]:
     """Return the timeline of a long request among six short ones: 18 blocks of 4, steps of at most 16 tokens.
 
-    `admission`, `limits`: the scheduler's, if they are to be others.
+    `admission`, `limits`: replace the scheduler's own.
     """
     sizes = {  # who: before which step, tokens of the prompt, tokens of the answer
         "A": (1, 20, 12),
@@ -85,14 +85,14 @@ def timeline(
     *,
     admission: AdmissionPolicy | None = None,
 ) -> dict[str, list[Moment]]:
-    """Serve these requests until all have ended and return what each did in each step, by its id.
+    """Serve these requests until all have ended and return the state of each in each step, by its id.
 
     Args:
-        arrivals: in the order in which they come.
+        arrivals: in order of their steps.
         num_blocks: size of the pool, the null block included.
         block_size: tokens per block.
-        limits: of the scheduler.
-        admission: when a newcomer may enter.
+        limits: the scheduler's limits.
+        admission: the rule for new requests.
 
     Raises `ConfigError` for a request that is larger than the pool.
     """
@@ -104,7 +104,7 @@ def timeline(
 
 
 class _Serving:
-    """A scheduler at work, and what is noted meanwhile."""
+    """A running scheduler, and the notes about its requests."""
 
     def __init__(self, arrivals: Sequence[Arrival], scheduler: Scheduler) -> None:
         self.to_come = list(arrivals)
@@ -112,11 +112,11 @@ class _Serving:
         self.lines: dict[str, list[Moment]] = {arrival.request_id: [] for arrival in arrivals}
         self.num_prompt_tokens = {arrival.request_id: len(arrival.token_ids) for arrival in arrivals}
         self.reached = dict.fromkeys(self.lines, 0)
-        """How many of each request's tokens have ever been computed."""
+        """Most tokens of each request that have been computed so far."""
         self.num_steps = 0
 
     def step(self) -> None:
-        """Let the requests arrive that come now, make a step, and note what each request did."""
+        """Add the requests that arrive now, make a step, and note the state of each request."""
         self.num_steps += 1
         while self.to_come and self.to_come[0].step <= self.num_steps:
             arrival = self.to_come.pop(0)
@@ -125,7 +125,7 @@ class _Serving:
         run_step(self.scheduler, self._note)
 
     def _note(self, output: SchedulerOutput) -> dict[str, list[int]]:
-        """Note what each request does in this step and return the tokens that it samples."""
+        """Note the state of each request in this step and return the sampled tokens."""
         for name, line in self.lines.items():
             num_tokens = output.num_scheduled_tokens.get(name, 0)
             line.append(Moment(self._doing(name, num_tokens), num_tokens))
@@ -146,4 +146,4 @@ class _Serving:
 
 
 FIRST_OUTPUT_TOKEN = 1_000_000
-"""Output tokens are larger than this; two requests whose prompts are alike say the same."""
+"""Output tokens are larger than this. Requests with equal prompts get equal output tokens."""

@@ -1,6 +1,6 @@
-"""An engine on the small model that keeps what it did: batches, slots, words, and its cache's calls.
+"""An engine on the small model that records its batches, slots, words, and its cache's calls.
 
-For chapters and notebooks; `lessons` tells stories with it.
+It is for chapters and notebooks.
 """
 
 import html
@@ -30,7 +30,7 @@ from mini_kv.events.traced_manager import TracedKVCacheManager
 
 @cache
 def exact() -> TinyLlama:
-    """Return the small model in 64 bits: two ways to compute the same do not differ by enough to say another word."""
+    """Return the small model in 64 bits. Rounding differences are then too small to change a word."""
     model, _ = load_model(tiny_folder(), torch.float64)
     return model
 
@@ -47,13 +47,13 @@ class KeepsLogits(ModelRunner):
     logits: Tensor
 
     def execute_model(self, output: SchedulerOutput) -> tuple[list[str], Tensor]:
-        """See `ModelRunner`."""
+        """Run the step as `ModelRunner` does, and keep its logits."""
         request_ids, self.logits = super().execute_model(output)
         return request_ids, self.logits
 
 
 class WatchedRunner(ModelRunner):
-    """Keeps the last step's batch, and where its tokens were written."""
+    """Keeps the last step's batch and the slots of its tokens."""
 
     batch: Batch
     slots: list[int]
@@ -65,7 +65,7 @@ class WatchedRunner(ModelRunner):
 
 
 class ForgetsNewBlocks(WatchedRunner):
-    """A runner with a mistake: it does not look at the blocks that a request gets while it answers."""
+    """A runner with a mistake: it ignores the blocks that a request gets during its answer."""
 
     def _update_states(self, output: SchedulerOutput) -> None:
         cached = output.scheduled_cached_reqs
@@ -75,14 +75,14 @@ class ForgetsNewBlocks(WatchedRunner):
 
 @dataclass(frozen=True, slots=True)
 class TokenOfStep:
-    """A token that went through the model."""
+    """A token of a step."""
 
     request_id: str
     text: str
     position: int
-    """Its place in its request."""
+    """Its position in its request."""
     slot: int
-    """Its place in the memory."""
+    """Its slot in the memory."""
     is_asked: bool
     """Whether the step returned its logits."""
 
@@ -97,7 +97,7 @@ class WatchedStep:
     preempted: list[str]
 
     def __str__(self) -> str:
-        """Return the batch, one token per line, and which tokens' logits are asked for."""
+        """Return the batch, one token per line, with a mark for tokens whose logits are returned."""
         return "\n".join(
             f"{token.request_id}  {token.text!r:<13} position {token.position:>2}  slot {token.slot:>2}"
             + "   what comes next?" * token.is_asked
@@ -120,7 +120,7 @@ class WatchedEngine:
     runner: type[WatchedRunner] = WatchedRunner
 
     def __post_init__(self) -> None:
-        """Build the engine; its own seams do the rest."""
+        """Build the engine from parts that record."""
         model, self.tokenizer = tiny()
         self.recorder = Recorder()
         self.answers: dict[str, list[int]] = {}
@@ -142,7 +142,7 @@ class WatchedEngine:
         return self.kv
 
     def step(self) -> WatchedStep:
-        """Make one step, and return what was in it. Raises what `LLMEngine.step` raises."""
+        """Make one step, and return its tokens and samples. Errors: those of `LLMEngine.step`."""
         running = {request.request_id for request in self.engine.scheduler.running}
         said: dict[str, str] = {}
         deltas = self.engine.step()

@@ -1,9 +1,9 @@
-"""What groups of layers hold and find, counted on the real engine: the numbers behind *windows and groups*.
+"""Blocks and hits of groups of layers, counted on the real engine: the numbers of *windows and groups*.
 
-    held_while_computing      blocks that each group holds, in every step of one prompt
+    held_while_computing      blocks in use per group, in every step of one prompt
     held_at_each_token        the same for one group, one value per token: a line of a chart
-    find_with_holes           what is found of a prompt if some of its blocks are missing
-    hits_of_the_second_round  conversations that take turns, and how much of them is still there
+    find_with_holes           the hit of a prompt if some of its blocks are missing
+    hits_of_the_second_round  conversations that take turns, and the hit of each at its second turn
     shares_found_again        the same for several numbers of conversations: a line of a chart
 
 Groups are named as in a scenario: "full", "window 32", "chunk 8".
@@ -20,17 +20,17 @@ from mini_kv.core.request import Request
 from mini_kv.events.scenario import parse_group
 
 _NEW_TOKEN = 1_000_000
-"""The output token of every request here; no prompt has it."""
+"""The output token of every request here. No prompt has it."""
 NUM_TOKENS = 8192
-"""Length of a conversation, if nothing else is said."""
+"""Default length of a conversation in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The blocks that a request holds in one of its steps."""
+    """The blocks of a request in one of its steps."""
 
     num_tokens: int
-    """Tokens computed when the step is over."""
+    """Computed tokens after the step."""
     blocks: tuple[int, ...]
     """Blocks of each group, null blocks left out."""
 
@@ -41,11 +41,11 @@ class Found:
 
     num_tokens: int
     table: tuple[tuple[int, ...], ...]
-    """The blocks by number, one row per group; 0 is the null block."""
+    """The block ids, one row per group. 0 is the null block."""
 
 
 def _cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCacheManager:
-    """Return a cache of these groups; `num_blocks` counts the null block."""
+    """Return a cache of these groups. `num_blocks` includes the null block."""
     specs = [
         KVCacheGroupSpec((f"{index}: {name}",), parse_group(name, block_size)) for index, name in enumerate(groups)
     ]
@@ -55,7 +55,7 @@ def _cache_of(num_blocks: int, groups: Sequence[str], block_size: int) -> KVCach
 def held_while_computing(
     groups: Sequence[str], num_tokens: int, chunk: int, *, num_more: int = 0, block_size: int = 16
 ) -> list[Held]:
-    """Compute a prompt in steps of at most `chunk` tokens and return what is held in each, one entry per step.
+    """Compute a prompt in steps of at most `chunk` tokens and return the blocks in use, one entry per step.
 
     Args:
         groups: the kinds of layers.
@@ -77,7 +77,7 @@ def held_while_computing(
 
 
 def held_at_each_token(held: Sequence[Held], group: int) -> list[int]:
-    """Return the blocks that a group held while each token was computed, from the first: one value per token."""
+    """Return the number of a group's blocks in use at each computed token, from the first."""
     result: list[int] = []
     for step in held:
         result += [step.blocks[group]] * (step.num_tokens - len(result))
@@ -87,12 +87,12 @@ def held_at_each_token(held: Sequence[Held], group: int) -> list[int]:
 def find_with_holes(
     groups: Sequence[str], num_tokens: int, holes: Mapping[int, Sequence[int]], *, block_size: int = 16
 ) -> Found:
-    """Return the hit of a prompt that came before, after some of its blocks were evicted.
+    """Return the hit of a repeated prompt, after some of its blocks were evicted.
 
     Args:
         groups: the kinds of layers.
-        num_tokens: length of the prompt; its last token is never found.
-        holes: for a group, by its place, the blocks that are missing, counted from the prompt's first, from 0.
+        num_tokens: length of the prompt. Its last token is never part of a hit.
+        holes: the missing blocks of a group, by its index, counted from the prompt's first, from 0.
         block_size: tokens per block, in every group.
     """
     kv = _cache_of(1 + len(groups) * -(-num_tokens // block_size), groups, block_size)
@@ -117,13 +117,13 @@ def hits_of_the_second_round(
     chunk: int = 2048,
     block_size: int = 16,
 ) -> list[int]:
-    """Let conversations of different content take turns, twice; return what each finds of itself at its second turn.
+    """Run two turns of conversations with different content. Return the hit of each at its second turn.
 
     Args:
         num_blocks: size of the pool, the null block included.
         groups: the kinds of layers.
-        num_conversations: how many take turns; between two turns no conversation holds a block.
-        num_tokens: length of each; at its second turn it is a token longer.
+        num_conversations: how many take turns. Between two turns no conversation references a block.
+        num_tokens: length of each. At its second turn it is a token longer.
         chunk: most tokens of a step.
         block_size: tokens per block, in every group.
     """
@@ -140,13 +140,13 @@ def hits_of_the_second_round(
 
 
 def shares_found_again(num_blocks: int, groups: Sequence[str], numbers: Iterable[int]) -> list[float]:
-    """Return for each number of conversations what part of their tokens is found at their second turn, 0.0 to 1.0."""
+    """Return for each number of conversations the hit rate of their second turns, 0.0 to 1.0."""
     hits = [hits_of_the_second_round(num_blocks, groups, number) for number in numbers]
     return [sum(found) / (len(found) * NUM_TOKENS) for found in hits]
 
 
 def _compute(kv: KVCacheManager, request: Request, chunk: int) -> Iterator[Held]:
-    """Look up a new request, and compute what a request lacks; yield what it holds after each step."""
+    """Look up a new request, and compute its missing tokens. Yield its blocks after each step."""
     if request.num_computed_tokens == 0:
         hit, num_hit_tokens = kv.get_computed_blocks(request)
     else:

@@ -1,4 +1,4 @@
-"""What DeepSeek-V4's layers keep: a window, vectors that stand for several tokens, and tokens not yet compressed.
+"""The KV of DeepSeek-V4's layers: a window, vectors for several tokens each, and tokens not yet compressed.
 
     kept of a layer      tokens per vector    tokens per block    reach
     window                       1                   64            128     every layer
@@ -9,7 +9,7 @@
     latent-128                 128                  256            all     layers of ratio 128
     pending-128                  1                    8            128     "
 
-Pages are rounded up to a multiple of 576 bytes. All cards of several keep all of it.
+Pages are rounded up to a multiple of 576 bytes. With several cards, each keeps all of it.
 Source: vLLM 0.33, models/deepseek_v4 (attention.py, compressor.py), v1/attention/backends/mla/sparse_swa.py.
 """
 
@@ -25,29 +25,29 @@ KINDS = {
     4: ["indexer-4", "index-pending-4", "window", "latent-4", "pending-4"],
     128: ["window", "latent-128", "pending-128"],
 }
-"""What a layer keeps, by its ratio, in the order in which vLLM creates it."""
+"""The caches of a layer, by its ratio, in the order in which vLLM creates them."""
 BLOCK = 256
-"""Tokens per block of compressed vectors. In longer ones, vLLM aligns blocks in a way that is not modelled here."""
+"""Tokens per block of compressed vectors. vLLM aligns longer blocks in a way that is not modelled here."""
 VECTOR_BYTES = 584
-"""Of a latent vector: 448 numbers in 8 bits, 64 rotated ones in 16 bits, and scales."""
+"""Bytes of a latent vector: 448 numbers in 8 bits, 64 rotated ones in 16 bits, and scales."""
 PAGE_BYTES = 576
 
 
 def kinds_of_layers(ratios: Sequence[int]) -> list[str]:
-    """Return the parts that all layers keep, in order."""
+    """Return the caches of all layers, in order."""
     return [kind for ratio in ratios for kind in KINDS[ratio]]
 
 
 def make_spec(kind: str, sizes: Mapping[str, Any], block_size: int) -> AttentionSpec:
-    """Return the shape of what is kept.
+    """Return the spec of one cache of a layer.
 
     Args:
-        kind: what is kept, as in `KINDS`.
-        sizes: elements of a vector, `head_size`, and of an indexer's, `index_size`, whose bytes are `index_bytes`; the
-            window, `reach`.
-        block_size: what was asked for.
+        kind: the cache, as in `KINDS`.
+        sizes: elements of a vector, `head_size`, elements and bytes of an indexer's vector, `index_size` and
+            `index_bytes`, and the window, `reach`.
+        block_size: tokens per block that the caller asked for.
 
-    Raises `ConfigError` if longer blocks were asked for.
+    Raises `ConfigError` if that is more than `BLOCK`.
     """
     if block_size > BLOCK:
         raise ConfigError(f"block_size is {block_size}: compressed layers are planned in blocks of {BLOCK} tokens")

@@ -1,8 +1,8 @@
 """A model's own config.json: the shapes of its layers, or a refusal that names the field.
 
 A wrong plan is worse than none, so nothing is guessed. A field that could change the layers is understood, or known to
-change nothing (`config_fields.toml` lists both), or the file is refused. What a file leaves out is what transformers
-takes for that `model_type`. Which layers keep a window is what vLLM 0.33 does.
+change nothing (`config_fields.toml` lists both), or the file is refused. A missing field has the default of
+transformers for that `model_type`. The layers with a window are those of vLLM 0.33.
 
     gemma2, sliding_window 4096, no layer_types    window full window full ..    every second layer
     mistral, sliding_window 4096                   window window window ..       all of them
@@ -22,7 +22,7 @@ from mini_kv.strict_json import read_object
 
 FIELDS = Path(__file__).with_name("config_fields.toml")
 WEIGHTS_INDEX = "model.safetensors.index.json"
-"""The file beside a config.json that says how many bytes the weights have."""
+"""The file beside a config.json with the bytes of the weights."""
 MAX_INDEX_BYTES = 1 << 26
 LARGEST = 1_000_000_000
 """The largest number that any other field takes."""
@@ -38,7 +38,7 @@ UNDERSTOOD = {
     "use_sliding_window",
     "use_bidirectional_attention",
 }
-"""Fields that are read in the file of every model; those of its own line in `config_fields.toml` come on top."""
+"""Fields that are read for every model, besides those of its own line in `config_fields.toml`."""
 STATE_FIELDS = {
     "hybrid_override_pattern",
     "layers_block_type",
@@ -50,24 +50,24 @@ STATE_FIELDS = {
     "linear_attn_config.full_attn_layers",
     "linear_attn_config.use_full_rank_gate",
 }
-"""Fields that are read where some layers keep a state: which ones."""
+"""Fields that list the layers with a state."""
 SWA_FIELDS = {"hybrid_layer_pattern", "sliding_window_size", "swa_head_dim", "swa_v_head_dim"}
-"""Fields that are read where layers with a window have heads of their own."""
+"""Fields for layers with a window that have heads of their own."""
 INDEX_FIELDS = {"index_topk_pattern", "indexer_types"}
-"""Fields that are read where layers are sparse: which ones have an indexer."""
+"""Fields that list the sparse layers with an indexer."""
 STATE_BYTES = {None: 2, "auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
-"""Bytes per number of a recurrent state. A file that does not say it keeps the numbers of the weights."""
+"""Bytes per number of a recurrent state. A file without the field uses the dtype of the weights."""
 PLAIN: dict[str, Any] = {"mixed": True, "sliding_window_pattern": 0, "kv_lora_rank": 0, "qk_rope_head_dim": 0}
-"""What a file without `model_type` may say, and says alone: it is read as a decoder of full attention."""
+"""Further fields of a file without `model_type`, with defaults. It is read as a decoder of full attention."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Where a model of text and images keeps its decoder."""
+"""Fields with the decoder of a model of text and images."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return the layers of a config.json of Hugging Face, in the fields of models.toml.
 
-    Raises `ConfigError`: a field has a wrong type or value; a field about the layers is not known here; a field is
-    missing that `model_type` does not imply.
+    Raises `ConfigError`: a field has a wrong type or value, a field about the layers is unknown, or a field is missing
+    that `model_type` does not imply.
     """
     config = Config(path)
     layers = read_layers(config)
@@ -107,7 +107,7 @@ def _state(config: "Config") -> dict[str, Any]:
 
 
 def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any]:
-    """Return heads and elements of what a token keeps in a layer."""
+    """Return the heads of a token's KV in a layer, and the elements per head."""
     if "kv_lora_rank" in config.implied and (config.model_type or config.get("kv_lora_rank")):
         return _latent_sizes(config, layers)
     if config.has_swa_fields:
@@ -135,7 +135,7 @@ def _sizes(config: "Config", num_heads: int, layers: list[str]) -> dict[str, Any
 
 
 def _weights(config: "Config") -> dict[str, Any]:
-    """Return the bytes of the weights, from the index beside the file; all are used unless the model has experts."""
+    """Return the bytes of the weights, from the index beside the file. Without experts a token uses all of them."""
     has_experts = any("expert" in name and isinstance(value, int) for name, value in config.values.items())
     share = None if has_experts else 1.0
     path = config.path.with_name(WEIGHTS_INDEX)
@@ -149,7 +149,7 @@ def _weights(config: "Config") -> dict[str, Any]:
 
 
 def _latent_sizes(config: "Config", layers: list[str]) -> dict[str, Any]:
-    """Return the same where a token keeps one vector, in place of a key and a value."""
+    """Return the sizes for a token with one latent vector in place of a key and a value."""
     if not {*layers} <= {"full", "state"}:
         raise config.error("it has kv_lora_rank and windows, and plan models one or the other")
     vector = config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim")
@@ -163,7 +163,7 @@ def _latent_sizes(config: "Config", layers: list[str]) -> dict[str, Any]:
 
 
 def _sizes_of_two_kinds(config: "Config") -> dict[str, Any]:
-    """Return MiMo's heads and elements: of layers with a window, and of the others; a value may have fewer elements.
+    """Return MiMo's heads and elements: of layers with a window, and of the others. A value may have fewer elements.
 
     Source: vLLM 0.33, `MiMoV2FlashDecoderLayer` (models/mimo_v2.py).
     """
@@ -183,7 +183,7 @@ def _index_bytes(config: "Config") -> int:
 
 
 def _num_kv_shared_layers(config: "Config", layers: list[str]) -> int:
-    """Return how many layers at the end read the KV of the last layer of their kind before them."""
+    """Return the number of last layers that read the KV of an earlier layer of their kind."""
     shared = config.get("num_kv_shared_layers") or 0
     if not shared:
         return 0
@@ -207,7 +207,7 @@ class Config:
             raise self.error(f"model_type is {short(self.model_type)}, it must be a name")
         implied = rules["model_types"].get(self.model_type)
         self.states: dict[str, Any] = rules["states"].get(self.model_type, {})
-        """How the layers with a state are read, if the model has some."""
+        """The rule to read layers with a state, if the model has some."""
         self._refuse_other_models(outer)
         self._refuse_other_fields(rules, implied if self.model_type else PLAIN)
         if self.model_type and implied is None:
@@ -256,7 +256,7 @@ class Config:
         return values
 
     def _refuse_other_models(self, outer: dict[str, Any]) -> None:
-        """Raise `ConfigError` for what is no decoder, and for a dtype of the cache that the file chooses itself."""
+        """Raise `ConfigError` for a model that is not a decoder, and for a cache dtype that the file sets itself."""
         for values in (outer, self.values):
             if values.get("is_encoder_decoder") or values.get("is_causal") is False:
                 raise self.error("it is an encoder's, and only decoders are planned here")
@@ -300,7 +300,7 @@ class Config:
             raise self.error(f"{unknown}it has {', '.join(others[:4])}{more}, which plan does not model yet")
 
     def _require_all(self) -> None:
-        """Raise `ConfigError` unless a file of an unknown `model_type` says itself what others leave to defaults."""
+        """Raise `ConfigError` unless a file of an unknown `model_type` contains all fields that have no default."""
         needed = ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "layer_types"]
         missing = [name for name in needed if self.values.get(name) is None]
         if missing:

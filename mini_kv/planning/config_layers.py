@@ -35,7 +35,7 @@ LETTERS = {"M": "state", "*": "full", "-": "none", "E": "none"}
 
 
 def read_layers(config: "Config") -> list[str]:
-    """Return the kind of each layer: full, window, chunks or state, or none for a layer that keeps nothing."""
+    """Return the kind of each layer: full, window, chunks or state, or none for a layer without KV."""
     if config.states:
         return _layers_with_states(config)
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
@@ -63,7 +63,7 @@ def read_layers(config: "Config") -> list[str]:
 
 
 def _full_every(config: "Config") -> int | None:
-    """Return n if every n-th layer is full attention among windows, or `None` if all layers are alike."""
+    """Return n if every n-th layer has full attention and the others a window, or `None` if all layers are alike."""
     if "full_every" in config.implied:
         return int(config.implied["full_every"])
     pattern = config.get("sliding_window_pattern")
@@ -98,7 +98,7 @@ def _listed_layers(config: "Config", types: object, num_layers: int) -> list[str
 
 
 def _flagged_layers(config: "Config") -> list[str]:
-    """Return MiMo's layers: 1 for a window, 0 for full attention."""
+    """Return the kinds of MiMo's layers. Its list has 1 for a window, 0 for full attention."""
     num_layers = config.integer("num_hidden_layers", at_most=MAX_LAYERS)
     flags = config.get("hybrid_layer_pattern")
     if flags is None:
@@ -131,7 +131,7 @@ OWN_FIELDS: dict[str, Callable[["Config"], list[str]]] = {
     "block_configs": _block_layers,
     "compress_ratios": _compressed_layers,
 }
-"""How the layers are read of a type that implies such a field."""
+"""The function that reads the layers, by a field that the type implies."""
 NOT_MODELLED = ("replace_with_linear", "window_length", "sparsify", "num_sink_tokens")
 
 
@@ -172,7 +172,7 @@ def _chunked_layers(config: "Config", num_layers: int) -> list[str]:
 
 
 def _layers_with_states(config: "Config") -> list[str]:
-    """Return the layers of a model that keeps states in some, or in all."""
+    """Return the kinds of the layers of a model with states in some or all."""
     layout = config.states.get("layout")
     if layout is not None:
         kinds = ["full", "state"] if layout == "in every layer" else ["state"]
@@ -225,7 +225,7 @@ def _indexed_layers(config: "Config", indices: object, num_layers: int) -> list[
 
 
 def read_indexers(config: "Config", num_layers: int) -> list[bool]:
-    """Return whether each sparse layer has an indexer. One without reads what the indexer before it chose.
+    """Return whether each sparse layer has an indexer. A layer without one uses the choice of the indexer before.
 
     Source: vLLM 0.33, `DeepseekV2MLAAttention` (models/deepseek_v2.py). It does not read `indexer_types`.
     """

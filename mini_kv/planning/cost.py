@@ -4,8 +4,8 @@
                               compute 64 tokens                            operations / operations per second
     seconds of the step       the longer of the two
 
-These are bounds: no engine is faster, and all are slower, by a factor that only a measurement shows. Money is seconds
-times a price, which the caller gives.
+These are bounds: every engine is slower, by a factor that only a measurement shows. Money is seconds times the
+caller's price.
 
 Source: the roofline of Williams, Waterman and Patterson (2009, doi.org/10.1145/1498765.1498785).
 """
@@ -24,11 +24,11 @@ class Card:
 
     name: str
     flops: float
-    """Dense operations per second, in 16 bits."""
+    """Dense operations per second, with 16-bit numbers."""
     bandwidth: float
     """Bytes per second from its memory."""
     memory: float
-    """Bytes. A data sheet's GB are 10^9 bytes; a driver reports up to 7 % more."""
+    """Bytes. A data sheet's GB are 10^9 bytes. A driver reports up to 7 % more."""
     exports_states: bool = False
     """vLLM 0.33 computes the prefill of gated delta nets with FlashInfer's kernel here: Hopper and Blackwell."""
     max_num_batched_tokens: int = 2048
@@ -53,7 +53,7 @@ CARDS = {
         "MI300X", 1307e12, 5.3e12, 192e9, False, 16384
     ),  # amd.com/en/products/accelerators/instinct/mi300/mi300x
 }
-"""GPUs by the names that `--gpu` takes; the form and page are beside each."""
+"""GPUs by the names that `--gpu` takes, with the form and page of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Served:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of all weights, which every step fetches, in 16 bits."""
+        """Bytes of all weights, which every step fetches, with 16-bit numbers."""
         return BYTES * self.num_parameters
 
 
 def served(name: str, num_parameters: float, num_heads: int) -> Served:
     """Return the costs of the model of that name in models.toml.
 
-    Raises `ConfigError` for an unknown name, and for a model that is not full attention throughout.
+    Raises `ConfigError` for an unknown name, and for a model with other layers than full attention.
     """
     specs = list(load_model(name).kv_cache_spec.values())
     kv_bytes = flops = 0
@@ -92,14 +92,15 @@ def served(name: str, num_parameters: float, num_heads: int) -> Served:
 def prefill_seconds(model: Served, card: Card, num_tokens: int, places: int) -> float:
     """Return the least time to compute these tokens of prompts.
 
-    `places`: the sum of the tokens' positions in their prompts, counted from 1. A token attends to so many tokens.
+    `places`: the sum of the tokens' positions in their prompts, counted from 1. A position is the number of tokens that
+    the token attends to.
     """
     return (2 * model.num_parameters * num_tokens + model.attention_flops_per_token * places) / card.flops
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The seconds of one step, by kind of work; fetching and computing go on at the same time."""
+    """The seconds of one step, by kind of work. Fetching and computing overlap."""
 
     weights: float
     """Seconds to fetch the weights."""
@@ -110,12 +111,12 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The least that the step takes."""
+        """Least seconds of the step."""
         return max(self.weights + self.kv, self.arithmetic)
 
 
 def decode_step(model: Served, card: Card, batch: int, context: int) -> StepTime:
-    """Return the time of a step in which each of `batch` requests, with `context` tokens behind it, gets one more."""
+    """Return the time of a step in which each of `batch` requests, with `context` tokens before, gets one more."""
     flops = batch * (2 * model.num_parameters + context * model.attention_flops_per_token)
     return StepTime(
         model.weight_bytes / card.bandwidth,
@@ -125,7 +126,7 @@ def decode_step(model: Served, card: Card, batch: int, context: int) -> StepTime
 
 
 def largest_batch(model: Served, card: Card, context: int) -> int:
-    """Return how many requests of this length have room beside the weights."""
+    """Return the most requests of this length that fit in memory with the weights."""
     return int((card.memory - model.weight_bytes) // (context * model.kv_bytes_per_token))
 
 
@@ -159,15 +160,15 @@ def request_cost(
     """Return the least time that a request takes, if `batch - 1` others of its kind share each step.
 
     Args:
-        model: what answers.
-        card: on what.
-        prompt_tokens: of the request.
-        answer_tokens: likewise.
-        batch: how many share each step's weights, itself included.
-        cached_tokens: of the prompt, found in the prefix cache.
+        model: the model that answers.
+        card: the GPU.
+        prompt_tokens: tokens of the prompt.
+        answer_tokens: tokens of the answer.
+        batch: requests that share each step's weights, this one included.
+        cached_tokens: the prompt's hit in the prefix cache.
 
-    The prompt is counted by its arithmetic: a step that computes hundreds of tokens is busy computing. The answer's
-    steps are shared, and are taken at the length in the middle of the answer.
+    The prompt's time is its arithmetic, because computing limits a step with hundreds of tokens. The answer's steps are
+    shared. Their time is that of a step in the middle of the answer.
     """
     new = prompt_tokens - cached_tokens
     looked_back_on = (cached_tokens + (new + 1) / 2) * new  # by all new tokens together

@@ -1,4 +1,4 @@
-"""A cache cut over cards: what one of them keeps. `mini_kv.engine.tensor_parallel` runs a model so."""
+"""One card's share of a cache that is cut over several cards. `mini_kv.engine.tensor_parallel` runs a model so."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from mini_kv.core.kv_cache_interface import AttentionSpec, KVCacheSpec
 def on_one_card(specs: Mapping[str, KVCacheSpec], tensor_parallel_size: int) -> dict[str, KVCacheSpec]:
     """Return one card's share of each layer if the model is cut over several: its KV heads, at least one.
 
-    Raises `ConfigError` for heads that cannot be dealt out evenly. How states are cut says `states`.
+    Raises `ConfigError` for heads that cannot be divided evenly. `states` has the rule for states.
     Source: vLLM `ModelConfig.get_num_kv_heads`.
     """
     if tensor_parallel_size < 1:

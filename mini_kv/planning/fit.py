@@ -1,12 +1,12 @@
-"""Whether a model fits on a card, for how many requests, and how fast they can be at best.
+"""The fit of a model on a card: its memory, the requests that fit, and a bound of their speed.
 
     card       80.0 GB x 0.92, and on each of several cards the same
     weights    16.1 GB, divided by the cards
-    KV cache   what is left of the share; and the requests that it holds, each of the greatest length
+    KV cache   the rest of the share, and the requests of the greatest length that fit
 
-The speed is a bound: a step fetches the weights and every request's keys, values and states, and no card is faster than
-its memory. What a forward itself needs (activations, CUDA graphs) is not known here: vLLM measures it, and its log says
-how much memory is left for the cache. `--memory` takes that number.
+The speed is a bound. A step fetches the weights and every request's keys, values and states, and no card is faster
+than its memory. The memory of a forward itself (activations, CUDA graphs) is not known here. vLLM measures it and logs
+the memory that is left for the cache. `--memory` takes that number.
 """
 
 from collections.abc import Mapping
@@ -40,33 +40,33 @@ GPU_MEMORY_UTILIZATION = 0.92
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one card's memory is used for, in bytes."""
+    """The use of one card's memory, in bytes."""
 
     kv: int
-    """For the KV cache."""
+    """Bytes for the KV cache."""
     card: Card | None = None
-    """`None`: the caller gave the memory of the cache alone."""
+    """The GPU. `None`: the caller gave the memory of the cache alone."""
     weights: float = 0
     active_weights: float | None = None
-    """Those that one token uses, or `None` if not known."""
+    """Bytes of the weights that one token uses, or `None` if not known."""
 
     @property
     def rest(self) -> float:
-        """Bytes that are neither weights nor cache: left for a forward."""
+        """Bytes left for a forward: neither weights nor cache."""
         return 0 if self.card is None else max(0.0, self.card.memory - self.weights - self.kv)
 
 
 def memory_of(card: Card, model: Model, cards: int, utilization: float, weights: float | None = None) -> Memory:
-    """Return how a model divides the memory of one of several equal cards.
+    """Return the use of the memory of one of several equal cards.
 
     Args:
-        card: each of the cards.
-        model: gives the weights if `weights` does not.
-        cards: that the model is cut over.
+        card: the kind of the cards.
+        model: has the weights' bytes if `weights` is not given.
+        cards: number of cards that the model is cut over.
         utilization: share of a card's memory that may be used, as vLLM's `gpu_memory_utilization`.
         weights: bytes of all weights together.
 
-    Raises `ConfigError` if nothing says how large the weights are, or if they do not fit.
+    Raises `ConfigError` if the size of the weights is not known, or if they do not fit.
     """
     total = model.weight_bytes if weights is None else weights
     if total is None:
@@ -86,7 +86,7 @@ def memory_of(card: Card, model: Model, cards: int, utilization: float, weights:
 
 
 def on_card(kv: int, card: Card, model: Model, cards: int, weights: float | None = None) -> Memory:
-    """Return one card's memory if its cache has `kv` bytes, as vLLM's log says. `weights`: as in `memory_of`."""
+    """Return the use of one card's memory with `kv` bytes of cache, from vLLM's log. `weights`: as in `memory_of`."""
     own = (model.weight_bytes if weights is None else weights) or 0
     active = own * model.active_share / cards if own and model.active_share is not None else None
     return Memory(kv, card, own / cards, active)
@@ -99,14 +99,14 @@ class Fit:
     model: Model
     flags: Flags
     specs: Mapping[str, KVCacheSpec]
-    """What one card keeps of each layer, before the blocks are made equally large."""
+    """One card's spec of each layer, before the blocks are made equally large."""
     groups: tuple[KVCacheGroupSpec, ...]
     config: KVCacheConfig
     memory: Memory
     max_len: int
     """Tokens of the longest request."""
     step: int
-    """Most tokens in flight: scheduled, and not yet computed."""
+    """Most tokens that are scheduled and not yet computed."""
 
     @property
     def concurrency(self) -> float:
@@ -115,7 +115,7 @@ class Fit:
 
     @property
     def capacity(self) -> int:
-        """Tokens of that many requests: vLLM's log calls it the KV cache size."""
+        """Tokens of `concurrency` requests. vLLM's log calls it the KV cache size."""
         return int(self.concurrency * self.max_len)
 
     @property
@@ -129,10 +129,10 @@ class Fit:
         return blocks_per_request(self.groups, self.max_len, self.step)
 
     def tokens_per_second(self, batch: int) -> float | None:
-        """Return the most that so many requests, all at the greatest length, generate in a second together.
+        """Return the most tokens per second of that many requests of the greatest length, all together.
 
-        `None` if the card or the share of the weights that a token uses is not known, for no request, for drafts, which
-        bring several tokens per step, and for sparse layers, which read some of the tokens only.
+        `None` if the card or the share of the weights that a token uses is not known, and for no request. Also `None`
+        for drafts, with several tokens per step, and for sparse layers, which read only some of the tokens.
         """
         card, weights = self.memory.card, self.memory.active_weights
         is_sparse = any(is_indexer(spec) for spec in self.specs.values())
@@ -160,7 +160,7 @@ def make_fit(
 
 
 def bytes_read(spec: KVCacheSpec, num_tokens: int) -> int:
-    """Return the bytes that a layer reads for one new token of a request with so many tokens, the new one included."""
+    """Return the bytes that a layer reads for one new token of a request with `num_tokens`, the new one included."""
     match spec:
         case MambaSpec():
             return spec.page_size_bytes

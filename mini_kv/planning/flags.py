@@ -1,4 +1,4 @@
-"""What vLLM is told about a model, for `plan` and `why`: the same names, the same meaning."""
+"""vLLM's arguments about a model, for `plan` and `why`, with the same names and meaning."""
 
 import argparse
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ LARGEST = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The arguments of vLLM that change what a layer keeps, by vLLM's names."""
+    """The arguments of vLLM that change a layer's KV, by vLLM's names."""
 
     block_size: int = 16
     kv_cache_dtype: str = "auto"
@@ -24,10 +24,10 @@ class Flags:
     num_speculative_tokens: int = 0
     gdn_prefill_backend: str = "flashinfer"
     card: Card | None = None
-    """The GPU, or `None` if not given. It decides the backend above where that is not given."""
+    """The GPU, or `None` if not given. It decides the backend above if that is not given."""
 
     def load(self, name: str) -> tuple[Model, dict[str, KVCacheSpec]]:
-        """Return the model of that name or file, and what one card keeps of each layer. Errors: `load_model`'s."""
+        """Return the model of that name or file, and one card's share of each layer. Errors: `load_model`'s."""
         model = load_model(
             name, self.block_size, self.tensor_parallel_size, self.num_speculative_tokens, self.gdn_prefill_backend
         )
@@ -45,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_card_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `read_card_flags` reads: what changes a model's blocks, and nothing but the blocks."""
+    """Add the arguments that `read_card_flags` reads: those that change only a model's blocks."""
     parser.add_argument(
         "--kv-cache-dtype",
         choices=CACHE_DTYPES,

@@ -24,7 +24,7 @@ MODELS = Path(__file__).with_name("models.toml")
 BYTES = 2
 """Bytes of one number of KV or state: bf16."""
 SPARSE_BLOCK = 64
-"""Blocks of sparse layers and their indexers are multiples of so many tokens. Source: vLLM 0.33,
+"""Blocks of sparse layers and their indexers are multiples of this number of tokens. Source: vLLM 0.33,
 `get_supported_kernel_block_sizes` of `DeepseekV32IndexerBackend`."""
 
 
@@ -35,7 +35,7 @@ class Model:
     title: str
     source: str
     max_model_len: int | None
-    """Tokens of the longest request, or `None` if a config.json does not say it."""
+    """Tokens of the longest request, or `None` if a config.json does not have it."""
     kv_cache_spec: dict[str, KVCacheSpec]
     """Shape of each layer that owns KV, by a name such as `window.3`, in the model's order."""
     kv_sharing: dict[str, str]
@@ -43,11 +43,11 @@ class Model:
     num_heads: int | None = None
     """Query heads per layer."""
     num_parameters: float | None = None
-    """Those that one token uses: of a mixture of experts fewer than there are."""
+    """Parameters that one token uses. A mixture of experts uses fewer than it has."""
     weight_bytes: float | None = None
-    """Bytes of all weights, on all cards together, or `None` if nothing says it."""
+    """Bytes of all weights, on all cards together, or `None` if not known."""
     active_share: float | None = None
-    """Share of the weights that one token uses, 0.0 to 1.0, or `None` if nothing says it."""
+    """Share of the weights that one token uses, 0.0 to 1.0, or `None` if not known."""
 
 
 def model_names() -> list[str]:
@@ -62,17 +62,17 @@ def load_model(
     num_speculative_tokens: int = 0,
     gdn_prefill_backend: str = "flashinfer",
 ) -> Model:
-    """Return the model of that name, or of a config.json at that path, as one card of several keeps it.
+    """Return the model of that name, or of a config.json at that path, as one of several cards keeps it.
 
     Args:
         name: of a built-in model, or the path of a file that ends in `.json`.
-        block_size: tokens per block; rounded up to a multiple of 64 where layers are sparse.
+        block_size: tokens per block, rounded up to a multiple of 64 for sparse layers.
         tensor_parallel_size: cards that the model is cut over.
         num_speculative_tokens: drafts per step, each of which makes a state larger.
-        gdn_prefill_backend: whose kernel computes the prefill of gated delta nets; see `GDN_PREFILL_BACKENDS`.
+        gdn_prefill_backend: the kernel for the prefill of gated delta nets. See `GDN_PREFILL_BACKENDS`.
 
-    Raises `ConfigError`: an unknown name, with the choices; a file that does not say how large its model's KV is; heads
-    that the cards cannot share.
+    Raises `ConfigError` for an unknown name, with the choices, for a file without the size of its model's KV, and for
+    heads that the cards cannot share.
     """
     models = {name: read_config(Path(name))} if name.endswith(".json") else _read()
     if name not in models:

@@ -32,7 +32,7 @@ STEP = 8192
 HYBRID = {"on": False, "off": True, "auto": None}
 MAX_ROWS = 12
 BAR = 60
-"""Signs of the bar that stands for a card's memory."""
+"""Signs in the bar of a card's memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace) -> Fit:
-    """Return the plan for the arguments. Raises `ConfigError` for one that cannot be used, or if there is no plan."""
+    """Return the plan for the arguments. Raises `ConfigError` for an unusable one, or if there is no plan."""
     flags = read_flags(args)
     check_number("max_len", 1 if args.max_len is None else args.max_len)
     in_flight = _tokens_in_flight(args, flags)
@@ -214,7 +214,7 @@ def fits(fit: Fit) -> str:
 
 
 def speed(fit: Fit) -> str:
-    """Return the bound of tokens per second in a sentence; an empty string if the GPU or the weights are not known."""
+    """Return the bound of tokens per second in a sentence, or an empty string without the GPU or the weights."""
     batch, card = int(fit.concurrency), fit.memory.card
     if card is None or fit.memory.active_weights is None or not batch:
         return ""
@@ -230,7 +230,7 @@ def speed(fit: Fit) -> str:
 
 
 def weights(fit: Fit) -> str:
-    """Return the model's parameters and their precision; an empty string if the GPU or the parameters are not known."""
+    """Return the model's parameters and their precision, or an empty string without the GPU or the parameters."""
     model = fit.model
     if fit.memory.card is None or not (model.num_parameters and model.active_share and model.weight_bytes):
         return ""
@@ -248,7 +248,7 @@ def _limit(fit: Fit) -> list[str]:
 
 
 def _bar(memory: Memory, cards: int) -> list[str]:
-    """Return a bar of what a GPU's memory is used for, and its key, or nothing if the GPU is not known."""
+    """Return a bar of the use of a GPU's memory, and its key, or nothing if the GPU is not known."""
     if memory.card is None:
         return []
     weights, kv = (round(BAR * part / memory.card.memory) for part in (memory.weights, memory.kv))
@@ -300,7 +300,7 @@ def as_dict(fit: Fit) -> dict[str, Any]:
 
 
 def _pages(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
-    """Return the pages that a block has: as many as the largest group has layers, all equally large, or not."""
+    """Return the pages of a block. There are as many as the largest group has layers. They may differ in size."""
     spec = max(groups, key=lambda group: group.page_size_bytes).kv_cache_spec
     if not isinstance(spec, UniformTypeKVCacheSpecs):
         return f"{size} layers of {spec.page_size_bytes:,}"
@@ -309,12 +309,12 @@ def _pages(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
 
 
 def _is_packed(groups: Sequence[KVCacheGroupSpec]) -> bool:
-    """Return whether a block is one stretch of bytes, with the pages of one group's layers."""
+    """Return whether a block is contiguous, with the pages of one group's layers."""
     return len(groups) > 1 and isinstance(groups[0].kv_cache_spec, UniformTypeKVCacheSpecs)
 
 
 def _padding(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
-    """Return how much of the blocks is empty: places of layers, or bytes where pages differ."""
+    """Return the empty part of the blocks: unused pages, or unused bytes if pages differ."""
     places, used = size * len(groups), sum(len(group.layer_names) for group in groups)
     what = "places"
     if _is_packed(groups):
@@ -324,7 +324,7 @@ def _padding(groups: Sequence[KVCacheGroupSpec], size: int) -> str:
 
 
 def describe(spec: KVCacheSpec) -> str:
-    """Return the kind of attention in two words, or both kinds of a group that has two."""
+    """Return the kind of attention in two words, or both kinds of a mixed group."""
     match spec:
         case SlidingWindowMLASpec(dtype_bytes=4):
             return f"last {spec.sliding_window:,} uncompressed"

@@ -1,4 +1,4 @@
-"""What a layer with a state keeps of a request: the shapes of its tensors, for each kind of layer.
+"""The tensors that a layer with a state keeps per request: their shapes, for each kind of layer.
 
     layer              keeps                                             vLLM 0.33
     mamba1             a convolution's inputs, a state per channel       mamba1_state_shape
@@ -19,8 +19,8 @@ from mini_kv.core.kv_cache_interface import MambaSpec
 
 Shapes = tuple[tuple[int, ...], ...]
 GDN_PREFILL_BACKENDS = {"flashinfer": 64, "triton": None}
-"""Tokens from one place to the next where a prefill's kernel can export a state. `None`: nowhere. vLLM takes
-FlashInfer's kernel on Hopper and Blackwell, Triton's elsewhere."""
+"""Tokens between positions where a prefill's kernel can export a state. `None`: it cannot. vLLM uses FlashInfer's
+kernel on Hopper and Blackwell, and Triton's elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StateLayer:
 
     kind: str
     sizes: Mapping[str, int]
-    """By the names of the functions' arguments below."""
+    """The sizes, by the argument names of the functions below."""
     state_bytes: int
     """Bytes per number of the recurrent state."""
     conv_bytes: int = field(default=2)
@@ -58,7 +58,7 @@ def mamba1(cards: int, drafts: int, *, channels: int, state_size: int, kernel: i
 
 
 def mamba2(cards: int, drafts: int, *, heads: int, head_size: int, groups: int, state_size: int, kernel: int) -> Shapes:
-    """Return the shapes of a Mamba 2 layer. Where the groups do not divide, each card keeps a whole one."""
+    """Return the shapes of a Mamba 2 layer. If the groups do not divide, each card keeps a whole one."""
     if groups % cards:
         groups = cards
     inputs = heads * head_size + 2 * groups * state_size
@@ -104,4 +104,4 @@ SHAPES: dict[str, Callable[..., Shapes]] = {
     "kimi_k3_kda": kda,
     "short_conv": short_conv,
 }
-"""The shapes of each kind: of the cards, the drafts, and the kind's sizes."""
+"""The function for the shapes of each kind. Its arguments are the cards, the drafts, and the kind's sizes."""

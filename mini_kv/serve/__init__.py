@@ -4,8 +4,8 @@
                       ^                  |
                       +--- pieces of text, each client's own queue
 
-Reading order: `protocol` (what may be asked), `tenants` (who asks, and with whom one shares), `engine_loop` (the one
-loop), `answers` (what is said back), `streams`, `app` (the endpoint), `live_page` (the page at /), `prometheus`,
+Reading order: `protocol` (the fields of a request), `tenants` (the keys, and their salts), `engine_loop` (the one
+loop), `answers` (the bodies of answers), `streams`, `app` (the endpoint), `live_page` (the page at /), `prometheus`,
 `server`, and `serve_command`, where all of it is put together.
 
 KV events out: `kv_events` (the words and the bytes, vLLM's), `kv_events_manager` (from what blocks go through to

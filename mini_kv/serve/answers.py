@@ -1,4 +1,4 @@
-"""What is said back: whole answers, and the chunks of a stream, in OpenAI's shapes.
+"""Bodies of answers in OpenAI's shapes: whole answers, and the chunks of a stream.
 
 Source: OpenAI's API reference, "Completions" and "Chat", as vLLM 0.33 fills it in (entrypoints/openai).
 """
@@ -15,7 +15,7 @@ from mini_kv.engine.output_processor import CompletionOutput, DeltaOutput
 from mini_kv.serve.engine_loop import Ticket
 
 LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot say. Source: vLLM, the same number."""
+"""Replaces minus infinity, which JSON does not have. Source: vLLM, the same number."""
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ class Answer:
         self._num_chars = [0] * len(self.choices)
 
     def take(self, delta: DeltaOutput) -> int:
-        """Take in what is new, and return the index of its choice."""
+        """Add the new tokens of a request, and return the index of their choice."""
         place = self._places[delta.request_id] + delta.index
         if delta.request_id not in self._begun:
             self._begun.add(delta.request_id)
@@ -56,7 +56,7 @@ class Answer:
         return place
 
     def whole(self) -> Json:
-        """Return the answer when it is done."""
+        """Return the whole answer, once all its choices have ended."""
         return {
             **self._head(chunk=False),
             "choices": list(map(self._choice, range(len(self.choices)))),
@@ -64,7 +64,7 @@ class Answer:
         }
 
     def chunk(self, place: int, delta: DeltaOutput) -> Json | None:
-        """Return a chunk of a stream, or `None` if there is nothing to say yet."""
+        """Return a chunk of a stream, or `None` if the delta has no text, no logprobs and no end."""
         if not (delta.new_text or delta.finish_reason or delta.logprobs):
             return None
         logprobs = None if delta.logprobs is None else self._logprobs([delta.logprobs], self._num_chars[place])
@@ -73,17 +73,17 @@ class Answer:
         return self._chunk([{"index": place, **told, "logprobs": logprobs, "finish_reason": delta.finish_reason}])
 
     def opening(self) -> list[Json]:
-        """Return the chunks before the first word: of a chat, who speaks."""
+        """Return the chunks before the first word. In a chat they give the role of the speaker."""
         role = {"role": "assistant", "content": ""}
         places = range(len(self.choices)) if self.is_chat else ()
         return [self._chunk([{"index": i, "delta": role, "logprobs": None, "finish_reason": None}]) for i in places]
 
     def closing(self) -> list[Json]:
-        """Return the chunks behind the last word: what it cost, if that was asked for."""
+        """Return the chunks after the last word: the token counts, if the client asked for them."""
         return [{**self._head(chunk=True), "choices": [], "usage": self.usage()}] if self.include_usage else []
 
     def usage(self) -> Json:
-        """Return the tokens of the request: prompt, answer, cached."""
+        """Return the request's numbers of tokens: prompt, answer, cached."""
         num_prompt_tokens = sum(len(ticket.prompt_token_ids) for ticket in self.tickets)
         details = {"cached_tokens": self.num_cached_tokens} if self.tells_cached else None
         return {
@@ -107,7 +107,7 @@ class Answer:
         return {"index": place, **told, "logprobs": logprobs, "finish_reason": done.finish_reason}
 
     def _logprobs(self, positions: Sequence[LogprobsOnePosition], offset: int) -> Json:
-        """Return log probabilities as the two kinds of answers have them; `offset`: characters before these."""
+        """Return log probabilities in the shape of a chat or of a completion. `offset`: characters before these."""
         rows = [list(position.values()) for position in positions]
         if self.is_chat:
             return {"content": [{**_token(row[0]), "top_logprobs": list(map(_token, _likeliest(row)))} for row in rows]}
@@ -121,7 +121,7 @@ class Answer:
 
 
 def _likeliest(row: list[Logprob]) -> list[Logprob]:
-    """Return those that were asked for, best first: the chosen one stands before them, and is one of them or not."""
+    """Return the tokens that the client asked for, best first. `row[0]` is the chosen token: it may be among them."""
     return sorted(row[1:] if len(row) > 1 and row[0].rank > len(row) - 1 else row, key=lambda each: each.rank)
 
 

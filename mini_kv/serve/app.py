@@ -1,10 +1,10 @@
-"""The endpoint: which address answers what, limits before work, and a clean end whatever a client does.
+"""The endpoint: the addresses, limits that are checked before work, and a clean end for every request.
 
-    POST /v1/completions   /v1/chat/completions        GET /v1/models   /health   /metrics   / and what it loads
+    POST /v1/completions   /v1/chat/completions        GET /v1/models   /health   /metrics   / and its files
 
-A request is refused as early as it can be: no key (401), a body too large (413) or not JSON, a wrong field (400), no
-room in the line (429, with Retry-After). What was taken in ends in one of four ways: its last token, its client's
-leaving, a failed step, the end of the server.
+A request is refused as early as possible: no key (401), a body too large (413) or not JSON, a wrong field (400), no
+room in the queue (429, with Retry-After). An accepted request ends in one of four ways: its last token, its client's
+disconnect, a failed step, the end of the server.
 """
 
 import asyncio
@@ -33,36 +33,36 @@ from mini_kv.serve.streams import EventStream, send_events, send_piece, unless_g
 from mini_kv.serve.tenants import Tenants
 
 BODY_S = 30.0
-"""Seconds in which a body must have come."""
+"""Seconds within which the whole body must arrive."""
 CHARACTERS_PER_TOKEN = 128
-"""No known vocabulary spells more with a token: a longer text is too long before it has been cut into tokens."""
+"""More characters than any token of a known vocabulary has. Longer texts are refused before they are tokenized."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass
 class Service:
-    """What the endpoint stands on."""
+    """The engine, the limits and the page of one endpoint."""
 
     loop: EngineLoop
     model_name: str
     metrics: Metrics
     tenants: Tenants = field(default_factory=Tenants)
     page: LivePage | None = None
-    """What / shows. `None`: nothing."""
+    """The page at /. `None`: the address does not exist."""
     max_body_bytes: int = 1 << 20
     grace_s: float = 30.0
-    """Seconds that requests under way have when the server is to end."""
+    """Seconds that running and waiting requests get to finish when the server shuts down."""
     on_end: Callable[[], None] = lambda: None
-    """Called when the engine has come to rest."""
+    """Called after the engine's thread has ended."""
     make_mailbox: Callable[[], Mailbox] = Mailbox
-    """Where an answer waits until its client has fetched it."""
+    """Makes the queue that keeps an answer's pieces until the client has fetched them."""
 
     def __post_init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
 
     @property
     def engine(self) -> LLMEngine:
-        """The engine; only what does not change while it runs may be looked at."""
+        """The engine. Read only attributes that do not change while it runs."""
         return self.loop.engine
 
     @asynccontextmanager
@@ -76,7 +76,7 @@ class Service:
             self.on_end()
 
     def drain(self) -> None:
-        """Take nothing in any more, close the pages that look on, and give up what is not done after the grace."""
+        """Refuse new requests, close the live pages, and abort the requests that remain after the grace period."""
         self.loop.draining = True
         if self.page is not None:
             self.page.close()
@@ -116,7 +116,7 @@ class Service:
         return ask, Answer(bool(ask.messages), self.model_name, tickets, ask.include_usage, told)
 
     def give_up(self, tickets: Iterable[Ticket]) -> None:
-        """End those of the requests that are not done."""
+        """Abort those of the requests that have not ended."""
         for ticket in tickets:
             self.loop.cancel(ticket)
 
@@ -137,7 +137,7 @@ class Service:
         return bytes(body)
 
     def _token_ids(self, ask: Ask) -> list[list[int]]:
-        """Return the prompts as token ids; called in a thread of its own."""
+        """Return the prompts as token ids. Called in a thread of its own."""
         longest = self.engine.config.scheduler.max_model_len
         texts = [each["content"] for each in ask.messages] + [each for each in ask.prompts if isinstance(each, str)]
         name = "messages" if ask.messages else "prompt"
@@ -157,7 +157,7 @@ class Service:
             raise RequestError(str(error), name, code="no_chat_template") from None
 
     def _room(self, token_ids: list[int], max_tokens: int | None) -> int:
-        """Return how many tokens fit behind a prompt. Raises `RequestError` if more are asked for."""
+        """Return the number of tokens that fit after a prompt. Raises `RequestError` if `max_tokens` is more."""
         longest = self.engine.config.scheduler.max_model_len
         room = longest - len(token_ids)
         if room < (max_tokens or 1):
@@ -188,7 +188,7 @@ class Service:
         return JSONResponse(answer.whole()) if done else Response(status_code=499)  # its client has left
 
     async def _all_of(self, answer: Answer) -> bool:
-        """Wait for the whole answer and return `True`. Raises `RequestError` if it cannot be had."""
+        """Wait for the whole answer and return `True`. Raises `RequestError` if the request failed."""
         while answer.num_open:
             for delta in await answer.mailbox.fetch():
                 answer.take(delta)
@@ -228,14 +228,14 @@ class Service:
 
 
 class AnswerStream(EventStream):
-    """An answer as events, each as soon as its words are there; its requests are given up if the client leaves."""
+    """An answer as events, each sent as soon as its words exist. A disconnect of the client aborts its requests."""
 
     def __init__(self, service: Service, answer: Answer) -> None:
         super().__init__()
         self._service, self._answer = service, answer
 
     async def send_all(self, send: Send) -> None:
-        """Send the chunks, then the word that there are no more."""
+        """Send the chunks, then `[DONE]`."""
         answer = self._answer
         try:
             await send_events(send, answer.opening())
@@ -251,9 +251,9 @@ class AnswerStream(EventStream):
 
 
 class KnownHosts:
-    """Lets in only who names this machine: a page of another site that a browser shows must not reach the server.
+    """Refuses a request whose Host header does not name this machine. It keeps pages of other sites out.
 
-    A site can give its own name the address 127.0.0.1, and then its page may read what is answered ("DNS rebinding").
+    A site can give its own name the address 127.0.0.1. Its page could then read the answers ("DNS rebinding").
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
@@ -272,7 +272,7 @@ class KnownHosts:
 
 
 def make_app(service: Service, hosts: Iterable[str] | None = LOOPBACK) -> ASGIApp:
-    """Return the endpoint as an ASGI application; `hosts`: the names that it answers to, `None`: any."""
+    """Return the endpoint as an ASGI application. `hosts`: the Host names that it accepts, or `None` for any."""
     routes = [
         Route("/v1/completions", service.completions, methods=["POST"]),
         Route("/v1/chat/completions", service.chat_completions, methods=["POST"]),

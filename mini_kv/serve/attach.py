@@ -1,4 +1,4 @@
-"""The listener's end of the wire: hears batches, asks for those that it missed, keeps them in a file, reads the file.
+"""The listener of KV events: receives batches, asks for missed ones, writes them to a file, reads the file.
 
 A file holds a JSON object per line and batch: its number, its time, its events by the names of their fields.
 """
@@ -18,9 +18,9 @@ from mini_kv.serve.kv_events import END_SEQ, AnyEvent, KVEventBatch
 
 MAX_MESSAGE_BYTES = 1 << 28
 _ANSWERS_S = 30.0
-"""How long all of it may take."""
+"""Seconds that a whole answer to a question for missed batches may take."""
 _SILENT_S = 30.0
-"""How long a socket is left alone that has not answered."""
+"""Seconds without a new question to a socket that has not answered."""
 METRICS = (
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
@@ -28,18 +28,18 @@ METRICS = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
 )
-"""What is read of a server's `/metrics`."""
+"""The counters and gauges that are read from a server's `/metrics`."""
 
 
 class Subscriber:
-    """Two sockets: one hears what is published, the other asks for what was missed."""
+    """Two sockets: one receives the published batches, the other asks for missed ones."""
 
     def __init__(
         self, endpoint: str, replay_endpoint: str | None = None, topic: str = "", *, answer_s: float = 3.0
     ) -> None:
-        """Connect; an address where nothing listens yet is waited for. Raises `ConfigError` for what is no address.
+        """Connect, now or as soon as a server listens there. Raises `ConfigError` for an invalid address.
 
-        `answer_s`: how long an answer may take to begin, or to go on.
+        `answer_s`: seconds that each message of an answer may take.
         """
         self._answer_s = answer_s
         self._ask_again = 0.0
@@ -59,13 +59,13 @@ class Subscriber:
             raise
 
     def hear(self, timeout_s: float) -> list[bytes] | None:
-        """Return the frames of the next message, or `None` if none came in time."""
+        """Return the frames of the next message, or `None` if none arrived in time."""
         if not self._heard.poll(int(1000 * timeout_s)):
             return None
         return self._heard.recv_multipart()
 
     def replay(self, first: int) -> list[tuple[bytes, bytes]] | None:
-        """Return number and batch, as frames, of all that is kept from a number on, or `None` if there is no answer."""
+        """Return the number and batch, as frames, of each kept batch from `first` on, or `None` without an answer."""
         if self._replay_endpoint is None or time.monotonic() < self._ask_again:
             return None
         found: list[tuple[bytes, bytes]] = []
@@ -84,7 +84,7 @@ class Subscriber:
         return found or None
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._context.destroy(linger=0)
 
 
@@ -96,7 +96,7 @@ def _connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
 
 
 class RecordedBatch(msgspec.Struct, frozen=True):
-    """A line of a recording."""
+    """One batch in a recording: a line of the file."""
 
     number: int
     ts: float
@@ -105,13 +105,13 @@ class RecordedBatch(msgspec.Struct, frozen=True):
 
 
 def write_batch(file: IO[bytes], number: int, batch: KVEventBatch) -> None:
-    """Write a line."""
+    """Write a batch as one line, and flush the file."""
     file.write(msgspec.json.encode(RecordedBatch(number, batch.ts, batch.events, batch.data_parallel_rank)) + b"\n")
     file.flush()
 
 
 def read_batches(path: Path) -> Iterator[tuple[int, KVEventBatch]]:
-    """Yield the batches of a recording. Raises `ConfigError` with the line that is none, and `OSError`."""
+    """Yield the batches of a recording. Raises `ConfigError` with the number of a malformed line, and `OSError`."""
     decoder = msgspec.json.Decoder(RecordedBatch)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -123,7 +123,7 @@ def read_batches(path: Path) -> Iterator[tuple[int, KVEventBatch]]:
 
 
 def read_metrics(url: str, opened: Callable[..., IO[bytes]] = urlopen) -> dict[str, float] | str:
-    """Return those of `METRICS` that a server tells, summed over its engines; a sentence if it tells none."""
+    """Return those of `METRICS` that a server reports, summed over its engines, or an error message if it has none."""
     try:
         with opened(url, timeout=1.0) as answer:
             text = answer.read(1 << 24).decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""`mini-kv attach tcp://127.0.0.1:5557`: another engine's cache, drawn as its events come; or a recording of them."""
+"""`mini-kv attach tcp://127.0.0.1:5557`: another engine's cache, drawn from its events or from a recording."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DRAW_EVERY_S = 0.1
 _METRICS_EVERY_S = 2.0
 _LONGEST_PAUSE_S = 0.3
-"""Between two batches of a recording, on a terminal."""
+"""Longest pause in seconds between two batches of a recording, on a terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def _attach(args: argparse.Namespace) -> int:
 
 
 def _listen(watch: "_Watch", subscriber: "Subscriber", seconds: float | None) -> None:
-    """Take what comes, until the time is over."""
+    """Apply the messages as they arrive, until the time is over."""
     begin = time.monotonic()
     watch.draw()
     if watch.args.replay is not None:
@@ -88,7 +88,7 @@ def _listen(watch: "_Watch", subscriber: "Subscriber", seconds: float | None) ->
 
 
 def _play(args: argparse.Namespace) -> int:
-    """Play a recording: on a terminal in its own time, long pauses cut short; elsewhere at once."""
+    """Play a recording. On a terminal it keeps its own pace, with long pauses cut short. Elsewhere it runs at once."""
     from mini_kv.serve.attach import read_batches
 
     watch = _Watch(args, None, None)
@@ -104,7 +104,7 @@ def _play(args: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """A mirror, what is kept of it, and the screen that it is drawn on."""
+    """A mirror, its recording and trace, and the screen that shows it."""
 
     def __init__(self, args: argparse.Namespace, subscriber: "Subscriber | None", record: IO[bytes] | None) -> None:
         from mini_kv.serve.mirror import Follower, Mirror
@@ -127,7 +127,7 @@ class _Watch:
             write_batch(self._record, number, batch)
 
     def draw(self) -> None:
-        """Draw, on a terminal and not more often than it can be seen."""
+        """Draw on a terminal, at most every 0.1 seconds."""
         if self.screen is not None and time.monotonic() >= self._next_draw:
             self._next_draw = time.monotonic() + _DRAW_EVERY_S
             columns, rows = shutil.get_terminal_size()
@@ -157,7 +157,7 @@ class _Watch:
         return [self._metrics]
 
     def end(self) -> int:
-        """Draw the last state, write the trace, and say what was seen; 1: nothing was heard."""
+        """Draw the last state, write the trace, and print a summary. Return 1 if no batch arrived, else 0."""
         if self._record is not None:
             self._record.close()
         if self.screen is not None:

@@ -6,8 +6,8 @@
           ####
        #
 
-A column is a place in a prompt, a row a way through it: what two prompts have in common stands once, and the second
-one's own blocks begin below the place where they part.
+A column is a position in a prompt, a row a path through it. The common beginning of two prompts is drawn once. The
+second prompt's own blocks begin below the position where the two differ.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ MARKS = "#  a block    2, 3 ...  that many with one hash    ~  what came before 
 
 
 def state_lines(mirror: Mirror) -> list[str]:
-    """Return how much the mirror holds, and whether it is whole."""
+    """Return the mirror's counts, and whether it is whole."""
     twins = {0: "", 1: ", 1 of them a twin"}.get(mirror.num_twins, f", {mirror.num_twins:,} of them twins")
     counts = f"{mirror.num_stored:,} stored, {mirror.num_removed:,} removed"
     lines = [f"{mirror.num_blocks:,} blocks can be found{twins}; {counts}"]
@@ -43,7 +43,7 @@ def metrics_line(metrics: Mapping[str, float] | str) -> str:
 
 
 def tree_lines(mirror: Mirror, width: int, most: int) -> list[str]:
-    """Return the blocks of the first group as rows, the largest first; at most `most` lines."""
+    """Return the blocks of the first group as rows, the largest first, in at most `most` lines."""
     group_id = min((key.group_id for key in mirror.blocks), default=0)
     children: dict[Key | None, list[Key]] = {}
     for key, block in mirror.blocks.items():
@@ -71,7 +71,7 @@ def tree_lines(mirror: Mirror, width: int, most: int) -> list[str]:
 
 
 def _sizes(children: Mapping[Key | None, list[Key]]) -> dict[Key, int]:
-    """Return how many blocks each key begins, itself included."""
+    """Return for each key the number of blocks that follow from it, itself included."""
     order: list[Key] = [*children.get(None, [])]
     for key in order:  # grows while it is walked: parents before children
         order += children.get(key, [])

@@ -1,12 +1,13 @@
-"""The one loop that steps the engine, in a thread of its own; the requests of all clients meet in its batch.
+"""The one loop that steps the engine, in a thread of its own. The requests of all clients share its batch.
 
-Clients live in an asyncio loop. What they want goes to the engine's thread through an inbox; what the engine says comes
-back once a step, and lands in a queue of each client. No client can hold up another: the thread waits for none, and one
-that does not fetch its pieces is given up when too many of them lie there.
+Clients run in an asyncio loop. Their calls reach the engine's thread through an inbox. The engine's new tokens go to a
+queue per client, once per step. No client can delay another: the thread never waits for a client. A client whose queue
+is full is given up.
 
-If a step raises, the engine has aborted the requests of that step, and the others go on: their clients are told, and
-`problem` says so until a step succeeds again. Source: vLLM `AsyncLLM` (v1/engine/async_llm.py), where the engine is a
-process of its own.
+If a step raises, the engine has aborted the requests of that step, and the others continue. The clients of aborted
+requests get an error, and `problem` keeps the message until a step succeeds again.
+
+Source: vLLM `AsyncLLM` (v1/engine/async_llm.py), where the engine is a process of its own.
 """
 
 import asyncio
@@ -24,19 +25,19 @@ from mini_kv.engine.sampling import SamplingParams
 from mini_kv.serve.protocol import RequestError
 
 MOST_PIECES = 4096
-"""Pieces of an answer that may wait for a client that does not fetch them."""
+"""Most pieces of an answer that are kept for a client that does not fetch them."""
 LONGEST_STEP_S = 60.0
-"""Seconds after which a step that has not come back is called a problem."""
+"""Seconds after which `health` reports a step that has not returned."""
 
 Piece = DeltaOutput | RequestError
-"""What a client gets: a token's text, or why there will be no more."""
+"""One item for a client: a token's text, or the error that ends its answer."""
 
 
 class Mailbox:
-    """What has been said to one client and lies there until it is fetched."""
+    """The pieces for one client, kept until the client fetches them."""
 
     def __init__(self, most: int = MOST_PIECES) -> None:
-        """Begin empty; with `most` pieces it is full."""
+        """Begin empty. With `most` pieces it is full."""
         self.most = most
         self.pieces: list[Piece] = []
         self._news = asyncio.Event()
@@ -47,7 +48,7 @@ class Mailbox:
         self._news.set()
 
     async def fetch(self) -> list[DeltaOutput]:
-        """Wait until there is something, and take it out. Raises the `RequestError` that ends the answer."""
+        """Wait for pieces, remove and return them. Raises the `RequestError` that ends the answer."""
         await self._news.wait()
         self._news.clear()
         said: list[DeltaOutput] = []
@@ -62,7 +63,7 @@ class Mailbox:
 
 @dataclass(eq=False)
 class Ticket:
-    """A request under way, as its client sees it. Belongs to the clients' thread, but for the times."""
+    """A running or waiting request, as its client sees it. Belongs to the clients' thread, except for the times."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -70,29 +71,29 @@ class Ticket:
     n: int
     cache_salt: str | None
     accepted: "asyncio.Future[None]"
-    """Done when the engine has taken the request in, or has refused it."""
+    """Done when the engine has accepted or refused the request."""
     mailbox: Mailbox
     num_open: int = 0
-    """Samples that have not come to their end."""
+    """Samples that have not ended."""
     arrived: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
 
 
 class Watcher(Protocol):
-    """What looks on: called in the engine's thread."""
+    """Observes the loop. Its methods are called in the engine's thread."""
 
     def came(self, ticket: Ticket) -> None:
-        """A request was taken in."""
+        """Note that the engine accepted a request."""
 
     def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
-        """A token of it was chosen."""
+        """Note a new token of the request."""
 
     def turned(self, busy: bool) -> None:
-        """The loop has gone round; `busy`: the next step follows at once."""
+        """Note the end of one round of the loop. `busy`: the next step follows at once."""
 
 
 class EngineLoop:
-    """An engine, the thread that steps it, and the tickets of the requests that are in it."""
+    """An engine, the thread that steps it, and the tickets of its requests."""
 
     def __init__(
         self,
@@ -106,15 +107,15 @@ class EngineLoop:
 
         Args:
             engine: only the loop's thread may touch it from `start` on.
-            max_waiting: texts that may wait beside those that run; more are refused, to come again later.
-            least_step_s: seconds that a step takes at least, so that people can watch.
-            watchers: are told what happens.
+            max_waiting: texts that may wait besides those that run. Further requests get status 429.
+            least_step_s: least seconds per step, so that people can watch.
+            watchers: observe requests, tokens and rounds.
         """
         self.engine = engine
         self.max_texts = engine.config.scheduler.max_num_seqs + max_waiting
         self.draining = False
         self.problem: str | None = None
-        """What the last step failed with. `None`: it did not fail."""
+        """The error of the last step. `None`: it did not fail."""
         self.num_failures = 0
         self._least_step_s, self._watchers = least_step_s, list(watchers)
         self._tickets: dict[str, Ticket] = {}
@@ -128,12 +129,12 @@ class EngineLoop:
     # Called in the clients' thread.
 
     def start(self) -> None:
-        """Begin, inside the asyncio loop in which the clients live."""
+        """Start the thread. Call this inside the clients' asyncio loop."""
         self._clients = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """Abort what is left, tell its clients, and end the thread."""
+        """Abort the remaining requests, send their clients an error, and end the thread."""
         self.abort_all("the server has ended")
         with self._wake:
             self._stopping = True
@@ -142,11 +143,11 @@ class EngineLoop:
 
     @property
     def num_texts(self) -> int:
-        """Texts that are under way, running or waiting."""
+        """Number of texts that run or wait."""
         return sum(ticket.num_open for ticket in self._tickets.values())
 
     def check_room(self, num_texts: int) -> None:
-        """Raise `RequestError` if this number of texts cannot be taken in now."""
+        """Raise `RequestError` if the loop cannot accept so many more texts now."""
         if self.draining:
             raise RequestError("the server is shutting down", status=503, code="shutting_down", retry_after=5)
         if self.num_texts + num_texts > self.max_texts:
@@ -156,7 +157,7 @@ class EngineLoop:
     def submit(
         self, token_ids: list[int], params: SamplingParams, n: int, cache_salt: str | None, mailbox: Mailbox
     ) -> Ticket:
-        """Put a request in the engine's inbox; await `Ticket.accepted` to know whether it took it."""
+        """Put a request into the engine's inbox. Await `Ticket.accepted` to know whether the engine accepted it."""
         accepted = self._clients.create_future()
         ticket = Ticket(next(self._names), token_ids, params, n, cache_salt, accepted, mailbox, num_open=n)
         self._tickets[ticket.request_id] = ticket
@@ -164,24 +165,24 @@ class EngineLoop:
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Give up a request; nothing if it has ended."""
+        """Abort a request, or do nothing if it has ended."""
         if self._tickets.pop(ticket.request_id, None) is not None:
             self.post(lambda: self.engine.abort(ticket.request_id))
 
     def abort_all(self, message: str) -> None:
-        """Give up all requests, and tell their clients why."""
+        """Abort all requests, and send their clients the message."""
         for ticket in list(self._tickets.values()):
             self._deliver([(ticket, RequestError(message, status=503, code="shutting_down"))])
             self.post(lambda name=ticket.request_id: self.engine.abort(name))  # type: ignore[misc]
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have this called in the engine's thread, between two steps."""
+        """Call this in the engine's thread, between two steps."""
         with self._wake:
             self._inbox.append(call)
             self._wake.notify()
 
     def health(self) -> str | None:
-        """Return the fault: a step that hangs, an error, or the end of the thread, or `None` if there is none."""
+        """Return the fault, or `None`: a step that does not return, an error of a step, or the end of the thread."""
         began = self._step_began
         if began is not None and time.perf_counter() - began > LONGEST_STEP_S:
             return f"a step has not come back for {time.perf_counter() - began:.0f} s"
@@ -206,7 +207,7 @@ class EngineLoop:
                 self._tickets.pop(ticket.request_id, None)
 
     def _answer(self, ticket: Ticket, error: Exception | None) -> None:
-        """Tell whether the request was taken in."""
+        """Report to the client whether the engine accepted the request."""
         if error is not None:
             self._tickets.pop(ticket.request_id, None)
         if ticket.accepted.done():
@@ -233,7 +234,7 @@ class EngineLoop:
                 time.sleep(max(0.0, began + self._least_step_s - time.perf_counter()))
 
     def _turn(self, inbox: list[Callable[[], None]]) -> None:
-        """Do what was asked for, then make a step. Whatever a part of the engine raises, the loop goes on."""
+        """Make the calls of the inbox, then a step. The loop survives every exception of the engine."""
         try:
             for call in inbox:
                 call()
@@ -276,7 +277,7 @@ class EngineLoop:
             self.to_clients(lambda: self._deliver(pieces))
 
     def _failed(self, error: BaseException) -> None:
-        """Tell the clients whose requests are lost; if none is, all are: else the same step would fail for ever."""
+        """Report the error to the clients of lost requests. If none is lost, abort all: else each step would fail."""
         self.problem = _named(error)
         self.num_failures += 1
         known = list(self._tickets.values())
@@ -290,7 +291,7 @@ class EngineLoop:
         self.to_clients(lambda: self._deliver([(ticket, told) for ticket in lost]))
 
     def to_clients(self, call: Callable[[], object]) -> None:
-        """Have this called in the clients' thread."""
+        """Call this in the clients' thread."""
         if not self._clients.is_closed():
             self._clients.call_soon_threadsafe(call)
 
@@ -300,6 +301,6 @@ def _named(error: BaseException) -> str:
 
 
 def _letter(index: int) -> str:
-    """Return A, B, ..., Z, A2, B2, ...: short enough to stand beside a row of the figure."""
+    """Return A, B, ..., Z, A2, B2, ...: short enough to label a row of the figure."""
     round_, letter = divmod(index, 26)
     return chr(ord("A") + letter) + (str(round_ + 1) if round_ else "")

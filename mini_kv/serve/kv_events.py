@@ -1,11 +1,11 @@
-"""What a cache tells others: a block can be found from now on, a block cannot be found any more, all are forgotten.
+"""The events that a cache publishes: a block is cached, a block is no longer cached, no block is cached.
 
-The words and the bytes are vLLM 0.33's (distributed/kv_events.py), so that a router written for vLLM can listen to us,
-and `mini-kv attach` to vLLM. A message has three frames:
+Names and bytes are vLLM 0.33's (distributed/kv_events.py). So a router written for vLLM can listen to mini_kv, and
+`mini-kv attach` to vLLM. A message has three frames:
 
     topic | sequence number, 8 bytes, big-endian | batch: msgpack of [time, [event, ...], rank]
 
-A batch is what one step has changed, in the order in which it happened. Needs the extra `events`.
+A batch has the changes of one step, in their order. Needs the extra `events`.
 """
 
 from typing import Any, TypeAlias
@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 ExternalBlockHash: TypeAlias = int | bytes
-"""A block hash as it is told: its last 8 bytes as a number; or all of its bytes, which is a switch of vLLM's."""
+"""A block hash as published: its last 8 bytes as a number, or all its bytes if vLLM is configured so."""
 
 MEDIUM_GPU = "GPU"
-"""Where a block lies that the engine itself holds, whatever its device is. vLLM's word."""
+"""The medium of a block in the engine's own memory, on any device. vLLM's word."""
 
 END_SEQ = (-1).to_bytes(8, "big", signed=True)
-"""What ends the answer to a question for earlier batches."""
+"""The number in the frame that ends an answer to a question for earlier batches."""
 
 
 class KVCacheEvent(msgspec.Struct, tag=True, omit_defaults=True, frozen=True):
@@ -27,19 +27,19 @@ class KVCacheEvent(msgspec.Struct, tag=True, omit_defaults=True, frozen=True):
 
 
 class BlockStored(KVCacheEvent, frozen=True):
-    """Blocks of one request got their keys, one behind the other."""
+    """Consecutive blocks of one request were cached."""
 
     block_hashes: list[ExternalBlockHash]
     parent_block_hash: ExternalBlockHash | None
-    """Hash of the block before the first of them; `None` at the beginning of a prompt."""
+    """Hash of the block before the first of them, or `None` at the beginning of a prompt."""
     token_ids: list[int]
-    """Tokens of all these blocks, in a row."""
+    """Tokens of all these blocks, concatenated."""
     block_size: int
     lora_id: int | None
     medium: str | None
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
-    """Per block what decides its KV beside the tokens: the adapter, images, the cache salt in a first block."""
+    """Per block the extra keys of its hash: the adapter, images, the cache salt in a first block."""
     group_idx: int | None = None
     """The KV cache group."""
     kv_cache_spec_kind: str | None = None
@@ -52,7 +52,7 @@ class BlockStored(KVCacheEvent, frozen=True):
 
 
 class BlockRemoved(KVCacheEvent, frozen=True):
-    """As many blocks as there are hashes lost their key. Another block may carry the same one still."""
+    """One block per hash is no longer cached. Another block with the same hash may still be cached."""
 
     block_hashes: list[ExternalBlockHash]
     medium: str | None
@@ -62,14 +62,14 @@ class BlockRemoved(KVCacheEvent, frozen=True):
 
 
 class AllBlocksCleared(KVCacheEvent, frozen=True):
-    """No block can be found any more."""
+    """The index of cached blocks was emptied."""
 
 
 AnyEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
-    """What one step has changed."""
+    """The changes of one step."""
 
     ts: float
     """Seconds since 1970."""
@@ -90,7 +90,7 @@ def encode_batch(batch: KVEventBatch) -> bytes:
 
 
 def decode_batch(payload: bytes) -> KVEventBatch:
-    """Return the batch in a third frame. Fields that are not known here are passed over, as a newer vLLM may add some.
+    """Return the batch in a third frame. Unknown fields are ignored, since a newer vLLM may add some.
 
     Raises `BadFrameError`.
     """

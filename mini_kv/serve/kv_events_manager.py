@@ -4,8 +4,8 @@
     ...                                  # lookups, allocations, frees: as with any manager
     kv.take_events()                     # BlockStored, BlockRemoved, AllBlocksCleared since the last time
 
-The algorithms hold no line for it. Blocks made by a `Recorder` report when they get a key and when they lose it; what
-is missing for an event, the tokens and the hash before them, is in the request of the call in which it happens.
+The algorithms have no code for events. Blocks made by a `Recorder` report when they are cached and when that ends. The
+rest of an event, the tokens and the hash before them, is read from the request of the current call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,11 +45,11 @@ _KINDS: dict[type[KVCacheSpec], str] = {
     ChunkedLocalAttentionSpec: "chunked_local_attention",
     MambaSpec: "mamba",
 }
-"""vLLM's words for kinds of layers; any other is full attention. Source: vLLM `KVCacheSpecKind`."""
+"""vLLM's names for kinds of layers. Any other kind is full attention. Source: vLLM `KVCacheSpecKind`."""
 
 
 class _Stored(NamedTuple):
-    """A block that got its key: where it stands in its request."""
+    """A newly cached block, and its position in its request."""
 
     group_id: int
     start: int
@@ -59,12 +59,12 @@ class _Stored(NamedTuple):
 
 
 def plain_manager(kv_cache_config: KVCacheConfig, *, new_block: BlockFactory, **options: Any) -> KVCacheManager:
-    """Return the engine's own manager, of the blocks that `new_block` makes."""
+    """Return the engine's own manager, with blocks made by `new_block`."""
     return KVCacheManager(kv_cache_config, parts=KVCacheParts(new_block=new_block), **options)
 
 
 class _Tap(Recorder):
-    """Hears blocks that may report to another recorder already, which goes on hearing them."""
+    """Records blocks that may already report to another recorder, and passes their reports on to it."""
 
     def __init__(self, make_block: BlockFactory) -> None:
         super().__init__(strict=False)  # who listens must not change what happens
@@ -99,8 +99,8 @@ class EventsKVCacheManager(ObservedKVCacheManager):
 
         Args:
             kv_cache_config: as for `KVCacheManager`.
-            make: makes the manager, a learner's for instance, of the config, `new_block` and the options.
-            new_block: makes blocks. They may be another observer's `TracedBlock`s: it goes on hearing them.
+            make: makes the manager, for instance a learner's, from the config, `new_block` and the options.
+            new_block: makes blocks. They may be another observer's `TracedBlock`s, which still gets their reports.
             options: `KVCacheManager`'s.
         """
         self._recorder = _Tap(new_block)
@@ -116,7 +116,7 @@ class EventsKVCacheManager(ObservedKVCacheManager):
 
     @contextmanager
     def observe(self, span: Span, request: Request | None) -> Iterator[None]:
-        """Note what a call does to keys. What was between calls is noted first."""
+        """Turn the changes of one call into events. Changes between calls are turned into events first."""
         self._note(None)
         try:
             yield
@@ -127,12 +127,12 @@ class EventsKVCacheManager(ObservedKVCacheManager):
             self._note(request)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Enter full blocks, as when drafts were accepted: a call that a story does not tell, but an event does."""
+        """Cache full blocks, as after accepted drafts. Stories leave this call out, but it publishes events."""
         with self.observe(Span("cache_blocks"), request):
             self.manager.cache_blocks(request, num_computed_tokens)
 
     def _note(self, request: Request | None) -> None:
-        """Turn the edges so far into events; keys that were given belong to `request`."""
+        """Turn the edges so far into events. Blocks that were cached belong to `request`."""
         run: list[_Stored] = []
         ends: dict[bytes, int] = {}
         for edge in self._recorder.take_edges():
@@ -186,12 +186,12 @@ def _key(edge: Edge) -> BlockHashWithGroupId:
 
 
 def _ends(request: Request, hash_block_size: int) -> dict[bytes, int]:
-    """Return behind how many tokens of the request each of its hashes stands."""
+    """Return for each block hash of the request the number of tokens up to the end of its block."""
     return {block_hash: (i + 1) * hash_block_size for i, block_hash in enumerate(request.block_hashes)}
 
 
 def _extra_keys(request: Request, start: int, end: int) -> tuple[Any, ...] | None:
-    """Return what decides a block's KV beside its tokens, in vLLM's order and without our tags. `None`: nothing.
+    """Return the extra keys of a block's hash, in vLLM's order and without our tags, or `None` if it has none.
 
     Source: vLLM `to_event_extra_keys` (v1/core/kv_cache_utils.py).
     """

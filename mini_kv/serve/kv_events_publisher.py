@@ -1,10 +1,12 @@
-"""Tells the events of an engine's cache to who listens, over ZeroMQ, and again to who has missed some.
+"""Publishes the events of an engine's cache over ZeroMQ, and sends missed ones again on request.
 
     publisher = ZmqEventPublisher("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558")
     engine = LLMEngine(model, tokenizer, config, **publishing(publisher))
 
-A PUB socket forgets what a slow or late listener did not take. So batches are numbered, the last ones are kept, and a
-listener that sees a gap asks the second socket, a ROUTER, for all from a number on. Source: vLLM `ZmqEventPublisher`.
+A PUB socket drops the messages that a slow or late listener does not take. So batches are numbered, and the last ones
+are kept. A listener that sees a gap asks the second socket, a ROUTER, for all batches from a number on.
+
+Source: vLLM `ZmqEventPublisher`.
 """
 
 import threading
@@ -24,18 +26,18 @@ from mini_kv.serve.kv_events import END_SEQ, AnyEvent, KVEventBatch, encode_batc
 from mini_kv.serve.kv_events_manager import EventsKVCacheManager
 
 _IDLE_S = 0.02
-"""How long a question for earlier batches may lie while the engine has nothing to tell."""
+"""Most seconds before a question for earlier batches is read while the engine publishes nothing."""
 
 
 class EventPublisher(Protocol):
-    """Takes the events of a step."""
+    """Publishes the events of a step."""
 
     def publish(self, events: Sequence[AnyEvent]) -> None:
-        """Tell them, in this order; nothing if there are none."""
+        """Publish the events in this order, or nothing if there are none."""
 
 
 class ZmqEventPublisher:
-    """A PUB socket, a ROUTER socket for what was missed, and a thread for both: no step waits for a listener."""
+    """A PUB socket, a ROUTER socket for missed batches, and a thread for both. No step waits for a listener."""
 
     def __init__(
         self,
@@ -50,16 +52,16 @@ class ZmqEventPublisher:
         """Listen at the endpoints.
 
         Args:
-            endpoint: where batches are published: `tcp://127.0.0.1:5557`; port 0 is any that is free, and `endpoint`
-                says which. A star for the host lets every machine listen that reaches this one, and events hold all
-                prompts. (vLLM binds only where a star or a socket file is named, and else connects to a collector.)
-            replay_endpoint: where earlier batches can be asked for.
-            buffer_steps: how many batches are kept for that.
-            hwm: batches that wait for one slow listener; what comes then, it misses.
+            endpoint: where batches are published: `tcp://127.0.0.1:5557`. Port 0 takes a free one, which the attribute
+                `endpoint` has. With a star for the host, every machine that reaches this one can listen. Events hold
+                all prompts. (vLLM binds only for a star or a socket file, and otherwise connects to a collector.)
+            replay_endpoint: where listeners ask for earlier batches.
+            buffer_steps: number of batches kept for that.
+            hwm: most batches queued for one slow listener. It misses the later ones.
             topic: the first frame.
-            data_parallel_rank: which of several engines this is.
+            data_parallel_rank: index of this engine among several.
 
-        Raises `ConfigError` if one cannot listen there.
+        Raises `ConfigError` if an endpoint cannot be bound.
         """
         self._context = zmq.Context()
         self._pub = self._context.socket(zmq.PUB)
@@ -82,18 +84,18 @@ class ZmqEventPublisher:
         self._thread.start()
 
     def publish(self, events: Sequence[AnyEvent]) -> None:
-        """Hand the events of a step to the thread, as one batch with the time; nothing if there are none."""
+        """Hand the events of a step to the thread, as one batch with the time. Do nothing if there are none."""
         if events:
             self._queue.put(KVEventBatch(time.time(), list(events), self._rank))
 
     def shutdown(self) -> None:
-        """Send what is waiting, a second at most, and let go of the sockets."""
+        """Send the queued batches, for a second at most, and close the sockets."""
         self._queue.put(None)
         self._thread.join(timeout=1)
         self._context.destroy(linger=1000)
 
     def _serve(self) -> None:
-        """Number the batches, send and keep them; between two of them, answer one question."""
+        """Number, send and keep the batches. Between two of them answer one question."""
         sequence = 0
         while True:
             if self._replay is not None and self._replay.poll(0):
@@ -110,9 +112,10 @@ class ZmqEventPublisher:
             sequence += 1
 
     def _answer(self, replay: "zmq.Socket[bytes]") -> None:
-        """Send all that is kept from the number on that was asked for, then the end. A question that is none: nothing.
+        """Send the kept batches from the requested number on, then the end. Ignore a malformed question.
 
-        Frames of a question: who asks, nothing, the number. Of an answer: who asked, nothing, and a message's three.
+        Frames of a question: the asker's id, an empty frame, the number. Frames of an answer: the id, an empty frame,
+        and the three of a message.
         """
         question = replay.recv_multipart()
         if len(question) != 3 or len(question[2]) != 8:
@@ -125,7 +128,7 @@ class ZmqEventPublisher:
 
 
 def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
-    """Listen; return the address, its port a number. Raises `ConfigError`."""
+    """Listen, and return the address with the actual port. Raises `ConfigError`."""
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
@@ -134,15 +137,15 @@ def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
 
 
 class PublishingScheduler(Scheduler):
-    """A scheduler that tells, at the end of each step, what the step has done to the cache."""
+    """A scheduler that publishes the cache's events at the end of each step."""
 
     def __init__(self, *args: Any, publisher: EventPublisher, **options: Any) -> None:
-        """Schedule for a manager with `take_events`; the other arguments are `Scheduler`'s."""
+        """Schedule for a manager with `take_events`. The other arguments are `Scheduler`'s."""
         super().__init__(*args, **options)
         self.publisher = publisher
 
     def update_from_output(self, *args: Any, **options: Any) -> list[EngineCoreOutput]:
-        """As in `Scheduler`, where vLLM's scheduler publishes too."""
+        """Update as `Scheduler` does, then publish. vLLM's scheduler publishes here, too."""
         outputs = super().update_from_output(*args, **options)
         kv: Any = self.kv_cache_manager  # an `EventsKVCacheManager`, perhaps in another observer's wrapping
         self.publisher.publish(kv.take_events())
@@ -150,7 +153,7 @@ class PublishingScheduler(Scheduler):
 
 
 def publishing(publisher: EventPublisher) -> dict[str, Any]:
-    """Return the parts of an `LLMEngine` whose cache tells its events to `publisher`."""
+    """Return the arguments for an `LLMEngine` that publishes its cache's events."""
     return {
         "make_manager": EventsKVCacheManager,
         "make_scheduler": partial(PublishingScheduler, publisher=publisher),

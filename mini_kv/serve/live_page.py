@@ -1,7 +1,7 @@
-"""The page at /: what the cache does, while it does it, drawn by the book's own figure `<kv-story>`.
+"""The page at /: the running cache, drawn by the book's own figure `<kv-story>`.
 
 The engine's thread records events. While a page is open, it turns the last steps into a story, a few times per second,
-and every page gets the newest story. A slow page misses some stories, and no state, because each story is whole. A page
+and every page gets the newest story. A slow page misses stories but no state, because each story is whole. A page
 shows the words of all clients.
 """
 
@@ -37,24 +37,24 @@ from mini_kv.viz.figure import script
 from mini_kv.viz.story_json import StoryWriter
 
 EVERY_S = 0.15
-"""Seconds between two tellings, at least."""
+"""Least seconds between two updates of a page."""
 MOST_STEPS, MOST_RECORDED = 48, 2000
-"""Steps of the story that a page gets, and of one that is recorded."""
+"""Most steps of the story on a page, and of a recorded story."""
 MOST_LINES, MOST_REQUESTS, MOST_CHARACTERS = 12, 16, 400
 
 Json = dict[str, Any]
 
 
 def plain_manager(config: KVCacheConfig, *, new_block: Any, **options: Any) -> KVCacheManager:
-    """Return the engine's own manager, on blocks that report what happens to them."""
+    """Return the engine's own manager, with blocks that report their changes."""
     return KVCacheManager(config, parts=KVCacheParts(new_block=new_block), **options)
 
 
 class LiveStory:
-    """Watches an engine from its thread, and tells of it."""
+    """Watches an engine from its thread, and makes stories for the page."""
 
     def __init__(self, make: Callable[..., Any] = plain_manager, record: bool = False) -> None:
-        """Prepare to watch the manager that `make` makes; `record`: keep the whole story, too."""
+        """Prepare to watch the manager that `make` makes. `record`: keep the whole story, too."""
         self._make, self._recorder = make, Recorder(strict=False)
         self._spans: list[Span] = []
         self._requests: dict[str, Json] = {}
@@ -71,11 +71,11 @@ class LiveStory:
         self.listened_by(lambda: False, lambda telling: None)
 
     def listened_by(self, is_wanted: Callable[[], bool], tell: Callable[[Json], None]) -> None:
-        """From now on ask `is_wanted` whether a page looks on, and give `tell` each telling."""
+        """Set the listener: `is_wanted` returns whether a page is open, and `tell` gets each update."""
         self.is_wanted, self.tell = is_wanted, tell
 
     def make_manager(self, config: KVCacheConfig, **options: Any) -> TracedKVCacheManager:
-        """Make the manager of the engine that is to be watched: an argument of `LLMEngine`."""
+        """Return a watched manager. Pass this method to `LLMEngine` as `make_manager`."""
         self._kv = TracedKVCacheManager(
             self._make(config, new_block=self._recorder.new_block, **options), self._recorder
         )
@@ -83,7 +83,7 @@ class LiveStory:
         return self._kv
 
     def watch(self, engine: LLMEngine) -> None:
-        """Take the engine that was made so."""
+        """Set the engine that was made with `make_manager`."""
         self._engine = engine
         self._begun = frame_of(self._kv.manager)
         if self._record:
@@ -92,7 +92,7 @@ class LiveStory:
     # Called by the loop, in the engine's thread.
 
     def came(self, ticket: Ticket) -> None:
-        """Note a request."""
+        """Note a new request."""
         while len(self._requests) >= MOST_REQUESTS:
             ended = (name for name, each in self._requests.items() if each["state"] not in ("waits", "runs"))
             del self._requests[next(ended, next(iter(self._requests)))]
@@ -110,7 +110,7 @@ class LiveStory:
         self._log.append(f"{ticket.request_id} comes with {len(ticket.prompt_token_ids)} tokens")
 
     def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
-        """Note a token."""
+        """Note a new token of a request."""
         request = self._requests.get(delta.request_id)
         if request is None or delta.index:
             return  # of several samples the page follows the first
@@ -124,7 +124,7 @@ class LiveStory:
             self._log.append(f"{delta.request_id} ends: {delta.finish_reason}")
 
     def turned(self, busy: bool) -> None:
-        """Take what the cache did, and tell it if it is time."""
+        """Collect the cache's calls, and send an update if one is due."""
         spans = _worth_telling(self._kv.spans)
         self._kv.spans.clear()
         evicted = [edge.block_id for span in spans for edge in span.edges if edge.kind is EdgeKind.EVICTED]
@@ -148,7 +148,7 @@ class LiveStory:
     # A telling.
 
     def _add_step(self) -> None:
-        """Make a step of the story of what has happened since the last one."""
+        """Add one step to the story, with all calls since the last step."""
         self._read_words()
         frame, words = frame_of(self._kv.manager), dict(self._words)
         lines = story(span for span in self._spans if span.edges or span.call == "get_computed_blocks")
@@ -169,7 +169,7 @@ class LiveStory:
             self.kept = self.kept[MOST_STEPS // 2 :]
 
     def telling(self) -> Json:
-        """Return all that a page shows."""
+        """Return the data of the page: the story, the counters, the requests and the log."""
         scheduler, stats = self._engine.scheduler, self._engine.stats
         pool = self._kv.block_pool
         counters = {
@@ -214,7 +214,7 @@ class LiveStory:
         ]
 
     def _read_words(self) -> None:
-        """Read the words in each held block; a block that is free keeps them until it is evicted."""
+        """Read the words of each referenced block. A free block keeps its words until it is evicted."""
         for edge in (edge for span in self._spans for edge in span.edges):
             if edge.kind is EdgeKind.EVICTED:
                 self._words.pop(edge.block_id, None)
@@ -237,7 +237,7 @@ class LiveStory:
 
 
 def _worth_telling(spans: Iterable[Span]) -> list[Span]:
-    """Return the calls without those of a request that was refused: it asks again in every step."""
+    """Return the calls without those of a refused request, which calls again in every step."""
     told: list[Span] = []
     for span in spans:
         if span.call == "allocate_slots" and span.result is None:
@@ -249,10 +249,10 @@ def _worth_telling(spans: Iterable[Span]) -> list[Span]:
 
 
 class LivePage:
-    """The page, and the stream of tellings that it listens to."""
+    """The page, and the stream of its updates."""
 
     def __init__(self, live: LiveStory, loop: EngineLoop, head: Mapping[str, Any]) -> None:
-        """Take the story, its loop, and what the page is to know of the server."""
+        """Set the story, its loop, and the server's data for the page's head."""
         self.live, self._loop, self._head = live, loop, dict(head)
         self._telling: bytes = b""
         self._news: set[asyncio.Event] = set()
@@ -260,7 +260,7 @@ class LivePage:
         live.listened_by(lambda: bool(self._news), self._take)
 
     def _take(self, telling: Json) -> None:
-        """Take a telling from the engine's thread."""
+        """Pass an update from the engine's thread to the pages."""
         body = as_event(telling).encode()
         self._loop.to_clients(lambda: self._publish(body))
 
@@ -271,17 +271,17 @@ class LivePage:
 
     @property
     def num_viewers(self) -> int:
-        """How many look on."""
+        """Number of open pages."""
         return len(self._news)
 
     def close(self) -> None:
-        """Let all pages go."""
+        """End the streams of all pages."""
         self._is_closed = True
         for news in self._news:
             news.set()
 
     def routes(self) -> list[Route]:
-        """Return the page's addresses."""
+        """Return the routes of the page and its files."""
         return [
             Route("/", self._page),
             Route("/page.js", _file("page.js", "text/javascript")),
@@ -301,7 +301,7 @@ class LivePage:
         return Response(script(), media_type="text/javascript")
 
     async def _recorded(self, request: Request) -> Response:
-        """Answer with the story: the recorded one, or else the last steps."""
+        """Answer with the recorded story, or with the last steps if none is recorded."""
         told: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
 
         def ask() -> None:
@@ -316,7 +316,7 @@ class LivePage:
         return _Tellings(self)
 
     async def listen(self, send: Send) -> None:
-        """Send the newest telling whenever there is one, until the server ends; an empty line every 15 seconds."""
+        """Send each new update until the server ends. After 15 seconds without one, send a comment line."""
         news = asyncio.Event()
         self._news.add(news)
         try:
@@ -332,14 +332,14 @@ class LivePage:
 
 
 class _Tellings(EventStream):
-    """A stream of tellings."""
+    """A stream of updates for one page."""
 
     def __init__(self, page: LivePage) -> None:
         super().__init__()
         self._page = page
 
     async def send_all(self, send: Send) -> None:
-        """Send them until the page is closed."""
+        """Send updates until the page is closed."""
         await self._page.listen(send)
 
 

@@ -1,14 +1,14 @@
-"""A picture of another engine's cache, made of its events alone: which hashes can be found, and in how many blocks.
+"""A model of another engine's cache, made from its events alone: the cached hashes, and the blocks per hash.
 
     mirror = Mirror()
     mirror.apply(batch)          # in the order of their numbers; `Follower` sees to that
-    mirror.copies()              # of each hash, in how many blocks it lies
+    mirror.copies()              # number of blocks per hash
 
-Two requests that compute one prompt in one step fill two blocks with one hash: two events store it, and it can be found
+Two requests that compute one prompt in one step fill two blocks with one hash. Two events store it, and it is cached
 until two events have removed it. So hashes are counted, not kept in a set.
 
-A picture is whole if all events since the cache was empty are in it. If some are missing it says so, and what it shows
-may be gone or may not be all; it is whole again when the engine forgets everything.
+A mirror is whole if it has all events since the cache was empty. If some are missing, `gaps` lists them. Blocks may
+then be missing or no longer cached. The mirror is whole again when the engine clears its cache.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from mini_kv.serve.kv_events import (
 
 
 class Key(NamedTuple):
-    """What a lookup needs to find a block."""
+    """The key of the index: block hash, group and medium."""
 
     block_hash: ExternalBlockHash
     group_id: int
@@ -38,44 +38,44 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class MirroredBlock:
-    """The blocks of one key."""
+    """All blocks with one key."""
 
     parent: Key | None
-    """The key before it; `None` at the beginning of a prompt."""
+    """The key before it, or `None` at the beginning of a prompt."""
     token_ids: tuple[int, ...]
-    """Its own tokens; empty if the event did not say which are whose."""
+    """Its own tokens, or empty if the event's tokens cannot be divided among its blocks."""
     extra_keys: tuple[Any, ...] | None = None
-    """What decides its KV beside tokens, in vLLM's order: the adapter's name, images, in a first block the salt."""
+    """The extra keys of its hash, in vLLM's order: the adapter's name, images, the salt in a first block."""
     copies: int = 0
 
 
 class Mirror:
-    """The blocks that can be found in another engine, and what is known of them."""
+    """The cached blocks of another engine, with their tokens."""
 
     def __init__(self) -> None:
         """Begin with an empty cache."""
         self.blocks: dict[Key, MirroredBlock] = {}
         self.gaps: list[str] = []
-        """What is missing, a sentence per gap. Empty: the picture is whole."""
+        """The missing batches, one sentence per gap. Empty: the mirror is whole."""
         self.num_stored = self.num_removed = self.num_unknown_removed = 0
-        """Blocks told of since the beginning; the last: removals of blocks that the picture did not have."""
+        """Counts since the beginning. The last one counts removals of blocks that the mirror did not have."""
 
     @property
     def num_blocks(self) -> int:
-        """Blocks with a key, twins counted as often as there are."""
+        """Number of cached blocks, each twin counted."""
         return sum(block.copies for block in self.blocks.values())
 
     @property
     def num_twins(self) -> int:
-        """Blocks that carry a key that another one carries, too."""
+        """Number of blocks beyond the first of each key."""
         return self.num_blocks - len(self.blocks)
 
     def copies(self) -> dict[Key, int]:
-        """Return in how many blocks each key lies."""
+        """Return the number of blocks per key."""
         return {key: block.copies for key, block in self.blocks.items()}
 
     def apply(self, batch: KVEventBatch) -> None:
-        """Let the events of a batch happen."""
+        """Apply the events of a batch."""
         for event in batch.events:
             match event:
                 case BlockStored():
@@ -87,11 +87,11 @@ class Mirror:
                     self.gaps.clear()
 
     def note_gap(self, sentence: str) -> None:
-        """From here on the picture lacks something."""
+        """Note missing batches."""
         self.gaps.append(sentence)
 
     def forget(self) -> None:
-        """Begin again: the engine has."""
+        """Become an empty, whole mirror, because the engine was restarted."""
         self.blocks.clear()
         self.gaps.clear()
 
@@ -123,26 +123,26 @@ class Mirror:
 
 Message = tuple[int, KVEventBatch]
 Replay = Callable[[int], Iterable[tuple[bytes, bytes]] | None]
-"""Returns the second and third frames of the batches from a number on that are still kept. `None`: no answer."""
+"""Returns the second and third frames of the kept batches from a number on, or `None` without an answer."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """Brings messages to a mirror, each once and in order, and asks for those that are missing."""
+    """Applies messages to a mirror, each once and in order, and asks for missing ones."""
 
     mirror: Mirror
     replay: Replay
     on_batch: Callable[[int, KVEventBatch], None] = lambda number, batch: None
-    """Is called with every batch that the mirror takes."""
+    """Called with every batch after the mirror has applied it."""
     next_number: int = 0
     num_asked_for: int = 0
-    """Batches that came by asking."""
+    """Number of batches that arrived as answers to a question."""
     last_time: float = 0.0
     complaints: deque[str] = field(default_factory=lambda: deque(maxlen=100))
-    """What could not be read, a sentence each; the last ones."""
+    """The errors of the last unreadable messages, one sentence each."""
 
     def receive(self, frames: list[bytes]) -> None:
-        """Take a message; if it cannot be read, complain. What it held is then missing, and is asked for."""
+        """Apply a message, or note an unreadable one in `complaints`. Its batch then counts as missing."""
         try:
             if len(frames) != 3:
                 raise BadFrameError(f"a message has three frames, this one has {len(frames)}")
@@ -155,7 +155,7 @@ class Follower:
         self.take(number, batch)
 
     def take(self, number: int, batch: KVEventBatch) -> None:
-        """Take a batch, and before it what is missing."""
+        """Apply the missing batches before this one, then this one."""
         if number < self.next_number:
             if batch.ts <= self.last_time:
                 return  # it came by asking already
@@ -166,17 +166,17 @@ class Follower:
             self._take(number, batch)
 
     def catch_up(self) -> None:
-        """Ask for all that is kept, when there is no message yet that would show a gap."""
+        """Ask for all kept batches, before any message shows a gap."""
         for number, batch in self._ask():
             self._take_or_note(number, batch)
 
     def _begin_again(self) -> None:
-        """Numbers go back and time does not: the engine was started again, with an empty cache."""
+        """Begin with an empty mirror. A lower number with a later time means that the engine was restarted."""
         self.mirror.forget()
         self.next_number = 0
 
     def _fill(self, number: int) -> None:
-        """Ask for what is missing before a message; note what cannot be had."""
+        """Ask for the missing batches before a message, and note those that are no longer kept."""
         for missed, batch in self._ask():
             if missed < number:
                 self._take_or_note(missed, batch)
@@ -197,7 +197,7 @@ class Follower:
         self.next_number = number
 
     def _ask(self) -> list[Message]:
-        """Return what is still kept from the next number on, in order, or nothing if there is no answer."""
+        """Return the kept batches from the next number on, in order, or an empty list without an answer."""
         found = []
         for number_frame, payload in self.replay(self.next_number) or ():
             try:

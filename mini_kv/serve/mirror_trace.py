@@ -1,10 +1,11 @@
-"""The requests behind a cache's events, as far as events tell: a trace of tokens for `curve` and `explain`.
+"""The requests behind a cache's events, as a trace of tokens for `curve` and `explain`.
 
-A request is seen by the blocks that it adds. What is before them is known from the blocks that they follow. So its
-tokens are known up to its last full block, and a request that added none is not seen at all.
+A request is seen by the blocks that it adds. The tokens before them are known from the parent blocks. So a request's
+tokens are known up to its last full block. A request without new blocks is not seen.
 
-Blocks that follow the last block of a request belong to it if they come at once (the next piece of a long prompt), or
-one at a time (its answer grows by a block). Else they are a new request that found all of the older one.
+Blocks that follow the last block of a request belong to it in two cases: the next batch stores them (the next chunk of
+a long prompt), or it is a single block (its answer grows by a block). Otherwise they are a new request with a hit on
+all blocks of the older one.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from mini_kv.serve.mirror import Key, Mirror
 
 @dataclass(slots=True)
 class SeenRequest:
-    """What was seen of a request."""
+    """The known tokens of one request."""
 
     time: float
     token_ids: list[int]
@@ -41,16 +42,16 @@ class SeenRequests:
     """Finds the requests behind batches of events."""
 
     def __init__(self, mirror: Mirror) -> None:
-        """Begin with none; `mirror` must have the events of each batch when `apply` is called for it."""
+        """Begin with no request. `mirror` must have the events of a batch before `apply` is called with it."""
         self._mirror = mirror
         self._by_last_block: dict[Key, SeenRequest] = {}
         self._group_id: int | None = None
         self.requests: list[SeenRequest] = []
         self.num_headless = 0
-        """Blocks whose beginning is not known: it was stored before we listened, or was missed."""
+        """Number of blocks whose prefix is unknown. It was stored before we listened, or in a missed batch."""
 
     def apply(self, number: int, batch: KVEventBatch) -> None:
-        """Look at the events of one group; the others tell of the same tokens."""
+        """Read the events of one group. The other groups have the same tokens."""
         for event in batch.events:
             if not isinstance(event, BlockStored) or not event.block_hashes:
                 continue
@@ -81,14 +82,14 @@ class SeenRequests:
         self._by_last_block[last] = request
 
     def _goes_on(self, number: int, parent: Key | None, num_blocks: int) -> SeenRequest | None:
-        """Return the request that these blocks belong to, if it is one that was seen; see the module."""
+        """Return the earlier request that these blocks belong to, or `None`. The module has the rule."""
         request = self._by_last_block.get(parent) if parent is not None else None
         if parent is None or request is None or (num_blocks > 1 and number - request.last_batch > 1):
             return None
         return self._by_last_block.pop(parent)
 
     def _begins(self, time: float, last: Key, lora_name: str | None) -> SeenRequest | None:
-        """Return a new request, with all tokens up to its last block, or `None` if its beginning is not known."""
+        """Return a new request, with all tokens up to its last block, or `None` if its prefix is not known."""
         chain = self._chain(last)
         if chain is None:
             return None
@@ -99,7 +100,7 @@ class SeenRequests:
         return self.requests[-1]
 
     def _chain(self, key: Key) -> list[Key] | None:
-        """Return the keys from the prompt's beginning to this one, or `None` if one is not known, or its tokens."""
+        """Return the keys from the prompt's beginning to this one, or `None` if a key or its tokens are not known."""
         chain: list[Key] = []
         at: Key | None = key
         while at is not None:

@@ -1,7 +1,7 @@
-"""What /metrics tells: vLLM's names, so that a dashboard made for vLLM shows this engine, too.
+"""The metrics at /metrics, with vLLM's names, so that a dashboard made for vLLM shows this engine, too.
 
-Gauges and counters are read off the engine when they are asked for; times are noted as they pass. Sums are over all
-tenants, and meant for who runs the server.
+Gauges and counters are read from the engine on request. Times are recorded as they occur. Sums are over all tenants,
+and meant for the operator of the server.
 
 Source: vLLM 0.33 `PrometheusStatLogger` (v1/metrics/loggers.py): names, kinds and buckets.
 """
@@ -43,7 +43,7 @@ _LABELS = ("model_name", "engine")
 
 
 class Metrics:
-    """The metrics of one server; a watcher of its loop."""
+    """The metrics of one server. It is a watcher of the server's loop."""
 
     def __init__(self, engine: LLMEngine, model_name: str) -> None:
         self._engine = engine
@@ -64,14 +64,14 @@ class Metrics:
         self._last: dict[tuple[str, int], float] = {}
 
     def text(self) -> bytes:
-        """Return all of it, in the format of Prometheus."""
+        """Return all metrics in the format of Prometheus."""
         return generate_latest(self._registry)
 
     def came(self, ticket: Ticket) -> None:
-        """See `Watcher`."""
+        """Do nothing. The ticket has the time of arrival."""
 
     def said(self, ticket: Ticket, delta: DeltaOutput) -> None:
-        """Note when a token came, and why a text ended."""
+        """Record the time of a token, and the reason at the end of a text."""
         now, sample = time.perf_counter(), (delta.request_id, delta.index)
         if ticket.first_token is None:
             ticket.first_token = now
@@ -85,12 +85,12 @@ class Metrics:
             self._ended.labels(*self._values, delta.finish_reason).inc()
 
     def turned(self, busy: bool) -> None:
-        """Forget texts that were given up."""
+        """Drop the times of aborted texts."""
         if not busy:
             self._last.clear()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is read off the engine: called by the registry."""
+        """Yield the metrics that are read from the engine. Called by the registry."""
         scheduler, stats = self._engine.scheduler, self._engine.stats
         manager = self._engine.kv_cache_manager
         found = manager.prefix_cache_stats

@@ -1,6 +1,6 @@
-"""What clients ask for, read from JSON field by field: a problem is told with the name of its field.
+"""The requests of clients, read from JSON field by field. An error names its field.
 
-Names and limits are OpenAI's, beside them vLLM's own (`top_k`, `min_p`, `ignore_eos`, `cache_salt`). A field that we
+Names and limits are OpenAI's, with vLLM's additions (`top_k`, `min_p`, `ignore_eos`, `cache_salt`). A field that we
 lack may stand there as long as it asks for nothing. A field that is not known at all is refused: it may be misspelt,
 and then the answer would not be what was asked for.
 """
@@ -36,7 +36,7 @@ NOT_HERE: dict[str, tuple[Any, ...]] = {
     "tools": (None, []),
     "use_beam_search": (None, False),
 }
-"""Fields that we have no place for, each with the values that ask for nothing."""
+"""Unsupported fields, each with its neutral values."""
 
 IGNORED = {
     *(
@@ -50,11 +50,11 @@ IGNORED = {
     ),
     *("skip_special_tokens", "spaces_between_special_tokens", "user"),
 }
-"""Fields that change no word of an answer."""
+"""Accepted fields that do not change an answer."""
 
 
 class RequestError(Exception):
-    """A request that is not served, as OpenAI says it: a status, a sentence, the field at fault."""
+    """A refused request, in OpenAI's form: a status, a message, the field at fault."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RequestError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer's JSON."""
+        """The JSON of the error answer."""
         kinds = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_error"}
         kind = kinds.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
@@ -78,15 +78,15 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for texts."""
+    """One parsed request for texts."""
 
     model: str | None
     prompts: list[Prompt]
-    """Texts or token ids; of a chat, empty."""
+    """Texts or token ids. Empty for a chat."""
     messages: list[dict[str, Any]]
-    """Of a chat."""
+    """The messages of a chat. Empty for a completion."""
     fields: dict[str, Any]
-    """What `SamplingParams` takes, but for `max_tokens`."""
+    """The arguments of `SamplingParams`, except `max_tokens`."""
     max_tokens: int | None
     """`None`: as many as fit."""
     n: int
@@ -95,7 +95,7 @@ class Ask:
     cache_salt: str | None
 
     def params(self, room: int) -> SamplingParams:
-        """Return the parameters of a prompt that leaves this room, in tokens. Raises `RequestError`."""
+        """Return the parameters for a prompt. `room`: tokens that fit after it. Raises `RequestError`."""
         try:
             return SamplingParams(max_tokens=room if self.max_tokens is None else self.max_tokens, **self.fields)
         except ConfigError as error:  # its sentence begins with the name of the field
@@ -103,17 +103,17 @@ class Ask:
 
 
 class Fields:
-    """The fields of a request, taken one by one, so that in the end the unknown ones are left."""
+    """The fields of a request. Each read removes one, so unknown fields remain."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._left = dict(data)
 
     def take(self, name: str) -> Any:
-        """Return the value of a field, or `None` if it is not there."""
+        """Remove a field and return its value, or `None` if it is missing."""
         return self._left.pop(name, None)
 
     def flag(self, name: str) -> bool:
-        """Return a field that is true or false."""
+        """Return a Boolean field."""
         value = self.take(name)
         if not isinstance(value, bool | None):
             raise RequestError(f"{name} is {shown(value)}, it must be true or false", name)
@@ -147,7 +147,7 @@ class Fields:
         return value
 
     def items(self, name: str, kind: type, most: int) -> list[Any]:
-        """Return a list of such items; one alone may stand for a list of it."""
+        """Return a list of such items. A single item becomes a list of one."""
         value = self.take(name)
         found = [] if value is None else [value] if isinstance(value, kind) else value
         if not isinstance(found, list) or len(found) > most or not all(type(item) is kind for item in found):
@@ -155,7 +155,7 @@ class Fields:
         return found
 
     def check_rest(self) -> None:
-        """Raise `RequestError` for a field that is left and asks for something."""
+        """Raise `RequestError` for an unknown field, and for an unsupported one with a value that is not neutral."""
         for name, value in self._left.items():
             if name in IGNORED or (name in NOT_HERE and value in NOT_HERE[name]):
                 continue

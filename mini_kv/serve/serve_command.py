@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SMALL_POOL, SMALL_BLOCK, BLOCK = 97, 8, 16
-"""Blocks of the small model's pool, and tokens of each, unless told otherwise: few enough to be drawn with their words.
+"""Default number of blocks of the small model's pool, and tokens per block. They are few enough to be drawn with words.
 With a checkpoint a block has vLLM's 16."""
 
 
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until TERM or Ctrl-C; return the exit status: 0, or 2 if it cannot be done as asked."""
+    """Serve until TERM or Ctrl-C and return the exit status: 0, or 2 if the arguments cannot be used."""
     try:
         from mini_kv.serve.server import Server
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_keys(args: argparse.Namespace) -> list[str]:
-    """Return the keys. Raises `ConfigError` if a public address would be served without any and unasked."""
+    """Return the keys. Raises `ConfigError` for a public address without keys, unless an option allows it."""
     if args.api_keys is None:
         if args.host not in LOOPBACK and not args.open:
             message = f"--host {args.host} can be reached from other machines: give --api-keys FILE, or say --open"
@@ -98,7 +98,7 @@ def read_keys(args: argparse.Namespace) -> list[str]:
 
 
 def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
-    """Return the endpoint's engine and all around it. Raises `KVCacheError` if it cannot be made."""
+    """Return the endpoint's service, with its engine. Raises `KVCacheError` if it cannot be made."""
     from mini_kv.engine.generate_text import model_folder
     from mini_kv.serve.app import Service
     from mini_kv.serve.engine_loop import EngineLoop, Watcher
@@ -125,7 +125,7 @@ def make_service(args: argparse.Namespace, keys: list[str]) -> "Service":
 
 
 def make_engine(args: argparse.Namespace, multi_tenant: bool) -> "tuple[LLMEngine, LiveStory | None]":
-    """Return the engine, and what watches it if there is to be a page. Raises `KVCacheError`."""
+    """Return the engine, and its `LiveStory` if there is a page. Raises `KVCacheError`."""
     from mini_kv.engine.generate_text import model_folder
     from mini_kv.engine.llm import LLM
     from mini_kv.serve.live_page import LiveStory, plain_manager

@@ -1,4 +1,4 @@
-"""uvicorn's server, which tells the service when it is to end."""
+"""uvicorn's server, which lets the service finish its requests at the end."""
 
 import asyncio
 import socket
@@ -9,10 +9,10 @@ from mini_kv.serve.app import LOOPBACK, Service, make_app
 
 
 class Server(uvicorn.Server):
-    """Serves one service; on TERM or Ctrl-C it takes nothing in any more and lets requests come to their end."""
+    """Serves one service. On TERM or Ctrl-C it refuses new requests and lets the others finish."""
 
     def __init__(self, service: Service, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Prepare to listen; port 0 is one that is free."""
+        """Prepare to listen. Port 0 takes a free one."""
         hosts = LOOPBACK if host in LOOPBACK else None
         super().__init__(
             uvicorn.Config(
@@ -29,12 +29,12 @@ class Server(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """The port that it listens at, once `started`."""
+        """The server's port, once it has `started`."""
         port: int = self.servers[0].sockets[0].getsockname()[1]
         return port
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
+        """Listen, and print the address."""
         await super().startup(sockets)
         if self.started:
             host = self.config.host
@@ -42,7 +42,7 @@ class Server(uvicorn.Server):
             print(f"serving {self._service.model_name!r} at http://{address}", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests end, then the server."""
+        """Let requests finish, then end the server."""
         self._service.drain()
         await super().shutdown(sockets)
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Streams of events over HTTP, and what to do about clients that leave or do not read."""
+"""Streams of events over HTTP, which end when a client disconnects or does not read."""
 
 import asyncio
 import json
@@ -12,11 +12,11 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 SEND_S = 60.0
-"""Seconds in which a client must read what it is sent, or it is given up."""
+"""Seconds that a client may take to read a piece. After that its stream ends."""
 
 
 class EventStream(Response):
-    """An answer of server-sent events; a subclass sends them."""
+    """An answer of server-sent events. A subclass sends them."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -45,7 +45,7 @@ async def send_events(send: Send, events: Sequence[Any]) -> None:
 
 
 def as_event(data: Any) -> str:
-    """Return an event that carries this as JSON."""
+    """Return a server-sent event with this data as JSON."""
     return f"data: {json.dumps(data, separators=(',', ':'))}\n\n"
 
 
@@ -56,7 +56,7 @@ async def send_piece(send: Send, piece: bytes) -> None:
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return what the work comes to; end it and return `None` if the client leaves first, or does not read."""
+    """Return the result of the work. If the client disconnects or does not read, cancel it and return `None`."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)

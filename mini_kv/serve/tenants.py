@@ -1,4 +1,4 @@
-"""Who asks, and with whom a request shares blocks: a tenant per key, a salt per tenant.
+"""The tenants of a server: one per key, with one salt each. Only requests of one tenant share blocks.
 
     key of Ann --HMAC with a secret of this process--> salt of Ann      no client can name it, so none can choose
     key of Bob ---------------------------------------> salt of Bob      whose blocks it finds
@@ -16,7 +16,7 @@ from mini_kv.serve.protocol import RequestError
 
 
 class Tenants:
-    """The keys of a server. Without any, all who reach the server are served, and all share one cache."""
+    """The keys of a server. Without keys the server serves every client, and all share one cache."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
         self._keys = [key.encode() for key in dict.fromkeys(keys)]
@@ -24,11 +24,11 @@ class Tenants:
 
     @property
     def are_several(self) -> bool:
-        """Whether there is a tenant to hide counts from."""
+        """Whether counts must be hidden from other tenants."""
         return len(self._keys) > 1
 
     def key_of(self, authorization: str | None) -> bytes | None:
-        """Return the key that a request came with, or `None` if none is asked for. Raises `RequestError`."""
+        """Return the key that a request came with, or `None` if the server has no keys. Raises `RequestError`."""
         if not self._keys:
             return None
         scheme, _, given = (authorization or "").partition(" ")
@@ -40,7 +40,7 @@ class Tenants:
         return found[0]
 
     def cache_salt(self, key: bytes | None, wanted: str | None) -> str | None:
-        """Return the salt of a request: of its tenant, and of what the client named, if it named one."""
+        """Return a digest of the tenant's key and the client's own salt. Without a key return the client's salt."""
         if key is None:
             return wanted
         framed = (

@@ -1,4 +1,4 @@
-"""How the checkpoints in `engine/tiny` and `engine/tiny_windows` were made: `python -m mini_kv.training.train`.
+"""The training of the checkpoints in `engine/tiny` and `engine/tiny_windows`: `python -m mini_kv.training.train`.
 
 In reading order: `prose` (the texts it learns from), `train_tokenizer` (a vocabulary from these texts), `train` (a
 model's weights). All need torch.

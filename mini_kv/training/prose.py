@@ -1,4 +1,4 @@
-"""What the small model reads in order to learn: the sentences of this repository.
+"""The training text of the small model: the sentences of this repository.
 
 Tables, code, figures and headings are left out: a model of this size learns either to write sentences or to draw
 tables.
@@ -21,7 +21,7 @@ _SOURCES = (
     "mini_kv/**/*.toml",
     "notebooks/*.ipynb",
 )
-"""Pages, what labs and figures say, docstrings of modules and classes, the notebooks' text cells; nothing of tests."""
+"""Sources of text: pages, texts of labs and figures, docstrings, the notebooks' text cells. Tests are left out."""
 
 _NOT_PROSE = re.compile(
     r"""
@@ -32,7 +32,7 @@ _NOT_PROSE = re.compile(
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
 _LEFT_OUT = ("#", "|", "!!!", "???", "===", ":::", "<", "--8<--", "[^", "*[", ">>>")
-"""A paragraph that begins like this is a heading, a table, a box's title, HTML, a definition, an example."""
+"""Beginnings of paragraphs that are headings, tables, titles of boxes, HTML, definitions or examples."""
 _MARKUP = [
     (re.compile(r"!?\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])"), r"\1"),  # a link: what it says
     (re.compile(r"\[\^[^\]]*\]|\{[^}]*\}|</?\w+[^>]*>"), ""),  # a footnote's mark, attributes, a tag
@@ -42,10 +42,10 @@ _MARKUP = [
     (re.compile(r"\s+"), " "),
 ]
 _LETTERS = 0.93
-"""Smallest share of letters and spaces in a paragraph of prose; the others are full of numbers and identifiers."""
+"""Smallest share of letters and spaces in a paragraph of prose. Others are full of numbers and identifiers."""
 
 _ENOUGH = 500
-"""Characters. What is shorter, such as the docstring of a small class, is one text with what follows it."""
+"""Characters. A shorter text, such as the docstring of a small class, is joined with the next one."""
 
 
 def read_prose(root: Path) -> list[str]:
@@ -55,7 +55,7 @@ def read_prose(root: Path) -> list[str]:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """Yield a file's texts: paragraphs that belong together, with a blank line between two."""
+    """Yield a file's texts: related paragraphs, with a blank line between two."""
     text: list[str] = []
     for part in _parts(path.suffix, path.read_text(encoding="utf-8")):
         text += paragraphs(part)

@@ -3,8 +3,8 @@
     python -m mini_kv.training.train [--windows] [--steps N] [--out FOLDER]
 
 Run it in a checkout. It reads the prose, learns a vocabulary from it, trains, and writes the folder. Every 25th text
-is never trained on; the loss on those says what was learned rather than remembered. A model of this size on a text
-of this length remembers a lot, and is meant to: it is to write words, not to know things.
+is never trained on. The loss on these texts shows how well the model generalises. A model of this size memorises a lot
+of such a short text. That is intended: it only has to write words.
 """
 
 import argparse
@@ -43,12 +43,12 @@ CONFIG = ModelConfig(
     max_position_embeddings=512,
 )
 WITH_WINDOWS = replace(CONFIG, sliding_window=32, window_layers=(0, 1))
-"""Two layers see 32 tokens, which is two blocks of 16, and the last sees all."""
+"""Two layers have a window of 32 tokens, which is two blocks of 16. The last one has full attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to train. The defaults made both checkpoints in `mini_kv/engine`."""
+    """The settings of the training. The defaults made both checkpoints in `mini_kv/engine`."""
 
     steps: int = 2200
     batch_size: int = 4
@@ -58,7 +58,7 @@ class Recipe:
     warmup: int = 50
     weight_decay: float = 0.3
     dropout: float = 0.1
-    """Share of what embedding and layers add to the residual stream that is left out, by chance.
+    """Dropout: random share of the additions to the residual stream that is left out.
 
     This and `weight_decay` keep the model from learning by heart a text that it reads dozens of times.
     """
@@ -66,11 +66,11 @@ class Recipe:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are read in all."""
+        """Number of training tokens in all."""
         return self.steps * self.batch_size * self.piece
 
     def rate(self, step: int) -> float:
-        """Return the learning rate: up in a line, then down along half a cosine to a twentieth."""
+        """Return the learning rate: a linear rise, then half a cosine down to a twentieth."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -78,14 +78,14 @@ class Recipe:
 
 
 class Pieces:
-    """The past while training: all pieces of a batch at once, each of them causal, and nothing is kept."""
+    """The past during training: all pieces of a batch at once, each of them causal, without a cache."""
 
     def __init__(self, length: int) -> None:
-        """Make one for pieces of `length` tokens."""
+        """Prepare for pieces of `length` tokens."""
         self.length = length
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Return what the queries see of their own pieces."""
+        """Return the attention of the queries over their own pieces."""
         # [tokens, heads, size] -> [pieces, heads, length, size], as torch's attention wants it
         q, k, v = (x.unflatten(0, (-1, self.length)).transpose(1, 2) for x in (query, key, value))
         scale = options.scale_for(query.shape[-1])
@@ -97,13 +97,13 @@ class Pieces:
 
 @cache
 def seen_by_window(length: int, window: int) -> Tensor:
-    """Return `[length, length]`, bool: which tokens (columns) each token (row) sees, itself and those before it."""
+    """Return `[length, length]`, bool: the tokens (columns) that each token (row) attends to, including itself."""
     ago = torch.arange(length)[:, None] - torch.arange(length)
     return (ago >= 0) & (ago < window)
 
 
 def piece_loss(model: TinyLlama, pieces: Tensor) -> Tensor:
-    """Return the mean surprise, in nats, at each token of `[n, length + 1]` given those before it in its piece."""
+    """Return the mean loss in nats per token of `[n, length + 1]`, given the tokens before it in its piece."""
     num_pieces, length = pieces.shape[0], pieces.shape[1] - 1
     positions = torch.arange(length).repeat(num_pieces)
     everywhere = torch.arange(num_pieces * length)
@@ -113,7 +113,7 @@ def piece_loss(model: TinyLlama, pieces: Tensor) -> Tensor:
 
 @torch.no_grad()
 def text_loss(model: TinyLlama, tokenizer: Tokenizer, texts: list[str]) -> float:
-    """Return the mean surprise, in nats, at each token of the texts but their first; each is cut to what fits."""
+    """Return the mean loss in nats per token of the texts, without their first. Too long texts are cut."""
     total, count = 0.0, 0
     for text in texts:
         ids = tokenizer.encode(text)[: model.config.max_position_embeddings + 1]
@@ -125,7 +125,7 @@ def text_loss(model: TinyLlama, tokenizer: Tokenizer, texts: list[str]) -> float
 def train(
     config: ModelConfig, recipe: Recipe, tokenizer: Tokenizer, learn: list[str], held_out: list[str]
 ) -> TinyLlama:
-    """Return a trained model; print the loss as it goes."""
+    """Return a trained model, and print the loss during the training."""
     torch.manual_seed(recipe.seed)
     shuffle = random.Random(recipe.seed)
     model = new_model(config)
@@ -155,7 +155,7 @@ def train(
 
 
 def _add_dropout(model: TinyLlama, share: float) -> list[RemovableHandle]:
-    """Let the model forget by chance as long as it learns; the hooks that are returned end it when they are removed."""
+    """Add dropout to the model. Removing the returned hooks ends it."""
 
     def forget(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         return dropout(output, share, training=torch.is_grad_enabled())
@@ -176,7 +176,7 @@ def new_model(config: ModelConfig) -> TinyLlama:
 
 
 def draw_pieces(sections: list[list[int]], recipe: Recipe, shuffle: random.Random) -> Tensor:
-    """Return `[batch_size, piece + 1]`: each begins somewhere in a section and goes on with others."""
+    """Return `[batch_size, piece + 1]`: each begins somewhere in a section and continues with others."""
     pieces = []
     for _ in range(recipe.batch_size):
         piece: list[int] = []
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def make_checkpoint(folder: Path, prose: list[str], config: ModelConfig, recipe: Recipe) -> None:
-    """Learn vocabulary and weights, and write the folder: the model, what was held out, and a page about both."""
+    """Learn vocabulary and weights, and write the folder: the model, the held-out texts, and a page about both."""
     held_out = prose[12::25]
     learn = [text for text in prose if text not in held_out]
     digest = hashlib.sha256("\n".join(prose).encode()).hexdigest()

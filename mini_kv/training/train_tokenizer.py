@@ -1,4 +1,4 @@
-"""Learn byte-level BPE from a text: which bytes stand together so often that they deserve a number of their own."""
+"""Learn byte-level BPE from a text: the most frequent pairs of bytes become tokens."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from mini_kv.engine.tokenizer import byte_names, merge_pair
 
 
 def learn_merges(texts: Sequence[str], num_merges: int) -> list[tuple[bytes, bytes]]:
-    """Return the pairs that became one token, the most frequent first; of equals, the smaller by its bytes.
+    """Return the pairs that became one token, the most frequent first. Of equally frequent ones the smaller is first.
 
     >>> learn_merges(["the cache, the cached, the caches"], 3)  # "he" six times, then " c" of five that have three
     [(b'h', b'e'), (b' ', b'c'), (b' c', b'a')]
@@ -33,7 +33,7 @@ def learn_merges(texts: Sequence[str], num_merges: int) -> list[tuple[bytes, byt
 
 
 def tokenizer_json(merges: Sequence[tuple[bytes, bytes]], eos_token: str) -> str:
-    """Return the text of a `tokenizer.json`: token 0 ends a text, 1 to 256 are the bytes, then come the merges."""
+    """Return the text of a `tokenizer.json`: token 0 ends a text, 1 to 256 are the bytes, then follow the merges."""
     names = byte_names()
 
     def name(token: bytes) -> str:

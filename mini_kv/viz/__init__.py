@@ -1,7 +1,7 @@
 """Drawings of recorded calls, as text and as a figure. No torch, runs in a browser.
 
-`language` has the words of the figure in each language. `text` draws a state in plain characters, `terminal` plays a
-scenario; `story_json` writes a run as a story, and `figure` puts it before a reader, with the one script that draws it
+`language` has the words of the figure per language. `text` draws a state in plain characters, `terminal` plays a
+scenario; `story_json` writes a run as a story, and `figure` makes HTML from it, with the one script that draws it
 (`kv_story.js`). `state` folds a story's steps, and `still` draws one of them as an SVG, for paper and for pages without
 scripts.
 """

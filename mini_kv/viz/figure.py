@@ -1,4 +1,4 @@
-"""The figure `<kv-story>` from Python: a story's data, the one script that draws it, and HTML to put them in.
+"""The figure `<kv-story>` from Python: a story's data, the one script that draws it, and the HTML around both.
 
 data = story_data(load_scenario("share-and-evict"))        # played on the real engine
 page(data)                    # a page that needs nothing else
@@ -54,7 +54,7 @@ def played_data(scenario: Scenario, steps: Iterable[PlayedStep]) -> Data:
 
 
 def _opened(data: Data) -> Data:
-    """Return the story with the step that it opens at: the first that has blocks, but before any question."""
+    """Return the story with its opening step: the first step with block events, but never after a question."""
     for number, step in enumerate(data["steps"], start=1):
         if "predict" in step:
             return data | {"at": number - 1} if number > 1 else data
@@ -64,9 +64,9 @@ def _opened(data: Data) -> Data:
 
 
 def puzzle_data(player: PuzzlePlayer) -> Data:
-    """Return the story of a puzzle under way: what had happened, then the player's calls. It opens at its end.
+    """Return the story of an unfinished puzzle: the calls before it, then the player's. It opens at its end.
 
-    Its title says what the pool is; the puzzle's ending is left out, which only a solved puzzle tells.
+    Its title describes the pool. The puzzle's ending is left out, because only a solved puzzle shows it.
     """
     scenario = player.puzzle.scenario
     groups = "" if scenario.groups == ("full",) else f"; layers: {', '.join(scenario.groups)}"
@@ -93,7 +93,7 @@ def spans_data(spans: Sequence[Span], num_blocks: int, block_size: int, title: s
 
 
 def _waiting(played: PlayedStep) -> list[str | list[str]] | None:
-    """Return the waiting requests, as the figure reads them; those that were preempted are marked."""
+    """Return the waiting requests in the figure's format, with the preempted ones marked."""
     if played.waiting is None:
         return None
     return [
@@ -114,24 +114,24 @@ def _prediction(predict: Prediction | None, played: PlayedStep) -> Data | None:
 
 @cache
 def script() -> str:
-    """Return the JavaScript that defines `<kv-story>`; a page needs it once, and twice does no harm.
+    """Return the JavaScript that defines `<kv-story>`. A page needs it once, and a second copy does no harm.
 
-    It comes without its indentation, which only those need who read the file.
+    Its lines are not indented, which makes the page smaller.
     """
     text = resources.files("mini_kv.viz").joinpath("kv_story.js").read_text(encoding="utf-8")
     return "".join(line.lstrip() for line in text.splitlines(keepends=True))
 
 
 def beside(data: Data, other: Data) -> str:
-    """Return two figures without their script: they go step by step together, and mark the blocks that differ."""
+    """Return two figures without their script: they step together, and mark the blocks that differ."""
     return f'<div class="kv-beside">{fragment(data)}{fragment(other, follows=True)}</div>'
 
 
 def fragment(data: Data, film: bool = False, follows: bool = False, choice: str = "") -> str:
-    """Return a figure without its script. Where no script runs, the reader finds a still and the story in words.
+    """Return a figure without its script. Without scripts the reader sees a still and the story in words.
 
-    `film`: it plays by itself, over and over, until the reader takes it. `follows`: it is the second of two.
-    `choice`: a link for the slot beside the button that takes a film.
+    `film`: it plays by itself, repeatedly, until the reader takes control. `follows`: it is the second of two.
+    `choice`: a link beside the button that stops a film.
 
     The `div` is for Markdown, which takes an unknown element for a word in a paragraph.
     """
@@ -144,27 +144,27 @@ def fragment(data: Data, film: bool = False, follows: bool = False, choice: str 
 
 
 def _still(data: Data) -> str:
-    """Return the picture of the step that tells most, or nothing if the pool is too large, or if no step was made."""
+    """Return a still of the key step, or an empty string for too large a pool or a story without steps."""
     if data["num_blocks"] > MOST_BLOCKS or not data["steps"]:
         return ""
     return svg(data, key_step(data), memory=False)
 
 
 def _key(data: Data) -> str:
-    """Return the attribute that says which step is printed; a pool of cards that moves has one."""
+    """Return the attribute with the number of the step to print, or an empty string for a story without steps."""
     return f' key="{key_step(data)}"' if data["steps"] else ""
 
 
 def key_step(data: Data) -> int:
-    """Return the number of the step in which most kinds of things happen to blocks; of several, the first."""
+    """Return the number of the step with the most kinds of block events. Of several it is the first."""
     kinds = [len({part.split(" ")[0] for part in step.get("events", "").split(", ")}) for step in data["steps"]]
     return kinds.index(max(kinds)) + 1
 
 
 def page(data: Data, other: Data | None = None) -> str:
-    """Return a page with the figure and its script. It loads nothing, and its security policy forbids it to.
+    """Return a page with the figure and its script. It loads nothing, and its security policy forbids loading.
 
-    `other`: a second run, which stands beside it and goes with it.
+    `other`: a second run, drawn beside it and stepped with it.
     """
     figure = fragment(data) if other is None else beside(data, other)
     return PAGE.substitute(

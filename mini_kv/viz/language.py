@@ -1,7 +1,7 @@
 """The figure's words by language, and stories told in another language than English.
 
-`languages/en.json` and `languages/zh.json` hold what figure and still say; the script has the same files inside. Beside
-them `zh_story.json` holds what the engine says by itself: the calls, and what they did to blocks.
+`languages/en.json` and `languages/zh.json` hold the words of figure and still. The script contains the same files.
+`zh_story.json` holds the words of the engine's own lines: the calls, and their effects on blocks.
 
     words("zh")["free"]             # '空闲队列'
     line_in("zh", "prefill B")      # '预填充 B'
@@ -16,7 +16,7 @@ from typing import Any
 
 @cache
 def words(lang: str) -> dict[str, Any]:
-    """Return the words of the figure. Raises `FileNotFoundError` for a language that it does not speak."""
+    """Return the words of the figure. Raises `FileNotFoundError` for a language without a file."""
     return _read(lang)
 
 
@@ -26,7 +26,7 @@ def fill(text: str, *values: object) -> str:
 
 
 def line_in(lang: str, line: str) -> str:
-    """Return a line of a story, or the name of a step, in this language: word by word, since it has few."""
+    """Return a line of a story, or the name of a step, in this language, translated word by word."""
     if lang == "en":
         return line
     known: dict[str, str] = _read(f"{lang}_story")["line"] | words(lang)["kinds"]

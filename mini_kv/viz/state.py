@@ -1,4 +1,4 @@
-"""A story's states from its JSON: what the figure shows after each step, folded as the figure folds it."""
+"""A story's states from its JSON: the state after each step, computed as the figure computes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,21 +10,21 @@ Tables = dict[str, list[list[int]]]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that is drawn of one step; lists are by block id."""
+    """Everything that is drawn for one step. Lists are by block id."""
 
     ref: list[int]
     name: list[str]
-    """Shortened block hashes; empty for a block that is not cached."""
+    """Shortened block hashes, empty for a block that is not cached."""
     free: list[int]
     used: list[bool]
     words: list[list[str]]
     writer: list[str]
-    """The request whose step computed what the block holds; empty for none."""
+    """The request whose step computed the block's KV, or an empty string."""
     hue: list[int]
-    """Which beginning a block's content goes back to, from 1. 0: none is known."""
+    """Number of the prompt beginning that the block belongs to, from 1. 0: unknown."""
     tables: Tables = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
-    """The requests, as their rows stand."""
+    """The requests, in the order of their rows."""
     tok: dict[str, int] = field(default_factory=dict)
     scheduled: dict[str, int] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class State:
 
 
 def states(data: Data) -> list[State]:
-    """Return the state before the first step, and the one after each. Only what steps say of events is told of them."""
+    """Return the state before the first step, and the one after each. Their events are those that the steps list."""
     size = data["num_blocks"]
     empty = State(
         [0] * size, [""] * size, [*range(1, size)], [False] * size, [[] for _ in range(size)], [""] * size, [0] * size
@@ -46,7 +46,7 @@ def states(data: Data) -> list[State]:
 
 
 def ids(text: str) -> list[int]:
-    """Return the ids that a text of runs lists.
+    """Return the ids in a text of runs.
 
     >>> ids("1..3 9 7..5")
     [1, 2, 3, 9, 7, 6, 5]
@@ -91,7 +91,7 @@ def _after(before: State, step: Data, beginnings: dict[str, int]) -> State:
 
 
 def _fold(state: State, step: Data, events: Sequence[tuple[str, int]]) -> None:
-    """Let the events happen to the state's lists, and what the step says beside them."""
+    """Apply the events to the state's lists, then the step's explicit counts, hashes and words."""
     names = iter(step.get("names", "").split())
     for kind, block_id in events:
         state.used[block_id] = True
@@ -114,7 +114,7 @@ def _fold(state: State, step: Data, events: Sequence[tuple[str, int]]) -> None:
 
 
 def _holder(state: State, block_id: int) -> str:
-    """Return the first request that has the block in a table; empty for none."""
+    """Return the first request with the block in a table, or an empty string."""
     return next((name for name in state.order if any(block_id in table for table in state.tables[name])), "")
 
 
@@ -132,7 +132,7 @@ def _colour(state: State, beginnings: dict[str, int]) -> None:
 
 
 def _row_order(before: Sequence[str], tables: Tables) -> list[str]:
-    """Return the rows' order: a new one stands beside the one that it shares most with."""
+    """Return the order of the rows. A new row follows the last one of those with the longest shared prefix."""
     order = [name for name in before if name in tables]
     for name, table in tables.items():
         if name in order:
@@ -144,7 +144,7 @@ def _row_order(before: Sequence[str], tables: Tables) -> list[str]:
 
 
 def _common(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> int:
-    """Return how many leading blocks two requests have in common, in the group where it is most."""
+    """Return the number of leading blocks that two requests share, in the group with the most."""
     most = 0
     for a, b in zip(one, other, strict=False):
         alike = 0

@@ -1,7 +1,6 @@
-"""One step of the figure as an SVG, for where nothing moves: paper, a README, a page without scripts.
+"""One step of the figure as an SVG, for paper, a README, and pages without scripts.
 
-It is the drawing of `kv_story/draw.js`, at the same places and in the same colours; a test compares the two
-in a browser.
+It is the drawing of `kv_story/draw.js`, with the same positions and colours. A test compares the two in a browser.
 
     svg(story_data(load_scenario("share-and-evict")), step=2)
 """
@@ -26,7 +25,7 @@ HELD, LINE, CARD, INK, SOFT, RULE, TAG, NEW = (
     "#b64500",
 )
 TINTS = (HELD, "#e6daf3", "#d0eadc", "#f0e0c2")
-"""The colour of held words, by the request that computed them."""
+"""Background colours of referenced blocks, by the request that computed them."""
 HUES = (
     ("#009e73", ""),
     ("#cc79a7", "7 3"),
@@ -35,7 +34,7 @@ HUES = (
     ("#56b4e9", "4 4"),
     ("#767676", "9 2 3 2"),
 )
-"""Colour and dashes of a beginning: told by either."""
+"""Colour and dashes of each shared beginning. Either alone distinguishes it."""
 
 SIGNS = {
     "allocated": "M8 3v10M3 8h10",
@@ -51,12 +50,12 @@ SIGNS = {
 LOUDEST = ("illegal", "evicted", "revived", "allocated", "shared", "unshared", "freed", "uncached", "cached")
 HEAD, CELL, SHELF = 28, 24, 24
 MOST_BLOCKS = 150
-"""Of larger pools there is no still: the figure draws them by other means."""
+"""Largest pool with a still. The figure draws larger pools in another way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What depends on the story and the width alone, in pixels."""
+    """The sizes that follow from the story and the width, in pixels."""
 
     w: int
     h: int
@@ -69,18 +68,18 @@ class Sizes:
 
     @property
     def px(self) -> int:
-        """From one card to the next."""
+        """Distance from one card to the next in a row."""
         return self.w + self.gap
 
     @property
     def py(self) -> int:
-        """From one row to the next."""
+        """Distance from one row to the next."""
         return self.h + self.gap
 
 
 @dataclass(slots=True)
 class Place:
-    """Where a card is, and how high."""
+    """A card's position and height."""
 
     x: int
     y: int
@@ -92,7 +91,7 @@ class Place:
 
 @dataclass(slots=True)
 class Band:
-    """Lines of the tables: the rows of a group that reach a certain column."""
+    """Lines of the tables: the rows of one group from one column on, as far as they reach it."""
 
     group: int
     start: int
@@ -104,7 +103,7 @@ def svg(data: Data, step: int = -1, width: int = 720, *, memory: bool = True) ->
     """Return the state after a step, negative counted from the end, as an SVG of this width in pixels.
 
     `memory`: whether the row of all blocks is drawn below the tables and the queue. Raises `ValueError` for a pool of
-    more than 150 blocks, which is no picture of cards.
+    more than 150 blocks.
     """
     still = _Still(data, width)
     number = step if step >= 0 else len(still.states) + step
@@ -115,9 +114,9 @@ def svg(data: Data, step: int = -1, width: int = 720, *, memory: bool = True) ->
 
 
 def moving_svg(data: Data, width: int = 860, seconds: float = 2.5) -> str:
-    """Return all steps as one SVG that shows one after the other, over and over; without motion, the last.
+    """Return one SVG that shows all steps in turn, repeatedly. With reduced motion it shows the last step.
 
-    `seconds`: for how long each is seen. Raises `ValueError` as `svg` does.
+    `seconds`: time per step. Raises `ValueError` as `svg` does.
     """
     still, number, head = _Still(data, width), len(data["steps"]), 30
     frames = []
@@ -136,7 +135,7 @@ def moving_svg(data: Data, width: int = 860, seconds: float = 2.5) -> str:
 
 
 def _picture(label: str, width: int, height: int, inside: str) -> str:
-    """Return the SVG around a drawing: its size, its words for those who do not see it, paper under it, its signs."""
+    """Return the SVG around a drawing: its size, its label for screen readers, its background, its signs."""
     signs = "".join(
         f'<g id="kv-{kind}"><circle cx="8" cy="8" r="8" fill="{NEW}"/><path d="{path}" fill="none" stroke="{CARD}"'
         ' stroke-width="1.8" stroke-linecap="round" stroke-linejoin="round"/></g>'
@@ -156,7 +155,7 @@ def _picture(label: str, width: int, height: int, inside: str) -> str:
 
 
 class _Still:
-    """A story laid out in a width."""
+    """The layout of a story in a given width."""
 
     def __init__(self, data: Data, width: int) -> None:
         if data["num_blocks"] > MOST_BLOCKS:
@@ -191,7 +190,7 @@ class _Still:
         return Sizes(w, low + (10 if under else 0), gap, label, columns, width, under, words)
 
     def _queue_height(self, state: State) -> int:
-        """Return the cells of the queue: its cards, and a line for the word at its end if it does not fit beside."""
+        """Return the height of the queue: its cards, and one line for the word at its end if the last row is full."""
         full = len(state.free) > 0 and len(state.free) % self.m.columns == 0
         return _lines(len(state.free), self.m) + (16 if full else 0)
 
@@ -208,7 +207,7 @@ class _Still:
         return found
 
     def _table_height(self, number: int) -> int:
-        """Return the height of the tables while a step is played: rows that go stand beside rows that come."""
+        """Return the height of the tables while a step is played: ended and new rows are both counted."""
         state, before = self.states[number], self.states[max(0, number - 1)]
         gone = [name for name in before.order if name not in state.order]
         merged = replace(state, tables=before.tables | state.tables)
@@ -239,7 +238,7 @@ class _Still:
         return _text(0, y - 13, text, "h")
 
     def _tables(self, state: State, parts: list[str]) -> tuple[dict[int, Place], list[tuple[int, int, int]]]:
-        """Draw the rows and return the cards' places, and the places of blocks that stand apart from their card too."""
+        """Draw the rows. Return the cards' places, and further places of blocks with several rows that are apart."""
         cards: dict[int, Place] = {}
         ghosts: list[tuple[int, int, int]] = []
         y, m = HEAD, self.m
@@ -318,7 +317,7 @@ class _Still:
         return f'<g class="kv-card" data-id="{block_id}" transform="translate({at.x} {at.y})">{"".join(parts)}</g>'
 
     def _share(self, state: State, block_id: int) -> float:
-        """Return the share of a held block's slots that are filled."""
+        """Return the share of a referenced block's slots that contain a token."""
         if state.name[block_id]:
             return 1.0
         size: int = self.data["block_size"]
@@ -353,13 +352,13 @@ class _Still:
         ]
 
     def _shelf_lines(self, tier: Data) -> int:
-        """Return how many lines a tier needs: for as much as it may hold, or ever holds."""
+        """Return the number of lines of a tier: for its capacity, or for its largest content if that is more."""
         most = max(len(state.tiers.get(tier["id"], ())) for state in self.states)
         room: int = max(tier.get("capacity", 0), most)
         return max(1, -(-room // self.m.columns))
 
     def _shelves(self, state: State) -> list[str]:
-        """Return the tiers: below each heading its places, and the tags of what it keeps."""
+        """Return the tiers: below each heading its places, and the hashes of its blocks."""
         m, y, parts = self.m, self.shelves_y, list[str]()
         for tier in self.data.get("tiers", ()):
             names = state.tiers.get(tier["id"], [])
@@ -395,7 +394,7 @@ class _Still:
 
 
 def _stand(cards: dict[int, Place], ghosts: list[tuple[int, int, int]], block_id: int, at: Place, py: int) -> None:
-    """Put a block into a row: its card grows if it stands in the row above as well, at the same place."""
+    """Put a block into a row. If the row above has it in the same column, its card grows."""
     card = cards.get(block_id)
     if card is None:
         cards[block_id] = at
@@ -420,7 +419,7 @@ STYLE = (
     ".kv-still .ring{fill:none;stroke-width:2.5}.kv-still .number{font-size:11px;text-anchor:middle}"
     ".kv-still .tagtext{font:600 11px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle}"
 )
-"""How texts look, by their class."""
+"""Style of texts, by class."""
 
 
 def _text(x: float, y: float, text: str, look: str) -> str:
@@ -428,6 +427,6 @@ def _text(x: float, y: float, text: str, look: str) -> str:
 
 
 def _rect(x: float, y: float, width: float, height: float, rx: float, **look: float | str) -> str:
-    """Return a rectangle; `look` is its attributes, of which empty ones are left out."""
+    """Return a rectangle. `look`: its attributes, of which empty ones are left out."""
     told = "".join(f' {name.replace("_", "-").lstrip("-")}="{value}"' for name, value in look.items() if value != "")
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{rx:g}"{told}/>'

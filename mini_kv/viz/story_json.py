@@ -1,4 +1,4 @@
-"""A story as JSON: what the figure `<kv-story>` reads. Only differences are written, so that sixty steps stay small.
+"""A story as JSON, the input of the figure `<kv-story>`. Only differences are written, so that sixty steps stay small.
 
     {"version": 1, "title": "...", "num_blocks": 11, "block_size": 4, "steps": [...],
      "lang": "en",                            optional: the language of the interface; else the page's
@@ -9,11 +9,11 @@
      "start": {...},                          optional: a step's state keys, if the story begins in the middle of a life
      "drawing": "A  [1x1#] ..."}              the last state in plain text, for where no script runs
 
-A step says what is different after it. Ids are runs, "1..7 9 8", or arrays.
+A step lists the differences after it. Ids are runs, "1..7 9 8", or arrays.
 
-    "do": "prefill B", "say": "...", "lines": ["lookup B: hit 28", ...]     what is told
-    "events": "shared 1..7, allocated 9, cached 9"     what happened to blocks, in that order: the figure plays it so
-    "probes": [[0, "B", "1..7"]]              lookups: after how many of the events, whose, and the blocks that it found
+    "do": "prefill B", "say": "...", "lines": ["lookup B: hit 28", ...]     texts that are shown
+    "events": "shared 1..7, allocated 9, cached 9"     block events, in the order in which the figure plays them
+    "probes": [[0, "B", "1..7"]]              lookups: number of events before it, request, blocks that it found
     "names": "ab12"                           hashes, shortened, of the blocks that were cached, in the events' order
     "ref": {"2": "1..7", "1": "9"}            reference count -> blocks that have it now; beats what events say
     "name": {"9": "ab12", "8": ""}            block -> its hash in the index; "" if evicted; beats what events say
@@ -22,9 +22,9 @@ A step says what is different after it. Ids are runs, "1..7 9 8", or arrays.
     "free": "10 8"                            the free queue, head first
     "tok": {"B": 32}                          tokens that have a slot, so that a block can be seen filling
     "scheduled": {"B": 4}                     tokens computed in this step
-    "waiting": ["C", ["D", "preempted"]]      who waits, from here on
-    "tiers": {"cpu": "ab12 77c0"}             which block hashes a tier keeps, from here on
-    Without "events" the figure compares the two states and finds out itself.
+    "waiting": ["C", ["D", "preempted"]]      the waiting requests, from here on
+    "tiers": {"cpu": "ab12 77c0"}             the block hashes that a tier keeps, from here on
+    Without "events" the figure finds them by comparing the two states.
     "predict": {"ask": "...", "choices": [{"text": "8", "if_true": "..."}, {"text": "1"}], "answer": 1}
 """
 
@@ -50,13 +50,13 @@ COUNTS = {
     EdgeKind.UNSHARED: -1,
     EdgeKind.FREED: -1,
 }
-"""What an event adds to the reference count."""
+"""The change of the reference count by each kind of event."""
 
 Data = dict[str, Any]
 
 
 class StoryWriter:
-    """Turns frames into a story, step by step; `data` may be asked for after any of them, for a live figure."""
+    """Turns frames into a story, step by step. A live figure calls `data` after each step."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class StoryWriter:
         words: Mapping[int, list[str]] | None = None,
         **head: Any,
     ) -> None:
-        """Begin with an untouched pool, or in the middle of a life.
+        """Begin with an untouched pool, or with the state `start`.
 
         Args:
             title: of the story.
             num_blocks: the pool's size, the null block included.
             block_size: tokens per block.
-            start: the state at the beginning, if it is no untouched pool.
-            words: those of the tokens in its blocks.
+            start: the state at the beginning, if the pool is not untouched.
+            words: the words of the tokens in each block of `start`.
             head: further keys of the story, such as `groups` or `tiers`.
         """
         self.head = {"version": VERSION, "title": title, "num_blocks": num_blocks, "block_size": block_size, **head}
@@ -90,9 +90,9 @@ class StoryWriter:
     def add_step(
         self, frame: Frame, spans: Sequence[Span], words: Mapping[int, list[str]] | None = None, **told: Any
     ) -> None:
-        """Add the state after these calls. `told`: what the frame does not know, such as `do`, `say` or `waiting`.
+        """Add the state after these calls. `told`: further keys of the step, such as `do`, `say` or `waiting`.
 
-        `words`: those of the tokens in each held block, by block id. `tiers`, if told: per tier the keys that it keeps.
+        `words`: the words of the tokens in each block, by block id. `tiers`, if given: the kept keys per tier.
         """
         step = {name: value for name, value in told.items() if value not in (None, "")}
         step.setdefault("lines", story(spans))
@@ -113,7 +113,7 @@ class StoryWriter:
     def data(self) -> Data:
         """Return the story so far, in the language of its head.
 
-        Names are cut to as few hex digits as tell all of them apart, four at least.
+        Hashes are cut to the fewest hex digits that keep them distinct, at least four.
         """
         lang = self.head.get("lang", "en")
         begun = [] if self.start is None else [self.start]
@@ -155,7 +155,7 @@ def _probes(spans: Sequence[Span]) -> list[list[Any]]:
 
 
 def _unexpected(expected: Sequence[tuple[int, str | None]], after: Sequence[BlockView]) -> Data:
-    """Return the counts and hashes that differ from those that follow from the events; nothing, if none do."""
+    """Return the counts and hashes that differ from those that follow from the events."""
     refs: dict[str, list[int]] = {}
     hashes: dict[str, str] = {}
     for (ref_cnt, block_hash), block in zip(expected, after, strict=True):
@@ -168,7 +168,7 @@ def _unexpected(expected: Sequence[tuple[int, str | None]], after: Sequence[Bloc
 
 
 def _after(before: Sequence[BlockView], edges: Sequence[Edge]) -> list[tuple[int, str | None]]:
-    """Return count and name of each block as the figure concludes them from the events."""
+    """Return the reference count and hash of each block that follow from the events."""
     counts = [block.ref_cnt for block in before]
     names = [block.block_hash for block in before]
     for edge in edges:

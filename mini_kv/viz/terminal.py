@@ -1,4 +1,4 @@
-"""Plays a scenario in the terminal: what happens, why, and the state after it, one key press per step."""
+"""Plays a scenario in the terminal: the calls, the reasons, and the state after each, one key press per step."""
 
 import os
 import re
@@ -19,25 +19,25 @@ from mini_kv.viz.text import LEGEND, draw_state
 WIDTH = 78
 _ESCAPE = re.compile("\x1b\\[[0-9]*m")
 STOP = ("q", "Q", "", "\x04", "\x1b")
-"""Keys that end a story; the last three are the end of input, Ctrl-D and Esc."""
+"""Keys that end a story. The last three are the end of input, Ctrl-D and Esc."""
 _BACK = ("\x1b[D", "\x1bOD", "\xe0K", "b")
 """Left, as terminals and Windows send it, and a letter for keyboards without arrows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is written at one key press, and the question that stands before it."""
+    """The text for one key press, and the question before it."""
 
     text: str
     question: Prediction | None = None
     right: int | None = None
-    """Index of the choice that came true."""
+    """Index of the right choice."""
 
 
 def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None) -> None:
-    """Write the scenario to `out`; with `keys` (a terminal), a step at each key: Left goes back, `q` stops.
+    """Write the scenario to `out`. With `keys` (a terminal) write one step per key: Left goes back, `q` stops.
 
-    With keys each step takes the place of the one before it, unless the terminal is too low or knows no such thing.
+    With keys each step replaces the one before it, unless the terminal is too low or lacks the codes.
     """
     colour, width, steps, room = _may_colour(out), _width_of(out), len(scenario.steps), _blocks_of(out)
     pages = [
@@ -55,7 +55,7 @@ def play_in_terminal(scenario: Scenario, out: TextIO, keys: TextIO | None = None
 
 
 def play_spans(spans: Sequence[Span], num_blocks: int, out: TextIO, keys: TextIO | None = None) -> None:
-    """Write what each call did and the state after it; `keys` as in `play_in_terminal`. Needs snapshots."""
+    """Write the effect of each call and the state after it. `keys`: as in `play_in_terminal`. Needs snapshots."""
     out.write(f"{LEGEND}\n")
     play_texts(draw_spans(spans, num_blocks, out), out, keys)
 
@@ -73,13 +73,13 @@ def draw_spans(spans: Sequence[Span], num_blocks: int, out: TextIO) -> list[str]
 
 
 def play_texts(texts: Sequence[str], out: TextIO, keys: TextIO | None = None) -> None:
-    """Write the texts, numbered; `keys` as in `play_in_terminal`."""
+    """Write the texts, numbered. `keys`: as in `play_in_terminal`."""
     pages = [Page(f"[{number}/{len(texts)}] {text}") for number, text in enumerate(texts, start=1)]
     _turn_pages(pages, out, keys, _width_of(out))
 
 
 def _turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: int) -> bool:
-    """Write all pages, or with `keys` one at each key press; return whether the last one was reached."""
+    """Write all pages, or with `keys` one per key press. Return whether the last one was reached."""
     number, shown = 0, ""  # pages written; what stands on the screen of them
     while number < len(pages):
         page = pages[number]
@@ -104,7 +104,7 @@ def _turn_pages(pages: Sequence[Page], out: TextIO, keys: TextIO | None, width: 
 
 
 def _wipe(out: TextIO, text: str) -> str:
-    """Return the codes that take away this text and the line below it, or none if they are unknown or cannot reach."""
+    """Return the codes that erase this text and the line below it, or an empty string if the terminal cannot."""
     lines = text.count("\n") + 1
     if not out.isatty() or os.environ.get("TERM") == "dumb" or lines >= shutil.get_terminal_size().lines:
         return ""
@@ -112,17 +112,17 @@ def _wipe(out: TextIO, text: str) -> str:
 
 
 def _may_colour(out: TextIO) -> bool:
-    """Return whether escape codes are welcome: on a terminal, unless NO_COLOR or a dumb terminal says otherwise."""
+    """Return whether escape codes may be written: on a terminal, unless NO_COLOR is set or the terminal is dumb."""
     return out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def _width_of(out: TextIO) -> int:
-    """Return how wide a line may be: what is read well, or less where the terminal is narrow."""
+    """Return the width of a line: 78 columns, or less on a narrow terminal."""
     return max(20, min(WIDTH, shutil.get_terminal_size().columns - 2)) if out.isatty() else WIDTH
 
 
 def _blocks_of(out: TextIO) -> int:
-    """Return how many blocks of a row are drawn: ten, or as many as a wider terminal has room for."""
+    """Return the most blocks drawn per row: ten, or more on a wider terminal."""
     columns = shutil.get_terminal_size().columns if out.isatty() else WIDTH
     return max(10, (columns - 16) // 8)
 
@@ -139,7 +139,7 @@ def draw_step(
 
 
 def _draw_question(predict: Prediction, width: int = WIDTH, *, numbered: bool = False) -> str:
-    """Return a question and what there is to choose from, with the keys to press if there are any."""
+    """Return a question and its choices, with the keys to press if there are any."""
     marks = range(1, len(predict.choices) + 1) if numbered else ["-"] * len(predict.choices)
     choices = "\n".join(f"    {mark} {choice.text}" for mark, choice in zip(marks, predict.choices, strict=True))
     return f"{_wrap(f'Before you look: {predict.ask}', width)}\n{choices}"
@@ -163,14 +163,14 @@ def _wrap(text: str, width: int) -> str:
 
 
 def _indented(lines: Sequence[str], width: int) -> str:
-    """Return the lines below each other, set in; on a narrow terminal they are broken between blocks, not in them."""
+    """Return the indented lines. On a narrow terminal a line is broken between blocks, not inside one."""
     if width < WIDTH:
         lines = [part for line in lines for part in _broken(line, width - 4)]
     return "\n".join(f"    {line}" for line in lines)
 
 
 def _broken(line: str, width: int) -> list[str]:
-    """Return the line in parts, each no wider than that, escape codes aside."""
+    """Return the line in parts no wider than `width`, escape codes not counted."""
     parts = [""]
     for cell in re.findall(r" *[^ ]+(?: \])?", line):
         if parts[-1] and len(_ESCAPE.sub("", parts[-1] + cell)) > width:

@@ -1,8 +1,8 @@
 """The state of the cache drawn in plain characters: the one notation of terminal, failure messages and notebooks.
 
-A     [1x2#] [2x2#] [8x1#]        a block table: block 1, held twice (x2), can be found by its content (#)
+A     [1x2#] [2x2#] [8x1#]        a block table: block 1 has two references (x2) and is cached (#)
 B     [1x2#] [2x2#] [9x1 ]        block 9 has no block hash: no other request can find it
-W     [null] [3x1 ]               a null block: what stood here left the window, and is not read any more
+W     [null] [3x1 ]               a null block: the block here left the window
 free  next-> 10 7# <-last         the free queue: 10 is reused next; 7 can still be revived
 """
 
@@ -12,7 +12,7 @@ from mini_kv.events.frame import BlockView, Frame
 from mini_kv.viz.language import fill, words
 
 LEGEND = "#=cached  xN=ref_cnt"
-"""What the marks mean; belongs beside the first drawing that a reader sees."""
+"""The meaning of the marks, printed with the first drawing that a reader sees."""
 
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
@@ -24,7 +24,7 @@ def draw_state(
 
     Args:
         frame: the state.
-        changed: ids of blocks to set in bold; needs `colour`.
+        changed: ids of blocks to set in bold. Needs `colour`.
         colour: whether terminal escape codes may be used.
         max_blocks: longer rows lose their middle.
         lang: the language of its few words.
@@ -43,7 +43,7 @@ def draw_state(
 
 
 def elide(cells: Sequence[str], max_cells: int, lang: str = "en") -> list[str]:
-    """Return the cells, or both ends of them with the number of those left out in between."""
+    """Return the cells. In a longer row a count replaces the middle."""
     if len(cells) <= max_cells:
         return list(cells)
     side = (max_cells - 1) // 2
@@ -51,7 +51,7 @@ def elide(cells: Sequence[str], max_cells: int, lang: str = "en") -> list[str]:
 
 
 def _columns(text: str) -> int:
-    """Return how many columns a text takes: a Chinese character takes two."""
+    """Return the columns of a text. A Chinese character takes two."""
     return sum(2 if character >= "\u2e80" else 1 for character in text)
 
 

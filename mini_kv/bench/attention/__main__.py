@@ -15,7 +15,7 @@ from mini_kv.bench.report import cpu_model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status: 0 measured, 2 cannot be done as asked."""
+    """Measure, print, and return the exit status: 0 measured, 2 unusable arguments."""
     args = parse(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         print("mini_kv.bench.attention: torch sees no GPU here", file=sys.stderr)
@@ -60,7 +60,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def header_lines(device: str, seed: int) -> list[str]:
-    """Return under which circumstances the figures come about."""
+    """Return the circumstances of the measurement, as lines."""
     try:
         import triton
 

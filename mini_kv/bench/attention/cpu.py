@@ -1,6 +1,6 @@
 """On a CPU: our torch backend beside torch's own attention over contiguous keys and values, one thread.
 
-And beside vLLM's C++ kernel over blocks, where it is installed: see `cpu_peers`.
+Also beside vLLM's C++ kernel over blocks, if it is installed. See `cpu_peers`.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from mini_kv.bench.attention.timing import cpu_seconds
 from mini_kv.bench.measure import Spread, spread, take_turns
 
 LAYERS_BYTES = 512 * 2**20
-"""Keys and values of all sets together, far more than a processor's cache: a model's layers take turns, too."""
+"""Bytes of all sets of keys and values, far more than a processor's cache. A model's layers take turns, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A shape, and how many times as long as contiguous attention ours may take."""
+    """A shape, and the allowed ratio of our time to that of contiguous attention."""
 
     name: str
     shape: Shape
@@ -50,14 +50,14 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """`goal`, `must` or `missed`, whatever is reached."""
+        """The reached level: `goal`, `must` or `missed`."""
         if self.row.must is None or self.row.goal is None:
             return ""
         return "goal" if self.ratio <= self.row.goal else "must" if self.ratio <= self.row.must else "missed"
 
 
 def rows(quick: bool) -> list[Row]:
-    """Return the rows; `quick` ones are tiny, and their figures mean nothing."""
+    """Return the rows. `quick` ones are tiny, and their figures mean nothing."""
     batch, short, long, prompt = (2, 32, 64, 32) if quick else (8, 1024, 4096, 1024)
     f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
     found = []
@@ -84,7 +84,7 @@ def rows(quick: bool) -> list[Row]:
 def measure(row: Row, repeats: int, seed: int, layers_bytes: int = LAYERS_BYTES) -> Result:
     """Time one row: paged and contiguous in turns, each over all sets of tensors.
 
-    The first round, which does not count, plans the batch: a model does that once per step, not once per layer.
+    The first round is not counted. It plans the batch, as a model does once per step, not once per layer.
     """
     num_sets = max(1, min(8, layers_bytes // row.shape.kv_bytes))
     sets = [make_inputs(row.shape, torch.device("cpu"), seed + i, with_contiguous=True) for i in range(num_sets)]
@@ -113,8 +113,8 @@ def paged(inputs: Inputs) -> Tensor:
 def contiguous(inputs: Inputs) -> Callable[[], Tensor]:
     """Return torch's own attention over contiguous keys and values, as a user of a model library gets it.
 
-    The queries come and the result goes as ours do, one token's heads side by side: that is how a projection makes
-    them and takes them, and transformers' `sdpa_attention_forward` turns both, too. One query a request needs no turn.
+    Queries and result have our layout, with one token's heads side by side, as projections produce and read them.
+    transformers' `sdpa_attention_forward` transposes both, too. One query per request needs no transposition.
     """
     query, keys, values = inputs.padded_query, inputs.keys, inputs.values
     assert keys is not None and values is not None

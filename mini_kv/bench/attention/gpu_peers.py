@@ -1,6 +1,6 @@
-"""Other people's attention on the same batch: each peer turns a set of tensors into a call. Raises if it cannot.
+"""Other projects' attention on the same batch. Each peer turns a set of tensors into a call, or raises.
 
-Those that take contiguous keys and values get them, and so do not have to look anything up in a block table.
+Peers for contiguous keys and values get these, and so need no block table.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def _compiled_flex() -> Callable[..., Any]:
 
 
 def flashinfer(inputs: Inputs) -> Call:
-    """FlashInfer over our blocks; planned once, as a model does for all its layers. Decode by its kernel for decode."""
+    """FlashInfer over our blocks, planned once, as a model does for all its layers. Decode uses its decode kernel."""
     from mini_kv.attention.flashinfer_backend import obstacle, plan
     from mini_kv.attention.options import AttentionOptions
 

@@ -1,4 +1,4 @@
-"""Batches to measure on, and what they need at least: bytes and floating-point operations."""
+"""Batches for measurements, with the least bytes and floating-point operations that they need."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Shape:
     block_size: int = 16
     dtype: torch.dtype = torch.bfloat16
     cache_dtype: torch.dtype | None = None
-    """`None`: as `dtype`."""
+    """Dtype of the cache. `None`: as `dtype`."""
     layout: Layout = "NHD"
 
     @property
@@ -32,12 +32,12 @@ class Shape:
 
     @property
     def is_even(self) -> bool:
-        """Whether all requests are alike, so that their keys make one contiguous tensor without padding."""
+        """Whether all requests have equal lengths, so that their keys form one contiguous tensor without padding."""
         return len(set(self.query_lens)) == len(set(self.seq_lens)) == 1
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the keys and values that are there, with their scales."""
+        """Bytes of the present keys and values, with their scales."""
         numbers = 2 * self.num_kv_heads * sum(self.seq_lens)
         cache_dtype = self.cache_dtype or self.dtype
         scales = 4 * numbers if cache_dtype == torch.int8 else 0
@@ -68,7 +68,7 @@ def prefill(batch: int, new: int, context: int = 0, **settings: object) -> Shape
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """One set of tensors of a shape, paged, and if the requests are alike contiguous, too: other numbers there."""
+    """One set of paged tensors of a shape. For equal requests there is a contiguous set, too, with other numbers."""
 
     shape: Shape
     query: Tensor
@@ -88,7 +88,7 @@ class Inputs:
 
 
 def make_inputs(shape: Shape, device: torch.device, seed: int, *, with_contiguous: bool) -> Inputs:
-    """Return random tensors of a shape; the blocks lie in random order."""
+    """Return random tensors of a shape, with blocks in random order."""
     generator = torch.Generator(device).manual_seed(seed)
     num_blocks = [-(-n // shape.block_size) for n in shape.seq_lens]
     ids = torch.randperm(sum(num_blocks), generator=torch.Generator().manual_seed(seed)) + 1
@@ -119,7 +119,7 @@ def make_inputs(shape: Shape, device: torch.device, seed: int, *, with_contiguou
 
 
 def _fill(kv_cache: PagedKVCache, dtype: torch.dtype, generator: torch.Generator) -> None:
-    """Write random keys and values to every slot, some at a time: float32 needs more memory than the cache."""
+    """Write random keys and values to every slot, in parts, because float32 needs more memory than the cache."""
     num_slots, device = kv_cache.num_blocks * kv_cache.block_size, kv_cache.data.device
     for begin in range(0, num_slots, 65536):
         slots = torch.arange(begin, min(begin + 65536, num_slots), device=device)

@@ -10,7 +10,7 @@ Calls = Sequence[Callable[[], object]]
 
 
 def cpu_seconds(calls: Calls) -> float:
-    """Return the CPU time of this thread per call. One thread: set torch's number before."""
+    """Return the CPU time of this thread per call. Set torch to one thread before."""
     start = time.thread_time()
     for call in calls:
         call()
@@ -18,9 +18,9 @@ def cpu_seconds(calls: Calls) -> float:
 
 
 def gpu_seconds(calls: Calls, replays: int = 7) -> float:
-    """Return the GPU's time per call: the median of replays of one captured graph, so that launching costs nothing.
+    """Return the GPU's time per call: the median of replays of one captured graph, without the cost of launches.
 
-    What cannot be captured is launched one by one, which is then part of the time.
+    Calls that cannot be captured are launched one by one, and their launches are part of the time.
     """
     for call in calls:  # compiles, and fills the allocator
         call()

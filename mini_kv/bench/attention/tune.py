@@ -44,7 +44,7 @@ def seconds_with(tiles: Tiles, plan: Plan, sets: Sequence[Inputs], clock: Clock)
 
 
 def tune(name: str, shape: Shape, device: str, clock: Clock, most: int | None = None) -> list[str]:
-    """Return a line per choice of tiles, the plan's own first; those that do not fit say so."""
+    """Return a line per choice of tiles, the plan's own first. Lines of unusable tiles have the reason."""
     sets = [make_inputs(shape, torch.device(device), seed, with_contiguous=False) for seed in (0, 1)]
     one = sets[0]
     plan = triton_backend.make_plan(one.query, one.kv_cache, one.metadata, AttentionOptions())

@@ -5,5 +5,5 @@
     python -m mini_kv.bench.beside_vllm --server http://127.0.0.1:8000 --replay tcp://127.0.0.1:5558
 
 In reading order: `workload` (model, prompts, and our run), `vllm_worker` (vLLM's, in a Python of its own),
-`running_server` (a server's, by HTTP and ZeroMQ), `compare` (do they agree), `__main__` (the command).
+`running_server` (a server's, by HTTP and ZeroMQ), `compare` (the first difference), `__main__` (the command).
 """

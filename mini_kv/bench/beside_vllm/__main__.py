@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 def ask_vllm(python: str, work: Work, num_batches: int) -> dict[str, Any]:
-    """Return vLLM's answers, as `worker` writes them. Raises `RuntimeError` with its last words if it did not run."""
+    """Return vLLM's answers, as `worker` writes them. Raises `RuntimeError` with its last output if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder), make_model(), "{}", torch.float32, eos_token_id=0)
         task = {
@@ -80,7 +80,7 @@ def as_run(answer: dict[str, Any]) -> Run:
 
 
 def read_recording(path: Path) -> dict[str, Any]:
-    """Return the answer of a run that was recorded."""
+    """Return the answer of a recorded run."""
     answer: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return answer
 
@@ -92,7 +92,7 @@ def save_checkpoint(folder: Path) -> None:
 
 
 def compare_with_server(args: argparse.Namespace, work: Work) -> list[str]:
-    """Ask a running server and return what there is to say. Raises `ConfigError`, `OSError` and `RuntimeError`."""
+    """Ask a running server and return the comparison. Raises `ConfigError`, `OSError` and `RuntimeError`."""
     subscriber = Subscriber(args.events, args.replay)
     try:
         theirs, _ = live_run(work, ask_at(args.server), subscriber, args.model)
@@ -102,7 +102,7 @@ def compare_with_server(args: argparse.Namespace, work: Work) -> list[str]:
 
 
 def compare_with_vllm(args: argparse.Namespace, work: Work) -> list[str]:
-    """Run vLLM, or take a recording; return what there is to say. Raises `RuntimeError` and `ConfigError`."""
+    """Run vLLM, or read a recording. Return the result of the comparison. Raises `RuntimeError` and `ConfigError`."""
     python = os.environ.get(VARIABLE)
     if args.recorded is None and python is None:
         raise ConfigError(f"{VARIABLE} names no Python that has vLLM; or give --recorded FILE, or --server URL")
@@ -117,7 +117,7 @@ def compare_with_vllm(args: argparse.Namespace, work: Work) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare; return 0 if they agree, 1 if they do not, 2 if there is nothing to compare with."""
+    """Compare, and return 0 if they agree, 1 if they differ, 2 without an engine to compare with."""
     parser = argparse.ArgumentParser(prog="python -m mini_kv.bench.beside_vllm", description=__doc__)
     parser.add_argument("--recorded", type=Path, metavar="FILE", help="beside a recorded run, without vLLM")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write vLLM's run to a file")

@@ -1,7 +1,7 @@
-"""Do two engines agree: the same tokens, the same hits, and event by event the same blocks stored and removed.
+"""Compares two engines: tokens, hits, and event by event the stored and removed blocks.
 
 The two hash the same content to other numbers (deviation `hash-recipe`). So hashes are not compared but renamed: each
-becomes the tokens from the prompt's beginning to the block's end, which is what a hash stands for.
+becomes the tokens from the prompt's beginning to the block's end, which a hash represents.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ from mini_kv.serve.kv_events import AnyEvent, BlockRemoved, BlockStored, Externa
 
 AGREE = "your engine and vLLM agree on every block"
 ROUNDING = 1e-3
-"""Below this distance of the two likeliest tokens, sums in another order may choose the other one."""
+"""Distance of the two likeliest tokens below which sums in another order may choose the other one."""
 Gap = Callable[[list[int]], float]
-"""Returns by how much the logarithms of probability of the two likeliest next tokens differ."""
+"""Returns the difference of the log probabilities of the two likeliest next tokens."""
 
 
 class Told(NamedTuple):
@@ -24,7 +24,7 @@ class Told(NamedTuple):
     what: str
     """`stored`, `removed` or `cleared`."""
     contents: tuple[str, ...]
-    """Of each block, what stands for its tokens and all before them."""
+    """For each block a value for its tokens and all before them."""
     num_tokens_before: int
     token_ids: tuple[int, ...]
 
@@ -34,13 +34,13 @@ class Told(NamedTuple):
 
 
 class _Renamer:
-    """Turns one engine's events into what can be compared."""
+    """Turns one engine's events into comparable ones."""
 
     def __init__(self) -> None:
         self._known: dict[ExternalBlockHash, tuple[str, int]] = {}
 
     def told(self, event: AnyEvent) -> Told:
-        """Return the event without hashes; a hash that was never stored is `unknown`."""
+        """Return the event without hashes. A hash that was never stored becomes `unknown`."""
         match event:
             case BlockStored():
                 content, before = self._content(event.parent_block_hash)
@@ -63,7 +63,7 @@ class _Renamer:
 def compare(work: Work, ours: Run, theirs: Run, gap: Gap) -> list[str]:
     """Return `AGREE` and some figures, or the first difference, drawn.
 
-    `gap` says how close the two likeliest tokens are: rounding may choose the other one only where they nearly touch.
+    `gap` returns the distance of the two likeliest tokens. Rounding may choose the other one only if it is tiny.
     """
     for number, (one, other) in enumerate(zip(ours.tokens, theirs.tokens, strict=True)):
         if one != other:

@@ -29,7 +29,7 @@ _SHAPES_ON_GPU = dict.fromkeys(PARTS, ("1b",))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status: 0 measured, 2 cannot be done as asked."""
+    """Measure, print, and return the exit status: 0 measured, 2 unusable arguments."""
     args = parse(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         print("mini_kv.bench.generate: torch sees no GPU here", file=sys.stderr)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(part: str, module: Any, setup: Setup) -> dict[str, Any]:
-    """Run one part on one model, and print it. What fails there does not cost the other parts their figures."""
+    """Run one part on one model, and print it. Its failure does not affect the other parts."""
     begin = load()
     print(f"\n{module.TITLE}\nmodel {setup.shape}: {describe(setup)}", flush=True)
     found: dict[str, Any] = {"part": part, "title": module.TITLE, "shape": setup.shape}
@@ -79,7 +79,7 @@ def describe(setup: Setup) -> str:
 
 
 def load() -> float | None:
-    """Return the machine's load average of the last minute, where the system tells."""
+    """Return the machine's load average of the last minute, if the system has it."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):
@@ -100,7 +100,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_header(device: str, args: argparse.Namespace) -> dict[str, str]:
-    """Return under which circumstances the figures come about."""
+    """Return the circumstances of the measurement."""
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         machine = f"{properties.name}, {properties.multi_processor_count} multiprocessors"

@@ -1,14 +1,14 @@
-"""Many requests in one step, beside what the machine can do: why batches matter, and what a request costs.
+"""Many requests in one step, beside the machine's limits: the gain of batches, and the cost of a request.
 
-A step reads all weights once, for one token as for a hundred; it reads each request's keys and values, and computes
-each request's products. So tokens per second grow with the batch until one of two limits is reached:
+A step reads all weights once, for one token as for a hundred. It also reads each request's keys and values, and
+computes each request's products. So tokens per second grow with the batch until one of two limits is reached:
 
     time of a step  >=  (weights + KV) bytes / bandwidth
     time of a step  >=  operations / operations per second
 
 The limits are measured here, too: a copy that is much larger than the last cache, and a product of large matrices.
 
-What is not done, and costs most where kernels are short, on a GPU with few requests: CUDA graphs (each kernel is
+Missing optimisations, which matter most for short kernels, on a GPU with few requests: CUDA graphs (each kernel is
 launched from Python), one matrix for query, key and value, fused norms, sampling without waiting for the device.
 """
 
@@ -22,13 +22,13 @@ from mini_kv.bench.measure import Run, take_turns
 
 TITLE = "tokens/s by the number of requests in a step"
 _COPY_BYTES = 256 * 2**20
-"""Size of the tensor that is copied: far more than a last-level cache."""
+"""Bytes of the copied tensor: far more than a last-level cache."""
 _ROUNDS = 10
-"""Copies and products that are measured together, so that waiting for the device costs nothing beside them."""
+"""Copies or products per measurement, so that waiting for the device is a negligible part."""
 
 
 def run(setup: Setup, *, copy_bytes: int = _COPY_BYTES) -> list[dict[str, Any]]:
-    """Return one row per batch size; limits and steps are measured in turns."""
+    """Return one row per batch size. Limits and steps are measured in turns."""
     matrix = 4096 if setup.model.device.type == "cuda" else 512
     runs: dict[str, Run] = {"copy": _copy(setup, copy_bytes), "multiply": _multiply(setup, matrix)}
     runs |= {str(batch): _decode(setup, batch) for batch in setup.sizes.batches}
@@ -66,7 +66,7 @@ def _multiply(setup: Setup, size: int) -> Run:
 
 
 def _decode(setup: Setup, batch: int) -> Run:
-    """Return a run that gives each of `batch` requests a few tokens more; the prompts are computed beforehand."""
+    """Return a run that gives each of `batch` requests a few more tokens. The prompts are computed beforehand."""
     sizes = setup.sizes
     # Those whose prompt is computed first go on while the others' are: in steps of more than 512 tokens of prompts.
     num_new = (setup.repeats + 1) * sizes.steps + batch * sizes.context // 512 + 3

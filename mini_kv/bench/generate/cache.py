@@ -1,9 +1,9 @@
-"""One more token of a text: with nothing kept, with a contiguous cache, with a paged one.
+"""One more token of a text: without a cache, with a contiguous one, with a paged one.
 
 Without a cache a token costs the whole text again, so a text costs the square of its length. With one it costs the
 token itself and a look back, which grows with the length, but slowly: reading is cheaper than computing again.
 
-All three must say the same. In 16 bits they may not: sums in another order can make another token the likeliest.
+All three must generate the same tokens. In 16 bits they may differ, because of sums in another order.
 """
 
 from statistics import median

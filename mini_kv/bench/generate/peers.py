@@ -3,7 +3,7 @@
 Transformers has three ways: continuous batching, one padded batch, one by one. vLLM runs whole: see `vllm_peer`.
 
 Every peer's set-up is left out, as ours is: pools are allocated, managers started. Continuous batching gets a pool of
-our size: left to itself it takes most of the machine's memory, and all of it is written before the first token.
+our size: by default it takes most of the machine's memory, and writes all of it before the first token.
 """
 
 import importlib.util
@@ -30,13 +30,13 @@ _PAGE_SIZE = 16
 _MAX_BATCH_TOKENS = 512
 """Most tokens of a step of continuous batching: the fastest of 256, 512 and 2048, as its mask grows with the square."""
 _MOST_ALONE = 16
-"""Prompts that are measured one by one; more take long and say nothing new."""
+"""Number of prompts that are measured one by one. More would not change the result."""
 
 Tokens = list[list[int]]
 Once = Callable[[Sequence[list[int]]], tuple[float, Tokens]]
-"""Answers all prompts; returns the seconds and the answers."""
+"""Answers all prompts and returns the seconds and the answers."""
 FindPeers = Callable[[Setup], tuple[dict[str, Once], dict[str, str]]]
-"""Returns the ways that are there, and why the others are not."""
+"""Returns the available ways, and why the others are missing."""
 
 
 def run(setup: Setup, find_peers: FindPeers | None = None) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _turn(name: str, once: Once, prompts: Sequence[list[int]], said: dict[str, T
 def widest_gap(setup: Setup, prompts: Sequence[list[int]], ours: Tokens, theirs: Tokens) -> float | None:
     """Return how far apart the two best logits are, at most, where two answers part ways, or `None` if none do.
 
-    A narrow gap says that the two added the same numbers in another order; a wide one, that one of them is wrong.
+    A narrow gap means that the two added the same numbers in another order. A wide one means that one is wrong.
     """
     gaps = []
     for prompt, one, other in zip(prompts, ours, theirs, strict=True):
@@ -146,7 +146,7 @@ def _ours(setup: Setup, count: int, length: int) -> Once:
 
 
 def _installed_peers(setup: Setup, stack: ExitStack) -> tuple[dict[str, Once], dict[str, str]]:
-    """Return the ways of transformers and vLLM, and why those that are not there are missing; `stack` ends them."""
+    """Return the ways of transformers and vLLM, and the reasons for missing ones. `stack` ends them."""
     peers, missing = _transformers_peers(setup)
     reason = vllm_peer.obstacle(setup)
     if reason is not None:
@@ -155,7 +155,7 @@ def _installed_peers(setup: Setup, stack: ExitStack) -> tuple[dict[str, Once], d
 
 
 def _transformers_peers(setup: Setup) -> tuple[dict[str, Once], dict[str, str]]:
-    """Return transformers' ways, and why those that are not there are missing."""
+    """Return transformers' ways, and the reasons for missing ones."""
     if not has_package("transformers"):
         return {}, {"transformers": "the package transformers is not installed"}
     missing = {}

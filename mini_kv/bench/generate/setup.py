@@ -1,4 +1,4 @@
-"""What all parts need: a model, prompts for it, an engine around it, and a clock."""
+"""The base of all parts: a model, prompts for it, an engine around it, and a clock."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ SHAPES = {
         rope_theta=500_000.0,
     ),
 }
-"""Models with random weights; "tiny" is the checkpoint that comes with the package."""
+"""Models with random weights. "tiny" is the package's checkpoint."""
 SHAPE_NAMES = ("tiny", *SHAPES)
 BLOCK_SIZE = 16
 
@@ -85,7 +85,7 @@ GPU = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A model, and how to measure it."""
+    """A model, with its sizes and its clock."""
 
     shape: str
     model: TinyLlama
@@ -96,12 +96,12 @@ class Setup:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights: a step reads them once, however many tokens it computes."""
+        """Bytes of all weights. A step reads them once, for any number of tokens."""
         return sum(weight.numel() * weight.dtype.itemsize for weight in self.model.parameters())
 
     @property
     def weight_flops_per_token(self) -> int:
-        """Operations of a token with all matrices; the embedding is used as a matrix once, for the logits."""
+        """Operations of a token with all matrices. The embedding is used as a matrix once, for the logits."""
         return 2 * sum(weight.numel() for weight in self.model.parameters() if weight.dim() == 2)
 
     @property
@@ -116,7 +116,7 @@ class Setup:
         return 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
 
     def prompts(self, count: int, length: int, shared: int = 0, seed: int = 0) -> list[list[int]]:
-        """Return random prompts whose first `shared` tokens are alike; the beginning does not depend on `seed`."""
+        """Return random prompts whose first `shared` tokens are equal. They do not depend on `seed`."""
 
         def tokens(seed: int, *shape: int) -> list[list[int]]:
             generator = torch.Generator().manual_seed(seed)
@@ -179,7 +179,7 @@ def greedy(max_tokens: int) -> SamplingParams:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return lines of text: first column to the left, the others to the right; numbers with three digits."""
+    """Return lines of text: first column to the left, the others to the right, numbers with three digits."""
     cells = [list(head), *([_cell(value) for value in row] for row in rows)]
     first, *widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []

@@ -20,7 +20,7 @@ from mini_kv.engine.checkpoint import save_model
 
 NAME = "vLLM"
 _HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Those that vLLM's attention takes on a CPU. Source: vLLM `CPUAttentionBackend.get_supported_head_sizes`."""
+"""Head sizes that vLLM's attention supports on a CPU. Source: vLLM `CPUAttentionBackend.get_supported_head_sizes`."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -71,7 +71,7 @@ class VllmWorker:
 
 @contextmanager
 def start(setup: Setup) -> Iterator[VllmWorker]:
-    """Yield a worker with the setup's weights; it ends with the context."""
+    """Yield a worker with the setup's weights. It ends with the context."""
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder), setup.model, "{}", torch.float32, eos_token_id=0)
         config = Path(folder, "config.json")

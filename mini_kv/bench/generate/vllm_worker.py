@@ -1,7 +1,7 @@
 """Answers prompts with vLLM, in a Python of its own: `python vllm_worker.py FOLDER`. Imports nothing of this project.
 
-Standard input brings a line of JSON per run, `[prompts, new_tokens]`; standard output takes one back,
-`[seconds of CPU time, answers]`. Whatever vLLM prints goes to standard error.
+Standard input has one line of JSON per run, `[prompts, new_tokens]`. Standard output gets one per run,
+`[seconds of CPU time, answers]`. vLLM's own output goes to standard error.
 """
 
 import json
@@ -21,7 +21,7 @@ SETTINGS = {
     "max_num_batched_tokens": 1024,
     "disable_log_stats": True,
 }
-"""As our engine runs beside it; blocks of 32 tokens are the smallest that vLLM takes on every CPU."""
+"""The same settings as our engine's. Blocks of 32 tokens are the smallest that vLLM supports on every CPU."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The engines that are measured, and how each is brought in. None of the others is a dependency of this project.
+"""The measured engines, and the import of each. None of the others is a dependency of this project.
 
-`base` says what is asked of each; then one adapter per engine: `ours`, `vllm`, `nano_vllm`, `mini_sglang`.
+`base` has the common verbs. Then follows one adapter per engine: `ours`, `vllm`, `nano_vllm`, `mini_sglang`.
 """
 
 from pathlib import Path
@@ -29,11 +29,11 @@ PEERS = {
     NanoVLLM.name: "--nano-vllm CHECKOUT",
     MiniSGLang.name: "--mini-sglang CHECKOUT",
 }
-"""How each of the others is brought in."""
+"""The function that imports each other engine."""
 
 
 def make_peer(name: str, path: Path | None = None) -> Peer:
-    """Return the peer of that name; what is not installed is found at `path`. Raises `PeerError` if it is not there."""
+    """Return the peer of that name. `path`: a checkout, if it is not installed. Raises `PeerError` if it is missing."""
     if name == MiniKV.name:
         return MiniKV()
     if name == VLLM.name:

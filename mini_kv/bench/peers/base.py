@@ -1,8 +1,8 @@
-"""The engines that are measured, each behind the same verbs.
+"""The interface of the measured engines: the same verbs for each.
 
-An adapter does for its engine what that engine's scheduler does, no more: the same work is counted for every engine.
+An adapter does exactly the work of its engine's scheduler, so the same work is counted for every engine.
 
-    submit   make a request of a prompt; hashes its full blocks if the engine does so here
+    submit   make a request from a prompt, hash its full blocks if the engine does so here
     admit    look the prompt up, take its blocks, and enter the full ones in the index
     decode   one step of many requests: a slot for one token each, the ids of new blocks, then the sampled token
     finish   give the blocks back
@@ -21,18 +21,18 @@ from typing import Any
 
 
 class PeerError(Exception):
-    """The engine is not there, or it did other work than the others did."""
+    """The engine is missing, or it did other work than the others."""
 
 
 class NoSuchWorkError(PeerError):
-    """The engine has no such work to do: the row goes on without it."""
+    """The engine has no such work. The row continues without it."""
 
 
 class Cache(ABC):
     """One engine's KV cache of one size. Requests are the engine's own, opaque to the rows."""
 
     def prompt(self, token_ids: list[int]) -> Any:
-        """Return the prompt as the engine's tokenizer hands it over; never timed."""
+        """Return the prompt in the form of the engine's tokenizer. It is never timed."""
         return token_ids
 
     @abstractmethod
@@ -45,27 +45,27 @@ class Cache(ABC):
 
     @abstractmethod
     def decode(self, requests: Sequence[Any], token_id: int) -> None:
-        """Do one step of all requests; each samples `token_id`."""
+        """Do one step of all requests. Each samples `token_id`."""
 
     def start_scheduling(self, requests: Sequence[Any]) -> Callable[[int], None]:
-        """Admit the requests through the engine's own scheduler; return a step, whole: plan it and take its tokens in.
+        """Admit the requests through the engine's own scheduler. Return a function for a whole step.
 
-        Each request samples the token that the step is given. Raises `NoSuchWorkError` if the scheduler cannot run
-        without a GPU.
+        A step plans, then processes the tokens. Each request samples the step's argument. Raises
+        `NoSuchWorkError` if the scheduler cannot run without a GPU.
         """
         raise NoSuchWorkError("its scheduler does not run without a GPU")
 
     @abstractmethod
     def finish(self, request: Any) -> None:
-        """Give the request's blocks back; what is cached stays cached."""
+        """Free the request's blocks. Cached ones stay cached."""
 
     @abstractmethod
     def churn(self, num_blocks: int, times: int) -> None:
-        """Take `num_blocks` blocks from the pool and give them back, `times` times."""
+        """Allocate `num_blocks` blocks of the pool and free them, `times` times."""
 
     @abstractmethod
     def scatter(self, rng: random.Random) -> None:
-        """Shuffle the free blocks, as long use does: neighbours in the queue are no neighbours in memory."""
+        """Shuffle the free blocks, as long use does, so that neighbours in the queue are not neighbours in memory."""
 
 
 class Peer(ABC):
@@ -78,7 +78,7 @@ class Peer(ABC):
 
     @abstractmethod
     def cache(self, num_blocks: int, block_size: int) -> Cache:
-        """Return an empty cache with prefix caching on; `num_blocks` counts the null block, if there is one."""
+        """Return an empty cache with prefix caching on. `num_blocks` includes the null block, if there is one."""
 
     @abstractmethod
     def pool(self, num_blocks: int) -> Any:
@@ -86,16 +86,16 @@ class Peer(ABC):
 
     @abstractmethod
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
-        """Return a call that hashes all full blocks of the prompt and returns how many these are.
+        """Return a call that hashes all full blocks of the prompt and returns their number.
 
         `function` is ours: `sha256` or `xxh3_128`. The peer uses the nearest that it has.
         """
 
     @abstractmethod
     def namer(self, block_size: int) -> Callable[[str, list[int]], int]:
-        """Return a call that makes a request of a prompt and names its full blocks; it returns how many these are.
+        """Return a call that makes a request from a prompt, hashes its full blocks and returns their number.
 
-        What a user pays: whatever the engine checks is inside. The names are SHA-256 where the engine has it.
+        The engine's own checks are included. The hashes are SHA-256 if the engine has it.
         """
 
     def hybrid_cache(self, num_blocks: int, block_size: int, num_groups: int, sliding_window: int) -> Cache:

@@ -22,7 +22,7 @@ class MiniSGLang(Peer):
     version = "HEAD"
 
     def __init__(self, path: Path) -> None:
-        """Import its cache from the checkout at `path`. Raises `PeerError` if it is not there, or cannot be built."""
+        """Import its cache from the checkout at `path`. Raises `PeerError` if it is missing or cannot be built."""
         package = path / "python" / "minisgl"
         if not (package / "kvcache" / "radix_cache.py").is_file():
             raise PeerError(f"{path} is no checkout of mini-sglang: it has no python/minisgl/kvcache/radix_cache.py")
@@ -41,7 +41,7 @@ class MiniSGLang(Peer):
             raise PeerError(f"mini-sglang cannot be imported, {reason}: {error}") from error
 
     def cache(self, num_blocks: int, block_size: int) -> Cache:
-        """Return its cache manager with a radix tree, and the page table; one page size at a time."""
+        """Return its cache manager with a radix tree, and the page table. Only one page size at a time is possible."""
         return _SGLangCache(self, num_blocks, block_size)
 
     def pool(self, num_blocks: int) -> Any:
@@ -60,8 +60,8 @@ class MiniSGLang(Peer):
 def _import_without_gpu(package: Path, torch: Any) -> None:
     """Put empty packages in place of those whose `__init__` imports kernels, sockets and transformers.
 
-    What the cache takes from them is put in by hand. Pinned memory, which the page table is written from, is a GPU's
-    as well: here it is plain memory.
+    The parts that the cache imports from them are set here. The page table's pinned memory also needs a GPU, so plain
+    memory replaces it.
     """
     for name in ("minisgl", "minisgl.utils", "minisgl.kernel", "minisgl.scheduler"):
         stand_in = ModuleType(name)
@@ -83,7 +83,7 @@ def _import_without_gpu(package: Path, torch: Any) -> None:
 
 
 class _Request:
-    """A request of mini-sglang: first one that waits, then one that runs."""
+    """A request of mini-sglang, first waiting, then running."""
 
     def __init__(self, pending: Any) -> None:
         self.pending = pending

@@ -30,7 +30,7 @@ class MiniKV(Peer):
         return KVCacheManager.for_full_attention(num_blocks, 16).block_pool
 
     def hasher(self, function: str, block_size: int, token_ids: list[int]) -> Callable[[], int]:
-        """Use the request block hasher; checking the tokens belongs to `submit` (see `namer`)."""
+        """Use the request block hasher. The check of the tokens belongs to `submit` (see `namer`)."""
         request = Request("hash", token_ids)
         hash_blocks = get_request_block_hasher(block_size, get_hash_function(function))
         return lambda: len(hash_blocks(request))
@@ -41,7 +41,7 @@ class MiniKV(Peer):
         return lambda request_id, token_ids: len(new_request(request_id, token_ids).block_hashes)
 
     def hybrid_cache(self, num_blocks: int, block_size: int, num_groups: int, sliding_window: int) -> Cache:
-        """Return a manager of `num_groups`; the windows keep what a hit needs everywhere, as vLLM's here do."""
+        """Return a manager of `num_groups`. Windows keep the blocks for a hit everywhere, as vLLM's here do."""
         window = SlidingWindowSpec(block_size, sliding_window=sliding_window)
         specs = [FullAttentionSpec(block_size), *[window] * (num_groups - 1)]
         groups = tuple(KVCacheGroupSpec((f"layers {index}",), spec) for index, spec in enumerate(specs))

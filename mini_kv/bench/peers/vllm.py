@@ -1,4 +1,4 @@
-"""vLLM as a peer: its managers, and its scheduler with stand-ins for what it is configured by."""
+"""vLLM as a peer: its managers, and its scheduler with stand-ins for its configuration."""
 
 import importlib
 import importlib.util
@@ -20,7 +20,7 @@ class VLLM(Peer):
     name = "vllm"
 
     def __init__(self) -> None:
-        """Import it, quietly. Raises `PeerError` if it is not installed, or not whole."""
+        """Import it without output. Raises `PeerError` if it is not or only partly installed."""
         if importlib.util.find_spec("vllm") is None:
             raise PeerError("vLLM is not installed here")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -41,13 +41,13 @@ class VLLM(Peer):
         logging.getLogger("vllm").setLevel(logging.ERROR)  # else it warns at every xxhash hasher
 
     def block_hasher(self, function: str, block_size: int) -> Any:
-        """Return vLLM's request block hasher; its own name for `xxh3_128` is `xxhash`."""
+        """Return vLLM's request block hasher. Its own name for `xxh3_128` is `xxhash`."""
         hash_function = self._hashing.get_hash_fn_by_name({"xxh3_128": "xxhash"}.get(function, function))
         self._utils.init_none_hash(hash_function)
         return self._utils.get_request_block_hasher(block_size, hash_function)
 
     def request(self, request_id: str, token_ids: list[int], block_hasher: Any) -> Any:
-        """Return one of vLLM's requests; all share their sampling parameters."""
+        """Return one of vLLM's requests. All share their sampling parameters."""
         return self.request_type(request_id, token_ids, self.sampling_params, None, block_hasher=block_hasher)
 
     def cache(self, num_blocks: int, block_size: int) -> Cache:
@@ -70,7 +70,7 @@ class VLLM(Peer):
         return lambda request_id, token_ids: len(self.request(request_id, token_ids, hasher).block_hashes)
 
     def hybrid_cache(self, num_blocks: int, block_size: int, num_groups: int, sliding_window: int) -> Cache:
-        """Return a manager of `num_groups`; `None` as retention interval: the windows keep what a hit needs."""
+        """Return a manager of `num_groups`. With retention interval `None` windows keep the blocks for a hit."""
         return _VLLMCache(self, self._kv_cache_config(num_blocks, block_size, num_groups, sliding_window), block_size)
 
     def new_manager(self, kv_cache_config: Any, block_size: int) -> Any:

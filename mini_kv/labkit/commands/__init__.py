@@ -21,7 +21,7 @@ def add_lab_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def on_lab(args: argparse.Namespace, act: Callable[[Lab], int]) -> int:
-    """Call `act` with the lab that was named and return what it returns, or 2 after saying what was wrong."""
+    """Call `act` with the named lab and return its result, or print an error and return 2."""
     try:
         return act(find_lab(args.lab, Path.cwd()))
     except ValueError as error:
@@ -30,13 +30,13 @@ def on_lab(args: argparse.Namespace, act: Callable[[Lab], int]) -> int:
 
 
 def write_page(file: str, text: str) -> None:
-    """Write a page and say so. Raises `ValueError`, naming the file, if that cannot be done."""
+    """Write a page and print its path. Raises `ValueError` with the file's name if that is not possible."""
     write_file(file, text)
     print(f"open {file} in a browser")
 
 
 def write_file(file: str, text: str) -> None:
-    """Write a file. Raises `ValueError`, naming it, if that cannot be done."""
+    """Write a file. Raises `ValueError` with its name if that is not possible."""
     try:
         Path(file).write_text(text, encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the picture and write three files beside the marks; return the exit status."""
+    """Print the picture, write three files beside the marks, and return the exit status."""
     folder = Path(args.folder)
     try:
         titles, marks = load(folder)

@@ -1,4 +1,4 @@
-"""`mini-kv doctor`: what the course may need, what of it is here, and what to type for the rest."""
+"""`mini-kv doctor`: the course's requirements, those that are installed, and the commands for the rest."""
 
 import argparse
 import importlib.util
@@ -38,7 +38,7 @@ EXTRAS = {
     ),
     "notebooks": Extra(("jupyterlab", "ipywidgets", "anywidget", "matplotlib"), "the notebooks", "make notebooks"),
 }
-"""Every extra of pyproject.toml; a test compares them."""
+"""Every extra of pyproject.toml. A test compares them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is there and what is missing; return 1 if something needed is, else 0."""
+    """Print the installed and the missing packages. Return 1 if a required one is missing, else 0."""
     lines, healthy = doctor_lines(Path.cwd())
     print("\n".join(lines))
     return 0 if healthy else 1
 
 
 def doctor_lines(start: Path) -> tuple[list[str], bool]:
-    """Return a line for everything that the course may need, and whether all that it must have is there."""
+    """Return a line per possible requirement, and whether all mandatory ones are installed."""
     place = remedy = ""
     try:
         place = f" in {find_checkout(start)}"

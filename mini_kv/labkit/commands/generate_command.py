@@ -1,4 +1,4 @@
-"""`mini-kv generate PROMPT`: let a model write; with `--labs`, on an engine with the learner's parts in it."""
+"""`mini-kv generate PROMPT`: generate text, with `--labs` on an engine with the learner's parts."""
 
 import argparse
 import sys
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write what the model says to each prompt and return the exit status."""
+    """Write the model's text for each prompt and return the exit status."""
     if args.kv_events is not None or args.kv_events_replay is not None:
         return _run_publishing(args)
     if args.labs is None:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_publishing(args: argparse.Namespace) -> int:
-    """Do it on an engine that tells what its cache does."""
+    """Do this on an engine that publishes its cache's events."""
     try:
         if (args.memory_tier, args.disk_tier, args.server_tier, args.labs) != (None, None, None, None):
             raise ConfigError("--kv-events tells of the engine's own pool: leave out --labs and tiers")

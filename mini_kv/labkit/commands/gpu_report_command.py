@@ -1,4 +1,4 @@
-"""`mini-kv gpu-report`: all that only a GPU can show, measured on this machine's and written to one file to send."""
+"""`mini-kv gpu-report`: measure this machine's GPU and write one file to send."""
 
 import argparse
 import importlib.util
@@ -15,11 +15,11 @@ OLDEST = (8, 0)
 """The compute capability that the kernels are made for, and later ones."""
 TORCH_WORKS = "attention by torch works here all the same, and so does everything else of the course"
 SECONDS = 600
-"""For all parts together. What is not done by then is cut off, and the report says so."""
+"""Seconds for all parts together. A part that is cut off then is marked in the report."""
 
 
 class Part(NamedTuple):
-    """A question that a GPU answers, and Python's arguments for the program that asks it."""
+    """A measurement on a GPU, and Python's arguments for its program."""
 
     title: str
     arguments: tuple[str, ...]
@@ -41,13 +41,13 @@ def parts(capability: str) -> list[Part]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add where the report goes."""
+    """Add the path of the report."""
     default = Path("gpu-report.txt")
     parser.add_argument("--out", type=Path, default=default, metavar="FILE", help=f"default: {default}")
 
 
 def run(args: argparse.Namespace, run_one: Run | None = None) -> int:
-    """Measure and write the report; return 0, or 2 with one sentence where there is no GPU to measure on.
+    """Measure, write the report and return 0, or 2 with one sentence on a machine without a suitable GPU.
 
     Each part is run by `run_one`, in a process of its own unless another way is passed.
     """
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, run_one: Run | None = None) -> int:
 
 
 def obstacle() -> str | None:
-    """Return why nothing can be measured here, in words, or `None` if it can."""
+    """Return the reason why this machine cannot measure, or `None` if it can."""
     for package in ("torch", "triton"):
         if importlib.util.find_spec(package) is None:
             return f"no {package} here: in a checkout, make test brings it"
@@ -84,7 +84,7 @@ def obstacle() -> str | None:
 
 
 def report(root: Path, seconds: float, run_one: Run) -> str:
-    """Return the report: the card, then what each part printed. Prints the parts' titles as they begin."""
+    """Return the report: the card, then the output of each part. Prints the parts' titles as they begin."""
     import torch
     import triton
 
@@ -101,7 +101,7 @@ def report(root: Path, seconds: float, run_one: Run) -> str:
 
 
 def run_part(root: Path, part: Part, seconds: float) -> str:
-    """Return the output of a part, errors included; after it one line if it failed or took longer than `seconds`."""
+    """Return the output of a part, errors included. A last line follows if it failed or took longer than `seconds`."""
     command = [sys.executable, *part.arguments]
     done = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

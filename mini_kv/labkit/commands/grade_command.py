@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade; return 0 if every hand-in has a mark, 1 if one is held or ended early, 2 if grading was not possible."""
+    """Grade, and return 0 if every hand-in has a mark, 1 if one is held or ended early, 2 without any grading."""
     try:
         marks = _grade(args)
     except (ValueError, OSError) as error:
@@ -75,7 +75,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _tell(mark: Mark) -> None:
-    """Print a line: the student, the lab, the points, whose code ran, and what is odd about it."""
+    """Print a line: the student, the lab, the points, the code that ran, and its doubts."""
     why = f"  {mark.status}: {mark.why[0][:100]}" if mark.why else f"  {mark.status}" * (mark.status != "graded")
     more = f" (and {len(mark.why) - 1} more)" if mark.why[1:] else ""
     ran = f"  ran {mark.ran}" if mark.ran else "  no code ran"

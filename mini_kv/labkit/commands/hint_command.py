@@ -1,4 +1,4 @@
-"""`mini-kv hint LAB FUNCTION`: a hint for a function of a lab; the next time, a plainer one."""
+"""`mini-kv hint LAB FUNCTION`: a hint for a function of a lab, each time a plainer one."""
 
 import argparse
 import sys
@@ -24,8 +24,8 @@ def run(args: argparse.Namespace) -> int:
 def give_hint(lab: Lab, function: str | None, out: TextIO) -> int:
     """Write the function's hints up to the next level, three at most.
 
-    Without a function, take the one at fault in the last run; if there was none, say for which functions there are
-    hints. Raises `ValueError`, naming the functions, if there is no such one.
+    Without a function, use the one at fault in the last run. If there was none, list the functions with hints. Raises
+    `ValueError` with all names for an unknown function.
     """
     hints = lab.course_file("hints.toml")
     short = [lab.short_name(name) for name in hints]

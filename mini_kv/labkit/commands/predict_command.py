@@ -16,12 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask; return the exit status."""
+    """Ask the questions and return the exit status."""
     return on_lab(args, lambda lab: ask_predictions(lab, sys.stdout, sys.stdin))
 
 
 def ask_predictions(lab: Lab, out: TextIO, answers: TextIO) -> int:
-    """Ask the lab's questions one by one; say what would have had to be true for a wrong answer."""
+    """Ask the lab's questions one by one. For a wrong answer print the condition under which it would be right."""
     questions = lab.course_file("predict.toml")["question"]
     given: State = {}
     try:
@@ -37,7 +37,7 @@ def ask_predictions(lab: Lab, out: TextIO, answers: TextIO) -> int:
 
 
 def ask_next(lab: Lab, out: TextIO, answers: TextIO) -> None:
-    """Ask the first question that was never asked about a test that has not passed; an empty line skips it for good."""
+    """Ask the first new question about a test that has not passed. An empty line skips it permanently."""
     asked = read_state(lab.state, "predictions")
     states = read_state(lab.state, "progress").get(lab.lab_id, {"tests": {}})["tests"]
     for question in lab.course_file("predict.toml")["question"]:
@@ -52,7 +52,7 @@ def ask_next(lab: Lab, out: TextIO, answers: TextIO) -> None:
 
 
 def _take_answer(lab: Lab, question: dict[str, Any], out: TextIO, answers: TextIO, given: State) -> str | None:
-    """Read an answer, note it in `given` and return it; at the end of input `None`."""
+    """Read an answer, note it in `given` and return it, or return `None` at the end of input."""
     out.flush()
     line = answers.readline()
     if not line:
@@ -73,12 +73,12 @@ def _key(lab: Lab, question: dict[str, Any]) -> str:
 
 
 def is_right(question: dict[str, Any], answer: str) -> bool:
-    """Return whether this is the question's answer, whatever its spelling."""
+    """Return whether this is the question's answer, in any spelling."""
     return _plain(answer) == _plain(question["answer"])
 
 
 def _reply(question: dict[str, Any], answer: str) -> str:
-    """Return the feedback for an answer: why it is right, or what would have to be true."""
+    """Return the feedback for an answer: its reason, or the condition under which it would be right."""
     if is_right(question, answer):
         return f"Yes: {question['answer']}. {question['why']}\n"
     supposed = {_plain(wrong): reason for wrong, reason in question.get("wrong", {}).items()}.get(_plain(answer))
@@ -87,5 +87,5 @@ def _reply(question: dict[str, Any], answer: str) -> str:
 
 
 def _plain(answer: str) -> str:
-    """Return the answer without what does not matter: case, spaces, commas, brackets, a unit or a percent sign."""
+    """Return the answer without case, spaces, commas, brackets, a unit or a percent sign."""
     return " ".join(re.sub(r"[\[\](),%]|tokens?|blocks?|percent", " ", answer.lower()).split())

@@ -1,4 +1,4 @@
-"""`mini-kv puzzle [NAME]`: a picture, a goal, and calls to reach it with; the engine says whether it is reached."""
+"""`mini-kv puzzle [NAME]`: a picture, a goal, and calls to reach it. The engine checks the goal."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from mini_kv.viz.text import LEGEND, draw_state
 
 OTHERS = "or: again, hint, quit"
 UNBROKEN = "\N{NO-BREAK SPACE}"
-"""Stands between the words of a call while lines are filled."""
+"""Joins the words of a call while lines are filled."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Let the puzzle be solved and return 0 if it was, 1 if not, 2 if there is no such puzzle."""
+    """Play a puzzle and return 0 if it was solved, 1 if not, 2 if there is no such puzzle."""
     names = puzzle_names()
     if args.name is None:
         print("\n".join(puzzle_list(read_state(folder, "puzzles") if (folder := _folder()) else {})))
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _folder() -> Path | None:
-    """Return where the learner's state is kept; `None` outside a clone, where nothing is kept."""
+    """Return the folder of the learner's state, or `None` outside a clone, where no state is kept."""
     try:
         return find_checkout(Path.cwd()) / ".mini_kv"
     except UnknownLabError:
@@ -49,7 +49,7 @@ def _folder() -> Path | None:
 
 
 def puzzle_list(solved: State) -> list[str]:
-    """Return a line per puzzle, and how to play one."""
+    """Return a line per puzzle, and the command to play one."""
     lines = ["type  mini-kv puzzle NAME  with one of these"]
     for puzzle in map(load_puzzle, puzzle_names()):
         done = f"   solved in {solved[puzzle.name]} calls" if puzzle.name in solved else ""
@@ -58,7 +58,7 @@ def puzzle_list(solved: State) -> list[str]:
 
 
 def play(puzzle: Puzzle, out: TextIO, answers: TextIO) -> int | None:
-    """Let the player call until the goal is reached and return in how many calls it was, `None` if the player left."""
+    """Read calls until the goal is reached and return their number, or `None` if the player stopped."""
     scenario = puzzle.scenario
     out.write(f"{scenario.title}\n{'=' * len(scenario.title)}\n")
     groups = "" if scenario.groups == ("full",) else f"   layers: {', '.join(scenario.groups)}"
@@ -97,13 +97,13 @@ def prompt_lines(puzzle: Puzzle) -> list[str]:
 
 
 def missed(player: PuzzlePlayer) -> str:
-    """Return that the calls are used up, what the last one did and why, and what the goal still needs."""
+    """Return the message for used-up calls: the last effect, its reason, and the missing part of the goal."""
     unmet = " ".join(player.unmet())
     return f"Not reached, and {call_count(len(player.calls))} made. {player.reason()} {unmet}"
 
 
 def _begin(puzzle: Puzzle, out: TextIO) -> PuzzlePlayer:
-    """Write what has happened, the goal and the calls; return the player."""
+    """Write the calls so far, the goal and the possible calls. Return the player."""
     player = PuzzlePlayer(puzzle)
     said = " ".join(played.step.say for played in player.before)
     out.write(f"\n{textwrap.fill(said, 78)}\n\n")
@@ -116,7 +116,7 @@ def _begin(puzzle: Puzzle, out: TextIO) -> PuzzlePlayer:
 
 
 def _call(player: PuzzlePlayer, word: str, out: TextIO) -> None:
-    """Make the call that the player typed, and write what it did; or why it cannot be made."""
+    """Make the typed call and write its effect, or write the reason why it is impossible."""
     calls = player.puzzle.calls
     call = calls[int(word) - 1] if word.isdecimal() and 0 < int(word) <= len(calls) else word
     if call not in calls:
@@ -135,5 +135,5 @@ def _write_indented(lines: Sequence[str], out: TextIO) -> None:
 
 
 def call_count(count: int) -> str:
-    """Return the number of calls, in words that fit it."""
+    """Return the number of calls with "call" or "calls"."""
     return "1 call" if count == 1 else f"{count} calls"

@@ -12,7 +12,7 @@ from mini_kv.labkit.lab import find_checkout, find_lab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add one option per thing that can be made."""
+    """Add one option per product."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--student", metavar="OUT", help="make this folder: the course without solutions and notes")
     what.add_argument("--check", metavar="DIR", help="look for solutions in this folder")
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make it and return the exit status: 1 if `--check` has found a solution."""
+    """Make the product and return the exit status: 1 if `--check` has found a solution."""
     try:
         return _make(args)
     except (OSError, ValueError) as error:

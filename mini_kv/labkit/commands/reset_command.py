@@ -1,4 +1,4 @@
-"""`mini-kv reset LAB`: put a lab's starter back as it was; the learner's file is kept."""
+"""`mini-kv reset LAB`: restore a lab's starter, and keep the learner's file."""
 
 import argparse
 import shutil
@@ -16,12 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Put it back and return the exit status."""
+    """Restore the starter and return the exit status."""
     return on_lab(args, lambda lab: reset_starter(lab, sys.stdout))
 
 
 def reset_starter(lab: Lab, out: TextIO) -> int:
-    """Put the course's starter back; the learner's file is kept under a new name first. Raises `OSError`."""
+    """Restore the course's starter, after keeping the learner's file under a new name. Raises `OSError`."""
     lab.state.mkdir(exist_ok=True)
     with locked(lab.state):
         if lab.starter.is_file():

@@ -1,4 +1,4 @@
-"""`mini-kv run LAB`: test the learner's file; the first failure in full, and how many more there are."""
+"""`mini-kv run LAB`: test the learner's file, and print the first failure in full and the number of others."""
 
 import argparse
 import importlib.util
@@ -20,7 +20,7 @@ from mini_kv.labkit.time_limit import TIME_LIMIT_S, seconds_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the lab, and how much to tell."""
+    """Add the lab, and the options of the output."""
     add_lab_argument(parser)
     parser.add_argument("--all", action="store_true", help="tell every failure and the whole scoreboard")
     parser.add_argument("--lab-seconds", metavar="N", type=seconds_of, default=TIME_LIMIT_S, help="for a slow machine")
@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
 def run_lab(
     lab: Lab, out: TextIO, answers: TextIO | None = None, tell_all: bool = False, seconds: float = TIME_LIMIT_S
 ) -> int:
-    """Run the lab on `starter.py`; with `answers` (a terminal), first ask for one number that the run will show.
+    """Run the lab on `starter.py`. With `answers` (a terminal) first ask for one number that the run will show.
 
-    Raises `ValueError` if there is no pytest to run it.
+    Raises `ValueError` if pytest is not installed.
     """
     if importlib.util.find_spec("pytest") is None:
         raise ValueError("labs are run by pytest, which is not installed: pip install pytest")

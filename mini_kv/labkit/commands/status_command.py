@@ -1,4 +1,4 @@
-"""`mini-kv status`: how far the learner is in every lab."""
+"""`mini-kv status`: the learner's progress in every lab."""
 
 import argparse
 import sys
@@ -13,12 +13,12 @@ from mini_kv.labkit.learner_state import read_state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the page that can be written instead."""
+    """Add the option to write a page instead."""
     parser.add_argument("--html", metavar="FILE", help="write a page instead")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a line per lab, or write the page; return the exit status."""
+    """Print a line per lab, or write the page, and return the exit status."""
     try:
         root = find_checkout(Path.cwd())
         closed = load_course(root).closed()
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def status_lines(labs: Sequence[Lab], progress: dict[str, Any]) -> list[str]:
-    """Return one line per lab with its points, then functions that a file lacks, then where to go on."""
+    """Return one line per lab with its points, then functions that a file lacks, then the next step."""
     lines = []
     for lab in labs:
         entry = progress.get(lab.lab_id, {"best": 0, "score": 0, "tests": {}})

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from mini_kv.labkit.fixture import LabUnderTest, Note
 
 MAX_NOTES = 30
-"""Comparisons that a story tells at most: a random test makes thousands."""
+"""Most comparisons in a story. A random test makes thousands."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is to be played, and how."""
+    """Add the name of the story, and the options of its playback."""
     parser.add_argument(
         "name",
         metavar="NAME",
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play it, step by step if a person is at the terminal; return the exit status."""
+    """Play the story, step by step on a terminal, and return the exit status."""
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not args.plain
     keys = sys.stdin if interactive else None
     if args.name is None:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _story_titles() -> list[str]:
-    """Return a line per scenario, and how to play one."""
+    """Return a line per scenario, and the command to play one."""
     names = scenario_names()
     width = max(map(len, names))
     titles = [f"  {name:<{width}}  {load_scenario(name).title}" for name in names]
@@ -82,7 +82,7 @@ def _story_titles() -> list[str]:
 
 
 def _write_events(args: argparse.Namespace, of_a_lab: bool) -> None:
-    """Play a scenario and write its calls with what they changed. Raises `ValueError` if that cannot be done."""
+    """Play a scenario and write its calls with their changes. Raises `ValueError` if that cannot be done."""
     if of_a_lab:
         raise ValueError("--events writes a scenario; a lab's test is told in the terminal or as a page (--html)")
     player = ScenarioPlayer(load_scenario(args.name))
@@ -116,7 +116,7 @@ def _play_events(args: argparse.Namespace, keys: TextIO | None) -> None:
 
 
 def _play_story(args: argparse.Namespace, keys: TextIO | None) -> None:
-    """Play a story that a server has kept, or write it as a page. Raises `ValueError` if that cannot be done."""
+    """Play a story that a server recorded, or write it as a page. Raises `ValueError` if that cannot be done."""
     if any(value is not None for value in (args.svg, args.events, args.test)):
         raise ValueError("a story from a file is played in the terminal, or written as a page: --html FILE")
     try:
@@ -135,7 +135,7 @@ def _play_story(args: argparse.Namespace, keys: TextIO | None) -> None:
 
 
 def _write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
-    """Write the story as a page. Raises `ValueError` if it cannot be told, or the file not be written."""
+    """Write the story as a page. Raises `ValueError` if the story is invalid or the file cannot be written."""
     if of_a_lab:
         text = _page_of_test(find_lab(args.name, Path.cwd()), args.test or "")
     else:
@@ -145,7 +145,7 @@ def _write_story_page(args: argparse.Namespace, of_a_lab: bool) -> None:
 
 
 def find_test(lab: Lab, beginning: str) -> str:
-    """Return the one test whose name begins so. Raises `ValueError` with the tests for none or several."""
+    """Return the one test whose name has this beginning. Raises `ValueError` with the tests for none or several."""
     tree = ast.parse((lab.folder / "test_lab.py").read_text(encoding="utf-8"))
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     tests = [name for name in functions if name.startswith("test_")]
@@ -168,7 +168,7 @@ def _run_test(lab: Lab, test: str) -> tuple[Any, Any]:
     from mini_kv.labkit.plugin import FIXTURE, RESULTS
 
     class Collector:
-        """Keeps what the test leaves behind."""
+        """Keeps the result and the fixture of the test."""
 
         result: Any = None
         fixture: Any = None
@@ -188,7 +188,7 @@ def _run_test(lab: Lab, test: str) -> tuple[Any, Any]:
 
 
 def _page_of_test(lab: Lab, beginning: str) -> str:
-    """Run the test on the learner's code and return a page that shows what it did to its cache, call by call.
+    """Run the test on the learner's code and return a page with its cache, call by call.
 
     Raises `ValueError` if the test made no cache.
     """
@@ -203,7 +203,7 @@ def _page_of_test(lab: Lab, beginning: str) -> str:
 
 
 def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> None:
-    """Run the test on the learner's code and play what it did and compared, step by step; then how it ended."""
+    """Run the test on the learner's code and play its calls and comparisons, step by step, then its result."""
     result, fixture = _run_test(lab, find_test(lab, beginning))
     if fixture is not None:
         if fixture.kvs:
@@ -214,7 +214,7 @@ def tell_test(lab: Lab, beginning: str, out: TextIO, keys: TextIO | None) -> Non
 
 
 def story_texts(fixture: "LabUnderTest", out: TextIO) -> list[str]:
-    """Return the story of a test: each call of its last cache, and what was compared after it, as texts."""
+    """Return the story of a test: each call of its last cache, and the comparisons after it, as texts."""
     calls: list[str] = []
     if fixture.kvs:
         kv = fixture.kvs[-1]
@@ -232,7 +232,7 @@ def story_texts(fixture: "LabUnderTest", out: TextIO) -> list[str]:
 
 
 def _draw_note(note: "Note") -> str:
-    """Return a note as text; of a comparison that failed, which is the last one, it says so."""
+    """Return a note as text. The last comparison of a failed test is marked as failed."""
     from mini_kv.labkit.failure import compared
     from mini_kv.labkit.fixture import Comparison, same
 

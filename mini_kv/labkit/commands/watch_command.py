@@ -16,12 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch until Ctrl-C and return the exit status if that cannot be done."""
+    """Watch until Ctrl-C, or return the exit status if that is not possible."""
     return on_lab(args, lambda lab: watch(lab, sys.stdout))
 
 
 def watch(lab: Lab, out: TextIO, poll_seconds: float = 0.5) -> int:
-    """Run the lab each time the starter changes, until Ctrl-C; a failing run is what it is there for."""
+    """Run the lab each time the starter changes, until Ctrl-C. A failing run does not end it."""
     seen = None
     while True:
         stamp = lab.starter.stat().st_mtime_ns if lab.starter.is_file() else None

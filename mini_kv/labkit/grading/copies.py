@@ -37,11 +37,11 @@ def test_NAME_c(lab):
 def test_NAME_d(lab):
     raise AssertionError("this always fails")
 '''
-"""Tests that fail whatever is handed in: one that passes says that the judge itself was changed."""
+"""Tests that always fail. If one passes, the submission has changed the judge itself."""
 
 
 def fresh_copy(lab: Lab, folder: Path, name: str) -> list[str]:
-    """Copy what the lab's tests need to `folder`, with the canaries under this name; return the canaries' names."""
+    """Copy the files for the lab's tests to `folder`, with the canaries under this name. Return the canaries' names."""
     for file in ("conftest.py", "pyproject.toml"):
         shutil.copyfile(lab.root / file, folder / file)
     copy = folder / "labs" / lab.lab_id

@@ -66,7 +66,7 @@ def classroom50_test(lab: Lab, seconds: int = 300) -> str:
 
 
 def gradescope_results(mark: Mark) -> dict[str, Any]:
-    """Return the content of results.json for Gradescope. A lab that is held has no points, and says why."""
+    """Return the content of results.json for Gradescope. A held lab has no points, and its output has the reason."""
     tests = [
         {
             "name": f"{mark.lab} {name}",
@@ -108,7 +108,7 @@ def _words(mark: Mark) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Grade the hand-in in a folder; write results in every case. Returns 0 for full marks."""
+    """Grade the hand-in in a folder; write results in every case. Return 0 for full marks."""
     kind, name, submission, out = words
     lab = find_lab(name, Path.cwd())
     mark = Mark("submission", lab.lab_id, lab.points, status="held", why=["it could not be graded"])

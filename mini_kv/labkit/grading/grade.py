@@ -48,26 +48,26 @@ class Mark:
     why: list[str] = field(default_factory=list)
     """Sentences for the TA."""
     ran: str = ""
-    """Whose code ran: the entry and the file in it; empty if none has run."""
+    """The code that ran: the entry and the file in it. Empty if none has run."""
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """State, points, function, stage and message of each test."""
     beliefs: dict[str, str] = field(default_factory=dict)
     page: dict[str, Any] = field(default_factory=dict)
-    """What came from the page: `foreseen`, `asked`, `hints`, `runs`."""
+    """Data from the page: `foreseen`, `asked`, `hints`, `runs`."""
     seconds: float = 0.0
 
 
 class Grader:
-    """Grades hand-ins; keeps what is the same for all of them."""
+    """Grades hand-ins, and keeps the data that all of them share."""
 
     def __init__(self, labs: Sequence[Lab], walls: Walls, seconds: int, accepted: Iterable[str] = ()) -> None:
-        """Take the labs; ask each for its tests, with nothing of a student's there.
+        """Set the labs, and collect the tests of each, without a student's code.
 
         Args:
             labs: to be graded.
             walls: around each process.
-            seconds: that one lab's process may compute; by the clock it gets twice as many, and 10 more.
-            accepted: `STUDENT/LAB` whose code may run though the look objects to it.
+            seconds: CPU seconds of one lab's process. Its wall-clock limit is twice that, plus 10.
+            accepted: `STUDENT/LAB` whose code may run despite objections.
         """
         self.labs, self.walls, self.seconds, self.accepted = labs, walls, seconds, set(accepted)
         self.tests = {lab.lab_id: self._expected(lab) for lab in labs}
@@ -86,7 +86,7 @@ class Grader:
         return tests
 
     def grade_all(self, handins: Sequence[HandIn], jobs: int, tell: Callable[[Mark], None]) -> list[Mark]:
-        """Grade every lab of every hand-in, `jobs` at a time; call `tell` with each mark in order."""
+        """Grade every lab of every hand-in, `jobs` at a time. Call `tell` with each mark in order."""
         work = [(handin, lab) for handin in handins for lab in self.labs]
         marks = []
         with ThreadPoolExecutor(jobs) as pool:
@@ -96,7 +96,7 @@ class Grader:
         return marks
 
     def grade(self, handin: HandIn, lab: Lab) -> Mark:
-        """Grade one lab; whatever the submission does, there is a mark."""
+        """Grade one lab. Every submission gets a mark."""
         mark = Mark(handin.student, lab.lab_id, lab.points)
         try:
             self._grade(mark, handin, lab)
@@ -216,7 +216,7 @@ class _Ran:
 
     @property
     def ending(self) -> str:
-        """How the process ended, in words."""
+        """The end of the process, in words."""
         if self.status < 0:
             with suppress(ValueError):
                 return f"it was ended by {signal.Signals(-self.status).name}"

@@ -15,7 +15,7 @@ from mini_kv.labkit.learner_state import write_whole
 
 FILE = "marks.json"
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""Characters with which a spreadsheet lets a formula begin; in some languages the wide ones, too."""
+"""First characters of formulas in a spreadsheet. In some languages the wide ones begin a formula, too."""
 
 
 def save(folder: Path, marks: Sequence[Mark], labs: Sequence[Lab]) -> None:
@@ -67,7 +67,7 @@ def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def gradebook_page(labs: Sequence[str], marks: Sequence[Mark]) -> str:
-    """Return the gradebook as a page, with what is to be looked at under it."""
+    """Return the gradebook as a page, with the doubts below it."""
     columns = ["student", *labs, "total", "to look at"]
     rows = [[str(row.get(column, "")) for column in columns] for row in _by_student(labs, marks)]
     odd = [[mark.student, mark.lab, mark.status, line] for mark in marks for line in mark.why]
@@ -83,7 +83,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def page(title: str, body: str) -> str:
-    """Return a page that loads nothing and runs nothing."""
+    """Return a page without external files and scripts."""
     return PAGE.replace("TITLE", html.escape(title)).replace("BODY", body)
 
 

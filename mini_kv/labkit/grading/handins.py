@@ -1,4 +1,4 @@
-"""What was handed in: folders, zips, git repositories, single files, and what a page has saved.
+"""Hand-ins: folders, zips, git repositories, single files, and a page's saved answers.
 
 Nothing is unpacked and nothing is followed: of each hand-in one file a lab is read into memory, up to a size, and the
 rest is not looked at. So no name in an archive, no link and no `conftest.py` leads anywhere.
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 256_000
-"""Of one file that is read."""
+"""Most bytes of one file."""
 MAX_NAMES = 20_000
-"""Of one hand-in that are looked at."""
+"""Most files of one hand-in."""
 MAX_PAGES = 200
-"""Files of one hand-in that could be a saved page."""
+"""Most files of one hand-in that could be a saved page."""
 MAX_LISTED = 16_000_000
 """Bytes that git may write: a small repository can list files without end."""
 GIT_SECONDS = 60
-"""That git may take for one answer."""
+"""Seconds for one answer of git."""
 PAGE_FORMAT = "mini_kv hand-in"
 
 _LAB = r"lab-[0-9]{2}(?:-[a-z]+)?"
@@ -34,28 +34,28 @@ _FILE = re.compile(rf"(?:^|/)({_LAB})(?:\.py|/starter\.py)$")
 
 
 class HandInError(ValueError):
-    """A hand-in cannot be read; the message says why."""
+    """A hand-in cannot be read. The message is the reason."""
 
 
 @dataclass(slots=True)
 class HandIn:
-    """What one student handed in."""
+    """The hand-in of one student."""
 
     student: str
     code: dict[str, bytes] = field(default_factory=dict)
     """The file of each lab."""
     names: dict[str, str] = field(default_factory=dict)
-    """Entry and file name of each lab, for the line that says whose code ran."""
+    """Entry and file name of each lab, for the line about the code that ran."""
     page: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the page has saved with it, by lab: `forecasts`, `hints`, `runs`."""
+    """The page's saved data, by lab: `forecasts`, `hints`, `runs`."""
     fault: str = ""
-    """Why it could not be read."""
+    """The reason why it could not be read."""
     pages: int = 0
     """Files read so far that could be a saved page."""
 
 
 def find_handins(place: Path, labs: Sequence[str]) -> list[HandIn]:
-    """Return the hand-in of each entry of a folder, in order; a hand-in records its own fault."""
+    """Return the hand-in of each entry of a folder, in order. A hand-in records its own error."""
     found: dict[str, HandIn] = {}
     for entry in sorted(place.iterdir()):
         if entry.name.startswith("."):
@@ -68,7 +68,7 @@ def find_handins(place: Path, labs: Sequence[str]) -> list[HandIn]:
 
 
 def read_handin(entry: Path, labs: Sequence[str]) -> HandIn:
-    """Return the hand-in in this file or folder; a single `.py` is the one lab in `labs`."""
+    """Return the hand-in in this file or folder. A single `.py` is the only lab in `labs`."""
     handin = HandIn(printable(entry.name if entry.is_dir() and entry.suffix != ".git" else entry.stem))
     try:
         _read(entry, handin, labs)

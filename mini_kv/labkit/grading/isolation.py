@@ -24,12 +24,12 @@ _MB = 1 << 20
 
 
 class NoIsolationError(ValueError):
-    """The isolation that was asked for is not to be had here; the message says so."""
+    """The requested isolation is not available here. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """How submissions are kept apart, and what they must not see."""
+    """The isolation of submissions, and the folders hidden from them."""
 
     kind: str
     root: Path
@@ -65,7 +65,7 @@ class Walls:
 def find_walls(wanted: str, root: Path, hidden: Sequence[Path]) -> Walls:
     """Return the walls of this kind, or with "auto" the best that this machine has.
 
-    Raises `NoIsolationError` if the kind that was asked for does not work here.
+    Raises `NoIsolationError` if the requested kind does not work here.
     """
     for kind in KINDS if wanted == "auto" else [wanted]:
         walls = Walls(kind, root, tuple(hidden))
@@ -90,7 +90,7 @@ def limits_of(needs: str, seconds: int, kind: str) -> dict[str, int]:
 
 
 def environment_of(root: Path, folder: Path) -> dict[str, str]:
-    """Return the whole environment of a submission: nothing of the instructor's is in it."""
+    """Return the whole environment of a submission: without the instructor's variables."""
     return {
         "PATH": os.defpath,
         "HOME": str(folder),

@@ -62,7 +62,7 @@ OF_THE_TESTS = _words("""asked hashes_are_asked_for hold is_silent made_requests
 def objections(code: bytes, lab: Lab) -> list[str]:
     """Return a sentence per line that a person has to read before this code may run, or none for code without fault.
 
-    Code that is no Python has none: it fails in its tests, with Python's own words.
+    Code that is not Python has none. It fails in its tests, with Python's own message.
     """
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What a class believes, where it stopped, what it foresaw, which tests tell no students apart. Counts, no names."""
+"""A class in counts, without names: beliefs, first open functions, correct predictions, tests with equal results."""
 
 import html
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from mini_kv.labkit.grading.gradebook import page, table
 
 
 def beliefs(marks: Sequence[Mark]) -> list[tuple[int, str]]:
-    """Return by how many students each idea is held that a wrong function was recognised by, the most common first."""
+    """Return the number of students per recognised belief, the most common first."""
     believers: dict[str, set[str]] = defaultdict(set)
     for mark in marks:
         for belief in mark.beliefs.values():
@@ -18,7 +18,7 @@ def beliefs(marks: Sequence[Mark]) -> list[tuple[int, str]]:
 
 
 def stops(marks: Sequence[Mark]) -> list[tuple[int, str]]:
-    """Return how many have each function as the first in which a test has not passed, in the lab's order."""
+    """Return the number of students per first function with an open test, in the lab's order."""
     counts: Counter[str | None] = Counter()
     for mark in marks:
         first = next((test["function"] for test in mark.tests.values() if test["state"] != "pass"), None)
@@ -29,19 +29,19 @@ def stops(marks: Sequence[Mark]) -> list[tuple[int, str]]:
 
 
 def shares(marks: Sequence[Mark]) -> dict[str, tuple[int, int]]:
-    """Return how many passed each test, of how many that it ran for."""
+    """Return for each test the numbers of students who passed it and who ran it."""
     ran = [mark for mark in marks if mark.tests]
     names = dict.fromkeys(name for mark in ran for name in mark.tests)
     return {name: (sum(mark.tests[name]["state"] == "pass" for mark in ran), len(ran)) for name in names}
 
 
 def alike(marks: Sequence[Mark]) -> list[str]:
-    """Return the tests that all passed or that none passed, where two students or more were tested."""
+    """Return the tests that all or none passed, for two students or more."""
     return [name for name, (passed, ran) in shares(marks).items() if ran > 1 and passed in (0, ran)]
 
 
 def foreseen(marks: Sequence[Mark]) -> tuple[int, int, int]:
-    """Return how many numbers were foreseen, of how many that were asked for, by how many students."""
+    """Return the numbers of correct predictions, of questions, and of students."""
     told = [mark.page for mark in marks if mark.page.get("asked")]
     return sum(page["foreseen"] for page in told), sum(page["asked"] for page in told), len(told)
 

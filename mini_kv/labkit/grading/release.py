@@ -33,7 +33,7 @@ LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s#]+)(#[^()\s]*
 def release(root: Path, out: Path) -> int:
     """Copy what students get to `out` and return the number of files.
 
-    Starters are as the course gives them, whatever was written in them here. Raises `ValueError` if `out` exists, if
+    Starters are the course's own, without local changes. Raises `ValueError` if `out` exists, if
     `root` is not a git clone, or if the copy contains a solution.
     """
     if out.exists():
@@ -66,7 +66,7 @@ def _is_for_students(name: str, closed: Collection[str]) -> bool:
 
 
 def without_dead_links(page: Path) -> str:
-    """Return a page's text; of a link to a file that is not there, the words alone are left."""
+    """Return a page's text. Links to missing files are reduced to their words."""
 
     def linked(found: re.Match[str]) -> str:
         words, target = found[1], found[2]

@@ -1,4 +1,4 @@
-"""What a lab about kernels needs: Triton's interpreter, for one file alone, its compiler, and a memory that sees loads.
+"""Tools for labs about kernels: Triton's interpreter for one file, its compiler, and a memory that records loads.
 
-Nothing here imports triton before it is used. Reading order: `interpreter`, `memory_access`, `compiled`.
+These modules import triton only when it is used. Reading order: `interpreter`, `memory_access`, `compiled`.
 """

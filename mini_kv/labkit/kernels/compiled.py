@@ -1,8 +1,8 @@
-"""What Triton's compiler says of a learner's kernels, for a GPU that need not be there.
+"""Compiles a learner's kernels with Triton's compiler, for a GPU that need not be present.
 
-The interpreter takes what Python takes; the compiler does not. So the launchers run once more, in a process of their
-own, with triton as it comes and a driver that names a GPU and has none: each kernel that they start is compiled and
-goes nowhere. What the compiler took has a `Card`: what it costs. The process reads the file's path and the calls from
+The interpreter accepts all Python, the compiler does not. So the launchers run once more, in a process of their own,
+with plain triton and a driver that names a GPU without having one. Each kernel that they start is compiled and not
+run. A compiled kernel has a `Card` with its resources. The process reads the file's path and the calls from
 stdin, pickled, and writes JSON. With `--keep` it answers more than once: the audit asks it hundreds of times.
 """
 
@@ -30,17 +30,17 @@ CAPABILITY = 90
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What one kernel takes of a multiprocessor."""
+    """The resources of a multiprocessor that one kernel uses."""
 
     kernel: str
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     spills: int
-    """Bytes per thread that are put off to memory, since there were too few registers."""
+    """Bytes per thread that are spilled to memory, because there were too few registers."""
     shared: int
     """Bytes of shared memory per program."""
     loads: Sequence[int]
-    """Bits that one thread gets with each load from global memory, in the order of the code."""
+    """Bits per thread of each load from global memory, in the order of the code."""
 
     def __str__(self) -> str:
         widths = " ".join(f"{self.loads.count(bits)}x{bits}" for bits in sorted(set(self.loads), reverse=True))
@@ -49,26 +49,26 @@ class Card:
 
 
 def draw_cards(cards: Sequence[Card]) -> list[str]:
-    """Return a table of the kernels' cards; no line without one."""
+    """Return a table of the kernels' cards, or no lines without a card."""
     head = f"  {f'card, capability {CAPABILITY / 10}':<30}registers    spills     shared   loads x bits"
     return [head, *(str(card) for card in dict.fromkeys(cards))] if cards else []
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What became of one launcher's kernels."""
+    """The result of compiling one launcher's kernels."""
 
     kernels: list[Card]
-    """Those that the compiler took."""
+    """The compiled kernels."""
     error: str = ""
-    """The compiler's sentence about the one that it refused."""
+    """The compiler's sentence about the refused kernel."""
     line: int = 0
-    """The learner's line that the sentence is about, or 0 if none is known."""
+    """The learner's line for that sentence, or 0 if not known."""
 
 
 _COMMAND = (sys.executable, "-m", __name__)
 _FOUND: dict[tuple[str, ...], dict[str, Compiled]] = {}
-"""By the text of the learner's file and the launchers: these are compiled once in a process, for all tests."""
+"""Results by the text of the learner's file and the launchers. Each is compiled once per process, for all tests."""
 
 
 def compile_calls(source: str, calls: Mapping[str, Sequence[object]]) -> dict[str, Compiled]:
@@ -128,7 +128,7 @@ def _read(found: dict[str, Any]) -> Compiled:
 
 
 def _compile_launches(launcher: Callable[..., object], arguments: Sequence[object]) -> Compiled:
-    """Call a launcher; compile each kernel where it would be started."""
+    """Call a launcher, and compile each kernel in place of its start."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -186,7 +186,7 @@ def spilled(said: str) -> int:
 
 
 def load_widths(ptx: str) -> tuple[int, ...]:
-    """Return the bits that a thread gets with each load from global memory, directly or through shared memory.
+    """Return the bits per thread of each load from global memory, directly or through shared memory.
 
     >>> load_widths("ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 ];  ld.global.L1::evict_last.b16 %rs1, [ %rd2 ];")
     (128, 16)
@@ -201,7 +201,7 @@ def load_widths(ptx: str) -> tuple[int, ...]:
 
 
 def _sentence_and_line(error: BaseException | None, names: Mapping[str, object]) -> tuple[str, int]:
-    """Return the first sentence of what the compiler says, and the line of the learner's innermost kernel."""
+    """Return the first sentence of the compiler's message, and the line of the learner's innermost kernel."""
     from triton.compiler.errors import CompilationError
     from triton.runtime.jit import JITFunction, get_jit_fn_file_line
 
@@ -217,7 +217,7 @@ def _sentence_and_line(error: BaseException | None, names: Mapping[str, object])
 
 
 def keep() -> None:
-    """Compile for the process that asks, each time in a fork of this one, until it asks no more."""
+    """Compile each request of the parent process in a fork of this one, until the requests end."""
     import torch  # noqa: F401
     import triton.compiler  # noqa: F401
 
@@ -251,7 +251,7 @@ def _in_a_fork(request: bytes) -> _Answer:
 
 
 def compile_request(request: bytes) -> None:
-    """Compile the launchers of a file, both pickled in the request; print what became of them."""
+    """Compile the launchers of a file, both pickled in the request, and print the results."""
     source, calls = pickle.loads(request)
     with redirect_stdout(sys.stderr):  # what the learner's file prints
         module = load_file(Path(source))

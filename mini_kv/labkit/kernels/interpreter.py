@@ -1,4 +1,4 @@
-"""Triton's kernels run by Triton's interpreter, on any CPU, without telling the rest of the process.
+"""Runs kernels with Triton's interpreter, on any CPU, without an effect on the rest of the process.
 
 The usual switch, `TRITON_INTERPRET=1`, counts from the moment triton is imported, for all kernels and for good. Here it
 counts while a learner's file is loaded and while its kernels run: other kernels in the same process, and the compiler,
@@ -19,20 +19,20 @@ class KernelObserver(Protocol):
     """Methods that the interpreter calls while kernels run: on each launch, load and store."""
 
     def on_launch(self, arguments: dict[str, Any]) -> None:
-        """A kernel is about to run with these arguments, by name."""
+        """Called before a kernel runs with these arguments, by name."""
 
     def on_load(self, builder: Any, ptrs: Any, mask: Any, other: Any, loaded: Callable[[], Any]) -> Any:
-        """Return the result of the load; `loaded` makes it."""
+        """Return the result of the load. `loaded` makes it."""
 
     def on_store(self, builder: Any, ptrs: Any, mask: Any) -> None:
-        """A store is about to be made."""
+        """Called before a store."""
 
 
 @contextmanager
 def interpreted(observer: KernelObserver | None = None) -> Iterator[None]:
     """Make each `@triton.jit` met meanwhile a kernel for the interpreter, and let such kernels run.
 
-    Exceptions come out of a kernel as they were raised, with the learner's line in their traceback.
+    Exceptions of a kernel are unchanged, with the learner's line in their traceback.
     """
     from triton import knobs
     from triton.runtime.interpreter import InterpretedFunction

@@ -1,7 +1,7 @@
-"""What a kernel reads and writes, lane by lane: counted, and stopped before it leaves the tensors that it was given.
+"""Counts a kernel's reads and writes, lane by lane, and stops it at an access outside its tensors.
 
-A lane is one element of a `tl.load` or `tl.store`. On a GPU a lane that goes astray reads another tensor's memory, or
-ends the process; here the kernel stops at that very line, and the failure draws which lanes it was:
+A lane is one element of a `tl.load` or `tl.store`. On a GPU a lane outside its tensor reads other memory, or
+ends the process. Here the kernel stops at that line, and the failure draws these lanes:
 
     lanes     o inside   . masked off   X outside
        0-1    oooooooooooooooo
@@ -20,7 +20,7 @@ from mini_kv.labkit.kernels.interpreter import interpreted
 MAX_ROWS = 5
 _MAX_COLUMNS = 64
 _UNDEFINED_INTEGER = 99
-"""What a masked lane of a load without `other` holds here, if it is an integer; else NaN."""
+"""Value of a masked integer lane in a load without `other`. A float lane gets NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Region:
     tensor: Any
 
     def find(self, addresses: Any) -> tuple[Any, list[Any]]:
-        """Return which of the addresses (an int64 array) are the tensor's elements, and their indices per dimension."""
+        """Return a mask of the addresses (an int64 array) inside the tensor, and their indices per dimension."""
         tensor, size = self.tensor, self.tensor.element_size()
         rest = addresses - tensor.data_ptr()
         is_inside = (rest >= 0) & (rest % size == 0)
@@ -45,7 +45,7 @@ class Region:
         return is_inside & (rest == 0), indices
 
     def place(self, address: int) -> str:
-        """Say where an address is that is not one of the elements."""
+        """Return the position of an address outside the elements, in words."""
         element = (address - self.tensor.data_ptr()) // self.tensor.element_size()
         last = sum((n - 1) * stride for n, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True))
         if 0 <= element <= last:
@@ -66,11 +66,11 @@ class Access:
     indices: list[Any]
     """The index of each active lane, per dimension of that tensor."""
     is_active: Any
-    """Which lanes of the tile were not masked off, in the tile's shape."""
+    """Mask of the active lanes of the tile, in the tile's shape."""
 
     @property
     def num_lanes(self) -> int:
-        """How many lanes were not masked off."""
+        """Number of active lanes."""
         return len(self.indices[0])
 
     def draw(self) -> str:
@@ -83,18 +83,18 @@ class Access:
 
 
 class KernelMemory:
-    """The tensors that kernels may touch, and all that they did to them."""
+    """The tensors that kernels may access, and all accesses."""
 
     def __init__(self, **tensors: Any) -> None:
         self.regions = [Region(name, tensor) for name, tensor in tensors.items()]
         self.accesses: list[Access] = []
 
     def lanes_read(self) -> Counter[str]:
-        """Return how many elements were read from each tensor, each counted as often as it was read."""
+        """Return the number of reads of elements per tensor. Repeated reads count."""
         return self._count(is_load=True)
 
     def lanes_written(self) -> Counter[str]:
-        """Return how many elements were written to each tensor."""
+        """Return the number of written elements per tensor."""
         return self._count(is_load=False)
 
     def _count(self, *, is_load: bool) -> Counter[str]:
@@ -105,26 +105,26 @@ class KernelMemory:
         return counts
 
     def loads(self) -> Counter[str]:
-        """Return how many loads each tensor took, whatever their size."""
+        """Return the number of loads per tensor, of any size."""
         return Counter(access.region.name for access in self.accesses if access.is_load)
 
     def watch(self) -> AbstractContextManager[None]:
         """Return a context in which kernels run under the interpreter, with every load and store seen.
 
-        Raises `LabFailure` in the midst of the kernel at the first lane that is outside of the tensor that the load's
-        or store's other lanes are in: what lies there depends on the allocator, and may be another tensor. A masked
-        lane of a load without `other` gets a value that no kernel can want, since the language promises none.
+        Raises `LabFailure` inside the kernel at the first lane that is outside the tensor of the access's other lanes.
+        The memory there depends on the allocator, and may be another tensor. A masked lane of a load without `other`
+        gets a useless value, because the language defines none.
         """
         return interpreted(self)
 
     def on_launch(self, arguments: dict[str, Any]) -> None:
-        """Note the tensors that the kernel is given."""
+        """Note the tensors among the kernel's arguments."""
         for name, argument in arguments.items():
             if hasattr(argument, "data_ptr") and argument.numel() > 0:
                 self.regions.append(Region(name, argument))
 
     def on_load(self, builder: Any, ptrs: Any, mask: Any, other: Any, loaded: Callable[[], Any]) -> Any:
-        """See the lanes, then load."""
+        """Record the lanes, then load."""
         self._see(True, _program(builder), ptrs, mask)
         values = loaded()
         if other is None:
@@ -133,7 +133,7 @@ class KernelMemory:
         return values
 
     def on_store(self, builder: Any, ptrs: Any, mask: Any) -> None:
-        """See the lanes."""
+        """Record the lanes."""
         self._see(False, _program(builder), ptrs, mask)
 
     def _see(self, is_load: bool, program: tuple[int, ...], ptrs: Any, mask: Any) -> None:
@@ -173,13 +173,13 @@ class KernelMemory:
 
 
 def _program(builder: Any) -> tuple[int, ...]:
-    """Return the running program's place in the grid, without dimensions that the grid does not use."""
+    """Return the running program's position in the grid, without unused dimensions."""
     num_dims = max([1, *(dim + 1 for dim, size in enumerate(builder.grid_dim) if size > 1)])
     return tuple(builder.grid_idx[:num_dims])
 
 
 def draw_lanes(marks: Sequence[str], shape: Sequence[int]) -> list[str]:
-    """Return one line for each row of lanes, rows that are alike drawn once, wide ones cut."""
+    """Return one line per row of lanes. Equal rows are drawn once, wide ones are cut."""
     columns = shape[-1] if shape else 1
     rows = ["".join(marks[start : start + columns]) for start in range(0, len(marks), columns)]
     lines = ["lanes     o inside   . masked off   X outside"]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def seams(own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None" = None) -> dict[str, Any]:
-    """Return the arguments of an `LLMEngine` that is made of these parts; `on_logits` observes its runner."""
+    """Return the arguments of an `LLMEngine` with these parts. `on_logits` observes its runner."""
     return {
         "make_groups": partial(make_groups, own),
         "make_manager": partial(make_manager, own),
@@ -50,7 +50,7 @@ def seams(own: OwnParts, on_logits: "Callable[[list[str], Tensor], None] | None"
 
 
 def make_groups(own: OwnParts, specs: Mapping[str, KVCacheSpec]) -> tuple[KVCacheGroupSpec, ...]:
-    """Return the groups of layers, by the learner's rule; the blocks of all kinds are made equally large before."""
+    """Return the groups of layers by the learner's rule. The blocks of all kinds are made equally large before."""
     if own.group_layers is None:
         return get_kv_cache_groups(specs)
     return tuple(own.group_layers(unify_kv_cache_spec_page_size(specs)))
@@ -78,17 +78,17 @@ def _kv_cache_parts(own: OwnParts, new_block: BlockFactory | None) -> KVCachePar
 
 
 def make_coordinator(own: OwnParts, kv_cache_config: KVCacheConfig, pool: BlockPool, managers: Any) -> Any:
-    """Return the learner's coordinator where several groups have to agree on a hit, else the engine's."""
+    """Return the learner's coordinator if several groups must agree on a hit, else the engine's."""
     if own.coordinator is None or not pool.enable_caching or len(kv_cache_config.kv_cache_groups) == 1:
         return get_kv_cache_coordinator(kv_cache_config, pool, managers)
     return own.coordinator(kv_cache_config, pool, managers)
 
 
 def without_nulls(pool: Any) -> Any:
-    """Return the learner's class of pools, made for tables without gaps, for tables that have them."""
+    """Return the learner's class of pools, extended for tables with null blocks."""
 
     class WithoutNulls(pool):  # type: ignore[misc]  # a class that is known when the command runs
-        """Frees all but the null block, which stands in many tables and is in no queue."""
+        """Frees all blocks except the null block, which is in many tables and in no queue."""
 
         def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
             """Free these blocks as the learner does."""
@@ -100,7 +100,7 @@ def without_nulls(pool: Any) -> Any:
 def make_manager(
     own: OwnParts, kv_cache_config: KVCacheConfig, *, new_block: BlockFactory | None = None, **options: Any
 ) -> Any:
-    """Return a manager with the learner's slots and lookup, on the learner's pool; `new_block`: of an observer."""
+    """Return a manager with the learner's slots and lookup, on the learner's pool. `new_block`: an observer's."""
     parts = _kv_cache_parts(own, new_block)
     lookup = own.lookup or KVCacheManager
     if own.slots is None:

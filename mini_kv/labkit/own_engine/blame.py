@@ -11,18 +11,18 @@ PATIENCE_S = 3
 
 
 class Search:
-    """Tries the learner's engine again with some of its parts, and says which of them are to blame."""
+    """Runs the learner's engine again with some of its parts, and finds the faulty ones."""
 
     def __init__(self, trial: Trial, reference: Trial, parts: Mapping[str, Found]) -> None:
-        """Take the run that went wrong, the engine's own, and the parts by name."""
+        """Set the failed run, the engine's own run, and the parts by name."""
         self._trial, self._reference, self._parts = trial, reference, parts
         self._limit = PATIENCE_S if isinstance(trial.error, TookTooLongError) else trial.limit
         line = last_line(trial.error, {each.source for each in parts.values()}) if trial.error is not None else None
         self._blamed = [name for name, each in parts.items() if line and each.source == line[0]]
-        """The parts of the lab whose code was running when it broke."""
+        """The parts of the lab whose code was running at the error."""
 
     def lines(self) -> list[str]:
-        """Return the lines that name the guilty part, lab or parts, or say that there is none."""
+        """Return lines with the faulty part, lab or parts, or with the result that there is none."""
         return self._single_parts() or self._whole_labs() or self._wrong_alone()
 
     def _is_right_without(self, names: Collection[str]) -> bool:
@@ -30,7 +30,7 @@ class Search:
         return self._trial.again(own, self._limit).agrees_with(self._reference)
 
     def _single_parts(self) -> list[str]:
-        """Return the parts each of which heals; a part of the lab that broke goes first, and ends the search."""
+        """Return every part whose replacement alone fixes the output. Parts of the failing lab are tried first."""
         healers = []
         for name in dict.fromkeys([*self._blamed, *self._parts]):
             if self._is_right_without([name]):
@@ -41,14 +41,14 @@ class Search:
         return lines if len(lines) < 2 else ["Any one of these helps, so look where two of them meet.", *lines]
 
     def _whole_labs(self) -> list[str]:
-        """Return the lab that heals, if one does: a part may call another one of its lab, and then both must go."""
+        """Return the lab whose replacement fixes the output, if there is one. Parts of a lab may call each other."""
         for lab_id in dict.fromkeys(each.part.lab_id for each in self._parts.values()):
             if self._is_right_without([name for name, each in self._parts.items() if each.part.lab_id == lab_id]):
                 return [f"With all of {lab_id} from mini_kv it is right again. Run its tests."]
         return []
 
     def _wrong_alone(self) -> list[str]:
-        """Return the parts that are wrong where all others are the engine's own."""
+        """Return the parts that are wrong while all others are the engine's own."""
         wrong = [name for name in self._parts if not self._is_right_without(self._parts.keys() - {name})]
         if not wrong:
             return ["Each of your parts is right alone; together they are not."]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_with_labs(args: argparse.Namespace, root: Path, step_limit_s: float = STEP_LIMIT_S) -> int:
-    """Write the table of parts, what the learner's engine says, and the verdict; return the exit status.
+    """Write the table of parts, the learner's text and the verdict, and return the exit status.
 
     0: the same words as the engine's own. 1: other words, or an error, and the part that is to blame if one can be
     found. 2: cannot be done as asked.
@@ -89,7 +89,7 @@ def kind_of_model(engine: "LLMEngine") -> str:
 
 
 def table(found: Sequence[Found], learner: str) -> list[str]:
-    """Return a line per part: its name, its owner, and where it stands or why it is not used."""
+    """Return a line per part: its name, its owner, and its place or the reason why it is not used."""
     lines = [f"{'part':<38} owner"]
     for each in found:
         owner, remark = (learner, each.place) if each.value is not None else ("mini_kv", each.why)

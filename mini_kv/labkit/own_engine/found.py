@@ -26,7 +26,7 @@ from mini_kv.labkit.time_limit import TookTooLongError, time_limit
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A part, and what the learner's file has of it."""
+    """A part, and its definition in the learner's file."""
 
     part: LabPart
     value: Any = None
@@ -36,7 +36,7 @@ class Found:
     line: int = 1
     """The line in which its definition begins."""
     why: str = ""
-    """Why it is not used."""
+    """The reason why it is not used."""
 
     @property
     def place(self) -> str:
@@ -47,7 +47,7 @@ class Found:
 def find_parts(
     choice: str, labs: Sequence[Lab], invocation_dir: Path, model: str, limit: float = STEP_LIMIT_S
 ) -> list[Found]:
-    """Return every part as it is found in the learner's files; what is wrong with one is noted, not raised.
+    """Return every part found in the learner's files. An error in one is noted, not raised.
 
     Args:
         choice: `starter`, `solution` or a folder, as in LAB_IMPL.
@@ -67,7 +67,7 @@ def find_parts(
 
 
 def why_not(part: LabPart, model: str) -> str:
-    """Return why the engine does not take the part for this kind of model; empty if it does."""
+    """Return the reason why the engine does not use the part for this kind of model, or an empty string."""
     return part.never or (NOT_FOR[part.only_for] if part.only_for not in ("", model) else "")
 
 
@@ -85,7 +85,7 @@ class LabFile:
         self.source = self.problem = ""
         self.module: ModuleType | None = None
         self.todo: set[str] = set()
-        """Functions and methods that still say TODO."""
+        """Functions and methods that still raise TODO."""
         self.lines: dict[str, int] = {}
         """First line of each function, class and method."""
         try:
@@ -163,6 +163,6 @@ def last_line(error: BaseException, sources: set[str]) -> tuple[str, int, str] |
 
 
 def short(path: str) -> str:
-    """Return the path as one would type it: relative if it lies below the working directory."""
+    """Return the path for typing: relative if it is below the working directory."""
     file = Path(path)
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else path

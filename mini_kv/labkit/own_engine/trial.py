@@ -1,4 +1,4 @@
-"""Runs code that may be wrong: it may raise, it may never come back."""
+"""Runs code that may be wrong: it may raise or never return."""
 
 import argparse
 from collections import defaultdict
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from mini_kv.engine.output_processor import DeltaOutput
 
 STEP_LIMIT_S = 30
-"""Seconds in which an engine must say something; the slowest right one needs a few."""
+"""Seconds within which an engine must return a token. The slowest right one needs a few."""
 
 TOLERANCE = 0.001
 """Largest difference of two logits that count as equal. Sums in another order give 0.00001 after 100 tokens."""
 
 
 class Trial:
-    """One run of an engine: its tokens, the logits behind them, and how it ended."""
+    """One run of an engine: its tokens, their logits, and its error."""
 
     def __init__(self, args: argparse.Namespace, own: OwnParts, limit: float = STEP_LIMIT_S) -> None:
-        """Take the command's arguments, the learner's parts and the seconds of a step; nothing is built yet."""
+        """Set the command's arguments, the learner's parts and the seconds of a step. No engine is built yet."""
         self.said: defaultdict[str, list[int]] = defaultdict(list)
         """Tokens of each request."""
         self.logits: defaultdict[str, list[Tensor]] = defaultdict(list)
@@ -43,7 +43,7 @@ class Trial:
         return Trial(self._args, own, limit)
 
     def prepare(self) -> "LLMEngine | None":
-        """Build the engine and add the prompts; return it, or `None` if that failed."""
+        """Build the engine and add the prompts. Return it, or `None` after an error."""
         # Imported late: torch is needed from here on.
         from mini_kv.engine.generate_text import make_engine, start
         from mini_kv.labkit.own_engine.assembly import seams
@@ -80,7 +80,7 @@ class Trial:
             yield delta
 
     def agrees_with(self, reference: "Trial") -> bool:
-        """Run until a token or its logits differ from the other run's; return whether none differ."""
+        """Run until a token or its logits differ from the other run's. Return whether none differ."""
         if self.prepare() is None:
             return False
         for delta in self.deltas():
