@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_kv.engine.errors import CheckpointError
@@ -104,9 +104,12 @@ def changed(tmp_path: Path, **changes: object) -> Path:
 
 
 class TestRoundTrip:
+    @settings(deadline=None)  # a busy machine is no fault
     @given(data=st.binary())
     def test_every_string_of_bytes_comes_back(self, tiny, data):
         assert tiny.decode_bytes(tiny.encode(data.decode("utf-8", "surrogateescape"))) == data
+
+    @settings(deadline=None)  # a busy machine is no fault
 
     @given(text=st.text())
     def test_every_text_comes_back(self, tiny, text):
@@ -137,6 +140,8 @@ class TestLikeTheLibrary:
     def test_the_same_ids(self, tiny, theirs, text):
         assert tiny.encode(text) == theirs.encode(text).ids
 
+    @settings(deadline=None)  # a busy machine is no fault
+
     @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])))
     def test_the_same_ids_for_any_text(self, tiny, theirs, text):
         assert tiny.encode(text) == theirs.encode(text).ids
@@ -151,6 +156,8 @@ class TestLikeTheLibrary:
 
         path = changed(tmp_path, pre_tokenizer=PRE_TOKENIZERS[form])
         ours, theirs = Tokenizer.from_file(path, eos_token_id=0), tokenizers.Tokenizer.from_file(str(path))
+
+        @settings(deadline=None)  # a busy machine is no fault
 
         @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])) | st.text(" \x1c\u3000\n'st1²½aéλ字_-!"))
         def same(text):
