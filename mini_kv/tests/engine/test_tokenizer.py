@@ -110,7 +110,6 @@ class TestRoundTrip:
         assert tiny.decode_bytes(tiny.encode(data.decode("utf-8", "surrogateescape"))) == data
 
     @settings(deadline=None)  # a busy machine is no fault
-
     @given(text=st.text())
     def test_every_text_comes_back(self, tiny, text):
         assert tiny.decode(tiny.encode(text)) == text
@@ -141,7 +140,6 @@ class TestLikeTheLibrary:
         assert tiny.encode(text) == theirs.encode(text).ids
 
     @settings(deadline=None)  # a busy machine is no fault
-
     @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])))
     def test_the_same_ids_for_any_text(self, tiny, theirs, text):
         assert tiny.encode(text) == theirs.encode(text).ids
@@ -158,7 +156,6 @@ class TestLikeTheLibrary:
         ours, theirs = Tokenizer.from_file(path, eos_token_id=0), tokenizers.Tokenizer.from_file(str(path))
 
         @settings(deadline=None)  # a busy machine is no fault
-
         @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"])) | st.text(" \x1c\u3000\n'st1²½aéλ字_-!"))
         def same(text):
             assert ours.encode(text) == theirs.encode(text).ids
