@@ -355,7 +355,7 @@ h3 { font-size: 1.05em; margin: 1em 0 .4em; border-top: 1px solid var(--line); p
 .big { font-size: 1.15em; font-weight: 600; margin: 0 0 .6em }
 .problem { border-left: 4px solid var(--fail); padding: .3em .7em; margin: 0 0 .6em }
 .memory { display: flex; gap: 2px; margin-bottom: .2em; font-size: .85em }
-.part { flex-basis: 0; min-width: 5.4em; white-space: nowrap; padding: .35em .5em; border: 1.5px solid var(--todo); border-radius: 4px }
+.part { flex-basis: 0; min-width: 6.2em; white-space: nowrap; padding: .35em .5em; border: 1.5px solid var(--todo); border-radius: 4px }
 .part b { display: block }
 .p0 { background: var(--soft) }
 .p1 { background: light-dark(#cde4f6, #0d4f7c); border-color: light-dark(#0072b2, #6cc1f2) }
@@ -369,18 +369,18 @@ svg text { font: 600 10px var(--mono); text-anchor: middle; fill: var(--fg) }
 .over { stroke: light-dark(#fff, #1b1f28); stroke-width: 1.6; fill: none }
 .key { display: inline-block; min-width: 1.5em; padding: 0 .25em; margin-right: .2em; border-radius: 3px; border: 3px solid var(--colour);
   text-align: center; font: 600 .95em var(--mono); color: var(--fg) }
-.key.state { background: repeating-linear-gradient(-45deg, transparent 0 4px, var(--colour) 4px 5px) }
-.key.part { background: repeating-linear-gradient(transparent 0 4px, var(--colour) 4px 5px) }
+.key.state { padding-right: 1.2em; background: repeating-linear-gradient(-45deg, var(--bg) 0 2px, var(--colour) 2px 6px) right / 1em 100% no-repeat }
+.key.part { padding-right: 1.2em; background: repeating-linear-gradient(var(--bg) 0 2px, var(--colour) 2px 6px) right / 1em 100% no-repeat }
 .shared { display: grid; gap: .5em; grid-template-columns: minmax(8em, 1fr) 2fr; align-items: end; margin-bottom: .6em }
 .shared input { width: 100% }
 input[type=range] { padding: 0; accent-color: var(--accent) }
 .blocks { display: flex; gap: 2px; margin-bottom: .3em }
 .block { flex-basis: 0; min-width: 4px; border: 1.5px solid var(--todo); border-radius: 4px; overflow: hidden }
-.piece { height: 2.2em; font: .75em/2.2em var(--mono); text-align: center; overflow: hidden;
+.piece { height: 2.2em; font: .75em/1.5 var(--mono); display: flex; align-items: center; justify-content: center; overflow: hidden;
   background: repeating-linear-gradient(45deg, var(--soft) 0 5px, light-dark(#d5d9e0, #3a4150) 5px 10px) }
 .piece span { background: var(--bg); padding: 0 .4em; border-radius: 3px }
 .small { font-size: .85em; color: var(--todo); margin: 0 0 .8em }
-.swatch { display: inline-block; width: 1.6em; height: 1em; vertical-align: -.1em; border: 1px solid var(--todo) }
+.piece.swatch { display: inline-block; width: 1.6em; height: 1em; vertical-align: -.1em; border: 1px solid var(--todo) }
 .piece.found { background: light-dark(#cde4f6, #0d4f7c); border-bottom: 5px solid var(--pass) }
 .piece.part { border-right: 1.5px solid var(--todo) }
 table { border-collapse: collapse; font-size: .9em; margin-bottom: .6em }
