@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from mini_kv_book import generate, kept, leaks, places, stills, taught
+from mini_kv_book import generate, kept, leaks, places, plan, stills, taught
 from mini_kv_book.bench import arranged, contract
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
@@ -92,6 +92,8 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
             case "kv-lab" | "kv-puzzle":
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
+            case "kv-plan":
+                plan.element([plan.case_of(line) for line in fence.body.strip().splitlines()], None)
             case _:
                 return "no such fence"
     except FenceError as error:

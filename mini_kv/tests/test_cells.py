@@ -1,6 +1,7 @@
 """Cells of a table give the same results here, in processes and on a Dask cluster, and leave no process behind."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 from mini_kv import traces
 from mini_kv.cli import main
 from mini_kv.core.errors import ConfigError
-from mini_kv.traces import cells
 from mini_kv.traces.cells import run_cells
 
 SMALL = str(Path(traces.__file__).with_name("small.jsonl"))
@@ -95,7 +95,7 @@ def test_a_wrong_sweep_is_one_line(options: tuple[str, ...], message: str, capsy
 
 def test_without_the_extra_one_process_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """More is refused with the words to type."""
-    monkeypatch.setattr(cells, "find_spec", lambda package: None)
+    monkeypatch.setitem(sys.modules, "joblib", None)  # as if it were not installed
     assert run_cells(sum_up_to, [1, 2], [1, 2]) == run_cells(sum_up_to, [1, 2], [1, 2], jobs=1) == [1, 3]
     for options, option in (({"jobs": 2}, "--jobs above 1"), ({"dask": "tcp://127.0.0.1:1"}, "--dask")):
         with pytest.raises(ConfigError) as caught:

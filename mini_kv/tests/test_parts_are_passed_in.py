@@ -23,7 +23,7 @@ FILES_THAT_MUST = {
     "mini_kv/tests/attention/test_torch_backend.py": (5, "pieces so small that little tensors make many"),
     "mini_kv/labkit/fixture.py": (1, "the engine's class with any one method of a learner's: a class for each test"),
     "mini_kv/labkit/kernels/compiled.py": (1, "a setting of triton that is a function: told of each launch"),
-    "mini_kv/tests/golden/record_planning.py": (12, "vLLM that plans for a GPU, on a machine without one"),
+    "mini_kv/tests/golden/record_planning.py": (13, "vLLM that plans for a GPU, on a machine without one"),
     "mini_kv/bench/peers/mini_sglang.py": (3, "another engine, written for a GPU, on a machine without one"),
     "mini_kv/bench/peers/nano_vllm.py": (1, "another engine, whose configuration would load its model's library"),
 }

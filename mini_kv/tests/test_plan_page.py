@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,13 +12,17 @@ import pytest
 from mini_kv.cli import main
 from mini_kv.planning.models import model_names
 
+ROOT = Path(__file__).parents[2]
 CASE = {"model": "qwen-3.5-4b", "gpu": "a100", "max-len": "32768", "prompt-tokens": "480"}
 
 
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
-    why = "the page's Python: the book's packages are missing; `make site` gets them"
-    module: ModuleType = pytest.importorskip("mini_kv_book.plan", reason=why).page()
+    spec = spec_from_file_location("plan_page", ROOT / "book" / "mini_kv_book" / "assets" / "plan_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
