@@ -11,9 +11,11 @@ import re
 import tomllib
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 import pytest
-from mini_kv_book import generate, kept, leaks, places, plan, stills, taught
+from mini_kv_book import generate, kept, leaks, places, stills, taught
+from mini_kv_book.assets import plan_page
 from mini_kv_book.bench import arranged, contract
 from mini_kv_book.described import first_words
 from mini_kv_book.drawings import with_drawings
@@ -64,6 +66,17 @@ def wrong_still(name: str, step: str) -> str:
     return "" if 0 < int(step) <= len(load_scenario(name).steps) else "no such step"
 
 
+def wrong_plan(cases: list[str]) -> str:
+    """Return what is wrong with the cases of "Will it fit?", or nothing. The page opens on the first one's answer."""
+    answers = []
+    for case in cases:
+        fields, bar, words = case.partition(" | ")
+        if not (bar and words):
+            return f"{case!r} has no words"
+        answers.append(json.loads(plan_page.answer(json.dumps(dict(parse_qsl(fields, strict_parsing=True))))))
+    return "; ".join(answers[0][verb]["error"] for verb in ("plan", "why") if "error" in answers[0][verb])
+
+
 RUNNERS: dict[str, Callable[[str, dict[str, Any]], object]] = {
     "kv-python": run_python,
     "kv-chart": run_chart,
@@ -93,7 +106,7 @@ def wrong(fence: Fence, namespace: dict[str, Any]) -> str:
                 known = generate.labs() if fence.kind == "kv-lab" else puzzle_names()
                 return "" if fence.body.strip() in known else f"no such {fence.kind.removeprefix('kv-')}"
             case "kv-plan":
-                plan.element([plan.case_of(line) for line in fence.body.strip().splitlines()], None)
+                return wrong_plan(fence.body.strip().splitlines())
             case _:
                 return "no such fence"
     except FenceError as error:
