@@ -5,11 +5,9 @@ computed as the book is built; the others are buttons. Without packed Python, or
 first case's sentences and the commands that say them.
 """
 
-import importlib.util
 import json
 from html import escape
 from operator import itemgetter
-from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -17,9 +15,10 @@ from mini_kv.core.kv_cache_planning import CACHE_DTYPES
 from mini_kv.planning.cost import CARDS
 from mini_kv.planning.models import load_model, model_names
 from mini_kv.planning.states import GDN_PREFILL_BACKENDS
+from mini_kv_book.assets import plan_page
 from mini_kv_book.fences import code
 from mini_kv_book.fences import fence as as_fence
-from mini_kv_book.lab import ASSETS, inert, megabytes
+from mini_kv_book.lab import inert, megabytes
 from mini_kv_book.runs import FenceError
 
 
@@ -39,7 +38,7 @@ def case_of(line: str) -> tuple[dict[str, str], str]:
 
 def element(cases: list[tuple[dict[str, str], str]], size: int | None) -> str:
     """Return `<kv-plan>`. `size`: MB that a first question loads. Without it the page cannot answer others."""
-    first = json.loads(page().answer(json.dumps(cases[0][0])))
+    first = json.loads(plan_page.answer(json.dumps(cases[0][0])))
     for verb in ("plan", "why"):
         if "error" in first[verb]:
             raise FenceError(f"{first[verb]['command']}: {first[verb]['error']}")
@@ -57,13 +56,3 @@ def element(cases: list[tuple[dict[str, str], str]], size: int | None) -> str:
     said = " ".join([plan["fits"], *why["said"], why["verdict"]])
     commands = code("\n".join([plan["command"], why["command"]]), "text")
     return f"<div><kv-plan{' python' if size is not None else ''}>{data}<p>{escape(said)}</p>{commands}</kv-plan></div>"
-
-
-def page() -> ModuleType:
-    """Return the Python that answers in the page."""
-    spec = importlib.util.spec_from_file_location("plan_page", ASSETS / "plan_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -2,38 +2,25 @@
 
 import json
 import shlex
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from mini_kv_book.assets import plan_page
 
 from mini_kv.cli import main
 from mini_kv.planning.models import model_names
 
-ROOT = Path(__file__).parents[2]
 CASE = {"model": "qwen-3.5-4b", "gpu": "a100", "max-len": "32768", "prompt-tokens": "480"}
 
 
-@pytest.fixture(scope="module")
-def page() -> ModuleType:
-    spec = spec_from_file_location("plan_page", ROOT / "book" / "mini_kv_book" / "assets" / "plan_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def answer(page: ModuleType, **fields: str) -> dict[str, Any]:
-    answered: dict[str, Any] = json.loads(page.answer(json.dumps(fields)))
+def answer(**fields: str) -> dict[str, Any]:
+    answered: dict[str, Any] = json.loads(plan_page.answer(json.dumps(fields)))
     return answered
 
 
-def test_a_prefix_shorter_than_a_block_is_told_from_a_broken_cache(page: ModuleType) -> None:
+def test_a_prefix_shorter_than_a_block_is_told_from_a_broken_cache() -> None:
     """vllm#40696: blocks of 528 tokens, 480 shared."""
-    told = answer(page, **CASE)
+    told = answer(**CASE)
     assert told["plan"]["fits"] == "Room for 54 requests of 32,768 tokens on one A100."
     assert told["why"]["verdict"] == "480 shared tokens are shorter than a block of 528: nothing can be found."
     assert told["why"]["helps"] == [
@@ -61,21 +48,19 @@ def test_a_prefix_shorter_than_a_block_is_told_from_a_broken_cache(page: ModuleT
         ({"prompt-tokens": ""}, ""),
     ],
 )
-def test_what_requests_find_is_said_in_a_sentence(page: ModuleType, fields: dict[str, str], verdict: str) -> None:
-    assert answer(page, **CASE | fields)["why"]["verdict"] == verdict
+def test_what_requests_find_is_said_in_a_sentence(fields: dict[str, str], verdict: str) -> None:
+    assert answer(**CASE | fields)["why"]["verdict"] == verdict
 
 
-def test_a_flag_is_named_that_helps_the_second_request(page: ModuleType) -> None:
-    assert answer(page, model="gemma-3-27b", **{"prompt-tokens": "4000"})["why"]["helps"] == [
+def test_a_flag_is_named_that_helps_the_second_request() -> None:
+    assert answer(model="gemma-3-27b", **{"prompt-tokens": "4000"})["why"]["helps"] == [
         "--prefix-cache-retention-interval 512: of 4,000 tokens the second request finds 4,000, for more memory"
     ]
 
 
 @pytest.mark.parametrize("model", model_names())
-def test_the_commands_shown_print_what_the_page_says(
-    page: ModuleType, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = answer(page, **CASE | {"model": model, "gpu": "b200", "tensor-parallel-size": "8"})
+def test_the_commands_shown_print_what_the_page_says(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = answer(**CASE | {"model": model, "gpu": "b200", "tensor-parallel-size": "8"})
     for verb in ("plan", "why"):
         assert main(shlex.split(told[verb]["command"])[1:]) == (2 if "error" in told[verb] else 0)
         captured = capsys.readouterr()
@@ -86,9 +71,9 @@ def test_the_commands_shown_print_what_the_page_says(
         assert set(said) <= set((captured.out + captured.err).splitlines())
 
 
-def test_each_layer_is_drawn_in_its_group_and_fills_its_part_of_a_block(page: ModuleType) -> None:
+def test_each_layer_is_drawn_in_its_group_and_fills_its_part_of_a_block() -> None:
     """A state of 2,146,304 bytes in 2,162,688; attention fills all of it."""
-    plan = answer(page, **CASE)["plan"]
+    plan = answer(**CASE)["plan"]
     assert [layer["kind"] for layer in plan["layers"]] == ["state", "state", "state", "full"] * 8
     assert [layer["group"] for layer in plan["layers"]] == [0, 1, 2, 3] * 8
     assert {layer["filled"] for layer in plan["layers"]} == {2_146_304 / 2_162_688, 1.0}
@@ -98,9 +83,9 @@ def test_each_layer_is_drawn_in_its_group_and_fills_its_part_of_a_block(page: Mo
     ]
 
 
-def test_sparse_layers_share_a_table_and_have_pages_of_their_own(page: ModuleType) -> None:
+def test_sparse_layers_share_a_table_and_have_pages_of_their_own() -> None:
     """64 tokens of 1,152 bytes beside 64 of 132."""
-    plan = answer(page, model="deepseek-v3.2", gpu="h200", **{"tensor-parallel-size": "8"})["plan"]
+    plan = answer(model="deepseek-v3.2", gpu="h200", **{"tensor-parallel-size": "8"})["plan"]
     assert [(row["number"], row["layers"], row["keeps"], row["holds"]) for row in plan["groups"]] == [
         (0, 61, "latent vectors", "64 tokens of 1,152 bytes"),
         (0, 61, "indexer keys", "64 tokens of 132 bytes"),
@@ -110,7 +95,7 @@ def test_sparse_layers_share_a_table_and_have_pages_of_their_own(page: ModuleTyp
     kept = "Each column is what a layer keeps, as high as its page of a block."
     assert plan["caption"] == f"{kept} One block table serves them all."
     assert plan["speed"].startswith("no bound is known: sparse layers read some of the tokens")
-    plan = answer(page, model="deepseek-v4-flash", memory="60")["plan"]
+    plan = answer(model="deepseek-v4-flash", memory="60")["plan"]
     assert plan["caption"] == f"{kept} Columns of one letter share a block table."
     assert [row["holds"] for row in plan["groups"] if row["number"] == 2] == [
         "256 tokens of 33.75 bytes",
@@ -119,17 +104,15 @@ def test_sparse_layers_share_a_table_and_have_pages_of_their_own(page: ModuleTyp
     ]
 
 
-def test_a_config_that_was_pasted_is_read_like_a_file(
-    page: ModuleType, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_that_was_pasted_is_read_like_a_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = answer(page, config='{"model_type": "llama", "num_hidden_layers": 2}', memory="1")
+    told = answer(config='{"model_type": "llama", "num_hidden_layers": 2}', memory="1")
     assert told["plan"]["command"] == "mini-kv plan config.json --memory 1"
     assert told["plan"]["fits"] == "Room for 15 requests of 2,048 tokens in 1 GiB."
-    told = answer(page, config='{"model_type": "llama", "sparse_blocks": 3}')
+    told = answer(config='{"model_type": "llama", "sparse_blocks": 3}')
     assert told["plan"]["error"] == told["why"]["error"]
     assert told["plan"]["error"].startswith("config.json: it has sparse_blocks, which plan does not model yet")
-    assert answer(page, config="{")["plan"]["error"].startswith("config.json: is not JSON: ")
+    assert answer(config="{")["plan"]["error"].startswith("config.json: is not JSON: ")
 
 
 @pytest.mark.parametrize(
@@ -142,5 +125,5 @@ def test_a_config_that_was_pasted_is_read_like_a_file(
         ({"gpu": "l4", "model": "gemma-3-27b"}, "plan", "the weights have 54.0 GB, and 22.1 GB of one L4 may be used:"),
     ],
 )
-def test_a_field_that_cannot_be_used_is_named(page: ModuleType, fields: dict[str, str], verb: str, said: str) -> None:
-    assert answer(page, **CASE | fields)[verb]["error"].startswith(said)
+def test_a_field_that_cannot_be_used_is_named(fields: dict[str, str], verb: str, said: str) -> None:
+    assert answer(**CASE | fields)[verb]["error"].startswith(said)
