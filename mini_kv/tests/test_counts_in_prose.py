@@ -14,6 +14,7 @@ from mini_kv.labkit.audit import load_mutants
 from mini_kv.labkit.lab import load_lab
 from mini_kv.policy.admission_strategies import strategies
 from mini_kv.tests.golden.conformance import PARTS
+from mini_kv.tests.test_golden_planning import LONGEST_IS_A_GUESS, RECORDED, WHOLE_WINDOWS
 from mini_kv.tests.test_reference_pages import TRUE_AS_WRITTEN, errata
 
 WORDS = [
@@ -72,6 +73,11 @@ def labs_in_page() -> list[str]:
     return [path.parent.name for path in ROOT.glob("labs/lab-*/lab.toml") if 'needs = "C"' in path.read_text("utf-8")]
 
 
+def equal_plans() -> int:
+    """Return how many recorded plans of vLLM the planner's equal."""
+    return len(RECORDED.keys() - WHOLE_WINDOWS - LONGEST_IS_A_GUESS)
+
+
 COMMANDS = "book/docs/reference/commands.md"
 COUNTED: list[tuple[str, str, Callable[[], int]]] = [
     (COMMANDS, f"`make notebooks`: {NUMBER} notebooks", lambda: len([*ROOT.glob("notebooks/*.ipynb")])),
@@ -86,6 +92,11 @@ COUNTED: list[tuple[str, str, Callable[[], int]]] = [
     ("book/docs/reference/errata.md", f"Of {NUMBER} figures and", lambda: len(claims()) + len(TRUE_AS_WRITTEN)),
     ("book/docs/reference/errata.md", f"could be checked, {NUMBER} stood", lambda: len(TRUE_AS_WRITTEN)),
     ("book/docs/reference/errata.md", f"page is the other {NUMBER}", lambda: len(claims())),
+    ("book/docs/fit.md", f"{NUMBER} of 107 recorded plans", equal_plans),
+    ("book/docs/fit.md", f"101 of {NUMBER} recorded plans", lambda: len(RECORDED)),
+    ("book/docs/reference/changes.md", f"{NUMBER} of 107 plans", equal_plans),
+    ("book/docs/reference/hit-rate-zero.md", f"own: {NUMBER} plans of vLLM", lambda: len(RECORDED)),
+    ("book/docs/reference/hit-rate-zero.md", rf"recorded beside the tests\. {NUMBER} are equal", equal_plans),
     ("labs/README.md", f"11: {NUMBER} hours and 45 minutes", lambda: minutes_of_a_long_day() // 60),
     ("labs/README.md", f"7 hours and {NUMBER} minutes", lambda: minutes_of_a_long_day() % 60),
     ("book/docs/teach/teaching.md", f"take {NUMBER} hours and 15 minutes", lambda: minutes_of_the_first_labs() // 60),
