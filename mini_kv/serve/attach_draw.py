@@ -6,8 +6,8 @@
           ####
        #
 
-A column is a position in a prompt, a row a path through it. The common beginning of two prompts is drawn once. The
-second prompt's own blocks begin below the position where the two differ.
+Each column is a position in a prompt, and each row is a prompt's path. The common beginning of two prompts is drawn
+once. The second prompt's own blocks begin below the position where the two differ.
 """
 
 from collections.abc import Mapping
