@@ -84,7 +84,7 @@ COUNTED: list[tuple[str, str, Callable[[], int]]] = [
     ("book/docs/index.md", rf"{NUMBER}\s+run in the page", lambda: len(labs_in_page())),
     ("book/docs/engine.md", f"hash; {NUMBER} files on", lambda: len(spine()["files"])),
     ("book/docs/reference/errata.md", f"Of {NUMBER} figures and", lambda: len(claims()) + len(TRUE_AS_WRITTEN)),
-    ("book/docs/reference/errata.md", f"could be checked, {NUMBER} stood", lambda: len(TRUE_AS_WRITTEN)),
+    ("book/docs/reference/errata.md", f"could be checked, {NUMBER} were right", lambda: len(TRUE_AS_WRITTEN)),
     ("book/docs/reference/errata.md", f"page is the other {NUMBER}", lambda: len(claims())),
     ("labs/README.md", f"11: {NUMBER} hours and 45 minutes", lambda: minutes_of_a_long_day() // 60),
     ("labs/README.md", f"7 hours and {NUMBER} minutes", lambda: minutes_of_a_long_day() % 60),
